@@ -1,9 +1,10 @@
-//! The rules of the tree that no lint knows: sizes of files and functions, where `unsafe` may stand, which crate and which
-//! room of the engine may know which, and that there is one loop.
+//! The rules of the tree that no lint knows: sizes of files and functions, where `unsafe` may stand, what may panic and how, which
+//! crate and which room of the engine may know which, and that there is one loop.
 
 mod arrows;
 mod engine;
 mod files;
+mod invariants;
 mod ports;
 mod rooms;
 
@@ -46,6 +47,8 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     arrows::check(workspace, &mut findings);
     rooms::check(&sources, &mut findings);
     engine::check(&sources, &mut findings);
+    invariants::check(&sources, &mut findings);
+    invariants::check_list(&sources, &mut findings);
     ports::check(&sources, &mut findings);
 
     for warning in &findings.warnings {

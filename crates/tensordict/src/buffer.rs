@@ -29,7 +29,7 @@ impl HeapBuffer {
     /// Most bytes of one block: what an allocation of this alignment can hold.
     pub(crate) const MAX_BYTES: usize = isize::MAX as usize - (Self::ALIGN - 1);
 
-    /// Allocates `bytes` bytes of zero; `None` when the system does not give so many.
+    /// Allocates `bytes` zeroed bytes; `None` if the system refuses.
     #[must_use]
     pub fn zeroed(bytes: usize) -> Option<Self> {
         // SAFETY: as in `try_uninit`.
@@ -46,7 +46,7 @@ impl HeapBuffer {
         Self::try_uninit(bytes).ok_or_else(|| no_memory(shape, dtype))
     }
 
-    /// Allocates `bytes` bytes of unspecified content; ends the process when the system does not give so many, as `Vec` does.
+    /// Allocates `bytes` bytes of unspecified content; ends the process if the system refuses, as `Vec` does.
     pub(crate) fn uninit(bytes: usize) -> Self {
         Self::try_uninit(bytes).unwrap_or_else(|| {
             let layout = Layout::from_size_align(bytes, Self::ALIGN);
@@ -54,7 +54,7 @@ impl HeapBuffer {
         })
     }
 
-    /// Allocates `bytes` bytes of unspecified content; `None` when the system does not give so many.
+    /// Allocates `bytes` bytes of unspecified content; `None` if the system refuses.
     fn try_uninit(bytes: usize) -> Option<Self> {
         // SAFETY: `alloc` is the allocation function itself and `with` passes a layout of non-zero
         // size.

@@ -9,10 +9,10 @@ mod error;
 mod io;
 mod key;
 mod leaf;
+mod serde_form;
 mod shape;
 mod tensor;
 mod tensordict;
-mod written;
 
 pub use buffer::HeapBuffer;
 pub use dtype::{DType, Element};

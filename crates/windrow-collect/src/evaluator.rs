@@ -1,10 +1,10 @@
 //! Evaluation of a policy beside training.
 
-mod board;
 mod builder;
 mod choices;
 mod recipe;
 mod report;
+mod requests;
 mod run;
 
 use std::sync::mpsc::channel;
@@ -17,10 +17,10 @@ use windrow_policy::Weights;
 use windrow_sync::unpoisoned;
 
 use crate::CollectError;
-use board::{Reply, Shared};
 pub use builder::EvaluatorBuilder;
 pub use choices::BusyPolicy;
 pub use report::Evaluation;
+use requests::{EvaluatorRequests, Reply};
 
 /// Plays whole episodes with environments and a policy of its own, in its own thread or in a
 /// [process](EvaluatorBuilder::placement).
@@ -62,7 +62,7 @@ pub use report::Evaluation;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Evaluator {
-    shared: Arc<Shared>,
+    shared: Arc<EvaluatorRequests>,
     thread: Mutex<Option<JoinHandle<()>>>,
     busy_policy: BusyPolicy,
     patience: Duration,
@@ -217,8 +217,8 @@ impl Evaluator {
         self.shared.take_error()
     }
 
-    /// Has the [process](EvaluatorBuilder::placement) of the environments answer `request`, as [`Handle::call_worker`](crate::Handle::call_worker)
-    /// does. Where [`on_result`](EvaluatorBuilder::on_result) calls this, that is between two evaluations.
+    /// Sends `request` to the [process](EvaluatorBuilder::placement) of the environments and returns its answer, as [`Handle::call_worker`](crate::Handle::call_worker)
+    /// does. A call from [`on_result`](EvaluatorBuilder::on_result) comes between two evaluations.
     ///
     /// # Errors
     /// As of [`Handle::call_worker`](crate::Handle::call_worker); [`CollectError::ShutDown`] also before environments were made.

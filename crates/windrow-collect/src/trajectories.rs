@@ -1,10 +1,10 @@
 //! Batches of whole trajectories, assembled from batches of frames.
 
-mod block;
 mod column;
 mod frames;
 mod gather;
 mod runs;
+mod scratch;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -13,13 +13,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) use column::rearranged;
 pub(crate) use frames::rebuilt;
 pub(crate) use gather::Move;
-pub(crate) use runs::{IDS, MASK, Marks, Rows, done_of, mask_of, one_each};
+pub(crate) use runs::{BatchRows, IDS, MASK, Marks, done_of, mask_of, one_each};
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, Tensor, TensorDict, TensorError};
 
 use crate::CollectError;
-use frames::{Frames, Span};
-use runs::Run;
+use frames::{CopiedFrames, Span};
+use runs::TrajectoryRun;
 
 /// The batcher compacts its memory once it holds this many times the frames that it needs, so that it moves few frames.
 const SLACK: usize = 4;
@@ -69,7 +69,7 @@ pub struct TrajectoryBatcher {
     trajs_per_batch: usize,
     format: TrajFormat,
     /// All frames that are still needed, and some that are not.
-    frames: Option<Frames>,
+    frames: Option<CopiedFrames>,
     /// Number of environments that share one count of ids: the ids of an environment differ by multiples of it. `None`
     /// when nothing is known of ids.
     envs: Option<i64>,
@@ -178,7 +178,7 @@ impl TrajectoryBatcher {
     /// [`TensorError::Shape`] and [`TensorError::DType`] when entries are not those of the first batch;
     /// [`TensorError::Dim`] when the batch has no dimension. No frame is added then.
     pub fn push(&mut self, batch: &TensorDict) -> Result<(), TensorError> {
-        let rows = Rows::of(batch)?;
+        let rows = BatchRows::of(batch)?;
         let ids = one_each::<i64>(batch, IDS)?;
         let done = done_of(batch)?;
         let mask = mask_of(batch, MASK)?;
@@ -190,7 +190,7 @@ impl TrajectoryBatcher {
         self.compact();
         let frames = match &mut self.frames {
             Some(frames) => frames,
-            none => none.insert(Frames::like(batch)?),
+            none => none.insert(CopiedFrames::like(batch)?),
         };
         let start = frames.len();
         frames.append(batch, self.pushed)?;
@@ -200,7 +200,7 @@ impl TrajectoryBatcher {
     }
 
     /// Adds a run of a batch whose frames are stored from index `start` on to its trajectory.
-    fn attach(&mut self, start: usize, run: Run) {
+    fn attach(&mut self, start: usize, run: TrajectoryRun) {
         let piece = Piece {
             start: start + run.start,
             len: run.len,
@@ -429,7 +429,7 @@ mod tests {
     }
 
     fn held(batcher: &TrajectoryBatcher) -> usize {
-        batcher.frames.as_ref().map_or(0, Frames::len)
+        batcher.frames.as_ref().map_or(0, CopiedFrames::len)
     }
 
     #[test]

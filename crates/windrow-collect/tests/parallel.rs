@@ -15,7 +15,7 @@ use windrow_collect::{
 };
 use windrow_env::{
     AsyncEnvPool, CartPole, Env, EnvError, EnvFactory, EnvRecipe, EnvSpec, Outcome, Outcomes,
-    PoolError, Reset, VecEnv, VecEnvError, Want,
+    PoolError, RecvOptions, Reset, VecEnv, VecEnvError,
 };
 use windrow_policy::{Head, NetworkPolicy, nn::Sequential};
 use windrow_slab::{Key, Row, RowBlock, RowMut};
@@ -538,7 +538,10 @@ fn a_pool_steps_processes_as_any_environments() {
                 .unwrap();
             ready.clear();
             // The first one, and then the others, so that each takes as many steps.
-            for want in [Want::at_least(1).at_most(1), Want::at_least(2)] {
+            for want in [
+                RecvOptions::at_least(1).at_most(1),
+                RecvOptions::at_least(2),
+            ] {
                 for answer in pool.async_step_and_maybe_reset_recv(want).unwrap().iter() {
                     let rows = answer.root().get::<f32>(Key::new(0)).unwrap();
                     seen[answer.env()].extend(rows.iter().map(|value| value.to_bits()));
@@ -570,18 +573,30 @@ fn a_pool_names_the_process_that_fails_dies_or_freezes() {
         assert_eq!(pool.step(actions.rows()).unwrap().len(), 4);
     }
     pool.async_step_send(&[0, 1, 2, 3], actions.rows()).unwrap();
-    let mut faults = [1, 3].map(|env| pool.async_step_recv(Want::of(env)).unwrap_err().to_string());
+    let mut faults = [1, 3].map(|env| {
+        pool.async_step_recv(RecvOptions::of(env))
+            .unwrap_err()
+            .to_string()
+    });
     faults.sort();
     assert!(
         faults[0].starts_with("environment 1: its process ended with exit status 3"),
         "{faults:?}"
     );
     assert_eq!(faults[1], "environment 3: out of tea");
-    assert_eq!(pool.async_step_recv(Want::at_least(1)).unwrap().len(), 1);
+    assert_eq!(
+        pool.async_step_recv(RecvOptions::at_least(1))
+            .unwrap()
+            .len(),
+        1
+    );
     // The one that raised goes on; the death is told again.
     pool.async_reset_send(&[all[1], all[3]]).unwrap();
-    assert_eq!(pool.async_reset_recv(Want::of(3)).unwrap().len(), 1);
-    let error = pool.async_reset_recv(Want::of(1)).unwrap_err().to_string();
+    assert_eq!(pool.async_reset_recv(RecvOptions::of(3)).unwrap().len(), 1);
+    let error = pool
+        .async_reset_recv(RecvOptions::of(1))
+        .unwrap_err()
+        .to_string();
     assert!(
         error.starts_with("environment 1: its process ended"),
         "{error}"

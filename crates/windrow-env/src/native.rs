@@ -8,9 +8,9 @@ mod acrobot;
 mod cartpole;
 mod mountain_car;
 mod mountain_car_continuous;
+mod numpy_pow;
 mod pendulum;
 mod space;
-mod square;
 
 pub use acrobot::Acrobot;
 pub use cartpole::CartPole;

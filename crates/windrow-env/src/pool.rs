@@ -1,9 +1,10 @@
-//! Environments that run free: each is told what to do, and whoever waits gets the answers that are there.
+//! A pool of environments that step independently: commands are sent to some, and results are received in the order in which they are
+//! ready (ADR 0022).
 
-mod board;
 mod error;
 mod member;
-mod received;
+mod output;
+mod queues;
 
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle, current};
@@ -14,25 +15,25 @@ use windrow_sync::{Interrupt, unpoisoned};
 
 use crate::joined::copy;
 use crate::{EnvError, EnvFactory, EnvSpec, Reset, VecEnv};
-use board::{Board, Members};
 pub use error::PoolError;
 pub use member::Command;
 use member::Member;
-pub use received::{Answer, Received};
+pub use output::{Answer, PoolOutput};
+use queues::{MemberQueues, Members};
 
 /// N environments that M threads step, each on request: results are received in the order in which they are ready.
 ///
-/// A call that ends with `_send` tells some environments what to do and returns at once; the one that ends with `_recv` waits for as many
-/// answers as it [wants](Want). An environment is told one thing at a time. A call out of order is an error that says which call was
-/// expected, and of which environment. All calls may come from any thread.
+/// A call whose name ends with `_send` sends a command to some environments and returns at once; the matching `_recv` call waits for as
+/// many outputs as its [options](RecvOptions) say. An environment has one command at a time. A call out of order is an error that names
+/// the environment and the call that was expected. All calls may come from any thread.
 ///
 /// ```
-/// use windrow_env::{AsyncEnvPool, Reset, Want};
+/// use windrow_env::{AsyncEnvPool, RecvOptions, Reset};
 /// use windrow_slab::Key;
 ///
 /// let pool = AsyncEnvPool::of(&["CartPole-v1"; 4], 2)?;
 /// pool.async_reset_send(&[0, 1, 2, 3].map(|env| Reset { env, seed: Some(env as u64) }))?;
-/// drop(pool.async_reset_recv(Want::at_least(4))?);
+/// drop(pool.async_reset_recv(RecvOptions::at_least(4))?);
 /// // Acts in whichever environments are ready, and does not wait for the others.
 /// let mut envs = vec![0, 1, 2, 3];
 /// for _ in 0..20 {
@@ -40,7 +41,7 @@ pub use received::{Answer, Received};
 ///         Ok(actions.get_mut(Key::<i64>::new(0))?.fill(1))
 ///     })?;
 ///     envs.clear();
-///     for answer in pool.async_step_and_maybe_reset_recv(Want::at_least(2))?.iter() {
+///     for answer in pool.async_step_and_maybe_reset_recv(RecvOptions::at_least(2))?.iter() {
 ///         assert_eq!(answer.reward(), [1.0]);
 ///         envs.push(answer.env());
 ///     }
@@ -51,8 +52,8 @@ pub use received::{Answer, Received};
 /// A hand-over takes some microseconds, so this is for environments that take longer than that, or for those of very different speed;
 /// [`Serial`](crate::Serial) steps quick ones. An environment may be a process, such as `windrow_collect::Parallel` of one member.
 ///
-/// A member may itself be a vector of `k` environments, as many in each: then member `m` has the environments from `m * k` on, and is told
-/// and received as a whole. Memory is that of two observations and an action for each environment, whatever is sent.
+/// A member may itself be a vector of `k` environments, as many in each: then member `m` has the environments from `m * k` on, and gets
+/// commands and is received as a whole. Memory is that of two observations and an action for each environment, whatever is sent.
 #[derive(Debug)]
 pub struct AsyncEnvPool {
     spec: EnvSpec,
@@ -60,22 +61,22 @@ pub struct AsyncEnvPool {
     members: usize,
     /// Environments of each member.
     rows: usize,
-    board: Arc<Board>,
+    queues: Arc<MemberQueues>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     interrupt: Interrupt,
 }
 
-/// How many answers a call waits for, and how long.
+/// How many outputs a `_recv` call waits for, and how long.
 #[derive(Debug, Clone, Copy)]
-pub struct Want {
+pub struct RecvOptions {
     min: usize,
     max: Option<usize>,
     timeout: Option<Duration>,
     env: Option<usize>,
 }
 
-impl Want {
-    /// Waits for `min` answers, and takes what else is there by then.
+impl RecvOptions {
+    /// Waits for `min` outputs, and takes all others that are ready by then.
     #[must_use]
     pub fn at_least(min: usize) -> Self {
         Self {
@@ -86,7 +87,7 @@ impl Want {
         }
     }
 
-    /// The answer of member `env`.
+    /// The output of member `env`.
     #[must_use]
     pub fn of(env: usize) -> Self {
         Self {
@@ -95,14 +96,14 @@ impl Want {
         }
     }
 
-    /// Takes no more than `max`: those that were done first.
+    /// Takes `max` outputs at most: the first that were ready.
     #[must_use]
     pub fn at_most(mut self, max: usize) -> Self {
         self.max = Some(max);
         self
     }
 
-    /// Waits so long for the largest number, and is an error when there is not even the smallest by then.
+    /// Waits up to `timeout` for the largest number; an error if not even the smallest is ready by then.
     #[must_use]
     pub fn within(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -117,7 +118,7 @@ impl AsyncEnvPool {
     /// Makes an environment of each factory, side by side, and a pool of them as [`new`](Self::new) does.
     ///
     /// # Errors
-    /// The error of the first that could not be made, with its number; and those of [`new`](Self::new).
+    /// The error of the first environment that could not be made, with its number, and the errors of [`new`](Self::new).
     pub fn of<F: EnvFactory + Sync>(factories: &[F], threads: usize) -> Result<Self, PoolError> {
         let make = |(env, factory): (usize, &F)| factory.build(1).map_err(|error| error.of(env));
         let made = std::thread::scope(|scope| {
@@ -161,7 +162,7 @@ impl AsyncEnvPool {
             spec,
             members,
             rows,
-            board: Arc::new(Board::new(made, queues)),
+            queues: Arc::new(MemberQueues::new(made, queues)),
             threads: Mutex::default(),
             interrupt: Interrupt::never(),
         };
@@ -180,15 +181,15 @@ impl AsyncEnvPool {
     }
 
     fn start(&self, thread: usize, queue: usize) -> Result<(), PoolError> {
-        let board = Arc::clone(&self.board);
-        board.count_thread();
+        let queues = Arc::clone(&self.queues);
+        queues.count_thread();
         let serve = move || {
-            board.serve(queue);
-            board.discount_thread();
+            queues.serve(queue);
+            queues.discount_thread();
         };
         let name = format!("windrow-pool-{thread}");
         let started = Builder::new().name(name).spawn(serve).map_err(|error| {
-            self.board.discount_thread();
+            self.queues.discount_thread();
             PoolError::Thread(error)
         });
         self.handles().push(started?);
@@ -217,7 +218,7 @@ impl AsyncEnvPool {
         self.members * self.rows
     }
 
-    /// Has environments begin an episode, each with its seed.
+    /// Sends resets: each environment begins an episode, with its seed.
     ///
     /// # Errors
     /// [`PoolError::Busy`] and others, before anything was sent.
@@ -251,7 +252,7 @@ impl AsyncEnvPool {
         held.send(Command::Reset)
     }
 
-    /// Has `members` take a step, each by its rows of `actions`, which follow each other in this order.
+    /// Sends a step to `members`, each with its rows of `actions`, in this order.
     ///
     /// # Errors
     /// [`PoolError::Busy`], [`PoolError::NotReset`] and others, before anything was sent.
@@ -262,7 +263,7 @@ impl AsyncEnvPool {
     /// As [`async_step_send`](Self::async_step_send); `fill` writes the actions of the n-th of `members`.
     ///
     /// # Errors
-    /// As there, and what `fill` returns.
+    /// The errors of [`async_step_send`](Self::async_step_send), and what `fill` returns.
     pub fn async_step_send_with(
         &self,
         members: &[usize],
@@ -274,7 +275,7 @@ impl AsyncEnvPool {
     /// As [`async_step_send`](Self::async_step_send); environments whose episode ends begin another one.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`async_step_send`](Self::async_step_send).
     pub fn async_step_and_maybe_reset_send(
         &self,
         members: &[usize],
@@ -286,7 +287,7 @@ impl AsyncEnvPool {
     /// As [`async_step_send_with`](Self::async_step_send_with); environments whose episode ends begin another one.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`async_step_send_with`](Self::async_step_send_with).
     pub fn async_step_and_maybe_reset_send_with(
         &self,
         members: &[usize],
@@ -299,54 +300,61 @@ impl AsyncEnvPool {
     ///
     /// # Errors
     /// [`PoolError::Env`] and [`PoolError::Panicked`] as soon as an environment that may be received has failed: the answers of the
-    /// others stay. [`PoolError::NotSent`] and [`PoolError::NotSentTo`] where the wait would be for ever, [`PoolError::TimedOut`],
+    /// others stay. [`PoolError::NotSent`] and [`PoolError::NotSentTo`] where the wait would have no end, [`PoolError::TimedOut`],
     /// [`PoolError::Bounds`], [`PoolError::Interrupted`], [`PoolError::Closed`].
-    pub fn async_reset_recv(&self, want: Want) -> Result<Received<'_>, PoolError> {
-        self.receive(Command::Reset, want)
+    pub fn async_reset_recv(&self, options: RecvOptions) -> Result<PoolOutput<'_>, PoolError> {
+        self.receive(Command::Reset, options)
     }
 
     /// The answers to [`async_step_send`](Self::async_step_send).
     ///
     /// # Errors
     /// As [`async_reset_recv`](Self::async_reset_recv).
-    pub fn async_step_recv(&self, want: Want) -> Result<Received<'_>, PoolError> {
-        self.receive(Command::Step, want)
+    pub fn async_step_recv(&self, options: RecvOptions) -> Result<PoolOutput<'_>, PoolError> {
+        self.receive(Command::Step, options)
     }
 
     /// The answers to [`async_step_and_maybe_reset_send`](Self::async_step_and_maybe_reset_send).
     ///
     /// # Errors
     /// As [`async_reset_recv`](Self::async_reset_recv).
-    pub fn async_step_and_maybe_reset_recv(&self, want: Want) -> Result<Received<'_>, PoolError> {
-        self.receive(Command::StepAndMaybeReset, want)
+    pub fn async_step_and_maybe_reset_recv(
+        &self,
+        options: RecvOptions,
+    ) -> Result<PoolOutput<'_>, PoolError> {
+        self.receive(Command::StepAndMaybeReset, options)
     }
 
     /// The answers to `called`.
     ///
     /// # Errors
     /// As [`async_reset_recv`](Self::async_reset_recv).
-    pub fn receive(&self, called: Command, want: Want) -> Result<Received<'_>, PoolError> {
-        if want.min == 0 || want.max.is_some_and(|max| max < want.min) {
-            let (min, max) = (want.min, want.max);
+    pub fn receive(
+        &self,
+        called: Command,
+        options: RecvOptions,
+    ) -> Result<PoolOutput<'_>, PoolError> {
+        if options.min == 0 || options.max.is_some_and(|max| max < options.min) {
+            let (min, max) = (options.min, options.max);
             return Err(PoolError::Bounds { min, max });
         }
-        let members = self.board.receive(called, want, &self.interrupt)?;
-        let board = &self.board;
-        Ok(Received { board, members })
+        let members = self.queues.receive(called, options, &self.interrupt)?;
+        let queues = &self.queues;
+        Ok(PoolOutput { queues, members })
     }
 
-    /// The answers of all that were told `called`. After a fault, those of the others are dropped, so that all may be told something
-    /// else.
+    /// The outputs of all members that have the command `called`. After a fault, the outputs of the others are dropped, so that all
+    /// members can get new commands.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
-    pub fn receive_all(&self, called: Command) -> Result<Received<'_>, PoolError> {
-        let told = self.board.count_told(called);
-        let received = self.receive(called, Want::at_least(told.max(1)));
+    pub fn receive_all(&self, called: Command) -> Result<PoolOutput<'_>, PoolError> {
+        let pending = self.queues.count_pending(called);
+        let received = self.receive(called, RecvOptions::at_least(pending.max(1)));
         let mut left = received.is_err();
         while left {
-            let next = self.receive(called, Want::at_least(1));
-            // Further faults are of no use: the first is told.
+            let next = self.receive(called, RecvOptions::at_least(1));
+            // The first fault is the error; further ones are dropped.
             left = matches!(
                 next,
                 Ok(_) | Err(PoolError::Env(_) | PoolError::Panicked { .. })
@@ -355,11 +363,11 @@ impl AsyncEnvPool {
         received
     }
 
-    /// All members as their last answers have left them, none of which does anything.
+    /// All members, idle, with the outputs of their last commands.
     ///
     /// # Errors
     /// [`PoolError::Busy`] for one that does; [`PoolError::Panicked`], [`PoolError::Closed`].
-    pub fn all(&self) -> Result<Received<'_>, PoolError> {
+    pub fn all(&self) -> Result<PoolOutput<'_>, PoolError> {
         self.hold(Command::Reset, 0..self.members)
     }
 
@@ -367,8 +375,8 @@ impl AsyncEnvPool {
     ///
     /// # Errors
     /// As [`async_reset_send`](Self::async_reset_send) and [`async_reset_recv`](Self::async_reset_recv).
-    pub fn reset(&self, resets: &[Reset]) -> Result<Received<'_>, PoolError> {
-        // None but those that are told here will answer.
+    pub fn reset(&self, resets: &[Reset]) -> Result<PoolOutput<'_>, PoolError> {
+        // All are idle, so that only the members reset here will answer.
         drop(self.all()?);
         self.async_reset_send(resets)?;
         self.receive_all(Command::Reset)
@@ -378,19 +386,19 @@ impl AsyncEnvPool {
     ///
     /// # Errors
     /// As [`async_step_send`](Self::async_step_send) and [`async_step_recv`](Self::async_step_recv).
-    pub fn step(&self, actions: Rows<'_>) -> Result<Received<'_>, PoolError> {
+    pub fn step(&self, actions: Rows<'_>) -> Result<PoolOutput<'_>, PoolError> {
         self.step_all(Command::Step, actions)
     }
 
     /// As [`step`](Self::step); environments whose episode ends begin another one.
     ///
     /// # Errors
-    /// As there.
-    pub fn step_and_maybe_reset(&self, actions: Rows<'_>) -> Result<Received<'_>, PoolError> {
+    /// The errors of [`step`](Self::step).
+    pub fn step_and_maybe_reset(&self, actions: Rows<'_>) -> Result<PoolOutput<'_>, PoolError> {
         self.step_all(Command::StepAndMaybeReset, actions)
     }
 
-    fn step_all(&self, called: Command, actions: Rows<'_>) -> Result<Received<'_>, PoolError> {
+    fn step_all(&self, called: Command, actions: Rows<'_>) -> Result<PoolOutput<'_>, PoolError> {
         let held = self.hold(called, 0..self.members)?;
         self.fill(held, called, actions)?;
         self.receive_all(called)
@@ -409,7 +417,7 @@ impl AsyncEnvPool {
     /// Copies actions to the members that are held, and sends them.
     fn fill(
         &self,
-        held: Received<'_>,
+        held: PoolOutput<'_>,
         called: Command,
         actions: Rows<'_>,
     ) -> Result<(), PoolError> {
@@ -439,19 +447,19 @@ impl AsyncEnvPool {
         &self,
         called: Command,
         members: impl Iterator<Item = usize> + Clone,
-    ) -> Result<Received<'_>, PoolError> {
-        let members = self.board.hold(called, members)?;
-        let board = &self.board;
-        Ok(Received { board, members })
+    ) -> Result<PoolOutput<'_>, PoolError> {
+        let members = self.queues.hold(called, members)?;
+        let queues = &self.queues;
+        Ok(PoolOutput { queues, members })
     }
 
-    /// Ends the threads, which drop the environments, and waits at most `timeout` for them; answers that nobody has received are lost.
+    /// Ends the threads, which drop the environments, and waits at most `timeout` for them; outputs that were not received are lost.
     /// Every later call is [`PoolError::Closed`]. A second shutdown waits for what the first has left.
     ///
     /// # Errors
     /// [`PoolError::Stuck`]: an environment has not returned.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), PoolError> {
-        self.board.close();
+        self.queues.close();
         let here = current().id();
         // An environment that drops its own pool waits for nobody.
         if self
@@ -461,7 +469,7 @@ impl AsyncEnvPool {
         {
             return Ok(());
         }
-        let ended = self.board.wait_for_end(timeout);
+        let ended = self.queues.wait_for_end(timeout);
         ended.map_err(|envs| PoolError::Stuck { envs, timeout })?;
         for thread in self.handles().drain(..) {
             // It catches the panics of environments.
@@ -474,7 +482,7 @@ impl AsyncEnvPool {
 impl Drop for AsyncEnvPool {
     fn drop(&mut self) {
         // Threads that are left behind end when their environments return; a shutdown has waited for them.
-        if self.board.is_open() {
+        if self.queues.is_open() {
             let _ = self.shutdown(Self::PATIENCE);
         }
     }

@@ -28,15 +28,15 @@ use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkip, Joined, 
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "Written")]
+#[serde(from = "EnvRecipeRepr")]
 pub struct EnvRecipe {
-    source: Source,
+    source: EnvSource,
     num_envs: usize,
     transforms: Vec<AnyTransform>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Source {
+enum EnvSource {
     Id {
         id: String,
         arguments: Arguments,
@@ -46,7 +46,7 @@ enum Source {
     Factory(Opaque),
 }
 
-/// A factory of the program's, of which nothing but its type is known.
+/// A factory given as code: it cannot be written down, and only its type is known.
 #[derive(Clone)]
 struct Opaque {
     factory: Arc<dyn EnvFactory + Send + Sync>,
@@ -56,7 +56,7 @@ struct Opaque {
 /// A recipe as it is written down.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct EnvRecipeRepr {
     id: String,
     #[serde(default, skip_serializing_if = "Arguments::is_none")]
     arguments: Arguments,
@@ -82,7 +82,7 @@ impl EnvRecipe {
     /// The environment registered as `id`, which takes every action `frame_skip` times, as [`FrameSkip`] does.
     #[must_use]
     pub fn of_skipping(id: impl Into<String>, frame_skip: usize) -> Self {
-        Self::new(Source::Id {
+        Self::new(EnvSource::Id {
             id: id.into(),
             arguments: Arguments::default(),
             frame_skip,
@@ -95,7 +95,7 @@ impl EnvRecipe {
     /// # Errors
     /// [`EnvError::Unreadable`] for what JSON cannot hold, such as a map whose keys are no strings.
     pub fn with_arguments(mut self, given: &impl Serialize) -> Result<Self, EnvError> {
-        if let Source::Id { id, arguments, .. } = &mut self.source {
+        if let EnvSource::Id { id, arguments, .. } = &mut self.source {
             *arguments = Arguments::new(id, given)?;
         }
         Ok(self)
@@ -104,13 +104,13 @@ impl EnvRecipe {
     /// The environments that `factory` makes. Such a recipe cannot be written down.
     #[must_use]
     pub fn opaque<F: EnvFactory + Send + Sync + 'static>(factory: F) -> Self {
-        Self::new(Source::Factory(Opaque {
+        Self::new(EnvSource::Factory(Opaque {
             factory: Arc::new(factory),
             type_name: std::any::type_name::<F>(),
         }))
     }
 
-    fn new(source: Source) -> Self {
+    fn new(source: EnvSource) -> Self {
         Self {
             source,
             num_envs: 1,
@@ -188,20 +188,20 @@ impl EnvRecipe {
         })
     }
 
-    fn written(&self) -> Result<Written, EnvError> {
+    fn written(&self) -> Result<EnvRecipeRepr, EnvError> {
         match &self.source {
-            Source::Id {
+            EnvSource::Id {
                 id,
                 arguments,
                 frame_skip,
-            } => Ok(Written {
+            } => Ok(EnvRecipeRepr {
                 id: id.clone(),
                 arguments: arguments.clone(),
                 frame_skip: *frame_skip,
                 num_envs: self.num_envs,
                 transforms: self.transforms.clone(),
             }),
-            Source::Factory(opaque) => Err(EnvError::Unwritable {
+            EnvSource::Factory(opaque) => Err(EnvError::Unwritable {
                 factory: opaque.type_name,
             }),
         }
@@ -218,7 +218,7 @@ impl EnvFactory for EnvRecipe {
     }
 }
 
-impl Source {
+impl EnvSource {
     fn build(&self, registry: &EnvRegistry, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         match self {
             Self::Id {
@@ -247,10 +247,10 @@ impl Serialize for EnvRecipe {
     }
 }
 
-impl From<Written> for EnvRecipe {
-    fn from(written: Written) -> Self {
+impl From<EnvRecipeRepr> for EnvRecipe {
+    fn from(written: EnvRecipeRepr) -> Self {
         Self {
-            source: Source::Id {
+            source: EnvSource::Id {
                 id: written.id,
                 arguments: written.arguments,
                 frame_skip: written.frame_skip,

@@ -119,7 +119,7 @@ impl SeedSequence {
             constant = constant.wrapping_mul(0x58f3_8ded);
             fold(mixed.wrapping_mul(constant))
         });
-        let mut half = || u64::from(halves.next().unwrap_or_default());
+        let mut half = || u64::from(halves.next().expect("A cycle over an array has no end."));
         std::array::from_fn(|_| half() | half() << 32)
     }
 }

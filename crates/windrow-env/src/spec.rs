@@ -2,7 +2,7 @@
 
 mod error;
 mod observations;
-mod written;
+mod serde_form;
 
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, Group, NestedKey, Shape};
@@ -33,10 +33,10 @@ pub enum Spec {
         /// Shape of one environment's value.
         shape: Shape,
         /// Lowest value of each element, row-major; may be `-inf`.
-        #[serde(with = "crate::written::floats")]
+        #[serde(with = "crate::serde_form::floats")]
         low: Vec<f64>,
         /// Highest value of each element, row-major; may be `inf`.
-        #[serde(with = "crate::written::floats")]
+        #[serde(with = "crate::serde_form::floats")]
         high: Vec<f64>,
     },
     /// One of `n` choices as an `int64` scalar in `0..n`.

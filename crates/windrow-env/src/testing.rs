@@ -73,7 +73,7 @@
 //!
 //! # Environments that test their users
 //!
-//! [`LedgerEnv`] makes every frame recognisable, so that a test can tell whether a collector delivered each exactly
+//! [`LedgerEnv`] makes every frame recognisable, so that a test can check whether a collector delivered each exactly
 //! once; [`CountingEnv`] is easy to follow by eye; [`FailingEnv`] fails on demand.
 
 mod check;

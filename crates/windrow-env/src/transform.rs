@@ -1,4 +1,4 @@
-//! Transforms: values that describe a change, and their effects on given environments.
+//! Transforms: values that describe a change, and their form when bound to given environments (ADR 0010).
 
 use std::fmt::Debug;
 
@@ -11,11 +11,11 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, SpecError, VecEnv, VecEnvE
 ///
 /// A transform is a value: it can be copied, compared and written down, and belongs to no environments.
 /// [`Transformed`](crate::Transformed) puts it around environments; then [`attach`](Self::attach) checks the arguments
-/// against their spec, once, and returns the [`Effect`] that every step runs through.
+/// against their spec, once, and returns the [`BoundTransform`] that every step passes through.
 ///
 /// ```
 /// use windrow_env::{
-///     Attach, CartPole, Effect, EnvError, Observations, Outcomes, Reset, Serial, Transform, VecEnv, VecEnvError,
+///     Attach, BoundTransform, CartPole, EnvError, Observations, Outcomes, Reset, Serial, Transform, VecEnv, VecEnvError,
 /// };
 ///
 /// /// Rewards of the opposite sign.
@@ -23,14 +23,14 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, SpecError, VecEnv, VecEnvE
 /// struct Costs;
 ///
 /// impl Transform for Costs {
-///     type Effect = Self;
+///     type Bound = Self;
 ///
 ///     fn attach(&self, _: &mut Attach<'_>) -> Result<Self, EnvError> {
 ///         Ok(Costs)
 ///     }
 /// }
 ///
-/// impl Effect for Costs {
+/// impl BoundTransform for Costs {
 ///     fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
 ///         Ok(())
 ///     }
@@ -48,23 +48,23 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, SpecError, VecEnv, VecEnvE
 ///
 /// # State
 ///
-/// State that changes from step to step, such as counts, lives in the effect, one for each vector of environments. State that
+/// State that changes from step to step, such as counts, lives in the bound transform, one for each vector of environments. State that
 /// workers share or a run saves, such as running statistics, belongs to the transform: in a field that is a shared handle,
-/// of which each effect holds a clone.
+/// which each bound transform clones.
 pub trait Transform: Debug {
-    /// The transform at work on some environments.
-    type Effect: Effect;
+    /// The transform bound to some environments.
+    type Bound: BoundTransform;
 
-    /// Changes the spec of `envs` to the one seen from outside, and makes the effect. Checks arguments, and looks up names,
+    /// Changes the spec of `envs` to the one seen from outside, and binds the transform. Checks arguments, and looks up names,
     /// element types and lengths, so that no step has to.
     ///
     /// # Errors
     /// An argument that does not fit the environments.
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError>;
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError>;
 }
 
-/// A transform at work: a few calls at every step of its environments, which neither allocate nor look anything up.
-pub trait Effect: Debug + Send {
+/// A transform bound to environments: a few calls at every step, which neither allocate nor look anything up.
+pub trait BoundTransform: Debug + Send {
     /// Writes the actions that the environments take for `actions`, those that the policy chose. Only called after
     /// [`Attach::replace_actions`]; other columns of the policy are passed on in any case.
     ///
@@ -86,11 +86,11 @@ pub trait Effect: Debug + Send {
     /// As [`reset`](Self::reset).
     fn step(&mut self, obs: Observations<'_>, outcomes: Outcomes<'_>) -> Result<(), VecEnvError>;
 
-    /// Resets the environments inside, before [`reset`](Self::reset). An effect that takes steps before the first observation is
-    /// seen does so here.
+    /// Resets the environments inside, before [`reset`](Self::reset). A transform that takes steps before the first observation is
+    /// seen overrides this.
     ///
     /// # Errors
-    /// Those of the environments.
+    /// Errors of the environments.
     #[inline(always)]
     fn reset_envs<V: VecEnv>(
         &mut self,
@@ -104,7 +104,7 @@ pub trait Effect: Debug + Send {
     /// Steps the environments inside, before [`step`](Self::step): once, or as often as one action lasts.
     ///
     /// # Errors
-    /// Those of the environments.
+    /// Errors of the environments.
     #[inline(always)]
     fn step_envs<V: VecEnv>(
         &mut self,
@@ -116,8 +116,8 @@ pub trait Effect: Debug + Send {
         envs.step(actions, obs, outcomes)
     }
 
-    /// Takes note of the columns that environments inside find in `actions`, as [`VecEnv::bind`] tells them. Only an effect that
-    /// chooses actions by itself needs them.
+    /// Receives the columns that the environments inside find in `actions`, as [`VecEnv::bind`] does. Only a transform that chooses
+    /// actions by itself needs them.
     ///
     /// # Errors
     /// No memory for rows of these columns.
@@ -126,7 +126,7 @@ pub trait Effect: Debug + Send {
     }
 }
 
-/// Observations for an [`Effect`] to change.
+/// Observations for a [`BoundTransform`] to change.
 #[derive(Debug)]
 pub struct Observations<'a> {
     inner: Option<Rows<'a>>,
@@ -224,14 +224,14 @@ impl<'a> Attach<'a> {
         self.inner.find_observation(key)
     }
 
-    /// Gives the environments rows of their own for observations, so that the effect can write others of any layout from
+    /// Gives the environments rows of their own for observations, so that the transform can write others of any layout from
     /// them: for element types, sizes or an order that change. Without it the environments write into the first leaves of
     /// the rows seen from outside, which costs no copy.
     pub fn replace_observations(&mut self) {
         self.own_observations = true;
     }
 
-    /// Gives the environments rows of their own for actions, which [`Effect::act`] writes.
+    /// Gives the environments rows of their own for actions, which [`BoundTransform::act`] writes.
     pub fn replace_actions(&mut self) {
         self.own_actions = true;
         self.spec.any_integers = false;

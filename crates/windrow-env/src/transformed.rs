@@ -1,6 +1,6 @@
 use windrow_slab::{Key, LeafSpec, RowBlock, Rows, RowsMut};
 
-use crate::transform::{Attach, Effect, Observations, Transform};
+use crate::transform::{Attach, BoundTransform, Observations, Transform};
 use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use tensordict::for_dtype;
 
@@ -21,7 +21,7 @@ use tensordict::for_dtype;
 pub struct Transformed<V, T: Transform> {
     envs: V,
     spec: EnvSpec,
-    effect: T::Effect,
+    effect: T::Bound,
     /// Rows of the environments' own, where there are any. Behind one pointer, since most transforms have none.
     own: Option<Box<Own>>,
 }
@@ -210,7 +210,7 @@ impl Own {
     fn step(
         &mut self,
         envs: &mut impl VecEnv,
-        effect: &mut impl Effect,
+        effect: &mut impl BoundTransform,
         actions: Rows<'_>,
         mut obs: RowsMut<'_>,
         mut outcomes: Outcomes<'_>,

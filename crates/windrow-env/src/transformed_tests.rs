@@ -8,8 +8,8 @@ use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 use crate::testing::CountingEnv;
 use crate::transforms::vec_driver::VecDriver;
 use crate::{
-    Attach, Effect, Env, EnvError, EnvSpec, Joined, Observations, OneHotActions, Outcome, Outcomes,
-    Reset, Serial, Spec, Transform, VecEnv, VecEnvError,
+    Attach, BoundTransform, Env, EnvError, EnvSpec, Joined, Observations, OneHotActions, Outcome,
+    Outcomes, Reset, Serial, Spec, Transform, VecEnv, VecEnvError,
 };
 
 /// Breaks one rule of transforms or another.
@@ -21,7 +21,7 @@ enum Careless {
 }
 
 impl Transform for Careless {
-    type Effect = Self;
+    type Bound = Self;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self, EnvError> {
         match self {
@@ -33,7 +33,7 @@ impl Transform for Careless {
     }
 }
 
-impl Effect for Careless {
+impl BoundTransform for Careless {
     fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
         Ok(())
     }
@@ -144,7 +144,7 @@ struct Averaging {
 }
 
 impl Transform for Mean {
-    type Effect = Averaging;
+    type Bound = Averaging;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Averaging, EnvError> {
         let to = envs.append(&"mean".into(), Spec::unbounded(DType::F64, [1]))?;
@@ -155,7 +155,7 @@ impl Transform for Mean {
     }
 }
 
-impl Effect for Averaging {
+impl BoundTransform for Averaging {
     fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
         Ok(())
     }

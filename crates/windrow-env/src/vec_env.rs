@@ -33,7 +33,7 @@ pub trait VecEnv: Send {
     /// as they are.
     ///
     /// # Errors
-    /// As there; and where some of these environments cannot be stepped without the others, which is so unless they say otherwise.
+    /// The errors of [`step`](Self::step), and [`not_apart`] if these environments can only step together, which is the default.
     fn step_some(
         &mut self,
         which: &[usize],

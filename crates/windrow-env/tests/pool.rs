@@ -10,7 +10,7 @@ use std::time::Duration;
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{
     AsyncEnvPool, CartPole, Env, EnvError, EnvSpec, Interrupt, Outcome, Outcomes, Pendulum,
-    PoolError, Received, Reset, Serial, VecEnv, Want,
+    PoolError, PoolOutput, RecvOptions, Reset, Serial, VecEnv,
 };
 use windrow_slab::{Key, Row, RowBlock, RowMut};
 
@@ -42,7 +42,7 @@ fn resets(envs: impl IntoIterator<Item = usize>) -> Vec<Reset> {
     envs.into_iter().map(seeded).collect()
 }
 
-fn envs(received: &Received<'_>) -> Vec<usize> {
+fn envs(received: &PoolOutput<'_>) -> Vec<usize> {
     received.iter().map(|answer| answer.env()).collect()
 }
 
@@ -65,7 +65,7 @@ fn send_steps(pool: &AsyncEnvPool, members: &[usize], step: usize) -> Result<(),
 /// What was observed before a reset, what the next action is for, reward, terminated, truncated.
 type Frame = (Vec<f32>, Vec<f32>, f32, bool, bool);
 
-fn frames(received: &Received<'_>) -> Vec<(usize, Frame)> {
+fn frames(received: &PoolOutput<'_>) -> Vec<(usize, Frame)> {
     let seen = |rows: windrow_slab::Rows<'_>| rows.get(Key::<f32>::new(0)).unwrap().to_vec();
     let frame = |answer: windrow_env::Answer<'_>| {
         let outcome = (
@@ -126,7 +126,7 @@ fn episodes_are_those_of_environments_stepped_directly() {
         let pool = cartpoles(ENVS, threads);
         let mut got = vec![Vec::new(); ENVS];
         pool.async_reset_send(&resets(0..ENVS)).unwrap();
-        let first = pool.async_reset_recv(Want::at_least(ENVS)).unwrap();
+        let first = pool.async_reset_recv(RecvOptions::at_least(ENVS)).unwrap();
         frames(&first)
             .into_iter()
             .for_each(|(env, frame)| got[env].push(frame));
@@ -141,7 +141,7 @@ fn episodes_are_those_of_environments_stepped_directly() {
             };
             pool.async_step_and_maybe_reset_send_with(&ready, fill)
                 .unwrap();
-            let want = Want::at_least(at_least.min(going));
+            let want = RecvOptions::at_least(at_least.min(going));
             let received = pool.async_step_and_maybe_reset_recv(want).unwrap();
             frames(&received)
                 .into_iter()
@@ -158,7 +158,7 @@ fn episodes_are_those_of_environments_stepped_directly() {
 fn all_can_be_reset_and_stepped_at_once() {
     let pool = AsyncEnvPool::new(ledgers(3), 2).unwrap();
     let actions = RowBlock::new(&pool.spec().action_leaves(), 3).unwrap();
-    let seen = |received: Received<'_>| -> Vec<i64> {
+    let seen = |received: PoolOutput<'_>| -> Vec<i64> {
         let rows = received
             .iter()
             .map(|answer| answer.root().get(Key::<i64>::new(0)).unwrap().to_vec());
@@ -187,8 +187,8 @@ fn calls_out_of_order_say_which_was_expected() {
     let pool = cartpoles(3, 3);
     let told = |result: Result<(), PoolError>| result.unwrap_err().to_string();
     let received =
-        |result: Result<Received<'_>, PoolError>| result.map(drop).unwrap_err().to_string();
-    let one = Want::at_least(1);
+        |result: Result<PoolOutput<'_>, PoolError>| result.map(drop).unwrap_err().to_string();
+    let one = RecvOptions::at_least(1);
     assert_eq!(
         told(send_steps(&pool, &[1], 0)),
         "environment 1: expected async_reset_send and async_reset_recv, since it was never reset, got async_step_send"
@@ -211,26 +211,26 @@ fn calls_out_of_order_say_which_was_expected() {
         "async_step_recv waits for 1, expected as many told by async_step_send, got 0; environment 0 was told by async_reset_send"
     );
     assert_eq!(
-        received(pool.async_reset_recv(Want::at_least(3))),
+        received(pool.async_reset_recv(RecvOptions::at_least(3))),
         "async_reset_recv waits for 3, expected as many told by async_reset_send, got 2"
     );
     assert_eq!(
-        received(pool.async_step_and_maybe_reset_recv(Want::of(1))),
+        received(pool.async_step_and_maybe_reset_recv(RecvOptions::of(1))),
         "environment 1: expected async_reset_recv, since async_reset_send was called, got async_step_and_maybe_reset_recv"
     );
     assert_eq!(
-        received(pool.async_reset_recv(Want::of(2))),
+        received(pool.async_reset_recv(RecvOptions::of(2))),
         "environment 2: expected a send first, since it was told nothing, got async_reset_recv"
     );
     assert_eq!(
-        received(pool.async_reset_recv(Want::at_least(2).at_most(1))),
+        received(pool.async_reset_recv(RecvOptions::at_least(2).at_most(1))),
         "expected from 1 to max_get environments, got min_get=2 and max_get=1"
     );
     assert!(matches!(
-        pool.async_reset_recv(Want::at_least(0)),
+        pool.async_reset_recv(RecvOptions::at_least(0)),
         Err(PoolError::Bounds { .. })
     ));
-    let held = pool.async_reset_recv(Want::at_least(2)).unwrap();
+    let held = pool.async_reset_recv(RecvOptions::at_least(2)).unwrap();
     assert_eq!(
         told(send_steps(&pool, &[1], 0)),
         "environment 1: expected its results to be dropped before async_step_send"
@@ -249,13 +249,13 @@ fn calls_out_of_order_say_which_was_expected() {
         "expected an environment from 0 to 2, got 3"
     );
     assert!(matches!(
-        pool.async_reset_recv(Want::of(3)),
+        pool.async_reset_recv(RecvOptions::of(3)),
         Err(PoolError::NoSuchEnv { .. })
     ));
     // Nothing of what was refused was sent.
     send_steps(&pool, &[1, 0], 0).unwrap();
     assert_eq!(
-        envs(&pool.async_step_recv(Want::at_least(2)).unwrap()),
+        envs(&pool.async_step_recv(RecvOptions::at_least(2)).unwrap()),
         [0, 1]
     );
 }
@@ -302,23 +302,23 @@ fn the_first_that_are_done_are_received_first() {
     // The others go on without it.
     for step in 1..5 {
         assert_eq!(
-            envs(&pool.async_step_recv(Want::at_least(3)).unwrap()),
+            envs(&pool.async_step_recv(RecvOptions::at_least(3)).unwrap()),
             [1, 2, 3]
         );
         send_steps(&pool, &[1, 2, 3], step).unwrap();
     }
-    let late = Want::at_least(4).within(Duration::from_millis(1));
+    let late = RecvOptions::at_least(4).within(Duration::from_millis(1));
     let error = pool.async_step_recv(late).unwrap_err();
     assert!(
         matches!(error, PoolError::TimedOut { min: 4, timeout, .. } if timeout == Duration::from_millis(1))
     );
     assert!(matches!(
-        pool.async_step_recv(Want::of(0).within(Duration::ZERO)),
+        pool.async_step_recv(RecvOptions::of(0).within(Duration::ZERO)),
         Err(PoolError::TimedOut { got: 0, .. })
     ));
     open.send(()).unwrap();
     let whole = pool
-        .async_step_recv(Want::at_least(1).within(LONG))
+        .async_step_recv(RecvOptions::at_least(1).within(LONG))
         .unwrap();
     assert_eq!(
         envs(&whole),
@@ -335,7 +335,9 @@ fn nobody_starves() {
     send_steps(&pool, &[2, 0, 3, 1], 0).unwrap();
     let mut order = Vec::new();
     for step in 1..9 {
-        let received = pool.async_step_recv(Want::at_least(1).at_most(1)).unwrap();
+        let received = pool
+            .async_step_recv(RecvOptions::at_least(1).at_most(1))
+            .unwrap();
         order.extend(envs(&received));
         drop(received);
         send_steps(&pool, &order[order.len() - 1..], step).unwrap();
@@ -347,13 +349,19 @@ fn nobody_starves() {
 fn one_environment_can_be_received() {
     let pool = cartpoles(3, 2);
     pool.async_reset_send(&resets(0..3)).unwrap();
-    assert_eq!(envs(&pool.async_reset_recv(Want::of(2)).unwrap()), [2]);
+    assert_eq!(
+        envs(&pool.async_reset_recv(RecvOptions::of(2)).unwrap()),
+        [2]
+    );
     send_steps(&pool, &[2], 0).unwrap();
     assert_eq!(
-        envs(&pool.async_reset_recv(Want::at_least(2)).unwrap()),
+        envs(&pool.async_reset_recv(RecvOptions::at_least(2)).unwrap()),
         [0, 1]
     );
-    assert_eq!(envs(&pool.async_step_recv(Want::of(2)).unwrap()), [2]);
+    assert_eq!(
+        envs(&pool.async_step_recv(RecvOptions::of(2)).unwrap()),
+        [2]
+    );
 }
 
 /// Ledgers, of which number 1 fails in its second step.
@@ -371,10 +379,10 @@ fn a_failing_environment_is_named_and_the_others_go_on() {
         pool.reset(&resets(0..3)).unwrap();
         pool.step(actions.rows()).unwrap();
         pool.async_step_send(&[0, 1, 2], actions.rows()).unwrap();
-        let error = pool.async_step_recv(Want::at_least(3)).unwrap_err();
+        let error = pool.async_step_recv(RecvOptions::at_least(3)).unwrap_err();
         assert!(error.to_string().starts_with("environment 1: "), "{error}");
         assert_eq!(
-            envs(&pool.async_step_recv(Want::at_least(2)).unwrap()),
+            envs(&pool.async_step_recv(RecvOptions::at_least(2)).unwrap()),
             [0, 2]
         );
         let one = RowBlock::new(&pool.spec().action_leaves(), 1).unwrap();
@@ -423,7 +431,7 @@ fn an_environment_that_panics_is_named_and_left_alone() {
     assert!(matches!(error, PoolError::Panicked { env: 1, .. }));
     pool.async_reset_send(&resets([0, 2])).unwrap();
     assert_eq!(
-        envs(&pool.async_reset_recv(Want::at_least(2)).unwrap()),
+        envs(&pool.async_reset_recv(RecvOptions::at_least(2)).unwrap()),
         [0, 2]
     );
 }
@@ -440,14 +448,14 @@ fn an_error_in_writing_actions_sends_nothing() {
     assert_eq!(error.to_string(), "environment 1: no idea");
     send_steps(&pool, &[0, 1], 0).unwrap();
     // An action that is none is the environment's own error.
-    drop(pool.async_step_recv(Want::at_least(2)).unwrap());
+    drop(pool.async_step_recv(RecvOptions::at_least(2)).unwrap());
     let wrong = |_: usize, mut rows: windrow_slab::RowsMut<'_>| {
         rows.get_mut(Key::<i64>::new(0))?.fill(5);
         Ok(())
     };
     pool.async_step_send_with(&[1], wrong).unwrap();
     let error = pool
-        .async_step_recv(Want::at_least(1))
+        .async_step_recv(RecvOptions::at_least(1))
         .unwrap_err()
         .to_string();
     assert!(
@@ -464,13 +472,13 @@ fn a_pool_ends_whatever_is_unread() {
     let pool = cartpoles(3, 3);
     pool.reset(&resets(0..3)).unwrap();
     send_steps(&pool, &[0, 1], 0).unwrap();
-    let held = pool.async_step_recv(Want::of(0)).unwrap();
+    let held = pool.async_step_recv(RecvOptions::of(0)).unwrap();
     pool.shutdown(LONG).unwrap();
     assert_eq!(frames(&held)[0].1.2, 1.0, "what was received stays");
     drop(held);
     pool.shutdown(LONG).unwrap();
     let closed = [
-        pool.async_step_recv(Want::at_least(1)).map(drop),
+        pool.async_step_recv(RecvOptions::at_least(1)).map(drop),
         pool.async_reset_send(&resets([0])),
         send_steps(&pool, &[2], 0),
     ];
@@ -489,7 +497,7 @@ fn who_waits_is_told_of_the_end() {
     send_steps(&pool, &[0], 0).unwrap();
     has_begun.recv().unwrap();
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| pool.async_step_recv(Want::at_least(1)).map(drop));
+        let waiting = scope.spawn(|| pool.async_step_recv(RecvOptions::at_least(1)).map(drop));
         let stuck = pool.shutdown(Duration::from_millis(20)).unwrap_err();
         assert!(
             matches!(&stuck, PoolError::Stuck { envs, .. } if envs == &[0]),
@@ -513,11 +521,16 @@ fn a_wait_can_be_interrupted_and_taken_up_again() {
     pool.reset(&resets([0])).unwrap();
     send_steps(&pool, &[0], 0).unwrap();
     has_begun.recv().unwrap();
-    let error = pool.async_step_recv(Want::at_least(1)).unwrap_err();
+    let error = pool.async_step_recv(RecvOptions::at_least(1)).unwrap_err();
     assert!(matches!(&error, PoolError::Interrupted(_)) && error.to_string() == "lunch");
     is_lunch.store(false, Ordering::Relaxed);
     open.send(()).unwrap();
-    assert_eq!(pool.async_step_recv(Want::at_least(1)).unwrap().len(), 1);
+    assert_eq!(
+        pool.async_step_recv(RecvOptions::at_least(1))
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -528,10 +541,13 @@ fn threads_may_share_a_pool() {
             let pool = &pool;
             scope.spawn(move || {
                 pool.async_reset_send(&resets([env])).unwrap();
-                drop(pool.async_reset_recv(Want::of(env)).unwrap());
+                drop(pool.async_reset_recv(RecvOptions::of(env)).unwrap());
                 for step in 0..50 {
                     send_steps(pool, &[env], step).unwrap();
-                    assert_eq!(envs(&pool.async_step_recv(Want::of(env)).unwrap()), [env]);
+                    assert_eq!(
+                        envs(&pool.async_step_recv(RecvOptions::of(env)).unwrap()),
+                        [env]
+                    );
                 }
             });
         }
@@ -550,7 +566,7 @@ fn members_may_be_vectors() {
     pool.async_step_and_maybe_reset_send(&[1], actions.rows())
         .unwrap();
     let received = pool
-        .async_step_and_maybe_reset_recv(Want::at_least(1))
+        .async_step_and_maybe_reset_recv(RecvOptions::at_least(1))
         .unwrap();
     let answer = received.iter().next().unwrap();
     let seen = |rows: windrow_slab::Rows<'_>| rows.get(Key::<i64>::new(0)).unwrap().to_vec();

@@ -18,7 +18,7 @@ use windrow_slab::Rows;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Binding<'a> {
-    /// What the environments observe and which actions they take.
+    /// The observations and actions of the environments.
     pub spec: &'a EnvSpec,
     /// Environments that the policy acts for at a time: the rows of each call. Calls of a [served](crate::InferenceServer) policy
     /// have any number of rows: this is the number of the client that came first.

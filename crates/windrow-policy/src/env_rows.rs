@@ -1,6 +1,6 @@
 use crate::Noise;
 
-/// The environments behind the rows of a block: who they are, how far they are, and their random numbers.
+/// The environments behind the rows of a block: their numbers, their frames so far, and their random numbers.
 ///
 /// ```
 /// use windrow_policy::{EnvRows, Noise};

@@ -16,7 +16,7 @@ pub(crate) struct Fit<'a> {
 /// An action that a head can write.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Choices of so many options each.
+    /// Choices, each with its number of options.
     Choices {
         counts: Box<[usize]>,
         code: ChoiceCode,

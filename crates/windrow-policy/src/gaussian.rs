@@ -18,7 +18,7 @@ pub(crate) struct Gaussian {
     pub(crate) bounds: Option<Bounds>,
 }
 
-/// What [`Gaussian::act`] reads and writes.
+/// The rows that [`Gaussian::act`] reads and writes.
 pub(crate) struct Draw<'a, 'b> {
     pub(crate) input: &'a PolicyIn<'b>,
     /// The network's outputs, `[rows, actions]` or `[rows, 2 * actions]`.
@@ -100,7 +100,7 @@ impl Gaussian {
     }
 }
 
-/// What is further away counts as if it were here: the sum of the squares of many such numbers is a number still.
+/// Distances are cut off here, so that the sum of many squares stays finite.
 const FAR: f32 = 1e17;
 
 /// The deviation whose logarithm is `log_std`: a positive number, also where that of `exp` rounds to none.

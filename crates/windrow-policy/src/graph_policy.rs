@@ -48,7 +48,7 @@ use action::Action;
 #[serde(deny_unknown_fields)]
 pub struct GraphPolicy {
     graph: Graph,
-    /// What each input of the graph is.
+    /// The meaning of each input of the graph.
     inputs: Vec<Read>,
     /// Columns, and their values. The actions come first.
     outputs: Vec<(LeafSpec, Value)>,
@@ -64,7 +64,7 @@ enum Read {
     /// The value of the step before, or these numbers where an episode begins.
     State {
         next: Value,
-        #[serde(with = "windrow_env::written::floats")]
+        #[serde(with = "windrow_env::serde_form::floats")]
         first: Vec<f64>,
     },
 }
@@ -94,7 +94,7 @@ struct Bound {
 }
 
 impl GraphPolicy {
-    /// A policy with the inputs and values of `graph`, none of which has a meaning yet.
+    /// A policy with the inputs and values of `graph`, whose meanings are still to be set.
     #[must_use]
     pub fn new(graph: Graph) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl GraphPolicy {
     /// The policy whose JSON, without parameters, serde has written; they are zero.
     ///
     /// # Errors
-    /// [`PolicyError::Unreadable`] for anything else, and those of [`Graph::check`].
+    /// [`PolicyError::Unreadable`] for anything else, and the errors of [`Graph::check`].
     pub fn from_json(json: &str) -> Result<Self, PolicyError> {
         let read = serde_json::from_str::<Self>(json);
         let mut policy = read.map_err(|error| PolicyError::Unreadable {
@@ -214,7 +214,7 @@ impl GraphPolicy {
         Ok(())
     }
 
-    /// Puts `next` in the place of this policy, which goes on with its states: what it computes has changed, other than by parameters.
+    /// Replaces this policy by `next`, which continues with its states: for a change of the computation itself, not of parameters.
     ///
     /// # Errors
     /// [`PolicyError::Failed`] where `next` writes other columns or has other states, and the errors of [`bind`](Policy::bind). Then
@@ -352,9 +352,9 @@ impl Policy for GraphPolicy {
             let values = self.values();
             self.graph.prepare(&values)?;
         }
-        let Some((bound, plan)) = self.bound.as_mut().zip(self.graph.plan()) else {
-            return Ok(());
-        };
+        let plan = self.graph.plan();
+        let bound_and_plan = self.bound.as_mut().zip(plan);
+        let (bound, plan) = bound_and_plan.expect("The policy is bound, and its graph prepared.");
         bound.evaluate(plan, input)?;
         bound.write(&self.outputs, input, &mut out)?;
         bound.keep(&self.inputs, input.envs);

@@ -1,9 +1,9 @@
 //! How a network's outputs become a distribution over actions.
 
 use serde::{Deserialize, Serialize};
-use windrow_env::written;
+use windrow_env::serde_form;
 
-/// What the numbers that a network writes for a row mean.
+/// The meaning of a network's outputs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Head {
@@ -29,7 +29,7 @@ pub enum Scale {
         /// Name of the parameter, `[actions]`, among the weights: `"log_std"`.
         name: String,
         /// Its value before anything is loaded.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         initial: f32,
     },
 }
@@ -60,7 +60,7 @@ pub enum ScaleMapping {
     /// `softplus(x + c) + 0.01` with the `c` that gives `bias` at `x = 0`, and at least 1e-4.
     BiasedSoftplus {
         /// Deviation at `x = 0`; above 0.01.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         bias: f32,
     },
     /// `exp(x)`, and at least 1e-4.
@@ -73,7 +73,7 @@ impl Default for ScaleMapping {
     }
 }
 
-/// What [`ScaleMapping::BiasedSoftplus`] adds to the softplus.
+/// The constant that [`ScaleMapping::BiasedSoftplus`] adds to the softplus.
 const SOFTPLUS_FLOOR: f32 = 0.01;
 /// No deviation is smaller.
 const SMALLEST_SCALE: f32 = 1e-4;

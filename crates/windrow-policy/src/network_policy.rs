@@ -1,6 +1,6 @@
 //! A network and a head as a policy.
 
-mod written;
+mod serde_form;
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::{
     Weights, WeightsError,
 };
 
-pub(crate) use written::WrittenNetwork;
+pub(crate) use serde_form::NetworkRepr;
 
 /// A [`Sequential`] network whose outputs a [`Head`] turns into actions.
 ///
@@ -52,7 +52,7 @@ pub struct NetworkPolicy {
     bound: Option<Bound>,
 }
 
-/// What the environment's specs settled.
+/// The parts that binding to an environment determines.
 #[derive(Debug, Clone)]
 struct Bound {
     observe: Observe,

@@ -157,7 +157,7 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
 }
 
-/// What a bound policy says about itself.
+/// The properties of a bound policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -166,7 +166,7 @@ pub struct PolicySpec {
     /// root, while what follows stays the environment's; unless the policy writes it under `"next"` too: it is state then,
     /// which the environment gives the first value of, and is delivered as the policy writes it.
     pub columns: Vec<LeafSpec>,
-    /// Who evaluates the policy.
+    /// The code that evaluates the policy.
     pub backend: Backend,
     /// How it keeps what it remembers of environments.
     #[serde(default)]
@@ -199,7 +199,7 @@ impl PolicySpec {
     }
 }
 
-/// Who evaluates a policy.
+/// The code that evaluates a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Backend {
@@ -221,7 +221,7 @@ pub enum States {
     ByPlace,
 }
 
-/// What a policy sees of one step.
+/// The inputs of a policy at one step.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyIn<'a> {
     /// Observations, `[rows, *shape]` a leaf, in the order of the environment's observation leaves.

@@ -122,7 +122,7 @@ fn unfit(env: &EnvSpec, leaf: &str, spec: &Spec) -> PolicyError {
 /// How one leaf is drawn, decided when the policy is bound.
 #[derive(Debug, Clone)]
 enum Sampler {
-    /// One choice of so many.
+    /// One choice of this many options.
     Choice(u64),
     /// A choice for each element.
     Choices(Box<[u64]>),

@@ -8,7 +8,7 @@ use tensordict::{Tensor, TensorDict};
 use windrow_env::Arguments;
 use windrow_sync::unpoisoned;
 
-use crate::network_policy::WrittenNetwork;
+use crate::network_policy::NetworkRepr;
 use crate::{
     GraphPolicy, NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, Weights,
     WeightsError,
@@ -33,10 +33,10 @@ use crate::{
 /// # Ok::<(), windrow_policy::PolicyError>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct PolicyRecipe(Source);
+pub struct PolicyRecipe(PolicySource);
 
 #[derive(Debug, Clone)]
-enum Source {
+enum PolicySource {
     Random,
     Network(Arc<NetworkPolicy>),
     Graph(Arc<GraphPolicy>),
@@ -52,14 +52,14 @@ struct Named {
     arguments: Arguments,
 }
 
-/// A factory of the program's, of which nothing but a type is known.
+/// A factory given as code: it cannot be written down, and only its type is known.
 #[derive(Clone)]
 struct Opaque {
     factory: Arc<dyn Fn(usize) -> Box<dyn Policy> + Send + Sync>,
     type_name: &'static str,
-    /// What makes such policies elsewhere.
+    /// The recipe that makes such policies in other processes.
     written: Option<Arc<PolicyRecipe>>,
-    /// Whether a server that is elsewhere gathers requests to them.
+    /// Whether a server in another process joins their requests into batches.
     is_served: bool,
     /// Whether they are clones of one policy.
     is_cloned: bool,
@@ -67,9 +67,9 @@ struct Opaque {
 
 /// A recipe as it is written down, without parameters.
 #[derive(Serialize, Deserialize)]
-enum Written {
+enum PolicyRecipeRepr {
     Random,
-    Network(WrittenNetwork),
+    Network(NetworkRepr),
     Graph(Box<GraphPolicy>),
     Named(Named),
 }
@@ -78,25 +78,25 @@ impl PolicyRecipe {
     /// Actions drawn uniformly from the action space.
     #[must_use]
     pub fn random() -> Self {
-        Self(Source::Random)
+        Self(PolicySource::Random)
     }
 
     /// `net` with the parameters that it has now.
     #[must_use]
     pub fn network(net: NetworkPolicy) -> Self {
-        Self(Source::Network(Arc::new(net)))
+        Self(PolicySource::Network(Arc::new(net)))
     }
 
     /// `policy` with the parameters that it has now.
     #[must_use]
     pub fn graph(policy: GraphPolicy) -> Self {
-        Self(Source::Graph(Arc::new(policy)))
+        Self(PolicySource::Graph(Arc::new(policy)))
     }
 
     /// The policies registered as `name`, each with the parameters that the registered factory gives it.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
-        Self(Source::Named(Named {
+        Self(PolicySource::Named(Named {
             name: name.into(),
             arguments: Arguments::default(),
         }))
@@ -112,7 +112,7 @@ impl PolicyRecipe {
     ) -> Result<Self, PolicyError> {
         let name = name.into();
         let arguments = Arguments::new(&name, arguments).map_err(PolicyError::failed)?;
-        Ok(Self(Source::Named(Named { name, arguments })))
+        Ok(Self(PolicySource::Named(Named { name, arguments })))
     }
 
     /// A clone of `policy` for each worker. The recipe can be written down if the policy has [one](Policy::recipe).
@@ -121,12 +121,12 @@ impl PolicyRecipe {
         policy.recipe().unwrap_or_else(|| Self::clones(policy))
     }
 
-    /// A clone of `policy` for each worker, each of which asks a server elsewhere. That gathers the requests of all, and so a collector with an
+    /// A clone of `policy` for each worker; each clone asks a server elsewhere. That gathers the requests of all, and so a collector with an
     /// [inference server](crate::InferenceServer) of its own does without.
     #[must_use]
     pub fn served_elsewhere<P: Policy + Clone + 'static>(policy: P) -> Self {
         let mut recipe = Self::clones(policy);
-        if let Source::Factory(opaque) = &mut recipe.0 {
+        if let PolicySource::Factory(opaque) = &mut recipe.0 {
             opaque.is_served = true;
         }
         recipe
@@ -136,7 +136,7 @@ impl PolicyRecipe {
     /// pointer. Clones of one policy are tried out: other weights are loaded into one of them, and then its own again.
     #[must_use]
     pub fn shares_weights(&self) -> bool {
-        let Source::Factory(opaque) = &self.0 else {
+        let PolicySource::Factory(opaque) = &self.0 else {
             return false;
         };
         if opaque.is_served || !opaque.is_cloned {
@@ -158,7 +158,7 @@ impl PolicyRecipe {
     /// Whether a server elsewhere gathers the requests of these policies.
     #[must_use]
     pub fn is_served_elsewhere(&self) -> bool {
-        matches!(&self.0, Source::Factory(opaque) if opaque.is_served)
+        matches!(&self.0, PolicySource::Factory(opaque) if opaque.is_served)
     }
 
     fn clones<P: Policy + Clone + 'static>(policy: P) -> Self {
@@ -168,7 +168,7 @@ impl PolicyRecipe {
             let policy = unpoisoned(policy.lock());
             Box::new(policy.clone())
         };
-        Self(Source::Factory(Opaque {
+        Self(PolicySource::Factory(Opaque {
             factory: Arc::new(clone),
             type_name: std::any::type_name::<P>(),
             written: None,
@@ -184,7 +184,7 @@ impl PolicyRecipe {
         P: Policy + 'static,
         F: Fn(usize) -> P + Send + Sync + 'static,
     {
-        Self(Source::Factory(Opaque {
+        Self(PolicySource::Factory(Opaque {
             factory: Arc::new(move |worker| Box::new(factory(worker))),
             type_name: std::any::type_name::<F>(),
             written: None,
@@ -197,7 +197,7 @@ impl PolicyRecipe {
     /// recipe stays as it is.
     #[must_use]
     pub fn written_as(mut self, recipe: PolicyRecipe) -> Self {
-        if let Source::Factory(opaque) = &mut self.0 {
+        if let PolicySource::Factory(opaque) = &mut self.0 {
             opaque.written = Some(Arc::new(recipe));
         }
         self
@@ -221,11 +221,13 @@ impl PolicyRecipe {
         worker: usize,
     ) -> Result<Box<dyn Policy>, PolicyError> {
         Ok(match &self.0 {
-            Source::Random => Box::new(RandomPolicy::new()),
-            Source::Network(net) => Box::new(NetworkPolicy::clone(net)),
-            Source::Graph(policy) => Box::new(GraphPolicy::clone(policy)),
-            Source::Named(named) => registry.make_with(&named.name, &named.arguments, worker)?,
-            Source::Factory(opaque) => (opaque.factory)(worker),
+            PolicySource::Random => Box::new(RandomPolicy::new()),
+            PolicySource::Network(net) => Box::new(NetworkPolicy::clone(net)),
+            PolicySource::Graph(policy) => Box::new(GraphPolicy::clone(policy)),
+            PolicySource::Named(named) => {
+                registry.make_with(&named.name, &named.arguments, worker)?
+            }
+            PolicySource::Factory(opaque) => (opaque.factory)(worker),
         })
     }
 
@@ -236,14 +238,17 @@ impl PolicyRecipe {
     /// [`PolicyError::Unwritable`] for policies that a factory makes; [`PolicyError::Weights`] when parameters cannot be written.
     pub fn to_bytes(&self) -> Result<Vec<u8>, PolicyError> {
         let (written, weights) = match &self.0 {
-            Source::Random => (Written::Random, None),
-            Source::Network(net) => (Written::Network((&**net).into()), Some(net.weights())),
-            Source::Graph(policy) => (
-                Written::Graph(Box::new((**policy).clone())),
+            PolicySource::Random => (PolicyRecipeRepr::Random, None),
+            PolicySource::Network(net) => (
+                PolicyRecipeRepr::Network((&**net).into()),
+                Some(net.weights()),
+            ),
+            PolicySource::Graph(policy) => (
+                PolicyRecipeRepr::Graph(Box::new((**policy).clone())),
                 Some(policy.weights()),
             ),
-            Source::Named(named) => (Written::Named(named.clone()), None),
-            Source::Factory(opaque) => {
+            PolicySource::Named(named) => (PolicyRecipeRepr::Named(named.clone()), None),
+            PolicySource::Factory(opaque) => {
                 let unwritable = PolicyError::Unwritable {
                     factory: opaque.type_name,
                 };
@@ -268,27 +273,29 @@ impl PolicyRecipe {
         let (json, weights) = split(bytes).ok_or_else(|| unreadable("it is cut short"))?;
         let written = serde_json::from_slice(json);
         let source = match written.map_err(|error| unreadable(error.to_string()))? {
-            Written::Random if weights.is_empty() => Source::Random,
-            Written::Random => return Err(unreadable("random actions have no parameters")),
-            Written::Named(named) if weights.is_empty() => Source::Named(named),
-            Written::Named(_) => return Err(unreadable("a name has no parameters")),
-            Written::Network(written) => {
+            PolicyRecipeRepr::Random if weights.is_empty() => PolicySource::Random,
+            PolicyRecipeRepr::Random => {
+                return Err(unreadable("random actions have no parameters"));
+            }
+            PolicyRecipeRepr::Named(named) if weights.is_empty() => PolicySource::Named(named),
+            PolicyRecipeRepr::Named(_) => return Err(unreadable("a name has no parameters")),
+            PolicyRecipeRepr::Network(written) => {
                 let mut net = NetworkPolicy::from(written);
                 net.network().check()?;
                 net.load(&TensorDict::from_bytes(weights).map_err(WeightsError::from)?)?;
-                Source::Network(Arc::new(net))
+                PolicySource::Network(Arc::new(net))
             }
-            Written::Graph(mut policy) => {
+            PolicyRecipeRepr::Graph(mut policy) => {
                 policy.prepare()?;
                 policy.load(&TensorDict::from_bytes(weights).map_err(WeightsError::from)?)?;
-                Source::Graph(Arc::new(*policy))
+                PolicySource::Graph(Arc::new(*policy))
             }
         };
         Ok(Self(source))
     }
 }
 
-/// Weights of the same names, types and shapes whose numbers are others: zeros, or ones where those are zeros; `None` where there are none.
+/// Weights of the same names, types and shapes with other numbers: zeros, or ones in place of zeros; `None` without weights.
 fn others(weights: &Weights) -> Option<Weights> {
     if weights.leaves().all(|(_, tensor)| tensor.numel() == 0) {
         return None;

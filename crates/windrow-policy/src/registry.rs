@@ -296,7 +296,7 @@ mod tests {
     use crate::nn::Sequential;
     use crate::{Head, NetworkPolicy, PolicyRecipe, RandomPolicy, policy_fn};
 
-    /// A policy that can be told by the shape of its parameters.
+    /// A policy that the shape of its parameters identifies.
     fn wide(outputs: usize) -> NetworkPolicy {
         let net = Sequential::new().linear(3, outputs);
         NetworkPolicy::new(net, Head::Deterministic)

@@ -1,9 +1,9 @@
 //! One policy for the environments of many threads, evaluated in batches.
 
-mod board;
+mod batching;
 mod config;
-mod gather;
-mod serve;
+mod evaluation;
+mod queue;
 mod served;
 mod stats;
 
@@ -18,24 +18,26 @@ use windrow_sync::{Mutex, lock};
 use crate::{
     Backend, Binding, Policy, PolicyError, PolicyRecipe, PolicySpec, States, WeightStore, Weights,
 };
-use board::{Board, Posted, Request, Side, Turn};
-use serve::Server;
+use evaluation::Evaluator;
+use queue::{Batch, Request, RequestQueue, ServerAction, WaitGroup, Woken};
 
 pub use config::ServerConfig;
 pub use served::Served;
 pub use stats::ServerStats;
 
-/// Evaluates one policy for many [clients](Served): the requests that have come make one batch.
+/// Evaluates one policy for many [clients](Served), whose requests it joins into batches.
 ///
-/// The client whose request completes a batch evaluates it, in its thread, so that no other thread has to be woken before. Where requests
-/// come while a batch is evaluated, a thread of the server's own goes on with them. A policy of a [framework](Backend::Framework) is
-/// always evaluated in that thread, unless there is a [sole client](ServerConfig::sole_client).
+/// The client whose request completes a batch evaluates the batch in its own thread, so that no other thread has to be woken first.
+/// Requests that arrive during an evaluation are handled by a thread of the server. A policy of a [framework](Backend::Framework) is
+/// always evaluated in that thread, unless there is a [sole client](ServerConfig::sole_client). [ADR 0021] gives the reasons.
 ///
-/// A batch waits for a client only if that is about to ask, by how long its last steps took, and no longer than a quarter of a
-/// forward; and where steps take longer than that, environments step in two halves, one while the policy acts for the other. So neither
-/// quick nor slow environments need another setting. Each batch is evaluated with the newest weights of a
-/// [`WeightStore`]. An error of the policy reaches the clients of its batch, and the server goes on; a panic ends it. Whoever waits
-/// for a server that has ended gets [`PolicyError::ServerEnded`].
+/// A batch waits for a client only if that client is about to ask, judging by its last steps, and for a quarter of a forward pass at
+/// most. Where steps take longer than that, environments step in two halves, one while the policy acts for the other. So quick and
+/// slow environments need no settings of their own. Each batch is evaluated with the newest weights of a [`WeightStore`]. An error of
+/// the policy reaches the clients of its batch, and the server goes on; a panic ends the server, and its clients get
+/// [`PolicyError::ServerEnded`].
+///
+/// [ADR 0021]: https://github.com/windrow-rl/windrow/blob/main/docs/adr/0021-served-inference.md
 ///
 /// ```
 /// use std::sync::Arc;
@@ -71,18 +73,18 @@ pub use stats::ServerStats;
 /// ```
 #[derive(Debug)]
 pub struct InferenceServer {
-    hub: Arc<Hub>,
+    state: Arc<ServerState>,
 }
 
 impl InferenceServer {
-    /// A server of the policy that `policy` makes for worker 0. The first client that is bound binds the policy, and so fixes what all
-    /// clients observe and how they act. A client that cannot be bound fails alone: the next one gets a policy that is made anew. To choose
-    /// yourself, bind a [client](Self::client) of your own first; it need not stay.
+    /// A server of the policy that `policy` makes for worker 0. Binding the first client binds the policy, which fixes what all clients
+    /// observe and how they act. If a client cannot be bound, only that client fails: the next one gets a new policy. To choose the
+    /// environments yourself, bind a [client](Self::client) of your own first; you may drop it afterwards.
     ///
-    /// Worker 0 of `weights` is the server's: what was published there acts from the first batch on.
+    /// The server acts as worker 0 of `weights`: weights published for that worker act from the first batch on.
     ///
     /// # Errors
-    /// [`PolicyError::ServerConfig`]; as [`PolicyRecipe::build`].
+    /// [`PolicyError::ServerConfig`], and the errors of [`PolicyRecipe::build`].
     pub fn start(
         policy: &PolicyRecipe,
         weights: Arc<WeightStore>,
@@ -90,12 +92,12 @@ impl InferenceServer {
     ) -> Result<Self, PolicyError> {
         config.check()?;
         Ok(Self {
-            hub: Arc::new(Hub {
-                stage: Mutex::new(Stage::Unbound(Some(policy.build(0)?))),
+            state: Arc::new(ServerState {
+                binding: Mutex::new(BindingState::Unbound(Some(policy.build(0)?))),
                 recipe: policy.clone(),
                 reference: Mutex::new(None),
-                board: Mutex::new(Board::new(config)),
-                places: Mutex::new(Vec::new()),
+                queue: Mutex::new(RequestQueue::new(config)),
+                state_rows: Mutex::new(Vec::new()),
                 work: WaitQueue::new(),
                 answered: [WaitQueue::new(), WaitQueue::new()],
                 weights,
@@ -104,66 +106,66 @@ impl InferenceServer {
         })
     }
 
-    /// A new client, which is to be [bound](Policy::bind) as any policy. Its environments observe and act as those of the first one do.
+    /// A new client. [Bind](Policy::bind) it like any policy; its environments must have the spec of the first client's.
     #[must_use]
     pub fn client(&self) -> Served {
-        Served::new(Arc::clone(&self.hub))
+        Served::new(Arc::clone(&self.state))
     }
 
-    /// Publishes new weights and returns their version. The server takes them up with its next batch. The tensors are copied.
+    /// Publishes a copy of `weights` and returns its version. The server loads it before its next batch.
     ///
     /// # Errors
     /// [`PolicyError`] naming a tensor that is missing, unknown or misshapen; the old weights then stay.
     pub fn update_policy_weights(&self, weights: &Weights) -> Result<i64, PolicyError> {
-        let hub = &self.hub;
-        let mut reference = lock(&hub.reference);
+        let state = &self.state;
+        let mut reference = lock(&state.reference);
         match &mut *reference {
             Some(reference) => reference.check(weights)?,
             None => {
-                let made = reference.insert(hub.recipe.build(0)?);
-                if let Stage::Bound { joint, .. } = &*lock(&hub.stage) {
-                    made.become_reference(&joint.spec);
+                let made = reference.insert(state.recipe.build(0)?);
+                if let BindingState::Bound { shared, .. } = &*lock(&state.binding) {
+                    made.become_reference(&shared.spec);
                 }
                 made.check(weights)?;
             }
         }
-        hub.weights.publish(weights)
+        state.weights.publish(weights)
     }
 
-    /// Figures since the start.
+    /// Counts and times since the start.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
-        lock(&self.hub.board).stats()
+        lock(&self.state.queue).stats()
     }
 
     /// Why the server has ended, if it has.
     #[must_use]
     pub fn ended(&self) -> Option<String> {
-        lock(&self.hub.board).ended().map(ToString::to_string)
+        lock(&self.state.queue).ended().map(ToString::to_string)
     }
 
-    /// Ends the server: clients that wait get [`PolicyError::ServerEnded`] at once, others with their next request. The policy is
-    /// dropped as soon as it does not act any more.
+    /// Ends the server: waiting clients get [`PolicyError::ServerEnded`] at once, others with their next request. The policy is dropped
+    /// as soon as no batch is being evaluated.
     pub fn shutdown(&self) {
-        self.hub.end("it was shut down");
+        self.state.end("it was shut down");
     }
 
-    /// Waits at most `timeout` until the policy of a server that was [shut down](Self::shutdown) is dropped; whether it is.
+    /// Waits up to `timeout` for the policy of a server that was [shut down](Self::shutdown) to be dropped; returns whether it was.
     #[must_use]
     pub fn join(&self, timeout: Duration) -> bool {
-        let hub = &self.hub;
-        let ended = |board: &mut Board| (!board.running).then_some(());
-        let timeout = timeout.min(LONG);
-        if hub
-            .side(Side::Left)
-            .wait_within(&hub.board, Some(timeout), ended)
+        let state = &self.state;
+        let ended = |queue: &mut RequestQueue| (!queue.running).then_some(());
+        let timeout = timeout.min(LONGEST_WAIT);
+        if state
+            .waiters(WaitGroup::A)
+            .wait_within(&state.queue, Some(timeout), ended)
             .is_none()
         {
             return false;
         }
-        let thread = match &mut *lock(&hub.stage) {
-            Stage::Bound { thread, .. } => thread.take(),
-            Stage::Unbound(_) => None,
+        let thread = match &mut *lock(&state.binding) {
+            BindingState::Bound { thread, .. } => thread.take(),
+            BindingState::Unbound(_) => None,
         };
         thread.is_none_or(|thread| thread.join().is_ok())
     }
@@ -175,49 +177,51 @@ impl Drop for InferenceServer {
     }
 }
 
-/// What all clients share.
-pub(crate) struct Hub {
+/// What the server, its thread and all clients share.
+///
+/// Lock order: `binding` before `queue`. No lock is held while the policy acts.
+pub(crate) struct ServerState {
     config: ServerConfig,
     recipe: PolicyRecipe,
     weights: Arc<WeightStore>,
-    stage: Mutex<Stage>,
-    /// Tells whether weights fit; never acts.
+    binding: Mutex<BindingState>,
+    /// A second policy that only checks whether weights fit; it never acts.
     reference: Mutex<Option<Box<dyn Policy>>>,
-    board: Mutex<Board>,
-    /// Where the policy keeps states of clients.
-    places: Mutex<Vec<Range<usize>>>,
-    /// The thread of the server waits here for requests.
+    queue: Mutex<RequestQueue>,
+    /// The rows in use of the policy's recurrent states, one range for each client.
+    state_rows: Mutex<Vec<Range<usize>>>,
+    /// The server's thread waits here for requests.
     work: WaitQueue,
-    /// Clients wait here, those of a batch on the side on which it was begun.
+    /// Clients wait here for answers, one queue for each [`WaitGroup`].
     answered: [WaitQueue; 2],
 }
 
-/// How far a server is.
-enum Stage {
-    /// No client is bound yet. `None` after one that could not be: its policy is not used again.
+/// Whether the policy is bound yet.
+enum BindingState {
+    /// No client is bound. `None` if binding a client failed: that policy is not used again.
     Unbound(Option<Box<dyn Policy>>),
     Bound {
-        joint: Joint,
+        shared: SharedSpec,
         thread: Option<JoinHandle<()>>,
     },
 }
 
 /// What all clients have in common.
 #[derive(Clone)]
-struct Joint {
+struct SharedSpec {
     observed: Vec<LeafSpec>,
     actions: Vec<LeafSpec>,
     spec: PolicySpec,
 }
 
-/// The longest wait that is asked of the system.
-const LONG: Duration = Duration::from_secs(3600);
+/// The longest single wait: durations near the maximum overflow the clock of some systems.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-impl Hub {
+impl ServerState {
     fn needs_first_rows(&self) -> bool {
-        match &mut *lock(&self.stage) {
-            // Where it cannot be made, the client that binds it gets the error.
-            Stage::Unbound(policy) => {
+        match &mut *lock(&self.binding) {
+            // If the policy cannot be made, the client that binds it gets the error.
+            BindingState::Unbound(policy) => {
                 if policy.is_none() {
                     *policy = self.recipe.build(0).ok();
                 }
@@ -225,33 +229,37 @@ impl Hub {
                     .as_ref()
                     .is_some_and(|policy| policy.needs_first_rows())
             }
-            Stage::Bound { .. } => false,
+            BindingState::Bound { .. } => false,
         }
     }
 
-    /// Properties that all clients share; `binding` is one client's. The first client that can be bound binds the policy.
-    fn joint(self: &Arc<Self>, binding: &Binding<'_>) -> Result<Joint, PolicyError> {
-        let mut stage = lock(&self.stage);
-        lock(&self.board).check()?;
-        let policy = match &mut *stage {
-            Stage::Bound { joint, .. } => return joint.check(binding).map(|()| joint.clone()),
-            Stage::Unbound(policy) => policy.take(),
+    /// The spec that all clients share, checked against the `binding` of one of them. The first client that can be bound binds the
+    /// policy and starts the server's thread.
+    fn shared_spec(self: &Arc<Self>, binding: &Binding<'_>) -> Result<SharedSpec, PolicyError> {
+        let mut state = lock(&self.binding);
+        lock(&self.queue).check()?;
+        let policy = match &mut *state {
+            BindingState::Bound { shared, .. } => {
+                return shared.check(binding).map(|()| shared.clone());
+            }
+            BindingState::Unbound(policy) => policy.take(),
         };
         let policy = policy.map_or_else(|| self.recipe.build(0), Ok)?;
-        let (joint, thread) = self.open(policy, binding)?;
-        *stage = Stage::Bound {
-            joint: joint.clone(),
+        let (shared, thread) = self.open(policy, binding)?;
+        *state = BindingState::Bound {
+            shared: shared.clone(),
             thread: Some(thread),
         };
-        Ok(joint)
+        Ok(shared)
     }
 
+    /// Binds `policy` and starts the thread that evaluates it.
     fn open(
         self: &Arc<Self>,
         mut policy: Box<dyn Policy>,
         binding: &Binding<'_>,
-    ) -> Result<(Joint, JoinHandle<()>), PolicyError> {
-        // Rows of a call belong to any environments.
+    ) -> Result<(SharedSpec, JoinHandle<()>), PolicyError> {
+        // One call has rows of several clients, so dimensions of one client's environments mean nothing to the policy.
         let mut spec = binding.spec.clone();
         spec.dimensions.clear();
         let binding = Binding {
@@ -261,30 +269,30 @@ impl Hub {
             in_caller: false,
             ..*binding
         };
-        let joint = Joint {
+        let shared = SharedSpec {
             spec: policy.bind(&binding)?,
             observed: binding.spec.observation_leaves(),
             actions: binding.spec.action_leaves(),
         };
-        joint.spec.check_actions("served policy", binding.spec)?;
-        joint.check_states()?;
+        shared.spec.check_actions("served policy", binding.spec)?;
+        shared.check_states()?;
         let weights = Arc::clone(&self.weights);
-        let server = Server::new(policy, &joint, self.config.max_batch_size, weights)?;
-        let mut board = lock(&self.board);
-        // It may have been shut down meanwhile.
-        board.check()?;
-        let movable = joint.spec.backend == Backend::Native || self.config.sole_client;
-        board.open(Box::new(server), movable);
-        drop(board);
-        let hub = Arc::clone(self);
+        let evaluator = Evaluator::new(policy, &shared, self.config.max_batch_size, weights)?;
+        let mut queue = lock(&self.queue);
+        // A shutdown may have come since the caller checked.
+        queue.check()?;
+        let by_clients = shared.spec.backend == Backend::Native || self.config.sole_client;
+        queue.open(Box::new(evaluator), by_clients);
+        drop(queue);
+        let state = Arc::clone(self);
         let run = move || {
-            // It waits for no answer of its own: until the end.
-            let _ = hub.attend(None, None);
-            hub.retire();
+            // Without a request there is no answer: this returns when the server ends.
+            let _ = state.attend(None, None);
+            state.retire();
         };
         let thread = Builder::new().name("windrow-server".to_owned()).spawn(run);
         match thread {
-            Ok(thread) => Ok((joint, thread)),
+            Ok(thread) => Ok((shared, thread)),
             Err(error) => {
                 self.retire();
                 Err(PolicyError::ServerThread(error))
@@ -293,39 +301,41 @@ impl Hub {
     }
 
     fn end(&self, reason: &str) {
-        lock(&self.board).end(reason);
+        lock(&self.queue).end(reason);
         self.wake_all();
     }
 
-    /// Drops the policy of a server that has ended, unless it still acts.
+    /// Drops the policy of an ended server. If a batch is being evaluated, the thread that evaluates it drops the policy instead.
     fn retire(&self) {
-        let idle = lock(&self.board).idle.take();
-        if let Some(server) = idle {
-            self.drop_server(server);
+        let idle = lock(&self.queue).evaluator.take();
+        if let Some(evaluator) = idle {
+            self.drop_evaluator(evaluator);
         }
     }
 
-    fn drop_server(&self, server: Box<Server>) {
-        server.end();
-        lock(&self.board).running = false;
+    fn drop_evaluator(&self, evaluator: Box<Evaluator>) {
+        evaluator.end();
+        lock(&self.queue).running = false;
         self.wake_all();
     }
 
-    /// Places for the states of `rows` environments, the first that are free.
-    fn take_places(&self, rows: usize) -> Range<usize> {
-        let mut taken = lock(&self.places);
+    /// Reserves the first free range of `rows` rows for the states of a client's environments.
+    fn reserve_state_rows(&self, rows: usize) -> Range<usize> {
+        let mut taken = lock(&self.state_rows);
         let ends = taken.iter().map(|other| other.end);
         let free = std::iter::once(0).chain(ends).filter(|&first| {
             let apart = |other: &Range<usize>| first + rows <= other.start || other.end <= first;
             taken.iter().all(apart)
         });
-        let first = free.min().unwrap_or_default();
+        let first = free
+            .min()
+            .expect("The range behind the last one taken is always free.");
         taken.push(first..first + rows);
         first..first + rows
     }
 
-    fn free_places(&self, places: &Range<usize>) {
-        lock(&self.places).retain(|other| other != places);
+    fn release_state_rows(&self, rows: &Range<usize>) {
+        lock(&self.state_rows).retain(|other| other != rows);
     }
 
     fn wake_all(&self) {
@@ -333,12 +343,13 @@ impl Hub {
         self.answered.iter().for_each(WaitQueue::wake_all);
     }
 
-    fn side(&self, side: Side) -> &WaitQueue {
-        &self.answered[side as usize]
+    fn waiters(&self, group: WaitGroup) -> &WaitQueue {
+        &self.answered[group as usize]
     }
 
-    /// Posts `request` of `client`, waits for its answer, and evaluates batches that are due meanwhile, where clients do that. The thread
-    /// of the server is no client, and evaluates all that is left to it until the end.
+    /// The wait of clients and of the server's thread. A client posts `request` and returns with its answer; if batches become due
+    /// meanwhile and clients may evaluate, it evaluates them. The server's thread (`client` is `None`) has no request: it evaluates
+    /// batches until the server ends.
     ///
     /// # Errors
     /// [`PolicyError::ServerEnded`].
@@ -347,91 +358,80 @@ impl Hub {
         client: Option<usize>,
         mut request: Option<Request>,
     ) -> Result<Request, PolicyError> {
-        let mut side = request.as_ref().map_or(Side::Left, |request| request.side);
-        let mut known = None;
+        let mut group = request
+            .as_ref()
+            .map_or(WaitGroup::A, |request| request.group);
+        let mut deadline: Option<Duration> = None;
         loop {
-            let queue = match client {
-                Some(_) => self.side(side),
+            let waiters = match client {
+                Some(_) => self.waiters(group),
                 None => &self.work,
             };
-            let timeout = known
-                .map(|until: Duration| until.saturating_sub(lock(&self.board).now()).min(LONG));
-            let next = queue.wait_within(&self.board, timeout, |board| {
-                let posted = match request.take().map(|request| board.post(request)) {
-                    Some(Ok(posted)) => posted,
-                    Some(Err(ended)) => return Some(Err(Err(ended))),
-                    None => Posted::Look,
-                };
-                let over = match client {
-                    Some(client) => board.take(client),
-                    None => board.check().err().map(Err),
-                };
-                if let Some(over) = over {
-                    return Some(Err(over));
-                }
-                let turn = match posted {
-                    Posted::Look => board.turn(client),
-                    Posted::Wake => Turn::Wake,
-                    Posted::Wait => Turn::Wait { until: None },
-                };
-                let before = std::mem::replace(&mut side, board.side(client));
-                match turn {
-                    Turn::Wait { until } if (until, side) == (known, before) => None,
-                    turn => Some(Ok(turn)),
+            let timeout = deadline.map(|deadline| {
+                let left = deadline.saturating_sub(lock(&self.queue).now());
+                left.min(LONGEST_WAIT)
+            });
+            let woken = waiters.wait_within(&self.queue, timeout, |queue| {
+                let woken = queue.advance(client, request.take());
+                let before = std::mem::replace(&mut group, queue.group(client));
+                match woken {
+                    // Keeps waiting: neither the deadline nor the queue to wait in has changed.
+                    Woken::Act(ServerAction::Wait { until })
+                        if (until, group) == (deadline, before) =>
+                    {
+                        None
+                    }
+                    woken => Some(woken),
                 }
             });
-            known = match next {
-                Some(Err(over)) => return over,
-                Some(Ok(Turn::Wait { until })) => until,
-                Some(Ok(Turn::Wake)) => {
+            deadline = match woken {
+                Some(Woken::Answered(request)) => return Ok(request),
+                Some(Woken::Ended(error)) => return Err(error),
+                Some(Woken::Act(ServerAction::Wait { until })) => until,
+                Some(Woken::Act(ServerAction::WakeThread)) => {
                     self.work.wake_all();
                     None
                 }
-                Some(Ok(Turn::Evaluate {
-                    server,
-                    look_again,
-                    begun,
-                    side,
-                })) => {
-                    let by_client = client.is_some();
-                    self.evaluate(server, look_again, (begun, side), by_client);
+                Some(Woken::Act(ServerAction::Evaluate(batch))) => {
+                    self.evaluate(batch, client.is_some());
                     None
                 }
+                // The deadline has passed: the next round decides anew.
                 None => None,
             };
         }
     }
 
-    /// Has `server` evaluate a batch that was begun at a time and on a side, and gives answers and server back.
-    fn evaluate(
-        &self,
-        mut server: Box<Server>,
-        look_again: bool,
-        (begun, side): (Duration, Side),
-        by_client: bool,
-    ) {
-        let served = server.serve(look_again);
-        let mut board = lock(&self.board);
+    /// Evaluates `batch`, then returns the answers to its clients and the evaluator to the queue.
+    fn evaluate(&self, batch: Batch, by_client: bool) {
+        let Batch {
+            mut evaluator,
+            reload_weights,
+            begun,
+            group,
+        } = batch;
+        let served = evaluator.serve(reload_weights);
+        let mut queue = lock(&self.queue);
         match served {
-            Ok(version) => board.answer(&mut server.batch, begun, version),
-            Err(panic) => board.end(&format!("its policy panicked: {panic}")),
+            Ok(version) => queue.answer(&mut evaluator.batch, begun, version),
+            Err(panic) => queue.end(&format!("its policy panicked: {panic}")),
         }
-        if board.ended().is_some() {
-            drop(board);
-            self.drop_server(server);
+        if queue.ended().is_some() {
+            drop(queue);
+            self.drop_evaluator(evaluator);
             return;
         }
-        let wake = board.give_back(server, by_client);
-        drop(board);
-        if wake {
+        let wake_thread = queue.give_back(evaluator, by_client);
+        drop(queue);
+        if wake_thread {
             self.work.wake_all();
         }
-        self.side(side).wake_all();
+        self.waiters(group).wake_all();
     }
 }
 
-impl Joint {
-    /// Whether the policy knows environments again in other rows.
+impl SharedSpec {
+    /// Checks that the policy finds the states of an environment when its row changes from batch to batch.
     fn check_states(&self) -> Result<(), PolicyError> {
         let columns = &self.spec.columns;
         let state = columns.iter().find(|state| {
@@ -446,7 +446,7 @@ impl Joint {
         }
     }
 
-    /// Whether the environments of `binding` are such as those of the first client.
+    /// Checks that the environments of `binding` have the spec of the first client's.
     fn check(&self, binding: &Binding<'_>) -> Result<(), PolicyError> {
         let env = binding.spec;
         let sides = [
@@ -468,9 +468,9 @@ impl Joint {
     }
 }
 
-impl std::fmt::Debug for Hub {
+impl std::fmt::Debug for ServerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hub")
+        f.debug_struct("ServerState")
             .field("config", &self.config)
             .field("policy", &self.recipe)
             .finish_non_exhaustive()

@@ -16,10 +16,10 @@ pub struct Published {
     pub weights: Arc<Weights>,
 }
 
-/// Where the learner puts weights and workers look for them between two parts.
+/// The learner publishes weights here, and workers load the newest before each part.
 ///
-/// What is published is a copy: nothing is shared with the learner's tensors. Workers take the newest version and
-/// skip those between; a worker that is busy is not waited for, and the learner is never kept waiting by one.
+/// Publishing copies: the store shares no memory with the learner's tensors. Workers take the newest version and skip those between;
+/// neither side waits for the other.
 ///
 /// ```
 /// use tensordict::{Tensor, TensorDict};
@@ -119,7 +119,7 @@ impl WeightStore {
             .transpose()
     }
 
-    /// The newest weights for `worker`, if they are not those of `version`.
+    /// The newest weights for `worker`, unless they have the version `version`.
     #[must_use]
     pub fn other_than(&self, version: i64, worker: usize) -> Option<Published> {
         if self.version() == version {

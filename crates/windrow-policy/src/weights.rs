@@ -75,7 +75,7 @@ impl Misfit {
     /// parameter of `float32`, once it is [cast](Tensor::cast): numbers are rounded to the nearest.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The difference.
     pub fn check<'a>(
         name: impl FnOnce() -> String,
         dtype: DType,

@@ -8,18 +8,18 @@ use tensordict::TensorDict;
 use windrow_sync::{Condvar, Mutex, MutexGuard, lock};
 
 use crate::sampler::Sampler;
-use crate::state::State;
+use crate::state::BufferState;
 use crate::{
     ListStorage, RandomSampler, RateLimiter, ReplayError, RoundRobinWriter, RowOrder, SampleRng,
     Storage, Writer,
 };
 
 mod change;
-mod mark;
 mod put;
 mod recover;
 mod saved;
 mod sink;
+mod slice_ends;
 mod take;
 
 pub(crate) use saved::breaks;
@@ -60,26 +60,26 @@ pub(crate) use saved::breaks;
 /// ```
 #[derive(Debug, Clone)]
 pub struct ReplayBuffer {
-    shared: Arc<Shared>,
+    shared: Arc<BufferInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct BufferInner {
     storage: Box<dyn Storage>,
     capacity: usize,
     batch_size: Option<usize>,
     timeout: Duration,
     /// Held while frames are written, from giving up the old rows to admitting the new.
     turn: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<BufferState>,
     /// Notified when there may be more to sample.
     readable: Condvar,
     /// Notified when there may be room to write.
     writable: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl BufferInner {
+    fn lock(&self) -> MutexGuard<'_, BufferState> {
         lock(&self.state)
     }
 
@@ -170,7 +170,7 @@ impl ReplayBuffer {
     }
 
     /// Whether the lock that readers need, or with `whole` also that of writers, could not be taken for all of `patience`. In a
-    /// child of fork that is so for ever if a thread of its parent held a lock at the time of the fork. Looks at the locks every
+    /// child of fork that is so forever if a thread of its parent held a lock at the time of the fork. Looks at the locks every
     /// millisecond: a lock whose thread is gone wakes no one.
     #[doc(hidden)]
     #[must_use]
@@ -338,10 +338,10 @@ impl ReplayBufferBuilder {
         let rng = self
             .seed
             .map_or_else(SampleRng::from_entropy, SampleRng::new);
-        let mut state = State::new(capacity, self.writer, self.sampler, self.limiter, rng);
+        let mut state = BufferState::new(capacity, self.writer, self.sampler, self.limiter, rng);
         recover::recover(&mut state, &*self.storage)?;
         Ok(ReplayBuffer {
-            shared: Arc::new(Shared {
+            shared: Arc::new(BufferInner {
                 storage: self.storage,
                 capacity,
                 batch_size: self.batch_size,

@@ -1,7 +1,7 @@
 //! The rows that hold frames, and the runs that these form.
 
-use crate::index::{Open, Runs};
-use crate::marks::EpisodeMarks;
+use crate::episode_ends::EpisodeMarks;
+use crate::runs::{Open, Runs};
 use crate::saved::SavedState;
 use crate::{Frames, RowOrder, RowSet, RowSpan, Sampler};
 
@@ -86,7 +86,7 @@ impl Contents {
         self.runs.as_ref().map(Runs::open)
     }
 
-    /// Lets the last run go on so, unless it has ended.
+    /// Sets how the last run may continue, unless it has ended.
     pub(crate) fn reopen(&mut self, open: Open) {
         if let Some(runs) = &mut self.runs {
             runs.reopen(open);

@@ -117,7 +117,7 @@ pub enum ReplayError {
         /// How long the insertion waited.
         waited: Duration,
     },
-    /// The limiter would make a call wait for ever.
+    /// The limiter would block a call forever.
     #[error(
         "{frames} frames can never be {what} together: error_buffer={error_buffer} must be at least {needed}"
     )]

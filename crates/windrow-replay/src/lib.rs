@@ -1,36 +1,36 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod alloc;
 mod buffer;
 mod checkpoint;
 mod contents;
+mod episode_ends;
 mod error;
 mod file;
-mod index;
 mod limiter;
-mod marks;
 mod reduction;
 mod rng;
-mod room;
 mod rows;
+mod runs;
 mod sampler;
 mod saved;
 mod state;
 mod storage;
 mod writer;
 
+pub use alloc::check_room;
 pub use buffer::{ReplayBuffer, ReplayBufferBuilder, ReplayStats};
 pub use checkpoint::{Checkpoint, CheckpointWriter};
+pub use episode_ends::RunKeys;
 pub use error::{
     Access, Held, LimiterWait, PriorityError, ReplayError, Shortage, StateError, Waited,
 };
-pub use index::{Run, Runs};
 pub use limiter::RateLimiter;
-pub use marks::RunKeys;
 pub use reduction::Reduction;
 pub use rng::SampleRng;
-pub use room::check_room;
 pub use rows::{RowOrder, RowSet, RowSpan};
+pub use runs::{Run, Runs};
 pub use sampler::*;
 #[cfg(not(loom))]
 pub use storage::LazyMemmapStorage;

@@ -2,7 +2,7 @@
 
 use crate::{Access, LimiterWait, ReplayError};
 
-/// Lets samples and insertions through, or makes them wait, counted in frames.
+/// Bounds the ratio of samples to insertions: makes either wait for the other, counted in frames.
 ///
 /// It watches the cursor `inserted * samples_per_insert - sampled`. A sample of `n` frames waits while the buffer holds
 /// fewer than `min_size_to_sample` frames, or the sample would take the cursor below `min_diff`; an insertion waits while
@@ -11,7 +11,7 @@ use crate::{Access, LimiterWait, ReplayError};
 ///
 /// Only a [ratio](Self::sample_to_insert_ratio) makes insertions wait. With [`min_size`](Self::min_size), as without a limiter, a
 /// collector that was started collects as fast as it can: it may overwrite frames, or reach its end, before a learner has
-/// sampled them. [`ReplayStats::overwritten`](crate::ReplayStats) tells.
+/// sampled them: see [`ReplayStats::overwritten`](crate::ReplayStats).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateLimiter {
     samples_per_insert: f64,

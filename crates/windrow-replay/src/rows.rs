@@ -97,7 +97,7 @@ enum Rows {
     List {
         rows: Vec<u32>,
         place: Vec<u32>,
-        /// Behind the last row that was ever filled.
+        /// End of the rows that were ever filled.
         end: usize,
     },
 }
@@ -208,7 +208,7 @@ impl RowSet {
         }
     }
 
-    /// The rows that must be given up so that `frames` more frames fit: in a ring, the oldest.
+    /// The rows to drop so that `frames` more frames fit: in a ring, the oldest.
     pub(crate) fn oldest_for(&self, frames: usize) -> RowSpan {
         let capacity = self.capacity();
         let room = capacity - self.len();

@@ -37,7 +37,7 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Ok(())
     }
 
-    /// The keys that tell episodes apart, if the sampler needs them: [`Frames::runs`] is then present.
+    /// The keys that separate episodes, if the sampler needs them: [`Frames::runs`] is then present.
     fn run_keys(&self) -> Option<&RunKeys> {
         None
     }
@@ -73,7 +73,7 @@ pub trait Sampler: CloneSampler + Debug + Send {
         let _ = (rows, frames);
     }
 
-    /// All rows were given up.
+    /// All rows were dropped.
     fn cleared(&mut self) {}
 
     /// Chooses rows for a batch of `batch_size` frames. Takes no numbers from `rng` when it fails.

@@ -2,9 +2,9 @@
 
 use tensordict::{Tensor, TensorDict};
 
-use crate::index::{RunColumns, SavedRuns};
 use crate::limiter::LimiterCounts;
-use crate::state::State;
+use crate::runs::{RunColumns, SavedRuns};
+use crate::state::BufferState;
 use crate::{ReplayError, RowSpan, SampleRng, StateError};
 
 /// A state that makes sense for a buffer of its capacity; only sampler and writer have still to look at their parts.
@@ -30,7 +30,7 @@ impl SavedState {
     ///
     /// # Errors
     /// When tensors cannot be made.
-    pub(crate) fn of(state: &State) -> Result<Self, ReplayError> {
+    pub(crate) fn of(state: &BufferState) -> Result<Self, ReplayError> {
         let rows = state.contents.rows.in_order();
         Ok(Self {
             capacity: state.contents.rows.capacity(),

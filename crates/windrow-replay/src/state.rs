@@ -1,4 +1,4 @@
-//! The state of a buffer, behind its lock.
+//! The state of a buffer, behind its lock (ADR 0005).
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tensordict::{NestedKey, TensorDict};
 
 use crate::contents::Contents;
+use crate::episode_ends::EpisodeMarks;
 use crate::error::Held;
 use crate::limiter::LimiterCounts;
-use crate::marks::EpisodeMarks;
 use crate::sampler::{Draw, NoDraw, Sampler};
 use crate::saved::SavedState;
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 
 /// Everything but the frames themselves.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct BufferState {
     pub(crate) contents: Contents,
     pub(crate) sampler: Box<dyn Sampler>,
     /// The entries of written frames that the sampler needs; another `Arc` with another sampler.
@@ -40,7 +40,7 @@ pub(crate) struct State {
     pub(crate) writers: Writers,
 }
 
-/// The parts of a [`State`] that a saved state replaces.
+/// The parts of a [`BufferState`] that a saved state replaces.
 #[derive(Debug)]
 pub(crate) struct Restored {
     contents: Contents,
@@ -55,7 +55,7 @@ pub(crate) struct Restored {
 /// The entries that are read of frames before they are written.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    /// The keys that tell episodes apart.
+    /// The keys that separate episodes.
     pub(crate) runs: RunKeys,
     /// Whether the sampler needs these.
     pub(crate) needed: bool,
@@ -99,7 +99,7 @@ impl Keys {
     }
 }
 
-impl State {
+impl BufferState {
     pub(crate) fn new(
         capacity: usize,
         writer: Box<dyn Writer>,
@@ -167,7 +167,7 @@ impl State {
         }
     }
 
-    /// Lets samples read rows that were written. `marks` are those of a ring's frames, `skipped` the frames before them that
+    /// Makes rows that were written visible to samples. `marks` are those of a ring's frames, `skipped` the frames before them that
     /// were overwritten at once.
     pub(crate) fn admit(&mut self, rows: RowSpan, marks: Option<&EpisodeMarks>, skipped: usize) {
         if !rows.is_empty() {

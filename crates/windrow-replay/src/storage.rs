@@ -92,7 +92,7 @@ pub trait StorageRead {
     /// As [`gather`](StorageRead::gather), for these entries alone.
     ///
     /// # Errors
-    /// As there, and when an entry is missing.
+    /// The errors of [`gather`](StorageRead::gather), and an error that names a missing entry.
     fn gather_keys(&self, rows: &[u32], keys: &[NestedKey]) -> Result<TensorDict, ReplayError>;
 
     /// The rows that can be read, in order.

@@ -93,7 +93,7 @@ pub trait Writer: CloneWriter + Debug + Send {
         let _ = rows;
     }
 
-    /// All rows were given up.
+    /// All rows were dropped.
     fn cleared(&mut self) {}
 
     /// The entries of frames that [`found`](Self::found) looks at.

@@ -1,4 +1,4 @@
-//! The words of a ring that all who fill its parts look at, in whichever process they are.
+//! The shared words of a ring, which all its workers read, in this process or in others.
 
 use std::ops::Deref;
 

@@ -43,7 +43,7 @@ pub struct Shares {
     pub steps: Vec<usize>,
     /// Environments in each part.
     pub envs: usize,
-    /// Whether batches have a dimension for the environments; false only where there is one.
+    /// Whether batches have a dimension for the environments; false only for a single environment.
     pub batched: bool,
     /// How the parts of a column follow each other.
     pub order: PartOrder,
@@ -69,7 +69,7 @@ pub enum PartOrder {
 pub struct Layout {
     pub(crate) shares: Shares,
     pub(crate) bytes: usize,
-    /// What batches show, in physical order.
+    /// The columns of batches, in physical order.
     pub(crate) delivered: Vec<Delivered>,
     pub(crate) parts: Vec<PartLayout>,
     groups: Vec<Group>,
@@ -95,7 +95,7 @@ pub(crate) struct PartLayout {
 /// memory.
 #[derive(Debug, Hash)]
 pub(crate) struct Columns<T> {
-    /// What the policy acts on.
+    /// The columns that the policy reads.
     pub(crate) obs: Box<[T]>,
     /// The action, then the policy's extra columns.
     pub(crate) policy: Box<[T]>,
@@ -322,7 +322,7 @@ fn leaves(record: &RecordSpec) -> Columns<(LeafSpec, bool)> {
     }
 }
 
-/// What batches show: the columns that are not hidden, and the version a second time, under `"next"`.
+/// The columns of batches: all that are not hidden, and the policy version a second time under `"next"`.
 fn delivered(
     leaves: &Columns<(LeafSpec, bool)>,
     columns: &Columns<Column>,

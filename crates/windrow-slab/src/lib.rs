@@ -1,6 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-mod batch_thread;
 mod control;
 mod error;
 mod layout;
@@ -9,6 +8,7 @@ mod part;
 mod ring;
 mod row_block;
 mod rows;
+mod scheduling;
 #[cfg(target_os = "linux")]
 mod shared;
 mod sink;
@@ -16,7 +16,6 @@ mod slab;
 mod spin;
 mod wait_queue;
 
-pub use batch_thread::become_batch_thread;
 pub use error::{SlabError, either};
 pub use layout::{Layout, PartOrder, RecordSpec, Shares};
 pub use lease::Lease;
@@ -26,6 +25,7 @@ pub use ring::Pump;
 pub use ring::{Commit, Order, Ring, RingSpec};
 pub use row_block::RowBlock;
 pub use rows::{Key, Row, RowMut, Rows, RowsMut};
+pub use scheduling::become_batch_thread;
 #[cfg(target_os = "linux")]
 pub use shared::{Bell, Mapping, RemoteRing, SharedFile, SharedNumbers, Turn};
 pub use sink::{Sink, SinkError, WriterId};

@@ -13,7 +13,7 @@ use crate::rows::Column;
 use crate::slab::{PartBlocks, Slab};
 use crate::{Rows, RowsMut};
 
-/// Who lends parts and takes them back. A part asks it a few times, and never for a step.
+/// Lends parts and takes them back: the ring, here or in another process. A part calls it a few times in its life, never for a step.
 pub(crate) trait Owner: Debug + Send + Sync {
     fn layout(&self) -> &Layout;
 
@@ -170,7 +170,7 @@ impl Part {
         (step < self.layout().steps).then(|| unsafe { Rows::new(&self.blocks().obs, step) })
     }
 
-    /// What the policy has written for step `step`: its action, then its extra columns.
+    /// The policy's rows of step `step`: its action, then its extra columns.
     #[must_use]
     pub fn policy(&self, step: usize) -> Option<Rows<'_>> {
         // SAFETY: as in `obs`.

@@ -1,4 +1,5 @@
-//! Lends the parts of slabs to workers, and whole slabs to the consumer. The crate's README tells the protocol.
+//! Lends the parts of slabs to workers, and whole slabs to the consumer. The crate's README describes the protocol; ADR 0002 says why
+//! one mutex guards it.
 
 #[cfg(target_os = "linux")]
 mod pump;
@@ -24,7 +25,7 @@ use crate::slab::Slab;
 #[cfg(target_os = "linux")]
 pub use pump::Pump;
 pub(crate) use state::Ticket;
-use state::{Refusal, SlabStates, Source, Taken};
+use state::{MemorySource, Refusal, SlabStates, Taken};
 use waits::Waits;
 
 /// Which part of which slab a worker gets when it asks.
@@ -73,7 +74,7 @@ fn states(
     layout: &Arc<Layout>,
     spec: RingSpec,
     control: &Arc<Control>,
-    source: Source,
+    source: MemorySource,
 ) -> Result<CachePadded<Mutex<SlabStates>>, SlabError> {
     let workers = spec.workers;
     let states = SlabStates::new(Arc::clone(layout), spec, Arc::clone(control), source);
@@ -122,7 +123,7 @@ impl Ring {
     pub fn new(layout: Layout, spec: RingSpec) -> Result<Arc<Self>, SlabError> {
         spec.check(&layout)?;
         let control = Arc::new(Control::own());
-        let (layout, source) = (Arc::new(layout), Source::Heap);
+        let (layout, source) = (Arc::new(layout), MemorySource::Heap);
         let states = states(&layout, spec, &control, source)?;
         Ok(Arc::new(Self {
             layout,
@@ -237,7 +238,7 @@ impl Ring {
             self.waits.wake_workers();
             return Ok(Some(self.lease(taken)));
         }
-        // Those in other processes are seen to by the thread that waits.
+        // The wait below runs the pump, which wakes workers in other processes.
         self.waits.room.wake_all();
         let taken = self.waits.wait(&self.states, timeout, |states| {
             if let Some(taken) = states.take() {
@@ -255,8 +256,8 @@ impl Ring {
         Ok(Some(self.lease(taken)))
     }
 
-    /// Calls `attempt` after each change in the ring, and each ring of its bell, until it gives something, for `timeout` at most.
-    /// Workers in other processes are seen to meanwhile. `attempt` must not use the ring.
+    /// Calls `attempt` after each change in the ring, and each ring of its bell, until it returns something or `timeout` has passed.
+    /// Runs the pump for workers in other processes meanwhile. `attempt` must not use the ring.
     pub fn wait_within<R>(
         &self,
         timeout: Duration,
@@ -334,7 +335,7 @@ impl Ring {
         });
     }
 
-    /// Lets `worker` claim no more parts. A part that it has dropped, or drops from now on, counts as committed with no step; a
+    /// Retires `worker`: it claims no more parts. A part that it has dropped, or drops from now on, counts as committed with no step; a
     /// part that it has claimed may still be committed. By worker, its part of every further slab stays empty; by arrival,
     /// other workers fill it. Returns whether parts stay empty. Retiring a worker again changes nothing.
     ///

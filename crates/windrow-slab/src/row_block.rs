@@ -10,7 +10,7 @@ pub struct RowBlock {
     block: Block,
     /// Environments that there is memory for.
     envs: usize,
-    /// What `block` points into.
+    /// The memory that `block` points into.
     _memory: HeapBuffer,
 }
 

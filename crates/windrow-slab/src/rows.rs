@@ -67,7 +67,7 @@ impl Column {
         Some(Self { offset, ..*self })
     }
 
-    /// Of rows that `parts` parts share side by side, those of `part`.
+    /// The rows of `part`, where `parts` parts share each row side by side.
     pub(crate) fn share(&self, part: usize, parts: usize) -> Self {
         let bytes = self.bytes / parts;
         let offset = self.offset + part * bytes;
@@ -293,7 +293,7 @@ impl<'a> RowsMut<'a> {
         self.rows.block.lanes.len()
     }
 
-    /// What has been written, to be read only.
+    /// The same rows, read-only.
     #[inline(always)]
     #[must_use]
     pub fn as_rows(&self) -> Rows<'_> {
@@ -462,7 +462,7 @@ pub struct RowMut<'a> {
 }
 
 impl<'a> RowMut<'a> {
-    /// What has been written, to be read only.
+    /// The same rows, read-only.
     #[inline(always)]
     #[must_use]
     pub fn as_row(&self) -> Row<'_> {

@@ -17,12 +17,12 @@ pub(crate) struct Slab {
     pub(crate) shadow: Box<[windrow_sync::Shadow]>,
 }
 
-/// What a slab lies in: at least as many bytes as its layout has, zeroed at first.
+/// The memory of a slab: at least as many bytes as its layout has, zeroed at first.
 #[derive(Debug)]
 pub(crate) enum Memory {
     /// This process's own.
     Heap(HeapBuffer),
-    /// What workers in other processes write as well.
+    /// Shared memory, which workers in other processes write.
     #[cfg(target_os = "linux")]
     Mapped(crate::shared::Mapping),
 }

@@ -1,4 +1,4 @@
-//! Waiting for a change of what a lock guards.
+//! Waiting for a change of the value in a mutex.
 
 // Only spinning threads look at it, and models leave spinning out.
 use std::sync::atomic::AtomicU32 as WakeCount;
@@ -10,8 +10,8 @@ use windrow_sync::{Condvar, Mutex, lock, unpoisoned};
 
 use crate::spin::AdaptiveSpin;
 
-/// The threads that wait for a change of what a lock guards. Waking those that spin costs a counter, those that sleep a
-/// system call.
+/// The threads that wait for a change of the value in a mutex. Waking spinning threads costs one atomic addition, waking sleeping ones
+/// a system call.
 ///
 /// The lock is `std`'s, or that of loom or shuttle in a build for them.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes all threads that wait. To be called after the lock was released, so that they find it free: a thread that fell
-    /// asleep without having seen the change did so under the lock, before the change.
+    /// Wakes all threads that wait. Call it after the lock was released, so that they find it free. No thread misses the change: one
+    /// that has not seen it took the lock before the change, and was counted as asleep before it released the lock.
     pub fn wake_all(&self) {
         self.wakes.fetch_add(1, Ordering::Release);
         if self.asleep.load(Ordering::Relaxed) > 0 {
@@ -51,7 +51,7 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes one of the threads that sleep, and lets those that spin look, where any one of them will do.
+    /// Wakes one sleeping thread; spinning ones look in any case. For changes that any one thread can handle.
     pub fn wake_one(&self) {
         self.wakes.fetch_add(1, Ordering::Release);
         if self.asleep.load(Ordering::Relaxed) > 0 {
@@ -59,7 +59,7 @@ impl WaitQueue {
         }
     }
 
-    /// Waits until `attempt` gives something: spins at first, then sleeps. Every change that could make it succeed must
+    /// Waits until `attempt` returns something: spins at first, then sleeps. Every change that could make it succeed must
     /// [wake](Self::wake_all).
     pub fn wait<T, R>(&self, mutex: &Mutex<T>, mut attempt: impl FnMut(&mut T) -> Option<R>) -> R {
         loop {
@@ -69,7 +69,7 @@ impl WaitQueue {
         }
     }
 
-    /// As [`wait`](Self::wait), but no longer than `timeout`: `None` when `attempt` gave nothing by then.
+    /// As [`wait`](Self::wait), but no longer than `timeout`: `None` if `attempt` has returned nothing by then.
     pub fn wait_within<T, R>(
         &self,
         mutex: &Mutex<T>,
@@ -94,7 +94,7 @@ impl WaitQueue {
             guard = lock(mutex);
         }
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        // Under the lock since the last attempt, unless it has spun.
+        // A thread that has spun looked last before it took the lock, and must look again under it.
         let mut out = waiting.spins().then(|| attempt(&mut guard)).flatten();
         while out.is_none() {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

@@ -1,4 +1,4 @@
-//! The lock between one writer and many readers. The crate's README tells the protocol.
+//! The lock between one writer and many readers. The crate's README describes the protocol.
 
 use std::ops::Range;
 

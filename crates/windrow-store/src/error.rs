@@ -97,9 +97,9 @@ pub enum StoreError {
     File {
         /// The file.
         path: PathBuf,
-        /// What a file of this store has.
+        /// The value in a file of this store.
         expected: String,
-        /// What was found.
+        /// The value that was found.
         got: String,
     },
     /// Another process, or another store, has the file open.
@@ -115,7 +115,7 @@ pub enum StoreError {
         op: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: io::Error,
     },
 }

@@ -3,11 +3,11 @@
 mod copy;
 mod epoch;
 mod error;
-mod frames;
 mod header;
 mod layout;
 #[cfg(not(loom))]
 mod mapped;
+mod schema;
 mod store;
 
 pub use error::StoreError;

@@ -10,11 +10,11 @@ use tensordict::{Group, HeapBuffer, LeafSpec, TensorDict};
 
 use crate::StoreError;
 use crate::epoch::{EpochLock, PendingWrite};
-use crate::frames::{Source, fit, flat, misfit, sources};
 use crate::header::Header;
 use crate::layout::{Field, FrameLayout};
 #[cfg(not(loom))]
 use crate::mapped;
+use crate::schema::{RowPointer, fit, flat, misfit, sources};
 
 mod read;
 
@@ -33,9 +33,9 @@ pub struct Store {
     header: Header,
     lock: EpochLock,
     start: NonNull<u8>,
-    /// What `start` and `header` point into.
+    /// The memory that `start` and `header` point into.
     backing: Backing,
-    /// How errors call the file that grows, where there is one.
+    /// The name of the growing file in errors, if the store has one.
     #[cfg(not(loom))]
     path: PathBuf,
     /// One for each row.
@@ -231,7 +231,7 @@ impl Store {
     /// Writes frames `[n]` into rows `first, first + 1, …`, wrapping to row 0 after the last.
     ///
     /// Readers that register after this returns see all of them. Waits for another write and for the readers that registered
-    /// before: a thread that holds such a reader itself would wait for ever.
+    /// before: a thread that holds such a reader itself would wait forever.
     ///
     /// # Errors
     /// As [`check`](Store::check); [`StoreError::NoSuchRow`] and [`StoreError::TooMany`]; [`StoreError::Tensor`] when there
@@ -289,8 +289,8 @@ impl Store {
     /// Copies rows `from, from + 1, …` of the sources into `rows`.
     ///
     /// # Safety
-    /// There is one source for each field, in order, as wide as it and with so many rows; no one else accesses `rows`.
-    unsafe fn fill(&self, sources: &[Source], from: usize, rows: Range<usize>) {
+    /// There is one source for each field, in order, with the field's width and `rows.len()` rows; no other thread accesses `rows`.
+    unsafe fn fill(&self, sources: &[RowPointer], from: usize, rows: Range<usize>) {
         #[cfg(loom)]
         self.shadow[rows.clone()].iter().for_each(|row| row.write());
         // Some rows at a time, so that a record is still in the cache when its last field is written.

@@ -79,19 +79,19 @@ pub mod envs {
     };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]
-    pub use windrow_env::{Answer, AsyncEnvPool, Command, PoolError, Received, Want};
+    pub use windrow_env::{Answer, AsyncEnvPool, Command, PoolError, PoolOutput, RecvOptions};
     // Transforms, and what one of your own implements.
     #[doc(inline)]
     pub use windrow_env::{
-        ActionDiscretizer, ActionMask, AnyTransform, Attach, BinarizeReward, CatFrames, CatTensors,
-        CenterCrop, ClipTransform, DTypeCastTransform, DoneKey, DoubleToFloat, Effect,
-        EndOfLifeTransform, ExcludeTransform, FiniteCheck, FlattenObservation, FrameSkipTransform,
-        GrayScale, InitTracker, Interpolation, Keys, LimitFlag, Lockstep, NextObservationDelta,
-        NoopResetEnv, NotFinite, ObservationNorm, Observations, OneHotActions, Padding,
-        PermuteTransform, Primer, RenameTransform, Resize, RewardClipping, RewardScaling,
-        RewardSum, Sampling, SelectTransform, SignTransform, SqueezeTransform, Statistics,
-        StepCounter, TargetMode, TargetReturn, TimeMaxPool, ToTensorImage, Transform, Transformed,
-        UnsqueezeTransform, VecNorm, VecNormV2,
+        ActionDiscretizer, ActionMask, AnyTransform, Attach, BinarizeReward, BoundTransform,
+        CatFrames, CatTensors, CenterCrop, ClipTransform, DTypeCastTransform, DoneKey,
+        DoubleToFloat, EndOfLifeTransform, ExcludeTransform, FiniteCheck, FlattenObservation,
+        FrameSkipTransform, GrayScale, InitTracker, Interpolation, Keys, LimitFlag, Lockstep,
+        NextObservationDelta, NoopResetEnv, NotFinite, ObservationNorm, Observations,
+        OneHotActions, Padding, PermuteTransform, Primer, RenameTransform, Resize, RewardClipping,
+        RewardScaling, RewardSum, Sampling, SelectTransform, SignTransform, SqueezeTransform,
+        Statistics, StepCounter, TargetMode, TargetReturn, TimeMaxPool, ToTensorImage, Transform,
+        Transformed, UnsqueezeTransform, VecNorm, VecNormV2,
     };
 }
 

@@ -29,14 +29,14 @@ const ALIGN: usize = HeapBuffer::ALIGN;
 const WIDEST: usize = 8;
 
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct PackedHeader {
     /// The dicts, as [`Layout`] writes them.
     dicts: String,
-    tensors: Vec<Column>,
+    tensors: Vec<PackedTensor>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Column {
+struct PackedTensor {
     path: NestedKey,
     dtype: DType,
     shape: Vec<usize>,
@@ -64,14 +64,14 @@ impl TensorDict {
             tensors: BTreeMap::new(),
             ..Layout::of(self)
         };
-        let mut header = Header {
+        let mut header = PackedHeader {
             dicts: layout.to_json(),
             tensors: Vec::new(),
         };
         let mut end = 0usize;
         let mut tensors = Vec::new();
         for (path, tensor) in self.leaves() {
-            header.tensors.push(Column {
+            header.tensors.push(PackedTensor {
                 path,
                 dtype: tensor.dtype(),
                 shape: tensor.shape().to_vec(),
@@ -120,7 +120,7 @@ impl TensorDict {
         let header = usize::try_from(len).ok().and_then(|len| rest.get(..len));
         let header = header.ok_or_else(|| corrupt("the header is longer than the packed dict"))?;
         let first = (PREFIX + header.len()).next_multiple_of(ALIGN);
-        let header: Header = serde_json::from_slice(header)
+        let header: PackedHeader = serde_json::from_slice(header)
             .map_err(|error| corrupt(format!("the header of a packed dict: {error}")))?;
         let mut out = Layout::from_json(&header.dicts)?.skeleton()?;
         for column in header.tensors {
@@ -147,7 +147,7 @@ impl TensorDict {
 }
 
 /// The tensor of `column` in `bytes`, which start at a multiple of [`WIDEST`].
-fn view(bytes: &Tensor, first: usize, column: &Column) -> Result<Tensor> {
+fn view(bytes: &Tensor, first: usize, column: &PackedTensor) -> Result<Tensor> {
     let dtype = column.dtype;
     let block = bytes.as_slice::<u8>()?;
     let size = checked_numel(&column.shape, dtype)? * dtype.size();

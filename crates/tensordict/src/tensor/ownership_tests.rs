@@ -1,4 +1,4 @@
-//! Who may read, who may write, and when memory goes back.
+//! Reading, writing and releasing shared memory.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -125,7 +125,7 @@ impl TensorDict {
     /// replaced.
     ///
     /// # Errors
-    /// Those of [`set`](TensorDict::set); nothing is changed then.
+    /// The errors of [`set`](TensorDict::set); nothing is changed then.
     pub fn update(&mut self, other: &TensorDict) -> Result<&mut Self> {
         // Entries share their memory, so working on a copy is cheap and leaves this dict whole on
         // an error.

@@ -140,7 +140,7 @@ impl TensorDict {
     /// The elements of the tensor `key` in row-major order, without copying.
     ///
     /// # Errors
-    /// As [`get`](TensorDict::get); those of [`Tensor::as_slice`] wrapped in [`TensorError::At`].
+    /// The errors of [`get`](TensorDict::get), and those of [`Tensor::as_slice`] wrapped in [`TensorError::At`].
     pub fn as_slice<T: Element>(&self, key: impl AsKey) -> Result<&[T]> {
         self.get(&key)?
             .as_slice()
@@ -153,7 +153,7 @@ impl TensorDict {
     /// batch size can come in only through [`set`](TensorDict::set), which refuses it.
     ///
     /// # Errors
-    /// As [`get`](TensorDict::get); those of [`Tensor::as_mut_slice`] wrapped in [`TensorError::At`].
+    /// The errors of [`get`](TensorDict::get), and those of [`Tensor::as_mut_slice`] wrapped in [`TensorError::At`].
     pub fn as_mut_slice<T: Element>(&mut self, key: impl AsKey) -> Result<&mut [T]> {
         let (dict, at) = self.descend_mut(&key)?;
         match &mut dict.entries[at].1 {

@@ -6,10 +6,10 @@ use super::{Batch, Entry, TensorDict, batch_error};
 use crate::{NestedKey, Result, Tensor, TensorError};
 
 impl TensorDict {
-    /// The dict that has `leaf(key, tensor)` in the place of every tensor.
+    /// A dict with `leaf(key, tensor)` instead of every tensor.
     ///
     /// # Errors
-    /// Those of `leaf`, wrapped in [`TensorError::At`], and [`TensorError::Batch`] when a result
+    /// The errors of `leaf`, wrapped in [`TensorError::At`], and [`TensorError::Batch`] when a result
     /// does not start with the batch size of its dict.
     pub fn map(
         &self,

@@ -1,4 +1,4 @@
-//! What the tests of dicts share.
+//! Helpers of the tests of dicts.
 
 use crate::{Tensor, TensorDict};
 

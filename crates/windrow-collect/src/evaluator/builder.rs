@@ -9,10 +9,10 @@ use windrow_peer::WorkerProgram;
 use windrow_policy::{ExplorationType, Policy, PolicyRecipe};
 
 use super::Evaluator;
-use super::board::Shared;
 use super::choices::{BusyPolicy, Metrics, OnResult};
 use super::recipe::{Recipe, STEPS, limited};
 use super::report::Evaluation;
+use super::requests::EvaluatorRequests;
 use super::run::{Runner, Wanted};
 use crate::build::check_step_timeout;
 use crate::config::builder::EnvMaker;
@@ -264,7 +264,7 @@ impl EvaluatorBuilder {
         let Some(policy) = self.policies.pop().filter(|_| choices == 1) else {
             return Err(CollectError::Policies { got: choices });
         };
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(EvaluatorRequests::new());
         let runner = Runner::new(
             Recipe {
                 env: limited(self.env, self.max_steps),

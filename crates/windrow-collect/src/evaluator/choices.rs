@@ -1,4 +1,4 @@
-//! What the user chooses for an evaluator.
+//! The options of an evaluator.
 
 use tensordict::TensorDict;
 
@@ -13,7 +13,7 @@ pub(super) type Metrics = Box<dyn FnMut(&TensorDict) -> Numbers + Send>;
 /// Called with every result.
 pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
 
-/// What [`Evaluator::trigger_eval`](crate::Evaluator::trigger_eval) does while an evaluation is running or queued.
+/// The answer of [`Evaluator::trigger_eval`](crate::Evaluator::trigger_eval) while an evaluation is running or queued.
 ///
 /// ```
 /// use windrow_collect::{BusyPolicy, Evaluator};

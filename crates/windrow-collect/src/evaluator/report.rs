@@ -122,7 +122,9 @@ impl Episodes {
     /// # Errors
     /// [`TensorError`] naming an entry that is missing or not what it must be.
     pub(super) fn of(trajectories: &TensorDict) -> Result<Self, TensorError> {
-        let longest = trajectories.batch_size().get(1).copied().unwrap_or(0);
+        let &[_, longest] = trajectories.batch_size() else {
+            unreachable!("Padded trajectories have two dimensions.");
+        };
         let mask = trajectories.get(MASK)?.to_vec::<bool>()?;
         let rewards = column(trajectories, REWARD)?.unwrap_or_default();
         let totals = column(trajectories, RETURN)?;

@@ -7,14 +7,14 @@ use std::time::Instant;
 use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_sync::{Interrupt, catch_panic};
 
-use super::board::{Job, Presence, Shared, Snapshot};
 use super::choices::{Metrics, OnResult};
 use super::recipe::Recipe;
 use super::report::{About, DONE, Episodes, Evaluation, KEYS, MASK};
+use super::requests::{EvaluatorRequests, Job, Presence, Snapshot};
 use crate::build::entropy;
 use crate::{CollectError, Collector, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault};
 
-/// What an evaluation collects and computes.
+/// The options of one evaluation.
 pub(super) struct Wanted {
     pub(super) num_trajectories: usize,
     pub(super) metrics: Option<Metrics>,
@@ -26,7 +26,7 @@ pub(super) struct Wanted {
 pub(super) struct Runner {
     recipe: Recipe,
     wanted: Wanted,
-    shared: Arc<Shared>,
+    shared: Arc<EvaluatorRequests>,
     /// `None` after a failure.
     collector: Option<Collector>,
     /// The weights given last, for a collector that is made anew.
@@ -34,7 +34,7 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub(super) fn new(recipe: Recipe, wanted: Wanted, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(recipe: Recipe, wanted: Wanted, shared: Arc<EvaluatorRequests>) -> Self {
         Self {
             recipe,
             wanted,
@@ -78,7 +78,7 @@ impl Runner {
             return Ok(());
         }
         let shared = &self.shared;
-        // The board has the collector's handle, which has the interrupt.
+        // A strong reference would be a cycle: the state has the collector's handle, which has the interrupt.
         let board = Arc::downgrade(shared);
         let check = move || board.upgrade().map_or(Ok(()), |shared| shared.check_wait());
         let mut collector = self.recipe.collector(Interrupt::new(check))?;
@@ -92,9 +92,8 @@ impl Runner {
 
     fn evaluate(&mut self, job: Job) -> Result<Evaluation, CollectError> {
         self.ensure_collector()?;
-        let Some(collector) = &mut self.collector else {
-            return Err(CollectError::ShutDown);
-        };
+        let collector = self.collector.as_mut();
+        let collector = collector.expect("The line above has made the collector.");
         if let Some(snapshot) = job.weights {
             collector.update_policy_weights(&snapshot.weights)?;
             self.weights = Some(snapshot);
@@ -103,9 +102,9 @@ impl Runner {
         let began = Instant::now();
         collector.set_seed(seed, false);
         let columns = if self.wanted.metrics.is_some() {
-            Columns::All
+            KeptColumns::All
         } else {
-            Columns::Reported
+            KeptColumns::Reported
         };
         let quota = Quota::new(self.wanted.num_trajectories, collector.stats().num_envs);
         let trajectories = collect(collector, quota, columns, &self.shared)?;
@@ -135,11 +134,11 @@ impl Runner {
         }
     }
 
-    /// Ends the collector. What is stuck in it is killed where it can be, once the evaluator has no more patience.
+    /// Ends the collector. Kills its stuck processes once the evaluator's patience is over.
     fn give_up(&mut self) {
         let (collector, shared) = (self.collector.take(), &self.shared);
         shared.set_ending(true);
-        // It may panic again while it is dropped, and nobody is left to be told of errors.
+        // It may panic again while it is dropped; no caller is left to get its errors.
         let _ = catch_panic(|| {
             collector.map(|mut collector| collector.shutdown_within(shared.patience()))
         });
@@ -157,7 +156,7 @@ fn contained<T>(run: impl FnOnce() -> Result<T, CollectError>) -> Result<T, Coll
 
 /// The columns that are kept of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Columns {
+enum KeptColumns {
     All,
     /// The columns that a report reads.
     Reported,
@@ -167,8 +166,8 @@ enum Columns {
 fn collect(
     collector: &mut Collector,
     mut quota: Quota,
-    columns: Columns,
-    shared: &Shared,
+    columns: KeptColumns,
+    shared: &EvaluatorRequests,
 ) -> Result<TensorDict, CollectError> {
     let mut batcher = TrajectoryBatcher::new(quota.total(), TrajFormat::Padded)?;
     loop {
@@ -176,8 +175,8 @@ fn collect(
         // A batch that a shutdown has cut short does not count.
         shared.check()?;
         let mut batch = match columns {
-            Columns::All => batch,
-            Columns::Reported => reported(&batch)?,
+            KeptColumns::All => batch,
+            KeptColumns::Reported => reported(&batch)?,
         };
         batch.set(MASK, quota.mask(&batch)?)?;
         batcher.push(&batch)?;
@@ -202,7 +201,7 @@ struct Quota {
 }
 
 impl Quota {
-    /// Shares `episodes` out; where there is a remainder, the first environments have one more.
+    /// Distributes `episodes` over the environments; the first ones take the remainder, one each.
     fn new(episodes: usize, num_envs: usize) -> Self {
         let envs = num_envs.max(1);
         let owed = (0..envs).map(|env| episodes / envs + usize::from(env < episodes % envs));

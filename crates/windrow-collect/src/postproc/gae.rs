@@ -91,7 +91,7 @@ impl Gae {
                 .and_then(|flags| flags.to_vec::<bool>())
                 .map_err(|error| error.at(&key))
         };
-        let frames = Frames {
+        let frames = GaeInput {
             width: shape[batch.ndim()..].iter().product(),
             reward: values(REWARD)?,
             value: values(&["state_value"])?,
@@ -113,7 +113,7 @@ impl Gae {
     }
 
     /// The advantages of rows of `steps` frames, each computed from its end to its beginning.
-    fn advantages(&self, frames: &Frames, steps: usize) -> Vec<f32> {
+    fn advantages(&self, frames: &GaeInput, steps: usize) -> Vec<f32> {
         let width = frames.width;
         let mut out = vec![0.0; frames.reward.len()];
         let rows = out.len() / (steps * width).max(1);
@@ -156,7 +156,7 @@ fn each<T: Element>(batch: &TensorDict, key: &[&str]) -> Result<Option<Vec<T>>, 
 }
 
 /// The columns that the estimate reads, row-major: `[…, time, width]`, but ids and mask `[…, time]`.
-struct Frames {
+struct GaeInput {
     /// Rewards of a frame.
     width: usize,
     reward: Vec<f32>,
@@ -168,7 +168,7 @@ struct Frames {
     mask: Option<Vec<bool>>,
 }
 
-impl Frames {
+impl GaeInput {
     /// Whether entry `frame` is a frame, not padding.
     fn is_one(&self, frame: usize) -> bool {
         self.mask.as_ref().is_none_or(|mask| mask[frame])

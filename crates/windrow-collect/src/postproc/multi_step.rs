@@ -5,7 +5,9 @@ use std::ops::{Add, Mul, Range};
 use tensordict::{DType, Element, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::CollectError;
-use crate::trajectories::{IDS, MASK, Marks, Move, Rows, done_of, mask_of, one_each, rearranged};
+use crate::trajectories::{
+    BatchRows, IDS, MASK, Marks, Move, done_of, mask_of, one_each, rearranged,
+};
 
 const REWARD: &[&str] = &["next", "reward"];
 const ORIGINAL: &str = "original_reward";
@@ -77,7 +79,7 @@ impl MultiStep {
     /// another type, when ids or mask are of another type, or when the batch has no dimension. The batch then stays as
     /// it was.
     pub fn apply(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
-        let rows = Rows::of(batch)?;
+        let rows = BatchRows::of(batch)?;
         let (dims, size) = (batch.ndim(), batch.batch_size().to_vec());
         let ahead = self.look_ahead(batch, rows)?;
         let moves = targets(&ahead.steps);
@@ -117,7 +119,7 @@ impl MultiStep {
         Ok(())
     }
 
-    fn look_ahead(&self, batch: &TensorDict, rows: Rows) -> Result<Ahead, TensorError> {
+    fn look_ahead(&self, batch: &TensorDict, rows: BatchRows) -> Result<Ahead, TensorError> {
         let frames = batch.numel();
         let done = done_of(batch)?;
         let mask = mask_of(batch, MASK)?;

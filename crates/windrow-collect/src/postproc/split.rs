@@ -3,7 +3,8 @@
 use tensordict::{DType, Tensor, TensorDict, TensorError};
 
 use crate::trajectories::{
-    IDS, MASK, Marks, Move, Rows, done_of, mask_of, one_each, padding_mask, rearranged, rebuilt,
+    BatchRows, IDS, MASK, Marks, Move, done_of, mask_of, one_each, padding_mask, rearranged,
+    rebuilt,
 };
 
 /// Other keys of ids and mask, at the top level.
@@ -39,7 +40,7 @@ const FLAT_MASK: &[&str] = &["mask"];
 /// [`TensorError`] when neither ids nor `("next", "done")` are there, when one is of another type or shape, when the
 /// batch has no dimension, or when padding makes it larger than the address space.
 pub fn split_trajectories(batch: &TensorDict) -> Result<TensorDict, TensorError> {
-    let rows = Rows::of(batch)?;
+    let rows = BatchRows::of(batch)?;
     let flat = batch.contains_key(FLAT_IDS) && !batch.contains_key(IDS);
     let (key, mask_key) = if flat {
         (FLAT_IDS, FLAT_MASK)
@@ -69,7 +70,7 @@ fn like(batch: &TensorDict, dtype: DType) -> Result<Tensor, TensorError> {
 /// Index of the first frame, and number of frames, of each piece, row-major.
 fn pieces(
     batch: &TensorDict,
-    rows: Rows,
+    rows: BatchRows,
     ids: &Tensor,
     done: &Tensor,
     mask_key: &[&str],

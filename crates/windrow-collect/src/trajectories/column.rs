@@ -4,8 +4,8 @@ use std::fmt::Debug;
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 
-use super::block::Block;
 use super::gather::{Move, as_it_lies, gather};
+use super::scratch::Scratch;
 
 /// The frames of one leaf, one after another.
 pub(super) trait Column: Debug + Send + Sync {
@@ -42,7 +42,7 @@ struct Typed<T> {
     /// each time.
     values: Vec<T>,
     /// The memory of copies.
-    block: Block,
+    block: Scratch,
 }
 
 impl<T: Element> Typed<T> {
@@ -53,7 +53,7 @@ impl<T: Element> Typed<T> {
             frames: 0,
             blank: may_be_blank::<T>(),
             values: Vec::new(),
-            block: Block::new(),
+            block: Scratch::new(),
         })
     }
 }

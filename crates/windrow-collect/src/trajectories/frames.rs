@@ -4,24 +4,24 @@ use std::sync::Arc;
 
 use tensordict::{DType, Entry, NestedKey, Tensor, TensorDict, TensorError};
 
-use super::block::Block;
 use super::column::{Column, column};
 use super::gather::Move;
 use super::runs::{DONE, IDS, MASK};
+use super::scratch::Scratch;
 
 /// Copied frames, in the order in which they came.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(super) struct CopiedFrames {
     /// A batch without frames and without a mask, of one dimension.
     template: TensorDict,
     /// In the order of the template's leaves.
-    leaves: Vec<Leaf>,
+    leaves: Vec<FrameLeaf>,
     len: usize,
 }
 
 /// The values of one key.
 #[derive(Debug)]
-struct Leaf {
+struct FrameLeaf {
     key: NestedKey,
     dtype: DType,
     /// Shape of one frame.
@@ -35,9 +35,9 @@ enum Values {
     /// They were copied.
     Copied(Box<dyn Column>),
     /// All frames of a trajectory have its id.
-    Ids(Block),
+    Ids(Scratch),
     /// The last frame of a trajectory, and no other, is done.
-    Done(Block),
+    Done(Scratch),
 }
 
 /// The place of one trajectory in a batch.
@@ -48,7 +48,7 @@ pub(super) struct Span {
     pub(super) len: usize,
 }
 
-impl Frames {
+impl CopiedFrames {
     /// No frames yet, for frames with the entries of `batch`, whose last dimension is time.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Frames {
             .detach();
         let leaves = template
             .leaves()
-            .map(|(key, tensor)| Leaf::like(key, tensor))
+            .map(|(key, tensor)| FrameLeaf::like(key, tensor))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             template,
@@ -153,10 +153,9 @@ impl Frames {
         spans: &[Span],
     ) -> Result<TensorDict, TensorError> {
         let mut leaves = self.leaves.iter_mut();
-        rebuilt(&self.template, 1, size, &mut |none| {
-            let Some(leaf) = leaves.next() else {
-                return Ok(none.clone());
-            };
+        rebuilt(&self.template, 1, size, &mut |_| {
+            let leaf = leaves.next();
+            let leaf = leaf.expect("The leaves are those of the template, in its order.");
             match &mut leaf.values {
                 Values::Copied(column) => column.copy(moves, size),
                 Values::Ids(block) => ids(block, size, spans),
@@ -184,7 +183,7 @@ impl Frames {
 }
 
 /// `int64` of shape `size`: the id of each of `spans` in its places.
-fn ids(block: &mut Block, size: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
+fn ids(block: &mut Scratch, size: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
     block.written(size, |out| {
         out.fill(0);
         for &Span { id, to, len } in spans {
@@ -194,7 +193,7 @@ fn ids(block: &mut Block, size: &[usize], spans: &[Span]) -> Result<Tensor, Tens
 }
 
 /// `bool` of shape `shape`, one for each frame: true for the last of each of `spans`.
-fn done(block: &mut Block, shape: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
+fn done(block: &mut Scratch, shape: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
     block.written(shape, |out| {
         out.fill(false);
         for &Span { to, len, .. } in spans {
@@ -205,14 +204,14 @@ fn done(block: &mut Block, shape: &[usize], spans: &[Span]) -> Result<Tensor, Te
     })
 }
 
-impl Leaf {
+impl FrameLeaf {
     /// For frames like those of `tensor`, which has one dimension more.
     fn like(key: NestedKey, tensor: &Tensor) -> Result<Self, TensorError> {
         let shape = tensor.shape()[1..].to_vec();
         let values = if is(&key, IDS) {
-            Values::Ids(Block::new())
+            Values::Ids(Scratch::new())
         } else if is(&key, DONE) && shape.iter().product::<usize>() == 1 {
-            Values::Done(Block::new())
+            Values::Done(Scratch::new())
         } else {
             Values::Copied(column(tensor.dtype(), &shape))
         };
@@ -252,7 +251,7 @@ fn is(key: &NestedKey, names: &[&str]) -> bool {
 /// The dict with the result of `leaf` in place of every tensor, and the dimensions `lead` in place of the first `dims`.
 ///
 /// # Errors
-/// Those of `leaf`, and [`TensorError::Batch`] when a result does not begin with `lead`.
+/// The errors of `leaf`, and [`TensorError::Batch`] when a result does not begin with `lead`.
 pub(crate) fn rebuilt(
     dict: &TensorDict,
     dims: usize,

@@ -32,7 +32,7 @@ pub(super) fn gather<T: Element>(
     }
     let memory = as_it_lies(tensor)?;
     if memory.is_contiguous() && frames_are_contiguous(tensor, lead)? {
-        let place = Place::of(tensor, lead);
+        let place = FrameLayout::of(tensor, lead);
         match place.width {
             1 => place.chunks::<T, 1>(memory.as_slice()?, out),
             2 => place.chunks::<T, 2>(memory.as_slice()?, out),
@@ -43,7 +43,7 @@ pub(super) fn gather<T: Element>(
         return Ok(());
     }
     if lead > 1 {
-        // There are gaps between environments or workers: what lies between two gaps is written by itself.
+        // There are gaps between environments or workers: the block between two gaps is written by itself.
         let each = tensor.len() / tensor.shape()[0];
         for (i, out) in out.chunks_mut(each).enumerate() {
             gather(&tensor.select(0, i)?, lead - 1, out)?;
@@ -71,7 +71,7 @@ fn frames_are_contiguous(tensor: &Tensor, lead: usize) -> Result<bool, TensorErr
 }
 
 /// The layout of frames in memory without gaps, in elements.
-struct Place {
+struct FrameLayout {
     /// Elements of a frame, at least one.
     width: usize,
     /// Index of the first element of every environment, row-major.
@@ -81,7 +81,7 @@ struct Place {
     stride: usize,
 }
 
-impl Place {
+impl FrameLayout {
     /// The layout of `tensor`, whose strides are positive in dimensions of two elements or more.
     fn of(tensor: &Tensor, lead: usize) -> Self {
         let (shape, strides) = (tensor.shape(), tensor.strides());

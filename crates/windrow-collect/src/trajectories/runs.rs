@@ -11,12 +11,12 @@ pub(crate) const MASK: &[&str] = &["collector", "mask"];
 
 /// The frames of a batch: `rows` environments of `steps` frames each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rows {
+pub(crate) struct BatchRows {
     pub(crate) rows: usize,
     pub(crate) steps: usize,
 }
 
-impl Rows {
+impl BatchRows {
     /// # Errors
     /// [`TensorError::Dim`] when the batch has no dimension that could be time.
     pub(crate) fn of(batch: &TensorDict) -> Result<Self, TensorError> {
@@ -30,7 +30,7 @@ impl Rows {
 
 /// Frames of one trajectory that follow each other in one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct TrajectoryRun {
     pub(crate) id: i64,
     /// Index of the first frame, row-major.
     pub(crate) start: usize,
@@ -53,14 +53,18 @@ impl Marks<'_> {
     /// of rows.
     ///
     /// A run ends with its row, with a frame that is done, before another id, and before a frame that the mask excludes.
-    pub(crate) fn runs(&self, Rows { rows, steps }: Rows, mut found: impl FnMut(Run)) {
+    pub(crate) fn runs(
+        &self,
+        BatchRows { rows, steps }: BatchRows,
+        mut found: impl FnMut(TrajectoryRun),
+    ) {
         // The step at which the present run of each row begins.
         let mut starts = vec![0; rows];
         let mut end_of = |row: usize, step: usize| {
             let at = step * rows + row;
             let start = std::mem::replace(&mut starts[row], step + 1);
             if self.mask.is_none_or(|mask| mask[at]) {
-                found(Run {
+                found(TrajectoryRun {
                     id: self.ids[at],
                     start: row * steps + start,
                     len: step + 1 - start,

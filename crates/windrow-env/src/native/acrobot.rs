@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use windrow_slab::{Row, RowMut};
 
+use super::numpy_pow::square;
 use super::space::{OBSERVATION, choice, interval};
-use super::square::square;
 use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
@@ -28,13 +28,13 @@ const TORQUES: [f64; 3] = [-1.0, 0.0, 1.0];
 /// mass in the middle and a moment of inertia of 1 kg·m².
 #[derive(Debug, Clone)]
 pub struct Acrobot {
-    state: Option<State>,
+    state: Option<Joints>,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
 
 /// Angles of the two joints, then their velocities.
-type State = [f64; 4];
+type Joints = [f64; 4];
 
 impl Acrobot {
     /// The bare physics: an episode lasts until it terminates.
@@ -67,7 +67,7 @@ impl Default for Acrobot {
 ///
 /// The motion is chaotic: a single other bit here leads to other episodes than Gymnasium's.
 #[inline(always)]
-fn derivative(state: State, torque: f64) -> State {
+fn derivative(state: Joints, torque: f64) -> Joints {
     let [theta1, theta2, dtheta1, dtheta2] = state;
     let (sin2, cos2) = theta2.sin_cos();
     let d1 = 0.25 + (1.25 + cos2) + 1.0 + 1.0;
@@ -84,9 +84,9 @@ fn derivative(state: State, torque: f64) -> State {
 
 /// One step of the classic Runge-Kutta method of fourth order.
 #[inline(always)]
-fn advance(state: State, torque: f64) -> State {
+fn advance(state: Joints, torque: f64) -> Joints {
     let along =
-        |slope: State, dt: f64| -> State { std::array::from_fn(|i| state[i] + dt * slope[i]) };
+        |slope: Joints, dt: f64| -> Joints { std::array::from_fn(|i| state[i] + dt * slope[i]) };
     let k1 = derivative(state, torque);
     let k2 = derivative(along(k1, DT / 2.0), torque);
     let k3 = derivative(along(k2, DT / 2.0), torque);
@@ -123,12 +123,11 @@ fn narrow_cos_sin(angle: f32) -> (f32, f32) {
     const SIN: [u32; 4] = [0x363e_9dde, 0xb950_35dd, 0x3c08_88cd, 0xbe2a_aaab];
     let square = angle * angle;
     let horner = |sum: f32, coefficient: f32| sum.mul_add(square, coefficient);
-    let cos = COS.map(f32::from_bits).into_iter().reduce(horner);
-    let cos = [-0.5, 1.0]
-        .into_iter()
-        .fold(cos.unwrap_or_default(), horner);
-    let sin = SIN.map(f32::from_bits).into_iter().reduce(horner);
-    let sin = (sin.unwrap_or_default() * square).mul_add(angle, angle);
+    let [first, rest @ ..] = COS.map(f32::from_bits);
+    let cos = rest.into_iter().chain([-0.5, 1.0]).fold(first, horner);
+    let [first, rest @ ..] = SIN.map(f32::from_bits);
+    let sin = rest.into_iter().fold(first, horner);
+    let sin = (sin * square).mul_add(angle, angle);
     (cos, sin)
 }
 
@@ -138,7 +137,7 @@ impl Env for Acrobot {
     }
 
     fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
-        let start: State = self.rng.for_reset(seed).uniform_array(-0.1, 0.1);
+        let start: Joints = self.rng.for_reset(seed).uniform_array(-0.1, 0.1);
         let start @ [theta1, theta2, dtheta1, dtheta2] = start.map(|x| x as f32);
         self.state = Some(start.map(f64::from));
         let ((cos1, sin1), (cos2, sin2)) = (narrow_cos_sin(theta1), narrow_cos_sin(theta2));

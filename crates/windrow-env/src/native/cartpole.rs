@@ -44,14 +44,14 @@ const MAX_POSITION: f64 = 2.4;
 /// learning control problems" (1983); equations with the corrections of R. V. Florian (2007), as in Gymnasium.
 #[derive(Debug, Clone)]
 pub struct CartPole {
-    state: Option<State>,
+    state: Option<CartPoleState>,
     fallen: bool,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct CartPoleState {
     x: f64,
     x_dot: f64,
     theta: f64,
@@ -90,7 +90,7 @@ impl Default for CartPole {
     }
 }
 
-impl State {
+impl CartPoleState {
     /// One explicit Euler step under `force`; velocities are those before the step.
     #[inline(always)]
     fn advance(self, force: f64) -> Self {
@@ -130,7 +130,7 @@ impl Env for CartPole {
 
     fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
         let [x, x_dot, theta, theta_dot] = self.rng.for_reset(seed).uniform_array(-0.05, 0.05);
-        let state = State {
+        let state = CartPoleState {
             x,
             x_dot,
             theta,

@@ -23,13 +23,13 @@ const PUSHES: [f64; 3] = [-0.001, 0.0, 0.001];
 /// Source: A. W. Moore, "Efficient memory-based learning for robot control" (1990), as in Gymnasium.
 #[derive(Debug, Clone)]
 pub struct MountainCar {
-    state: Option<State>,
+    state: Option<CarState>,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct CarState {
     position: f64,
     velocity: f64,
 }
@@ -70,7 +70,7 @@ impl Default for MountainCar {
     }
 }
 
-impl State {
+impl CarState {
     #[inline(always)]
     fn advance(self, push: f64) -> Self {
         let velocity = self.velocity + (push + (3.0 * self.position).cos() * -GRAVITY);
@@ -95,7 +95,7 @@ impl Env for MountainCar {
     }
 
     fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
-        let state = State {
+        let state = CarState {
             position: self.rng.for_reset(seed).uniform(-0.6, -0.4),
             velocity: 0.0,
         };
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn stops_at_the_left_wall() {
-        let at_wall = State {
+        let at_wall = CarState {
             position: -1.19,
             velocity: -0.05,
         }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn terminates_at_the_top() {
         let mut env = MountainCar::new();
-        env.state = Some(State {
+        env.state = Some(CarState {
             position: 0.49,
             velocity: 0.05,
         });

@@ -21,14 +21,14 @@ const POWER: f64 = 0.0015;
 /// Source: A. W. Moore, "Efficient memory-based learning for robot control" (1990), as in Gymnasium.
 #[derive(Debug, Clone)]
 pub struct MountainCarContinuous {
-    state: Option<State>,
+    state: Option<CarState>,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
 
 /// Gymnasium starts an episode in `float64` and goes on in `float32` after the first step.
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum CarState {
     Fresh { position: f64 },
     Moved { position: f32, velocity: f32 },
 }
@@ -69,7 +69,7 @@ impl Default for MountainCarContinuous {
     }
 }
 
-impl State {
+impl CarState {
     #[inline(always)]
     fn advance(self, action: f32) -> Landing {
         match self {
@@ -115,7 +115,7 @@ impl Env for MountainCarContinuous {
 
     fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
         let position = self.rng.for_reset(seed).uniform(-0.6, -0.4);
-        self.state = Some(State::Fresh { position });
+        self.state = Some(CarState::Fresh { position });
         Ok(obs.write(OBSERVATION, &[position as f32, 0.0])?)
     }
 
@@ -127,7 +127,7 @@ impl Env for MountainCarContinuous {
         };
         let landing = state.advance(action);
         let (position, velocity) = (landing.position as f32, landing.velocity as f32);
-        *state = State::Moved { position, velocity };
+        *state = CarState::Moved { position, velocity };
         obs.write(OBSERVATION, &[position, velocity])?;
         let prize = if landing.terminated { 100.0 } else { 0.0 };
         let effort = f64::from(action) * f64::from(action) * 0.1;
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn goal_is_rewarded() {
         let mut env = MountainCarContinuous::new();
-        env.state = Some(State::Moved {
+        env.state = Some(CarState::Moved {
             position: 0.44,
             velocity: 0.05,
         });

@@ -27,13 +27,13 @@ const INERTIA: f32 = 3.0;
 /// [`new`](Self::new) is the bare physics, [`v1`](Self::v1) is Gymnasium's `Pendulum-v1`.
 #[derive(Debug, Clone)]
 pub struct Pendulum {
-    state: Option<State>,
+    state: Option<PendulumState>,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct PendulumState {
     theta: f64,
     theta_dot: f64,
 }
@@ -65,7 +65,7 @@ impl Default for Pendulum {
     }
 }
 
-impl State {
+impl PendulumState {
     #[inline(always)]
     fn cost(self, torque: f32) -> f64 {
         let angle = wrapped(self.theta);
@@ -113,7 +113,7 @@ impl Env for Pendulum {
 
     fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
         let rng = self.rng.for_reset(seed);
-        let state = State {
+        let state = PendulumState {
             theta: rng.uniform(-PI, PI),
             theta_dot: rng.uniform(-1.0, 1.0),
         };

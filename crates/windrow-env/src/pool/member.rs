@@ -1,4 +1,4 @@
-//! One member of a pool: environments, the command that they have, and the rows that they read and write.
+//! One member of a pool: its environments, their command, and the rows that they read and write.
 
 use windrow_slab::{RowBlock, Rows};
 use windrow_sync::catch_panic;
@@ -6,14 +6,14 @@ use windrow_sync::catch_panic;
 use super::error::PoolError;
 use crate::{EnvError, Outcomes, Reset, VecEnv, VecEnvError};
 
-/// What an environment of a pool is told.
+/// A command for environments of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// To begin an episode.
+    /// Begin an episode.
     Reset,
-    /// To take a step.
+    /// Take a step.
     Step,
-    /// To take a step, and to begin another episode if it was the last one of an episode.
+    /// Take a step, and begin another episode if this one has ended.
     StepAndMaybeReset,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Member {
     pub(super) index: usize,
     envs: Box<dyn VecEnv>,
     pub(super) command: Command,
-    /// Those of its environments that a reset is for, numbered among themselves.
+    /// The environments to reset, numbered within the member.
     pub(super) resets: Vec<Reset>,
     pub(super) actions: RowBlock,
-    /// What the next action is for.
+    /// The observations that the next actions answer.
     pub(super) obs: RowBlock,
-    /// What the last step led to, where a reset has followed it.
+    /// The observations after the last step, if a reset has followed it.
     last: RowBlock,
     has_last: bool,
     pub(super) reward: Vec<f32>,
@@ -47,7 +47,7 @@ pub(super) struct Member {
     pub(super) is_reset: bool,
     pub(super) has_failed: bool,
     pub(super) fault: Option<PoolError>,
-    /// What a panic said.
+    /// The message of a panic.
     pub(super) panicked: Option<String>,
 }
 
@@ -74,7 +74,7 @@ impl Member {
         })
     }
 
-    /// What the last command led to: of a step, before any reset.
+    /// The observations after the last command; after a step, those before any reset.
     pub(super) fn next(&self) -> Rows<'_> {
         match self.has_last {
             true => self.last.rows(),
@@ -82,8 +82,8 @@ impl Member {
         }
     }
 
-    /// Does what the command says. Faults and panics are kept, for whoever receives the answer.
-    pub(super) fn obey(&mut self) {
+    /// Executes the command. Keeps faults and panics, which the receiver of the output gets.
+    pub(super) fn execute(&mut self) {
         self.has_last = false;
         let first = self.index * self.envs.num_envs();
         match catch_panic(|| self.act()) {

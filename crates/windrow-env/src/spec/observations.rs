@@ -103,7 +103,7 @@ impl EnvSpec {
         error.into()
     }
 
-    /// The error for an observation or action that has to be `expected`.
+    /// The error for an observation or action that is not `expected`.
     pub(crate) fn unfit(
         &self,
         leaf: &NestedKey,
@@ -145,7 +145,9 @@ fn find<'a>(spec: &'a mut Spec, before: &mut usize) -> Option<&'a mut Spec> {
 
 /// Adds `leaf` behind all others: where its group is not the last, a further entry has the group's name.
 fn push_leaf<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: Spec) {
-    let [name, below @ ..] = names else { return };
+    let [name, below @ ..] = names else {
+        unreachable!("A key has one name at least.");
+    };
     let name = name.as_ref();
     match entries.last_mut() {
         Some((last, Spec::Composite(inner))) if last == name && !below.is_empty() => {

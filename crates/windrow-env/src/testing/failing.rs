@@ -28,7 +28,7 @@ pub enum Failure {
     WrongDType,
     /// It leaves the observation as it was and says nothing.
     Unwritten,
-    /// It writes NaN into its first observation leaf, which has to be a floating point one, and says nothing.
+    /// It writes NaN into its first observation leaf, which must hold floats, and reports no error.
     Nan,
 }
 

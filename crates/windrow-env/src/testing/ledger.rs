@@ -48,12 +48,12 @@ pub struct LedgerEnv {
     max_length: i64,
     ending: Ending,
     step_time: Duration,
-    place: Option<Place>,
+    place: Option<EpisodePosition>,
 }
 
 /// Where an environment is in its ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct EpisodePosition {
     episode: i64,
     t: i64,
     over: bool,
@@ -70,7 +70,7 @@ impl LedgerEnv {
     }
 
     /// An environment that takes its index from the seed of each seeded reset, so that environments seeded with 0, 1,
-    /// 2, … are told apart although one function makes them all.
+    /// 2, … differ although one function makes them all.
     #[must_use]
     pub fn from_seed() -> Self {
         Self::with_index(None)
@@ -110,7 +110,7 @@ impl LedgerEnv {
         self
     }
 
-    /// Lets every step take at least this long.
+    /// Makes every step take at least this long.
     #[must_use]
     pub fn with_step_time(mut self, step_time: Duration) -> Self {
         self.step_time = step_time;
@@ -190,7 +190,7 @@ impl Env for LedgerEnv {
             (None, Some(place)) => place.episode + 1,
             _ => 0,
         };
-        self.place = Some(Place {
+        self.place = Some(EpisodePosition {
             episode,
             t: 0,
             over: false,
@@ -202,7 +202,7 @@ impl Env for LedgerEnv {
         let (Some(env), Some(place)) = (self.index, self.place) else {
             return Err(EnvError::NotReset);
         };
-        let Place { episode, t, over } = place;
+        let EpisodePosition { episode, t, over } = place;
         if over {
             return Err(EnvError::failed(format!(
                 "episode {episode} of environment {env} was over after {t} steps, but was stepped on"
@@ -220,7 +220,7 @@ impl Env for LedgerEnv {
         }
         let over = t + 1 >= Self::length(env, episode, self.max_length);
         let (terminated, truncated) = self.flags(env, episode);
-        self.place = Some(Place {
+        self.place = Some(EpisodePosition {
             episode,
             t: t + 1,
             over,

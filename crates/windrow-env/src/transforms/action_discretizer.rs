@@ -2,11 +2,11 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey, for_dtype};
 use windrow_slab::{Key, Rows, RowsMut};
 
-use super::columns::{Real, for_real};
+use super::elementwise::{Real, for_real};
 use super::one_hot_actions::choose;
 use crate::{
-    Attach, Effect, EnvError, EnvRng, Observations, Outcomes, Reset, Spec, SpecError, Transform,
-    VecEnvError, written,
+    Attach, BoundTransform, EnvError, EnvRng, Observations, Outcomes, Reset, Spec, SpecError,
+    Transform, VecEnvError, serde_form,
 };
 
 /// Which number of its interval a choice stands for.
@@ -40,10 +40,10 @@ pub struct ActionDiscretizer {
     /// Number of intervals of each element, or of all.
     pub num_intervals: Vec<usize>,
     /// Name of the action that environments take, a number or a vector; `None` for `action`.
-    #[serde(default, with = "written::key::optional")]
+    #[serde(default, with = "serde_form::key::optional")]
     pub action_key: Option<NestedKey>,
     /// Name of the choices; `None` for that of the action.
-    #[serde(default, with = "written::key::optional")]
+    #[serde(default, with = "serde_form::key::optional")]
     pub out_action_key: Option<NestedKey>,
     /// Which number a choice stands for.
     #[serde(default)]
@@ -54,7 +54,7 @@ pub struct ActionDiscretizer {
 }
 
 impl ActionDiscretizer {
-    /// Cuts each element of the action into so many intervals, or all elements into the same number.
+    /// Number of intervals for each element of the action, or one number for all.
     #[must_use]
     pub fn new(num_intervals: impl Into<Vec<usize>>) -> Self {
         Self {
@@ -111,7 +111,7 @@ fn places<T: Real>(n: usize, sampling: Sampling) -> Vec<T> {
 }
 
 impl Transform for ActionDiscretizer {
-    type Effect = Discretizing;
+    type Bound = Discretizing;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Discretizing, EnvError> {
         let inner = envs.inner();
@@ -187,7 +187,7 @@ fn replaced(action: &Spec, target: usize, out: &NestedKey, leaf: Spec) -> Option
     }
 }
 
-/// What the choices of one element stand for.
+/// The numbers that the choices of one element stand for.
 #[derive(Debug)]
 struct Interval {
     numbers: Vec<f64>,
@@ -209,7 +209,7 @@ pub struct Discretizing {
 }
 
 impl Discretizing {
-    /// Writes the numbers that `choices` stand for, those of all environments.
+    /// Writes the numbers that `choices` of all environments stand for.
     fn decode<T: Real>(&mut self, choices: &[i64], to: &mut [T]) -> Result<(), VecEnvError> {
         let width = match self.one_hot {
             true => self.elements.iter().map(|of| of.numbers.len()).sum(),
@@ -249,7 +249,7 @@ impl Discretizing {
     }
 }
 
-impl Effect for Discretizing {
+impl BoundTransform for Discretizing {
     fn act(&mut self, actions: Rows<'_>, mut inner: RowsMut<'_>) -> Result<(), VecEnvError> {
         let broken = |error: windrow_slab::SlabError| EnvError::from(error).of(0);
         for i in 0..self.leaves.len() {

@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, SpecError, Transform, VecEnvError,
-    written,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, SpecError, Transform,
+    VecEnvError, serde_form,
 };
 
 /// Tells random policies which actions are legal: those whose element of an observation is set.
@@ -18,10 +18,10 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 pub struct ActionMask {
     /// Name of the action, of choices.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub action_key: NestedKey,
     /// Name of the observation, an element of `bool`, `int8` or `uint8` for each choice.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub mask_key: NestedKey,
 }
 
@@ -35,7 +35,7 @@ impl Default for ActionMask {
 }
 
 impl Transform for ActionMask {
-    type Effect = Told;
+    type Bound = Told;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Told, EnvError> {
         let inner = envs.inner();
@@ -75,7 +75,7 @@ impl Transform for ActionMask {
 #[derive(Debug)]
 pub struct Told;
 
-impl Effect for Told {
+impl BoundTransform for Told {
     fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
         Ok(())
     }

@@ -3,7 +3,7 @@ use std::fmt::Debug;
 use tensordict::{Element, NestedKey};
 use windrow_slab::{Key, RowsMut, SlabError};
 
-use crate::{Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, VecEnvError};
+use crate::{Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, VecEnvError};
 
 /// A leaf `[1]` behind all observations of the environments, with one number that changes with every step: what
 /// [`StepCounter`](crate::StepCounter), [`LimitFlag`](crate::LimitFlag) and [`InitTracker`](crate::InitTracker) come down to.
@@ -19,7 +19,7 @@ pub trait Appendix: Debug + Send {
     /// Type of the number.
     type Value: Element;
 
-    /// What it is after a reset.
+    /// Its value after a reset.
     const FIRST: Self::Value;
 
     /// Environment `env`, which exists, begins an episode.
@@ -44,7 +44,7 @@ impl<A: Appendix> Appended<A> {
     }
 }
 
-impl<A: Appendix> Effect for Appended<A> {
+impl<A: Appendix> BoundTransform for Appended<A> {
     fn reset(&mut self, resets: &[Reset], mut obs: Observations<'_>) -> Result<(), VecEnvError> {
         let seen = column(&mut obs.rows, self.key, self.values.len())?;
         for &Reset { env, .. } in resets {

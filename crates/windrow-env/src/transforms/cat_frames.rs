@@ -3,7 +3,7 @@ use tensordict::{DType, NestedKey, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::keys::Keys;
-use super::relaid::{Layout, Make, Relaid, dimension, rearranged};
+use super::relayout::{FillLeaf, ObservationLayout, Relayout, dimension, rearranged};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
@@ -28,7 +28,7 @@ pub struct CatFrames {
     /// Observations that are concatenated.
     #[serde(default = "Keys::pixels")]
     pub keys: Keys,
-    /// What stands for observations before the first one.
+    /// The padding before the first observation.
     #[serde(default)]
     pub padding: Padding,
     /// The number of [`Padding::Constant`].
@@ -36,7 +36,7 @@ pub struct CatFrames {
     pub padding_value: f64,
 }
 
-/// What stands for observations before the first one of an episode.
+/// The padding before the first observation of an episode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Padding {
@@ -85,13 +85,13 @@ impl CatFrames {
 }
 
 impl Transform for CatFrames {
-    type Effect = Relaid<Frames>;
+    type Bound = Relayout<Frames>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         if self.n == 0 {
             return Err(SpecError::no_steps("N", envs.inner()));
         }
-        let mut layout = Layout::of(&envs.spec.observation, "observation");
+        let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
         let mut made = Vec::new();
         for (key, to) in self.keys.iter() {
             let (from, leaf) = envs.observation(key)?;
@@ -122,7 +122,7 @@ pub struct Frames {
     from: usize,
     to: usize,
     n: usize,
-    /// What stands before the first one, unless it is the first itself.
+    /// The constant before the first observation; `None` repeats the first one.
     padding: Option<f64>,
     /// Elements that lie side by side in the result.
     chunk: usize,
@@ -203,7 +203,7 @@ impl Frames {
     }
 }
 
-impl Make for Frames {
+impl FillLeaf for Frames {
     fn first(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         self.show(env, from, to, true)
     }

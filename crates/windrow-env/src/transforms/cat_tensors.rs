@@ -2,9 +2,9 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey, Shape, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
-use super::relaid::{Layout, Make, Relaid, dimension};
+use super::relayout::{FillLeaf, ObservationLayout, Relayout, dimension};
 use crate::number::Number;
-use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
+use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 
 /// Concatenates several observations into one.
 ///
@@ -24,10 +24,10 @@ use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
 #[serde(default, deny_unknown_fields)]
 pub struct CatTensors {
     /// The observations; `None` for all that have one dimension.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Name of the result.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub out_key: NestedKey,
     /// The dimension along which they are concatenated, of one environment's values; negative ones count from the end.
     pub dim: i64,
@@ -99,9 +99,9 @@ impl CatTensors {
 }
 
 impl Transform for CatTensors {
-    type Effect = Relaid<Concatenated>;
+    type Bound = Relayout<Concatenated>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let keys = self.names(envs);
         let mut found = Vec::with_capacity(keys.len());
         for key in &keys {
@@ -148,7 +148,7 @@ impl Transform for CatTensors {
             (leaf.dtype, *from, chunk)
         });
         let parts: Vec<_> = parts.collect();
-        let mut layout = Layout::of(&envs.spec.observation, "observation");
+        let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
         if self.del_keys {
             layout.retain(|key| *key == self.out_key || !keys.contains(key));
         }
@@ -194,7 +194,7 @@ pub struct Concatenated {
     doubles: Vec<f64>,
 }
 
-impl Make for Concatenated {
+impl FillLeaf for Concatenated {
     fn next(&mut self, _: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         for_dtype!(self.dtype, T => self.concatenate::<T>(from, to.get_mut(Key::new(self.to))?))
     }

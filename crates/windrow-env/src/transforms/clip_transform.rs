@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 use windrow_slab::LeafSpec;
 
-use super::columns::{Columns, Kernel, Real, columns, reward};
-use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
+use super::elementwise::{Elementwise, ElementwiseOp, Real, columns, reward};
+use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 
 /// Clips observations, rewards and actions to the numbers between `low` and `high`.
 ///
@@ -18,13 +18,13 @@ use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
 #[serde(default, deny_unknown_fields)]
 pub struct ClipTransform {
     /// Names of the observations, or `reward`.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the results, which are then observed in addition; `None` replaces what is clipped.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
     /// Names of the actions, which are clipped before environments take them.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub in_keys_inv: Option<Vec<NestedKey>>,
     /// The least number; `None` for no such bound.
     pub low: Option<f64>,
@@ -46,15 +46,15 @@ impl ClipTransform {
 }
 
 impl Transform for ClipTransform {
-    type Effect = Columns<Clipping>;
+    type Bound = Elementwise<Clipping>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let clipping = Clipping::new(self.low, self.high, &envs.inner().id)?;
         let in_keys = self.in_keys.clone().unwrap_or_default();
         let bounds = |leaf: &LeafSpec| clipping.spec(leaf);
         let columns = columns(envs, &in_keys, self.out_keys.as_deref(), bounds)?;
         let actions = self.in_keys_inv.as_deref().unwrap_or_default();
-        Columns::new(columns, clipping).with_actions(envs, actions)
+        Elementwise::new(columns, clipping).with_actions(envs, actions)
     }
 }
 
@@ -74,10 +74,10 @@ pub struct RewardClipping {
     /// The greatest reward; `None` for no such bound.
     pub clamp_max: Option<f64>,
     /// Names of the rewards; `None` for the reward of the step.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the results, which are then observed in addition; `None` replaces the rewards.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
 }
 
@@ -94,14 +94,14 @@ impl RewardClipping {
 }
 
 impl Transform for RewardClipping {
-    type Effect = Columns<Clipping>;
+    type Bound = Elementwise<Clipping>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let clipping = Clipping::new(self.clamp_min, self.clamp_max, &envs.inner().id)?;
         let in_keys = self.in_keys.clone().unwrap_or_else(|| vec![reward()]);
         let bounds = |leaf: &LeafSpec| clipping.spec(leaf);
         let columns = columns(envs, &in_keys, self.out_keys.as_deref(), bounds)?;
-        Ok(Columns::new(columns, clipping))
+        Ok(Elementwise::new(columns, clipping))
     }
 }
 
@@ -149,7 +149,7 @@ impl Clipping {
     }
 }
 
-impl Kernel for Clipping {
+impl ElementwiseOp for Clipping {
     #[inline]
     fn change<T: Real>(&mut self, _: usize, _: usize, values: &mut [T]) -> Result<(), EnvError> {
         let low = T::of(self.low.unwrap_or(f64::NEG_INFINITY));

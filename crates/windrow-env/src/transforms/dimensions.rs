@@ -7,7 +7,7 @@ use tensordict::{DType, NestedKey, Shape, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 use super::keys::Keys;
-use super::relaid::{Layout, Make, Relaid, dimension, rearranged, reshaped};
+use super::relayout::{FillLeaf, ObservationLayout, Relayout, dimension, rearranged, reshaped};
 use crate::{Attach, EnvError, EnvSpec, Transform};
 
 /// Flattens the dimensions `first_dim` to `last_dim` of observations into one. Dimensions are those of one environment's value, counted
@@ -48,9 +48,9 @@ impl FlattenObservation {
 }
 
 impl Transform for FlattenObservation {
-    type Effect = Relaid<Infallible>;
+    type Bound = Relayout<Infallible>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         reshape(envs, &self.keys, &Keys::default(), |shape| {
             let ndim = shape.len().max(1);
             let first = dimension(self.first_dim, ndim)?;
@@ -94,9 +94,9 @@ impl UnsqueezeTransform {
 }
 
 impl Transform for UnsqueezeTransform {
-    type Effect = Relaid<Infallible>;
+    type Bound = Relayout<Infallible>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         reshape(envs, &self.keys, &self.keys_inv, |shape| {
             let mut new = shape.clone();
             new.insert(dimension(self.dim, shape.len() + 1)?, 1);
@@ -132,9 +132,9 @@ impl SqueezeTransform {
 }
 
 impl Transform for SqueezeTransform {
-    type Effect = Relaid<Infallible>;
+    type Bound = Relayout<Infallible>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         reshape(envs, &self.keys, &self.keys_inv, |shape| {
             let dim = dimension(self.dim, shape.len().max(1))?;
             let mut new = shape.clone();
@@ -152,12 +152,12 @@ fn reshape(
     keys: &Keys,
     keys_inv: &Keys,
     change: impl Fn(&Shape) -> Option<Shape>,
-) -> Result<Relaid<Infallible>, EnvError> {
+) -> Result<Relayout<Infallible>, EnvError> {
     let changed = |spec: &EnvSpec, key: &NestedKey, shape: &Shape| {
         let expected = "dimensions that it has";
         change(shape).ok_or_else(|| spec.unfit(key, expected, format!("the shape {shape:?}")))
     };
-    let mut layout = Layout::of(&envs.spec.observation, "observation");
+    let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
     for (from, to) in keys.iter() {
         let (i, leaf) = envs.observation(from)?;
         let shape = changed(envs.inner(), from, &leaf.shape)?;
@@ -201,7 +201,7 @@ pub(super) fn rename_action(
         return Ok(());
     }
     let inner = envs.spec.action_leaves().len();
-    let mut layout = Layout::of(&envs.spec.action, "action");
+    let mut layout = ObservationLayout::of(&envs.spec.action, "action");
     let leaf = layout.spec(from).map(&change);
     if let Some(leaf) = leaf {
         let place = layout.keys().iter().position(|key| key == from);
@@ -258,10 +258,10 @@ impl PermuteTransform {
 }
 
 impl Transform for PermuteTransform {
-    type Effect = Relaid<Permuted>;
+    type Bound = Relayout<Permuted>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
-        let mut layout = Layout::of(&envs.spec.observation, "observation");
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
+        let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
         let mut made = Vec::new();
         for (key, to) in self.keys.iter() {
             let (from, leaf) = envs.observation(key)?;
@@ -338,7 +338,7 @@ impl Permuted {
     }
 }
 
-impl Make for Permuted {
+impl FillLeaf for Permuted {
     fn next(&mut self, _: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         for_dtype!(self.dtype, T => {
             let from = from.get(Key::<T>::new(self.from))?;

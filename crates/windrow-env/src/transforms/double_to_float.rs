@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 
 use super::dtype_cast::{Casting, DTypeCastTransform};
-use crate::{Attach, EnvError, Transform, written};
+use crate::{Attach, EnvError, Transform, serde_form};
 
 /// Turns observations of `float64` into such of `float32`, as networks take them.
 ///
@@ -17,7 +17,7 @@ use crate::{Attach, EnvError, Transform, written};
 #[serde(default, deny_unknown_fields)]
 pub struct DoubleToFloat {
     /// Names of the observations, which hold `float64`; `None` for all that do.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
 }
 
@@ -38,7 +38,7 @@ impl DoubleToFloat {
 }
 
 impl Transform for DoubleToFloat {
-    type Effect = Casting;
+    type Bound = Casting;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Casting, EnvError> {
         let cast = DTypeCastTransform::new(DType::F64, DType::F32);

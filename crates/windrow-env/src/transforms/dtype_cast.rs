@@ -2,11 +2,12 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
-use super::columns::{paired, reward};
+use super::elementwise::{paired, reward};
 use crate::joined::copy_leaf;
 use crate::number::Number;
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError, written,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
+    serde_form,
 };
 
 /// Turns observations and rewards of one element type into such of another, as PyTorch casts: what becomes whole is cut off,
@@ -29,10 +30,10 @@ pub struct DTypeCastTransform {
     /// Element type seen from outside.
     pub dtype_out: DType,
     /// Names of what is cast, all of `dtype_in`; `None` for all observations and rewards of it.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the results, which are then observed in addition; `None` replaces what is cast.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
 }
 
@@ -50,7 +51,7 @@ impl DTypeCastTransform {
 }
 
 impl Transform for DTypeCastTransform {
-    type Effect = Casting;
+    type Bound = Casting;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Casting, EnvError> {
         let mut casting = Casting::of(envs);
@@ -86,15 +87,15 @@ impl Transform for DTypeCastTransform {
 #[serde(default, deny_unknown_fields)]
 pub struct BinarizeReward {
     /// Names of the rewards, `[..., 1]`; `None` for the reward of the step.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the results, which are then observed in addition; `None` replaces the rewards.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
 }
 
 impl Transform for BinarizeReward {
-    type Effect = Casting;
+    type Bound = Casting;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Casting, EnvError> {
         let mut casting = Casting::of(envs);
@@ -128,7 +129,7 @@ enum From {
 pub struct Casting {
     /// The leaves seen from outside: what they come from, and the element type they have.
     leaves: Vec<(From, DType, bool)>,
-    /// Whether casting means to tell what is greater than 0.
+    /// Whether casting is a comparison with 0.
     binary: bool,
     /// Whether the reward of the step is binary from here on.
     binary_step: bool,
@@ -256,7 +257,7 @@ fn cast<T: Number, U: Number>(values: &[T], places: &mut [U], number: impl Fn(f6
     }
 }
 
-/// What of a number is kept in `U`.
+/// A number as `U` can hold it.
 #[inline(always)]
 fn kept<U: Number>(number: f64) -> f64 {
     match U::DTYPE {
@@ -281,7 +282,7 @@ fn recast(from: &Spec, spec: Spec) -> Spec {
     }
 }
 
-impl Effect for Casting {
+impl BoundTransform for Casting {
     fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError> {
         self.convert(resets.iter().map(|reset| reset.env), obs, None)
     }

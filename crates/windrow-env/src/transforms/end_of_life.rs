@@ -4,7 +4,8 @@ use windrow_slab::{Key, LeafSpec};
 
 use crate::number::Number;
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError, written,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
+    serde_form,
 };
 
 /// Observes whether a step has cost a life or ended the episode, `bool [1]`. It ends no episode by itself.
@@ -19,10 +20,10 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 pub struct EndOfLifeTransform {
     /// Name of the flag.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub eol_key: NestedKey,
     /// The observation that says how many lives there are: one number.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub lives_key: NestedKey,
     /// How an episode ends.
     pub done_key: DoneKey,
@@ -52,7 +53,7 @@ impl Default for EndOfLifeTransform {
 }
 
 impl Transform for EndOfLifeTransform {
-    type Effect = Lives;
+    type Bound = Lives;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Lives, EnvError> {
         let (place, leaf) = envs.observation(&self.lives_key)?;
@@ -104,7 +105,7 @@ impl Lives {
     }
 }
 
-impl Effect for Lives {
+impl BoundTransform for Lives {
     fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError> {
         let envs = resets.iter().map(|reset| reset.env);
         self.note(envs, obs, |_, _, _| false)

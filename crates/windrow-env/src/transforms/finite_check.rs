@@ -2,7 +2,9 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 use windrow_slab::{Key, Row, Rows, SlabError};
 
-use crate::{Attach, Effect, EnvError, Observations, Outcomes, Reset, Transform, VecEnvError};
+use crate::{
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Transform, VecEnvError,
+};
 
 /// Fails as soon as something that the environments write is infinite or not a number.
 ///
@@ -35,7 +37,7 @@ use crate::{Attach, Effect, EnvError, Observations, Outcomes, Reset, Transform, 
 #[serde(deny_unknown_fields)]
 pub struct FiniteCheck {}
 
-/// What a [`FiniteCheck`] found.
+/// A finding of a [`FiniteCheck`].
 ///
 /// ```
 /// use windrow_env::NotFinite;
@@ -78,7 +80,7 @@ enum FloatKey {
 }
 
 impl Transform for FiniteCheck {
-    type Effect = Checking;
+    type Bound = Checking;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Checking, EnvError> {
         let mut leaves = Vec::new();
@@ -175,7 +177,7 @@ impl NotFinite {
     }
 }
 
-impl Effect for Checking {
+impl BoundTransform for Checking {
     fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError> {
         for &Reset { env, .. } in resets {
             // An environment that does not exist was reported by the inner ones.

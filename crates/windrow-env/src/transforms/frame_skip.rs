@@ -4,7 +4,7 @@ use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::number::Number;
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, SpecError, Transform, VecEnv,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, SpecError, Transform, VecEnv,
     VecEnvError,
 };
 
@@ -35,7 +35,7 @@ impl FrameSkipTransform {
 }
 
 impl Transform for FrameSkipTransform {
-    type Effect = Repeating;
+    type Bound = Repeating;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Repeating, EnvError> {
         if self.frame_skip == 0 {
@@ -81,7 +81,7 @@ impl Repeating {
     }
 }
 
-impl Effect for Repeating {
+impl BoundTransform for Repeating {
     fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
         Ok(())
     }

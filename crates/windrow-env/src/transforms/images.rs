@@ -5,25 +5,25 @@ use tensordict::{DType, Shape, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 use super::keys::Keys;
-use super::relaid::{Layout, Make, Relaid, mapped};
+use super::relayout::{FillLeaf, ObservationLayout, Relayout, mapped};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, Transform};
 
 /// A picture that is made of another.
 pub(super) struct Pictured<M> {
-    /// What makes it; its places are given by `fit`.
+    /// Fills the leaf; `fit` sets the places that it reads and writes.
     pub(super) make: M,
     pub(super) spec: Spec,
 }
 
 /// Replaces pictures by what `make` makes of them, given their place, leaf and spec.
-pub(super) fn picture<M: Make>(
+pub(super) fn picture<M: FillLeaf>(
     envs: &mut Attach<'_>,
     keys: &Keys,
     make: impl Fn(usize, &LeafSpec, &Spec) -> Result<Pictured<M>, Unfit>,
     fit: impl Fn(&mut M, usize),
-) -> Result<Relaid<M>, EnvError> {
-    let mut layout = Layout::of(&envs.spec.observation, "observation");
+) -> Result<Relayout<M>, EnvError> {
+    let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
     let mut made = Vec::new();
     for (key, to) in keys.iter() {
         let (from, leaf) = envs.observation(key)?;
@@ -39,7 +39,7 @@ pub(super) fn picture<M: Make>(
     layout.lay(envs, made, fit)
 }
 
-/// What was expected of a picture.
+/// The expected kind of picture.
 pub(super) struct Unfit(pub(super) String);
 
 /// Height and width of a picture.
@@ -87,9 +87,9 @@ impl Default for ToTensorImage {
 }
 
 impl Transform for ToTensorImage {
-    type Effect = Relaid<Channelled>;
+    type Bound = Relayout<Channelled>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let make = |from, leaf: &LeafSpec, spec: &Spec| {
             let [lead @ .., height, width, channels] = leaf.shape.as_slice() else {
                 return Err(Unfit("a picture of three dimensions".to_owned()));
@@ -145,7 +145,7 @@ pub struct Channelled {
     table: Vec<f32>,
 }
 
-impl Make for Channelled {
+impl FillLeaf for Channelled {
     fn next(&mut self, _: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         if self.dtypes == (DType::U8, DType::F32) && self.scaled {
             let seen = from.get(Key::<u8>::new(self.from))?;
@@ -222,9 +222,9 @@ impl GrayScale {
 }
 
 impl Transform for GrayScale {
-    type Effect = Relaid<Grey>;
+    type Bound = Relayout<Grey>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let make = |from, leaf: &LeafSpec, spec: &Spec| {
             let [lead @ .., 3, height, width] = leaf.shape.as_slice() else {
                 return Err(Unfit("three channels, before height and width".to_owned()));
@@ -256,7 +256,7 @@ pub struct Grey {
     plane: usize,
 }
 
-impl Make for Grey {
+impl FillLeaf for Grey {
     fn next(&mut self, _: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         let plane = self.plane.max(1);
         for_dtype!(self.dtype, T => {
@@ -320,9 +320,9 @@ impl CenterCrop {
 }
 
 impl Transform for CenterCrop {
-    type Effect = Relaid<Cropped>;
+    type Bound = Relayout<Cropped>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let size = [self.w, self.h.unwrap_or(self.w)];
         let make = |from, leaf: &LeafSpec, spec: &Spec| {
             let [height, width] = plane(leaf)?;
@@ -353,7 +353,7 @@ impl Transform for CenterCrop {
     }
 }
 
-/// What a crop keeps of one dimension.
+/// The interval that a crop keeps of one dimension.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     /// First element that is kept.
@@ -397,7 +397,7 @@ pub struct Cropped {
     columns: Span,
 }
 
-impl Make for Cropped {
+impl FillLeaf for Cropped {
     fn next(&mut self, _: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         let ([height, width], [tall, wide]) = (self.seen, self.shown);
         let (rows, columns) = (self.rows, self.columns);

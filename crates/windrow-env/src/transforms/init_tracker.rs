@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
 use super::appended::{Appended, Appendix};
-use crate::{Attach, EnvError, Outcomes, Transform, written};
+use crate::{Attach, EnvError, Outcomes, Transform, serde_form};
 
 /// Observes whether each episode has just begun.
 ///
@@ -25,7 +25,7 @@ use crate::{Attach, EnvError, Outcomes, Transform, written};
 #[serde(default, deny_unknown_fields)]
 pub struct InitTracker {
     /// Name of the mark.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub init_key: NestedKey,
 }
 
@@ -53,9 +53,9 @@ impl InitTracker {
 }
 
 impl Transform for InitTracker {
-    type Effect = Appended<Beginning>;
+    type Bound = Appended<Beginning>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         Appended::new(envs, &self.init_key, Beginning)
     }
 }

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensordict::NestedKey;
 
-use crate::written;
+use crate::serde_form;
 
 /// Entries that a transform reads, each with the name of the result. A result with the name of its entry replaces it, any other is
 /// added.
@@ -52,19 +52,19 @@ impl Keys {
 
 /// A key as it is written down.
 #[derive(Serialize, Deserialize)]
-struct Written(#[serde(with = "written::key")] NestedKey);
+struct KeyRepr(#[serde(with = "serde_form::key")] NestedKey);
 
 impl Serialize for Keys {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let pairs = self.0.iter().cloned();
-        let pairs = pairs.map(|(from, into)| (Written(from), Written(into)));
+        let pairs = pairs.map(|(from, into)| (KeyRepr(from), KeyRepr(into)));
         to.collect_seq(pairs)
     }
 }
 
 impl<'de> Deserialize<'de> for Keys {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let pairs = Vec::<(Written, Written)>::deserialize(from)?;
+        let pairs = Vec::<(KeyRepr, KeyRepr)>::deserialize(from)?;
         Ok(Self(pairs.into_iter().map(|(a, b)| (a.0, b.0)).collect()))
     }
 }

@@ -3,7 +3,7 @@ use tensordict::NestedKey;
 
 use super::appended::{Appended, Appendix};
 use super::step_counter::steps;
-use crate::{Attach, EnvError, Outcomes, Transform, written};
+use crate::{Attach, EnvError, Outcomes, Transform, serde_form};
 
 /// Observes whether each episode has lasted a number of steps, which does not end it.
 ///
@@ -22,7 +22,7 @@ use crate::{Attach, EnvError, Outcomes, Transform, written};
 #[serde(deny_unknown_fields)]
 pub struct LimitFlag {
     /// Name of the flag.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub key: NestedKey,
     /// Steps after which it is raised; at least 1.
     pub max_steps: usize,
@@ -40,9 +40,9 @@ impl LimitFlag {
 }
 
 impl Transform for LimitFlag {
-    type Effect = Appended<Late>;
+    type Bound = Appended<Late>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let late = Late {
             limit: steps(&envs.spec, self.max_steps)?,
             counts: vec![0; envs.num_envs()],
@@ -51,7 +51,7 @@ impl Transform for LimitFlag {
     }
 }
 
-/// Whether an episode has lasted so many steps.
+/// Whether an episode has reached this number of steps.
 #[derive(Debug)]
 pub struct Late {
     limit: i64,

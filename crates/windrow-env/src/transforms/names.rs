@@ -8,8 +8,8 @@ use tensordict::NestedKey;
 
 use super::dimensions::rename_action;
 use super::keys::Keys;
-use super::relaid::{Layout, Relaid};
-use crate::{Attach, EnvError, Transform, written};
+use super::relayout::{ObservationLayout, Relayout};
+use crate::{Attach, EnvError, Transform, serde_form};
 
 /// Observes entries under other names. An entry that holds others takes all of them along.
 ///
@@ -55,10 +55,10 @@ impl RenameTransform {
 }
 
 impl Transform for RenameTransform {
-    type Effect = Relaid<Infallible>;
+    type Bound = Relayout<Infallible>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
-        let mut layout = Layout::of(&envs.spec.observation, "observation");
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
+        let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
         for (old, new) in self.keys.iter() {
             let leaves = layout.keys().into_iter();
             let leaves: Vec<_> = leaves.filter(|key| is_below(old, key)).collect();
@@ -120,7 +120,7 @@ fn rename_lists(envs: &mut Attach<'_>, old: &NestedKey, new: &NestedKey, stays: 
 #[serde(deny_unknown_fields)]
 pub struct SelectTransform {
     /// The observations; those that there are not are left out without an error.
-    #[serde(with = "written::key::several")]
+    #[serde(with = "serde_form::key::several")]
     pub selected_keys: Vec<NestedKey>,
 }
 
@@ -135,10 +135,10 @@ impl SelectTransform {
 }
 
 impl Transform for SelectTransform {
-    type Effect = Relaid<Infallible>;
+    type Bound = Relayout<Infallible>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
-        let mut layout = Layout::of(&envs.spec.observation, "observation");
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
+        let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
         let spec = &envs.spec;
         layout.retain(|key| {
             let is_kept = |list: &[NestedKey]| list.contains(key);
@@ -154,7 +154,7 @@ impl Transform for SelectTransform {
 #[serde(deny_unknown_fields)]
 pub struct ExcludeTransform {
     /// The observations that are left out.
-    #[serde(with = "written::key::several")]
+    #[serde(with = "serde_form::key::several")]
     pub excluded_keys: Vec<NestedKey>,
 }
 
@@ -169,10 +169,10 @@ impl ExcludeTransform {
 }
 
 impl Transform for ExcludeTransform {
-    type Effect = Relaid<Infallible>;
+    type Bound = Relayout<Infallible>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
-        let mut layout = Layout::of(&envs.spec.observation, "observation");
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
+        let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
         for excluded in &self.excluded_keys {
             if !layout.keys().iter().any(|key| is_below(excluded, key)) {
                 envs.observation(excluded)?;

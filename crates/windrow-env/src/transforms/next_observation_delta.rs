@@ -2,7 +2,8 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Transform, VecEnvError, written,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Transform, VecEnvError,
+    serde_form,
 };
 
 /// Names observations of which batches of Python have a difference under `"next"`: the next one less the one before, in a smaller
@@ -19,7 +20,7 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct NextObservationDelta {
     /// The observations. None stands for all of `float32` and `float64` that environments make.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub keys: Option<Vec<NestedKey>>,
     /// The element types that are left out where no observations are named.
     #[serde(default)]
@@ -41,7 +42,7 @@ impl NextObservationDelta {
 }
 
 impl Transform for NextObservationDelta {
-    type Effect = Named;
+    type Bound = Named;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Named, EnvError> {
         let spec = &envs.spec;
@@ -64,7 +65,7 @@ impl Transform for NextObservationDelta {
 #[derive(Debug)]
 pub struct Named;
 
-impl Effect for Named {
+impl BoundTransform for Named {
     fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
         Ok(())
     }

@@ -3,8 +3,8 @@ use windrow_slab::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use crate::number::numbers;
 use crate::{
-    Attach, Effect, EnvError, EnvRng, EnvSpec, NumpyRng, Observations, Outcomes, Reset, Spec,
-    Transform, VecEnv, VecEnvError,
+    Attach, BoundTransform, EnvError, EnvRng, EnvSpec, NumpyRng, Observations, Outcomes, Reset,
+    Spec, Transform, VecEnv, VecEnvError,
 };
 
 /// How often an episode may end within its random steps.
@@ -60,7 +60,7 @@ impl NoopResetEnv {
 }
 
 impl Transform for NoopResetEnv {
-    type Effect = Beginning;
+    type Bound = Beginning;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Beginning, EnvError> {
         envs.one_environment("NoopResetEnv")?;
@@ -166,7 +166,7 @@ fn choose(
     Ok(())
 }
 
-impl Effect for Beginning {
+impl BoundTransform for Beginning {
     fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
         Ok(())
     }

@@ -4,8 +4,8 @@ use windrow_slab::Key;
 
 use crate::number::Number;
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, SpecError, Transform,
-    VecEnvError, written,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, Transform,
+    VecEnvError, serde_form,
 };
 
 /// Scales and shifts an observation, element by element: `x * scale + loc`.
@@ -22,12 +22,12 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct ObservationNorm {
     /// Name of the observation, of real numbers.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub in_key: NestedKey,
     /// Name of the result, which is then observed in addition; `None` replaces the observation.
     #[serde(default)]
     pub out_key: Option<String>,
-    /// What is added to each element, or to all; finite.
+    /// The summand for each element, or for all; finite.
     pub loc: Vec<f64>,
     /// The factor of each element, or of all; finite.
     pub scale: Vec<f64>,
@@ -64,7 +64,7 @@ impl ObservationNorm {
 }
 
 impl Transform for ObservationNorm {
-    type Effect = Normalising;
+    type Bound = Normalising;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Normalising, EnvError> {
         let (from, leaf) = envs.observation(&self.in_key)?;
@@ -140,7 +140,7 @@ impl Normalising {
     }
 }
 
-impl Effect for Normalising {
+impl BoundTransform for Normalising {
     fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError> {
         self.apply(resets.iter().map(|reset| reset.env), obs)
     }

@@ -4,7 +4,8 @@ use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::number::Number;
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError, largest,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
+    largest,
 };
 
 /// Takes discrete actions as vectors instead of indices: the largest element is the choice.
@@ -41,7 +42,7 @@ impl OneHotActions {
 }
 
 impl Transform for OneHotActions {
-    type Effect = Decoding;
+    type Bound = Decoding;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Decoding, EnvError> {
         let nvec = match &envs.spec.action {
@@ -72,7 +73,7 @@ pub struct Decoding {
     dtype: DType,
 }
 
-impl Effect for Decoding {
+impl BoundTransform for Decoding {
     fn act(&mut self, actions: Rows<'_>, mut inner: RowsMut<'_>) -> Result<(), VecEnvError> {
         let indices = inner.get_mut(Key::<i64>::new(0));
         let indices = indices.map_err(|error| EnvError::from(error).of(0))?;

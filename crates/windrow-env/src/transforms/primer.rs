@@ -3,7 +3,8 @@ use tensordict::{DType, NestedKey};
 use windrow_slab::{Key, SlabError};
 
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError, written,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
+    serde_form,
 };
 
 /// Observes what a policy's state begins with: a leaf `f32` that holds one number, always.
@@ -26,12 +27,12 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct Primer {
     /// Name of the leaf.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub key: NestedKey,
     /// Its shape, for one environment.
     pub shape: Vec<usize>,
     /// The number in each of its elements.
-    #[serde(with = "written::float")]
+    #[serde(with = "serde_form::float")]
     pub value: f32,
 }
 
@@ -48,7 +49,7 @@ impl Primer {
 }
 
 impl Transform for Primer {
-    type Effect = Primed;
+    type Bound = Primed;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Primed, EnvError> {
         let index = envs.append(&self.key, Spec::unbounded(DType::F32, &self.shape))?;
@@ -67,7 +68,7 @@ pub struct Primed {
     value: f32,
 }
 
-impl Effect for Primed {
+impl BoundTransform for Primed {
     fn reset(&mut self, resets: &[Reset], mut obs: Observations<'_>) -> Result<(), VecEnvError> {
         for &Reset { env, .. } in resets {
             // An environment that does not exist was reported by the inner ones.

@@ -4,7 +4,7 @@ use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 use super::images::{Pictured, Unfit, picture, plane};
 use super::keys::Keys;
-use super::relaid::{Make, Relaid, mapped};
+use super::relayout::{FillLeaf, Relayout, mapped};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
@@ -111,9 +111,9 @@ impl Resize {
 }
 
 impl Transform for Resize {
-    type Effect = Relaid<Resized>;
+    type Bound = Relayout<Resized>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let size = self.size();
         let make = |from, leaf: &LeafSpec, spec: &Spec| {
             let seen = plane(leaf)?;
@@ -150,7 +150,7 @@ pub enum Resized {
     Double(Scaled<f64>),
 }
 
-impl Make for Resized {
+impl FillLeaf for Resized {
     fn next(&mut self, _: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         match self {
             Self::Single(dtype, scaled) => for_dtype!(*dtype, T => scaled.apply::<T>(from, to)),

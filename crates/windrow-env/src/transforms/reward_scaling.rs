@@ -1,8 +1,8 @@
 use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
-use super::columns::{Columns, Kernel, Real, columns, reward};
-use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
+use super::elementwise::{Elementwise, ElementwiseOp, Real, columns, reward};
+use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 
 /// Scales and shifts rewards: `reward * scale + loc`, or `(reward - loc) / scale` where `standard_normal`.
 ///
@@ -15,7 +15,7 @@ use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RewardScaling {
-    /// What is added, or subtracted first; finite.
+    /// The summand, or the number that is subtracted first; finite.
     pub loc: f64,
     /// The factor, or divisor; finite, and taken for 1e-6 where it is less.
     pub scale: f64,
@@ -23,10 +23,10 @@ pub struct RewardScaling {
     #[serde(default)]
     pub standard_normal: bool,
     /// Names of the rewards; `None` for the reward of the step.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the results, which are then observed in addition; `None` replaces the rewards.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
 }
 
@@ -54,9 +54,9 @@ impl RewardScaling {
 }
 
 impl Transform for RewardScaling {
-    type Effect = Columns<Scaling>;
+    type Bound = Elementwise<Scaling>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         for (argument, given) in [("loc", self.loc), ("scale", self.scale)] {
             if !given.is_finite() {
                 let of = format!("RewardScaling of {}", envs.inner().id);
@@ -79,7 +79,7 @@ impl Transform for RewardScaling {
             scale: self.scale.max(f64::from(1e-6f32)),
             standard_normal: self.standard_normal,
         };
-        Ok(Columns::new(columns, scaling))
+        Ok(Elementwise::new(columns, scaling))
     }
 }
 
@@ -91,7 +91,7 @@ pub struct Scaling {
     standard_normal: bool,
 }
 
-impl Kernel for Scaling {
+impl ElementwiseOp for Scaling {
     #[inline]
     fn change<T: Real>(&mut self, _: usize, _: usize, values: &mut [T]) -> Result<(), EnvError> {
         let (loc, scale) = (T::of(self.loc), T::of(self.scale));

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
 use super::target_return::Remaining;
-use crate::{Attach, EnvError, Transform, written};
+use crate::{Attach, EnvError, Transform, serde_form};
 
 /// Observes what each episode has earned.
 ///
@@ -33,10 +33,10 @@ use crate::{Attach, EnvError, Transform, written};
 #[serde(default, deny_unknown_fields)]
 pub struct RewardSum {
     /// Name of the reward: that of the step, or an observation that is one, whose shape and element type the sum has then.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub in_key: NestedKey,
     /// Name of the sum.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub out_key: NestedKey,
 }
 
@@ -72,7 +72,7 @@ impl RewardSum {
 }
 
 impl Transform for RewardSum {
-    type Effect = Remaining;
+    type Bound = Remaining;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Remaining, EnvError> {
         Remaining::sum(envs, (&self.in_key, &self.out_key))

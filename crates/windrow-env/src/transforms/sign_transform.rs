@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 use windrow_slab::LeafSpec;
 
-use super::columns::{Columns, Kernel, Real, columns};
-use crate::{Attach, EnvError, Spec, Transform, written};
+use super::elementwise::{Elementwise, ElementwiseOp, Real, columns};
+use crate::{Attach, EnvError, Spec, Transform, serde_form};
 
 /// Turns observations, rewards and actions into their signs: -1, 0 or 1.
 ///
@@ -17,13 +17,13 @@ use crate::{Attach, EnvError, Spec, Transform, written};
 #[serde(default, deny_unknown_fields)]
 pub struct SignTransform {
     /// Names of the observations, or `reward`.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the signs, which are then observed in addition; `None` replaces what they are of.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
-    /// Names of the actions of which environments take the sign.
-    #[serde(with = "written::key::list")]
+    /// Names of the actions that environments get as signs.
+    #[serde(with = "serde_form::key::list")]
     pub in_keys_inv: Option<Vec<NestedKey>>,
 }
 
@@ -39,9 +39,9 @@ impl SignTransform {
 }
 
 impl Transform for SignTransform {
-    type Effect = Columns<Signs>;
+    type Bound = Elementwise<Signs>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let in_keys = self.in_keys.clone().unwrap_or_default();
         let bounds = |leaf: &LeafSpec| Spec::Bounded {
             dtype: leaf.dtype,
@@ -51,7 +51,7 @@ impl Transform for SignTransform {
         };
         let columns = columns(envs, &in_keys, self.out_keys.as_deref(), bounds)?;
         let actions = self.in_keys_inv.as_deref().unwrap_or_default();
-        Columns::new(columns, Signs).with_actions(envs, actions)
+        Elementwise::new(columns, Signs).with_actions(envs, actions)
     }
 }
 
@@ -59,7 +59,7 @@ impl Transform for SignTransform {
 #[derive(Debug)]
 pub struct Signs;
 
-impl Kernel for Signs {
+impl ElementwiseOp for Signs {
     #[inline]
     fn change<T: Real>(&mut self, _: usize, _: usize, values: &mut [T]) -> Result<(), EnvError> {
         let (zero, one) = (T::default(), T::of(1.0));

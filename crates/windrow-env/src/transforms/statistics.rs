@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::Column;
+use super::elementwise::TransformedColumn;
 use crate::{EnvError, SpecError};
 
 #[cfg(not(target_os = "linux"))]
@@ -211,11 +211,11 @@ impl Gathered {
     /// environments have together.
     pub(super) fn nothing(
         rule: &str,
-        columns: &[Column],
+        columns: &[TransformedColumn],
         each: Option<usize>,
         count: usize,
     ) -> Self {
-        let described = |column: &Column| {
+        let described = |column: &TransformedColumn| {
             let names = column.key.components().iter().map(ToString::to_string);
             let shape = each.into_iter().chain(column.shape.iter().copied());
             (

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
 use super::appended::{Appended, Appendix};
-use crate::{Attach, EnvError, EnvSpec, Outcomes, SpecError, Transform, written};
+use crate::{Attach, EnvError, EnvSpec, Outcomes, SpecError, Transform, serde_form};
 
 /// Observes how many steps each episode has lasted, and may truncate it by that.
 ///
@@ -23,10 +23,10 @@ use crate::{Attach, EnvError, EnvSpec, Outcomes, SpecError, Transform, written};
 #[serde(default, deny_unknown_fields)]
 pub struct StepCounter {
     /// Name of the count.
-    #[serde(with = "written::key")]
+    #[serde(with = "serde_form::key")]
     pub step_count_key: NestedKey,
     /// Name of the count where frames have something else under the first; without one, that is an error.
-    #[serde(with = "written::key::optional")]
+    #[serde(with = "serde_form::key::optional")]
     pub or_step_count_key: Option<NestedKey>,
     /// Steps after which an episode is truncated, if it lasts so long; at least 1.
     pub max_steps: Option<usize>,
@@ -73,9 +73,9 @@ impl StepCounter {
 }
 
 impl Transform for StepCounter {
-    type Effect = Appended<Steps>;
+    type Bound = Appended<Steps>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let mut limit = i64::MAX;
         if let Some(max_steps) = self.max_steps {
             limit = steps(&envs.spec, max_steps)?;

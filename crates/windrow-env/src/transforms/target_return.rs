@@ -2,12 +2,13 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 use windrow_slab::{Key, LeafSpec};
 
-use super::columns::{Real, for_real, paired, reward};
+use super::elementwise::{Real, for_real, paired, reward};
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError, written,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
+    serde_form,
 };
 
-/// What becomes of a target as an episode earns rewards.
+/// How rewards change the target during an episode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -32,21 +33,21 @@ pub enum TargetMode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetReturn {
-    /// What is observed after a reset.
+    /// The target that is observed after a reset.
     pub target_return: f64,
-    /// What becomes of it.
+    /// How rewards change it.
     #[serde(default)]
     pub mode: TargetMode,
     /// Names of the rewards; `None` for the reward of the step.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the targets; `None` for `target_return` beside each reward.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
 }
 
 impl TargetReturn {
-    /// A target of which each reward is subtracted.
+    /// A target from which each reward is subtracted.
     #[must_use]
     pub fn new(target_return: f64) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl TargetReturn {
 }
 
 impl Transform for TargetReturn {
-    type Effect = Remaining;
+    type Bound = Remaining;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Remaining, EnvError> {
         let in_keys = self.in_keys.clone().unwrap_or_else(|| vec![reward()]);
@@ -86,7 +87,7 @@ impl Transform for TargetReturn {
     }
 }
 
-/// What is left of the targets, or was earned, in each episode.
+/// The rest of the target, or the sum of rewards, in each episode.
 #[derive(Debug)]
 pub struct Remaining {
     first: f64,
@@ -94,7 +95,7 @@ pub struct Remaining {
     targets: Vec<Target>,
 }
 
-/// What rewards do to a number.
+/// How rewards change a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Change {
     Add,
@@ -175,7 +176,7 @@ impl Target {
     }
 }
 
-impl Effect for Remaining {
+impl BoundTransform for Remaining {
     fn reset(&mut self, resets: &[Reset], mut obs: Observations<'_>) -> Result<(), VecEnvError> {
         let envs = obs.rows.envs();
         for target in &mut self.targets {

@@ -3,7 +3,7 @@ use tensordict::{DType, NestedKey, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::keys::Keys;
-use super::relaid::{Layout, Make, Relaid};
+use super::relayout::{FillLeaf, ObservationLayout, Relayout};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
@@ -35,13 +35,13 @@ impl TimeMaxPool {
 }
 
 impl Transform for TimeMaxPool {
-    type Effect = Relaid<Pooled>;
+    type Bound = Relayout<Pooled>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         if self.steps == 0 {
             return Err(SpecError::no_steps("T", envs.inner()));
         }
-        let mut layout = Layout::of(&envs.spec.observation, "observation");
+        let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
         let mut made = Vec::new();
         for (key, to) in self.keys.iter() {
             let (from, leaf) = envs.observation(key)?;
@@ -131,7 +131,7 @@ fn larger<T: Number>(a: T, b: T) -> T {
     if b > a || b != b { b } else { a }
 }
 
-impl Make for Pooled {
+impl FillLeaf for Pooled {
     fn first(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         self.show(env, from, to, true)
     }

@@ -2,9 +2,9 @@ use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 use windrow_slab::LeafSpec;
 
-use super::columns::{Columns, Kernel, Real, columns, reward};
+use super::elementwise::{Elementwise, ElementwiseOp, Real, columns, reward};
 use super::statistics::{Gathered, SharedNumbers, Statistics, refused};
-use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
+use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 
 /// Normalises observations and rewards by running statistics of them: sums, sums of squares and a count, from which older steps
 /// fade.
@@ -23,10 +23,10 @@ use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
 #[serde(default, deny_unknown_fields)]
 pub struct VecNorm {
     /// Names of the observations, or `reward`; `None` for `observation` and `reward`.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the results, which are then observed in addition; `None` replaces what is normalised.
-    #[serde(with = "written::key::list")]
+    #[serde(with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
     /// What is left of older steps after each step.
     pub decay: f64,
@@ -77,9 +77,9 @@ impl VecNorm {
 }
 
 impl Transform for VecNorm {
-    type Effect = Columns<Running>;
+    type Bound = Elementwise<Running>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let plan = Plan {
             rule: Rule::Sums,
             decay: self.decay,
@@ -122,10 +122,10 @@ pub enum Lockstep {
 #[serde(deny_unknown_fields)]
 pub struct VecNormV2 {
     /// Names of the observations, or `reward`; `None` for `observation` and `reward`.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the results, which are then observed in addition; `None` replaces what is normalised.
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
     /// What is left of older steps after each step; 1 weighs all steps alike.
     #[serde(default = "slow")]
@@ -190,9 +190,9 @@ impl VecNormV2 {
 }
 
 impl Transform for VecNormV2 {
-    type Effect = Columns<Running>;
+    type Bound = Elementwise<Running>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let plan = Plan {
             rule: Rule::Means(self.lockstep),
             decay: self.decay,
@@ -234,7 +234,7 @@ impl Plan {
         envs: &mut Attach<'_>,
         keys: (Option<&[NestedKey]>, Option<&[NestedKey]>),
         shared: Option<&Statistics>,
-    ) -> Result<Columns<Running>, EnvError> {
+    ) -> Result<Elementwise<Running>, EnvError> {
         let name = match self.rule {
             Rule::Sums => "VecNorm",
             Rule::Means(_) => "VecNormV2",
@@ -285,7 +285,7 @@ impl Plan {
             shared: shared.transpose()?,
             is_frozen: self.frozen,
         };
-        Ok(Columns::new(columns, running))
+        Ok(Elementwise::new(columns, running))
     }
 }
 
@@ -311,7 +311,7 @@ pub struct Running {
     is_frozen: bool,
 }
 
-impl Kernel for Running {
+impl ElementwiseOp for Running {
     #[inline]
     fn within<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> Result<R, EnvError> {
         let Some(mut shared) = self.shared.take() else {

@@ -13,7 +13,7 @@ use crate::{PolicyError, PolicyIn};
 pub(super) enum Action {
     /// Its numbers are the action.
     Copy(DType),
-    /// Choices of so many options each, in the form in which the environment takes them.
+    /// Choices, each with its number of options, in the form that the environment takes.
     Choices(ChoiceCode, Vec<usize>),
     /// A number for each option of each choice.
     Scores(ChoiceCode, Vec<usize>),

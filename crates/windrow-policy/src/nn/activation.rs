@@ -1,8 +1,8 @@
 use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_env::written;
+use windrow_env::serde_form;
 
-use super::function::each;
+use super::elementwise::each;
 use super::math;
 use crate::heads::softplus;
 
@@ -25,19 +25,19 @@ pub enum Activation {
     /// `x`, or `alpha (exp(x) - 1)` below zero.
     ELU {
         /// Limit of `-ELU(x)` for `x` to minus infinity; 1 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         alpha: f32,
     },
     /// `x`, or `slope x` below zero.
     LeakyReLU {
         /// 0.01 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         slope: f32,
     },
     /// `x`, or `alpha (exp(x / alpha) - 1)` below zero.
     CELU {
         /// 1 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         alpha: f32,
     },
     /// [`ELU`](Self::ELU) with `alpha` 1.67326…, times 1.05070….
@@ -45,10 +45,10 @@ pub enum Activation {
     /// `ln(1 + exp(beta x)) / beta`; `x` where `beta x` is above `threshold`.
     Softplus {
         /// 1 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         beta: f32,
         /// 20 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         threshold: f32,
     },
     /// `x tanh(softplus(x))`.
@@ -56,10 +56,10 @@ pub enum Activation {
     /// `x` between two bounds; `ReLU6` is the one between 0 and 6.
     Hardtanh {
         /// -1 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         low: f32,
         /// 1 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         high: f32,
     },
     /// `x / 6 + 1/2`, between 0 and 1.
@@ -75,22 +75,22 @@ pub enum Activation {
     /// `x` moved towards zero by `lambda`, and no further.
     Softshrink {
         /// 0.5 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         lambda: f32,
     },
     /// `x`, or zero where `|x|` is at most `lambda`.
     Hardshrink {
         /// 0.5 in PyTorch unless said otherwise.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         lambda: f32,
     },
     /// `x`, or `value` where `x` is at most `threshold`.
     Threshold {
         /// The largest `x` that is replaced.
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         threshold: f32,
-        /// What replaces it.
-        #[serde(with = "written::float")]
+        /// The value that replaces it.
+        #[serde(with = "serde_form::float")]
         value: f32,
     },
 }

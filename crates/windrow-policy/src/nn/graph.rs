@@ -3,11 +3,11 @@ use serde::{Deserialize, Serialize};
 use crate::weights::Reader;
 use crate::{Noise, PolicyError, Weights, WeightsError};
 
-use super::function::{Function, Reduction, Zip};
+use super::elementwise::{Function, Reduction, Zip};
 use super::graph_plan::GraphPlan;
 use super::{Activation, Layer, Sequential, put};
 
-/// A value of a [`Graph`]: so many numbers for each row, or the same ones for all rows.
+/// A value of a [`Graph`]: one vector for each row, or one for all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Value(pub(crate) usize);
@@ -29,7 +29,7 @@ pub struct Run(
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Op {
-    /// What is given for each row.
+    /// An input of the graph, by its index: a vector for each row.
     Input(usize),
     /// A parameter.
     Parameter(usize),
@@ -61,39 +61,39 @@ pub enum Op {
     Where,
     /// Numbers of the values, one run after the other: slices, transposes, concatenations, copies for broadcasting.
     Take(Vec<Run>),
-    /// Reduces each run of so many numbers to one.
+    /// Reduces each run of `.1` numbers to one.
     Reduce(Reduction, usize),
-    /// The softmax of each run of so many numbers.
+    /// The softmax of each run of this length.
     Softmax(usize),
-    /// The logarithm of the softmax of each run of so many numbers.
+    /// The logarithm of the softmax of each run of this length.
     LogSoftmax(usize),
-    /// Subtracts the mean of each run of so many numbers, and divides by its deviation, of whose square `eps` more is taken.
+    /// Layer norm over runs of `run` numbers: `(x − mean) / sqrt(var + eps)`.
     Normalize {
         /// Numbers in a run.
         run: usize,
         /// Added to the variance.
-        #[serde(with = "windrow_env::written::float")]
+        #[serde(with = "windrow_env::serde_form::float")]
         eps: f32,
     },
-    /// From a table of runs of this many numbers: the runs with the numbers that the second value has. Evaluation fails where there is
-    /// none; NaN gives NaN.
+    /// Rows of a table, as of an embedding: the first value is the table, cut into rows of this length, the second has the row numbers.
+    /// Evaluation fails for a number outside of the table; NaN gives NaN.
     Lookup(usize),
-    /// From each run of so many numbers of the first value: the numbers at the places that the second value has, as many for each
-    /// run. Evaluation fails where there is none; NaN gives NaN.
+    /// Elements by index: the first value is cut into runs of this length, the second has the indices within them, equally many for each
+    /// run. Evaluation fails for an index outside of the run; NaN gives NaN.
     Gather(usize),
     /// The value itself. Evaluation fails where a number is outside of these bounds, as observations that break their spec are.
     Within {
         /// The smallest number.
-        #[serde(with = "windrow_env::written::float")]
+        #[serde(with = "windrow_env::serde_form::float")]
         low: f32,
         /// The largest number.
-        #[serde(with = "windrow_env::written::float")]
+        #[serde(with = "windrow_env::serde_form::float")]
         high: f32,
     },
-    /// From each run of so many weights: a choice, whose probability is proportional to its weight, by the second value, uniform in
-    /// `[0, 1)`, of which there is one for each run. NaN where the weights are no distribution.
+    /// Samples one index for each run of this many weights, with probabilities proportional to them; the second value holds the uniform
+    /// draws in `[0, 1)`, one for each run. NaN if the weights are no distribution.
     Pick(usize),
-    /// So many random numbers for each row, by the branch of the row's noise of that number.
+    /// Random numbers for each row: their distribution, their count, and the branch of the row's noise that they come from.
     Noise(Draw, usize, usize),
     /// Random numbers with the gamma distributions whose shapes the value has, and scale 1, by the branch of the row's noise of that
     /// number. NaN where a shape is not positive.
@@ -154,7 +154,7 @@ pub struct Graph {
     /// For the values that are asked for; made at the first evaluation, and anew when parameters change.
     #[serde(skip)]
     plan: Option<(Vec<Value>, GraphPlan)>,
-    /// What [`forward`](Self::forward) draws from, by row.
+    /// The random numbers of [`forward`](Self::forward), by row.
     #[serde(skip)]
     noise: Vec<Noise>,
 }
@@ -166,7 +166,7 @@ impl Graph {
         Self::default()
     }
 
-    /// One more input, of so many numbers for each row.
+    /// One more input, of `elements` numbers for each row.
     pub fn input(&mut self, elements: usize) -> Value {
         self.inputs.push(elements);
         self.push(Op::Input(self.inputs.len() - 1), &[])
@@ -349,7 +349,7 @@ impl Graph {
     /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output. Draws are those of environment 0 with
     /// seed 0, one frame for each row.
     ///
-    /// Allocates at its first call for these values or with so many rows, and at the first after parameters have changed, otherwise never.
+    /// Allocates only at the first call for these values, for a larger number of rows, or after parameters have changed.
     ///
     /// # Errors
     /// As [`check`](Self::check); [`PolicyError::Rows`] when inputs or outputs are not as many rows as the first output.
@@ -360,9 +360,10 @@ impl Graph {
         outputs: &mut [Vec<f32>],
     ) -> Result<(), PolicyError> {
         self.prepare(values)?;
-        let Some((_, plan)) = &mut self.plan else {
-            return Ok(());
-        };
+        let (_, plan) = self
+            .plan
+            .as_mut()
+            .expect("The line above has made the plan.");
         let rows = outputs.first().map_or(0, |output| plan.rows(output.len()));
         let drawn = self.noise.len()..rows;
         self.noise
@@ -380,7 +381,7 @@ impl Graph {
         Ok(())
     }
 
-    /// What [`prepare`](Self::prepare) has made.
+    /// The plan that [`prepare`](Self::prepare) has made.
     pub(crate) fn plan(&mut self) -> Option<&mut GraphPlan> {
         self.plan.as_mut().map(|(_, plan)| plan)
     }
@@ -453,7 +454,7 @@ fn misfit(layer: usize, what: &'static str, expected: usize, got: usize) -> Poli
 }
 
 impl Op {
-    /// Numbers that the operation gives for each row, from values with so many; `None` where they do not fit it.
+    /// The width of the operation's result, for operands of the widths `from`; `None` if they do not fit.
     fn width(&self, from: &[usize]) -> Option<usize> {
         let whole = |width: usize, run: usize| {
             (run > 0 && width > 0 && width.is_multiple_of(run)).then_some(width)

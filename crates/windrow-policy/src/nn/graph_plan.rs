@@ -1,4 +1,5 @@
-//! A graph made ready for evaluation: what depends on parameters alone is computed, weights are packed, memory is assigned.
+//! A graph prepared for evaluation: values that depend on parameters alone are computed, weights are packed, memory is assigned
+//! (ADR 0020).
 
 use std::mem;
 use std::sync::Arc;
@@ -8,15 +9,15 @@ use pulp::{Arch, Simd, WithSimd};
 use crate::{Noise, PolicyError};
 
 use super::aligned::Aligned;
-use super::function::{Function, Reduction, Zip};
+use super::elementwise::{Function, Reduction, Zip};
 use super::graph::{Draw, Graph, Op, Run, Value};
 use super::graph_runs::{Stray, draw_gamma, draw_into};
 use super::kernel::{Packed, padded};
 use super::plan::{BLOCK, Lanes, copy_rows};
 
-/// Where a value is found: an input as it was given, a place in scratch memory, or a single row that holds for all.
+/// Where the numbers of a value are: in an input, in scratch memory, or in a constant row for all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Location {
     Input(usize),
     /// Scratch memory, and the distance of rows in it.
     Slot(usize, usize),
@@ -51,23 +52,23 @@ pub(super) enum Task {
 #[derive(Debug, Clone)]
 struct Step {
     task: Task,
-    from: Vec<Place>,
+    from: Vec<Location>,
     /// Scratch memory that is written.
-    to: Place,
+    to: Location,
     /// Numbers in a row of what is written.
     width: usize,
     /// Numbers in a row of the first value that is read.
     first: usize,
 }
 
-/// What [`forward`](GraphPlan::forward) needs and nothing else.
+/// The steps and the memory of [`forward`](GraphPlan::forward).
 #[derive(Debug, Clone)]
 pub(crate) struct GraphPlan {
     steps: Vec<Step>,
     /// Numbers in a row of each input.
     inputs: Vec<usize>,
     /// Each output, and the numbers in a row of it.
-    outputs: Vec<(Place, usize)>,
+    outputs: Vec<(Location, usize)>,
     memory: Memory,
     arch: Arch,
 }
@@ -96,7 +97,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What a block of rows is computed from.
+/// The inputs of one block of rows.
 #[derive(Clone, Copy)]
 struct Given<'a> {
     /// All rows of each input, with the numbers in a row.
@@ -119,7 +120,7 @@ struct Planner<'a> {
     /// Padded widths of the scratch memory, and what is free of it.
     slots: Vec<usize>,
     free: Vec<usize>,
-    places: Vec<Option<Place>>,
+    places: Vec<Option<Location>>,
     /// How often each value is read, outputs included.
     uses: Vec<usize>,
 }
@@ -163,10 +164,9 @@ impl GraphPlan {
                 planner.add(number, varies)?;
             }
         }
-        let outputs = values.iter().map(|value| {
-            let place = planner.places[value.0].unwrap_or(Place::Fixed(0));
-            (place, widths[value.0])
-        });
+        let outputs = values
+            .iter()
+            .map(|value| (planner.placed(*value), widths[value.0]));
         let outputs = outputs.collect();
         let mut memory = planner.memory;
         let slots = planner.slots.iter();
@@ -180,7 +180,7 @@ impl GraphPlan {
         })
     }
 
-    /// How many rows so many numbers of the first output are.
+    /// Number of rows in `len` values of output 0.
     pub(crate) fn rows(&self, len: usize) -> usize {
         self.outputs
             .first()
@@ -232,7 +232,7 @@ impl Planner<'_> {
         let graph = self.graph;
         let node = &graph.nodes()[number];
         let place = match &node.op {
-            Op::Input(index) => Place::Input(*index),
+            Op::Input(index) => Location::Input(*index),
             Op::Parameter(index) => self.fixed(graph.values(*index)),
             Op::Constant(bits) => {
                 let values: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
@@ -250,8 +250,8 @@ impl Planner<'_> {
         for value in &node.from {
             self.uses[value.0] = self.uses[value.0].saturating_sub(1);
             // A function that became part of a linear map has its place.
-            if let (0, Some(Place::Slot(slot, _))) = (self.uses[value.0], self.places[value.0])
-                && !matches!(place, Place::Slot(own, _) if own == slot)
+            if let (0, Some(Location::Slot(slot, _))) = (self.uses[value.0], self.places[value.0])
+                && !matches!(place, Location::Slot(own, _) if own == slot)
             {
                 self.free.push(slot);
             }
@@ -259,7 +259,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn place(&mut self, step: Step, from: &[Value], varies: bool) -> Place {
+    fn place(&mut self, step: Step, from: &[Value], varies: bool) -> Location {
         if !varies {
             let value = self.computed(step);
             return self.fixed(&value);
@@ -275,16 +275,16 @@ impl Planner<'_> {
         self.push(step)
     }
 
-    fn fixed(&mut self, values: &[f32]) -> Place {
+    fn fixed(&mut self, values: &[f32]) -> Location {
         let mut row = Aligned::zeros(padded(values.len()));
         row.as_mut_slice()[..values.len()].copy_from_slice(values);
         self.memory.fixed.push(row);
-        Place::Fixed(self.memory.fixed.len() - 1)
+        Location::Fixed(self.memory.fixed.len() - 1)
     }
 
     /// The value of a step that depends on parameters alone.
     fn computed(&mut self, mut step: Step) -> Vec<f32> {
-        step.to = Place::Slot(0, padded(step.width));
+        step.to = Location::Slot(0, padded(step.width));
         self.memory.slots = vec![Aligned::zeros(padded(step.width))];
         let memory = &mut self.memory;
         self.arch.dispatch(Once {
@@ -299,12 +299,12 @@ impl Planner<'_> {
     }
 
     /// Adds a step that is taken for each block of rows.
-    fn push(&mut self, mut step: Step) -> Place {
+    fn push(&mut self, mut step: Step) -> Location {
         // Everything but a linear map and a copy of runs reads rows at the distance of scratch memory.
         let mut copies = Vec::new();
         if !matches!(step.task, Task::Linear(..) | Task::Take(_)) {
             for place in &mut step.from {
-                if let Place::Input(index) = *place {
+                if let Location::Input(index) = *place {
                     let width = self.graph.inputs()[index];
                     let (slot, to) = self.claim(width);
                     copies.push(slot);
@@ -326,8 +326,8 @@ impl Planner<'_> {
         to
     }
 
-    /// Scratch memory for rows of so many numbers: the least that is free, or new.
-    fn claim(&mut self, width: usize) -> (usize, Place) {
+    /// Scratch memory for rows of `width` numbers: the smallest free slot that fits, or a new one.
+    fn claim(&mut self, width: usize) -> (usize, Location) {
         let width = padded(width);
         let fits = |&i: &usize| self.slots[self.free[i]] >= width;
         let best = (0..self.free.len())
@@ -340,7 +340,7 @@ impl Planner<'_> {
                 self.slots.len() - 1
             }
         };
-        (slot, Place::Slot(slot, width))
+        (slot, Location::Slot(slot, width))
     }
 
     /// A linear map of each run of inputs: one step for each, and one that puts the results side by side.
@@ -350,7 +350,7 @@ impl Planner<'_> {
         from: &[Value],
         (inputs, outputs): (usize, usize),
         varies: bool,
-    ) -> Result<Place, PolicyError> {
+    ) -> Result<Location, PolicyError> {
         let places: Vec<_> = from.iter().map(|value| self.placed(*value)).collect();
         let mut packed = Packed::zeros(inputs, outputs, self.lanes);
         let none = vec![0.0; outputs];
@@ -364,7 +364,7 @@ impl Planner<'_> {
         let steps = (0..runs).map(|run| Step {
             task: Task::Linear(Arc::clone(&packed), run * inputs, Vec::new()),
             from: vec![places[0]],
-            to: Place::Fixed(0),
+            to: Location::Fixed(0),
             width: outputs,
             first: self.widths[from[0].0],
         });
@@ -386,20 +386,20 @@ impl Planner<'_> {
         let joined = self.push(Step {
             task: Task::Take(runs.collect()),
             from: parts.clone(),
-            to: Place::Fixed(0),
+            to: Location::Fixed(0),
             width: self.widths[number],
             first: outputs,
         });
         self.free
             .extend(parts.into_iter().filter_map(|part| match part {
-                Place::Slot(slot, _) => Some(slot),
+                Location::Slot(slot, _) => Some(slot),
                 _ => None,
             }));
         Ok(joined)
     }
 
-    fn placed(&self, value: Value) -> Place {
-        self.places[value.0].unwrap_or(Place::Fixed(0))
+    fn placed(&self, value: Value) -> Location {
+        self.places[value.0].expect("A value that is used gets its place before it is read.")
     }
 
     fn step(&self, number: usize, op: &Op, from: &[Value]) -> Step {
@@ -429,15 +429,15 @@ impl Planner<'_> {
         Step {
             task,
             from: from.iter().map(|value| self.placed(*value)).collect(),
-            to: Place::Fixed(0),
+            to: Location::Fixed(0),
             width: self.widths[number],
             first: from.first().map_or(0, |value| self.widths[value.0]),
         }
     }
 
-    fn weight(&self, layer: usize, place: Place, len: usize) -> Result<&[f32], PolicyError> {
+    fn weight(&self, layer: usize, place: Location, len: usize) -> Result<&[f32], PolicyError> {
         match place {
-            Place::Fixed(index) => Ok(&self.memory.fixed[index].as_slice()[..len]),
+            Location::Fixed(index) => Ok(&self.memory.fixed[index].as_slice()[..len]),
             _ => Err(PolicyError::Layer {
                 layer,
                 kind: "Graph",
@@ -516,17 +516,17 @@ impl WithSimd for Once<'_> {
 
 impl Memory {
     #[inline(always)]
-    fn rows<'a>(&'a self, place: Place, given: Given<'a>) -> Rows<'a> {
+    fn rows<'a>(&'a self, place: Location, given: Given<'a>) -> Rows<'a> {
         match place {
-            Place::Input(index) => Rows {
+            Location::Input(index) => Rows {
                 values: &given.inputs[index][given.first * given.widths[index]..],
                 stride: given.widths[index],
             },
-            Place::Slot(slot, stride) => Rows {
+            Location::Slot(slot, stride) => Rows {
                 values: self.slots[slot].as_slice(),
                 stride,
             },
-            Place::Fixed(index) => Rows {
+            Location::Fixed(index) => Rows {
                 values: self.fixed[index].as_slice(),
                 stride: 0,
             },
@@ -537,7 +537,7 @@ impl Memory {
 impl Step {
     #[inline(always)]
     fn take<S: Simd>(&self, simd: S, memory: &mut Memory, given: Given<'_>) {
-        if let Place::Slot(slot, stride) = self.to {
+        if let Location::Slot(slot, stride) = self.to {
             let mut target = mem::take(&mut memory.slots[slot]);
             let out = &mut target.as_mut_slice()[..given.rows * stride];
             let stray = self.write(simd, memory, given, (out, stride));

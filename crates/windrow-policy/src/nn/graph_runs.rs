@@ -7,7 +7,7 @@ use rand_distr::{Distribution, Gamma};
 use crate::Noise;
 use crate::categorical::pick;
 
-use super::function::Reduction;
+use super::elementwise::Reduction;
 use super::graph::Draw;
 use super::graph_plan::Task;
 use super::norm::sum;

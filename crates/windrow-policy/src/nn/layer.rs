@@ -17,7 +17,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` numbers, all parameters zero; without parameters where there is no memory for them,
+    /// A layer from `inputs` to `outputs` numbers, all parameters zero; without parameters if there is no memory for them,
     /// which [`Sequential::check`](super::Sequential::check) reports.
     pub(crate) fn zeros(inputs: usize, outputs: usize, has_bias: bool) -> Self {
         let elements = inputs.checked_mul(outputs);
@@ -67,7 +67,7 @@ impl Linear {
     }
 }
 
-/// `len` times `value`; `None` where there is no memory for them.
+/// `len` times `value`; `None` if there is no memory.
 pub(super) fn filled(value: f32, len: usize) -> Option<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(len).ok()?;

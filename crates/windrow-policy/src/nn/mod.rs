@@ -2,7 +2,7 @@
 
 mod activation;
 mod aligned;
-mod function;
+mod elementwise;
 mod graph;
 mod graph_plan;
 mod graph_runs;
@@ -15,7 +15,7 @@ mod plan;
 mod sequential;
 
 pub use activation::Activation;
-pub use function::{Function, Reduction, Zip};
+pub use elementwise::{Function, Reduction, Zip};
 pub use graph::{Draw, Graph, Op, Run, Value};
 pub(crate) use graph_plan::GraphPlan;
 pub use layer::{Layer, Linear};

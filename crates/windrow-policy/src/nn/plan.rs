@@ -18,7 +18,7 @@ enum Step {
     Norm(LayerNorm),
 }
 
-/// What [`forward`](Plan::forward) needs and nothing else.
+/// The steps and the memory of [`forward`](Plan::forward).
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     steps: Vec<Step>,

@@ -1,20 +1,20 @@
-//! The choices of a server.
+//! The options of an inference server.
 
 use std::time::Duration;
 
 use crate::PolicyError;
 
-/// How an [`InferenceServer`](crate::InferenceServer) puts requests together.
+/// How an [`InferenceServer`](crate::InferenceServer) joins requests into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerConfig {
     /// Most rows of a batch, 64 by default. No client may have more environments.
     pub max_batch_size: usize,
-    /// Rows that a batch waits for, 1 by default.
+    /// Rows that a batch waits for, within the [time-out](Self::timeout); 1 by default.
     pub min_batch_size: usize,
-    /// The longest that a request waits for others, 10 ms by default.
+    /// The longest that a request waits for other requests, 10 ms by default.
     pub timeout: Duration,
-    /// Whether there is one client, false by default: its thread then evaluates any policy, also that of a framework, and none is woken.
+    /// Whether there is one client, false by default. Its thread then evaluates any policy, even one of a framework, and wakes no other.
     pub sole_client: bool,
 }
 
@@ -30,7 +30,7 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// The default choices.
+    /// The default options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -50,7 +50,7 @@ impl ServerConfig {
         self
     }
 
-    /// The same with requests that wait no longer than `timeout` for others.
+    /// The same with requests that wait for others up to `timeout`.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -6,48 +6,48 @@ use std::sync::Arc;
 use windrow_slab::RowsMut;
 use windrow_sync::lock;
 
-use super::Hub;
-use super::board::Request;
+use super::ServerState;
+use super::queue::Request;
 use crate::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 
 /// A client of an [`InferenceServer`](super::InferenceServer): a policy whose actions are the server's answers.
 ///
-/// [`act`](Policy::act) waits until its rows are evaluated, together with those of others or not.
-/// [`version`](Policy::version) is that of the weights behind the last answer.
+/// [`act`](Policy::act) waits until the server has evaluated its rows, alone or in a batch with those of other clients.
+/// [`version`](Policy::version) is the version of the weights that gave the last answer.
 #[derive(Debug)]
 pub struct Served {
-    hub: Arc<Hub>,
-    seat: Option<Seat>,
+    state: Arc<ServerState>,
+    registration: Option<Registration>,
     version: i64,
 }
 
-/// A client's place at the server.
+/// What a bound client has at its server.
 #[derive(Debug)]
-struct Seat {
+struct Registration {
     client: usize,
-    /// Where the policy keeps states of its environments, one for each row.
-    places: Range<usize>,
-    /// Whether these may hold states of others, who had them before.
+    /// The rows of the policy's recurrent states that belong to its environments, one for each.
+    state_rows: Range<usize>,
+    /// Whether those rows may still hold states of an earlier client.
     is_new: bool,
-    /// `None` while the server has it, and for good once the server has ended.
+    /// `None` while the server has it. It is not returned once the server has ended.
     request: Option<Request>,
 }
 
 impl Served {
-    pub(super) fn new(hub: Arc<Hub>) -> Self {
+    pub(super) fn new(state: Arc<ServerState>) -> Self {
         Self {
-            hub,
-            seat: None,
+            state,
+            registration: None,
             version: 0,
         }
     }
 
     fn leave(&mut self) {
-        if let Some(seat) = self.seat.take() {
-            lock(&self.hub.board).leave(seat.client);
-            self.hub.free_places(&seat.places);
-            // It may be the one that was waited for.
-            self.hub.wake_all();
+        if let Some(registration) = self.registration.take() {
+            lock(&self.state.queue).leave(registration.client);
+            self.state.release_state_rows(&registration.state_rows);
+            // A batch may be waiting for this client.
+            self.state.wake_all();
         }
     }
 }
@@ -56,7 +56,7 @@ impl Policy for Served {
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
         self.leave();
         let rows = binding.num_envs;
-        let most = self.hub.config.max_batch_size;
+        let most = self.state.config.max_batch_size;
         if rows > most {
             return Err(PolicyError::ServerConfig {
                 name: "max_batch_size",
@@ -64,63 +64,62 @@ impl Policy for Served {
                 got: most,
             });
         }
-        let joint = self.hub.joint(binding)?;
-        let mut request = Request::new(0, rows, &joint.observed, &joint.spec.columns)?;
-        let mut board = lock(&self.hub.board);
-        board.check()?;
-        request.client = board.join(rows);
-        drop(board);
-        self.seat = Some(Seat {
+        let shared = self.state.shared_spec(binding)?;
+        let mut request = Request::new(0, rows, &shared.observed, &shared.spec.columns)?;
+        let mut queue = lock(&self.state.queue);
+        queue.check()?;
+        request.client = queue.join(rows);
+        drop(queue);
+        self.registration = Some(Registration {
             client: request.client,
-            places: self.hub.take_places(rows),
+            state_rows: self.state.reserve_state_rows(rows),
             is_new: true,
             request: Some(request),
         });
-        Ok(joint.spec)
+        Ok(shared.spec)
     }
 
     fn needs_first_rows(&self) -> bool {
-        self.hub.needs_first_rows()
+        self.state.needs_first_rows()
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
-        let Some(seat) = &mut self.seat else {
+        let Some(registration) = &mut self.registration else {
             return Err(PolicyError::NotBound {
                 policy: "served policy",
             });
         };
         input.check_rows(out.envs())?;
-        input.check_rows(seat.places.len())?;
-        let hub = &self.hub;
-        let Some(mut request) = seat.request.take() else {
-            lock(&hub.board).check()?;
+        input.check_rows(registration.state_rows.len())?;
+        let state = &self.state;
+        let Some(mut request) = registration.request.take() else {
+            lock(&state.queue).check()?;
             return Err(PolicyError::ServerEnded {
                 reason: "a request was lost".into(),
             });
         };
         if let Err(error) = request.fill(input) {
-            seat.request = Some(request);
+            registration.request = Some(request);
             return Err(error);
         }
-        request.envs.set_places(seat.places.start);
-        if seat.is_new {
+        request.envs.set_places(registration.state_rows.start);
+        if registration.is_new {
             (0..request.rows()).for_each(|row| request.envs.begin(row));
         }
-        let request = seat
+        let request = registration
             .request
-            .insert(hub.attend(Some(seat.client), Some(request))?);
+            .insert(state.attend(Some(registration.client), Some(request))?);
         if let Some(failure) = request.failure.take() {
             return Err(failure);
         }
-        seat.is_new = false;
+        registration.is_new = false;
         self.version = request.version;
         Ok(out.copy_from(request.out.rows())?)
     }
 
-    /// Has the server look for weights before its next batch, also where their version is the one that it has. They are those of
-    /// its store.
+    /// Makes the server reload weights from its store before the next batch, even if their version is unchanged.
     fn load(&mut self, _: &Weights) -> Result<(), PolicyError> {
-        lock(&self.hub.board).look_again();
+        lock(&self.state.queue).reload_weights();
         Ok(())
     }
 

@@ -1,36 +1,36 @@
-//! What an inference server has done.
+//! Counts and times of an inference server.
 
 use std::time::Duration;
 
-/// Figures of an [`InferenceServer`](crate::InferenceServer) since its start.
+/// Counts and times of an [`InferenceServer`](crate::InferenceServer) since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct ServerStats {
-    /// Clients that it has now.
+    /// Clients at present.
     pub clients: usize,
-    /// Requests answered, also those with an error.
+    /// Requests answered, including those answered with an error.
     pub requests: u64,
     /// Batches evaluated.
     pub batches: u64,
-    /// Rows of all of them.
+    /// Rows of all batches.
     pub rows: u64,
     /// Batches that failed.
     pub failed_batches: u64,
-    /// Rows of a batch over the most that it can have, on average: 0 to 1.
+    /// Mean of a batch's rows over `max_batch_size`: 0 to 1.
     pub batch_fill: f64,
-    /// How long requests waited until their batch was begun: half of the last 1024 waited no longer.
+    /// Median time from a request to the beginning of its batch, over the last 1024 requests.
     pub queue_p50: Duration,
-    /// 95 of 100 waited no longer.
+    /// The 95th percentile of these times.
     pub queue_p95: Duration,
-    /// How long the policy took for a batch: half of the last 1024 took no longer.
+    /// Median time that the policy took for a batch, over the last 1024 batches.
     pub forward_p50: Duration,
-    /// 95 of 100 took no longer.
+    /// The 95th percentile of these times.
     pub forward_p95: Duration,
-    /// Version of the weights that acted last.
+    /// Version of the weights of the last batch.
     pub policy_version: i64,
 }
 
-/// Counts what a server does.
+/// Collects the figures of [`ServerStats`].
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     counts: ServerStats,
@@ -39,7 +39,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// A batch was evaluated, in `forward`: `None` where it failed.
+    /// Counts a batch that took `forward`; `version` is `None` if it failed.
     pub(super) fn batch(&mut self, rows: usize, forward: Duration, version: Option<i64>) {
         self.counts.batches += 1;
         self.counts.rows += rows as u64;
@@ -50,7 +50,7 @@ impl Tally {
         self.forward.add(forward);
     }
 
-    /// A request of that batch had waited so long.
+    /// Counts a request that waited for `queued`.
     pub(super) fn request(&mut self, queued: Duration) {
         self.counts.requests += 1;
         self.queue.add(queued);
@@ -72,7 +72,7 @@ impl Tally {
     }
 }
 
-/// The last times of something.
+/// The last 1024 of a series of durations.
 #[derive(Debug, Default)]
 struct Window {
     times: Vec<Duration>,
@@ -91,7 +91,7 @@ impl Window {
         }
     }
 
-    /// The times that half, and 95 of 100, do not exceed; zero without any.
+    /// Median and 95th percentile; zero without any durations.
     fn quantiles(&self) -> [Duration; 2] {
         let mut sorted = self.times.clone();
         sorted.sort_unstable();

@@ -20,7 +20,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::{DType, for_dtype};
-use windrow::envs::{Answer, AsyncEnvPool, Command, EnvError, PoolError, Received, Reset, Want};
+use windrow::envs::{
+    Answer, AsyncEnvPool, Command, EnvError, PoolError, PoolOutput, RecvOptions, Reset,
+};
 use windrow::{Key, LeafSpec, RowBlock, Rows};
 use windrow_sync::unpoisoned;
 
@@ -165,7 +167,7 @@ impl EnvPool {
         env: Option<usize>,
         timeout: Option<f64>,
     ) -> PyResult<Answers<'py>> {
-        let mut want = env.map_or(Want::at_least(min), Want::of);
+        let mut want = env.map_or(RecvOptions::at_least(min), RecvOptions::of);
         if let (Some(max), None) = (max, env) {
             want = want.at_most(max);
         }
@@ -280,7 +282,7 @@ impl EnvPool {
         &self,
         py: Python<'py>,
         called: Command,
-        receive: impl FnOnce(&AsyncEnvPool) -> Result<Received<'_>, PoolError> + Send,
+        receive: impl FnOnce(&AsyncEnvPool) -> Result<PoolOutput<'_>, PoolError> + Send,
     ) -> PyResult<Answers<'py>> {
         let pool = self.pool()?;
         let received = py.detach(|| factory_lock::lending(|| receive(pool)));
@@ -305,7 +307,7 @@ impl EnvPool {
     fn gathered<'py>(
         &self,
         py: Python<'py>,
-        received: &Received<'_>,
+        received: &PoolOutput<'_>,
         rows: for<'a> fn(&Answer<'a>) -> Rows<'a>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let array = |(index, leaf): (usize, &LeafSpec)| {
@@ -362,7 +364,7 @@ impl Drop for EnvPool {
 /// One array of what each answer has.
 fn joined<'py, T: numpy::Element + Copy>(
     py: Python<'py>,
-    received: &Received<'_>,
+    received: &PoolOutput<'_>,
     values: for<'a> fn(&Answer<'a>) -> &'a [T],
 ) -> Bound<'py, PyAny> {
     let each: Vec<_> = received.iter().collect();

@@ -6,7 +6,7 @@ use super::recover::marks_of;
 use super::saved::write;
 use super::{ReplayBuffer, check_order, check_writer};
 use crate::sampler::Sampler;
-use crate::state::State;
+use crate::state::BufferState;
 use crate::{ReplayError, Storage};
 
 impl ReplayBuffer {
@@ -41,7 +41,7 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// Writes frames `[rows.len()]` in the place of those in `rows`. They take over their order and priorities.
+    /// Replaces the frames in `rows` by frames `[rows.len()]`, which keep the order and priorities of the old ones.
     ///
     /// # Errors
     /// [`ReplayError::NoFrame`] for a row that holds none, [`ReplayError::Argument`] when frames are not as many as rows, when
@@ -70,7 +70,7 @@ impl ReplayBuffer {
 
 /// Checks that `frames` may replace those in `rows`.
 fn check_places(
-    state: &State,
+    state: &BufferState,
     storage: &dyn Storage,
     rows: &[u32],
     frames: &TensorDict,

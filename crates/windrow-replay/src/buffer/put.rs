@@ -10,15 +10,15 @@ use tensordict::TensorDict;
 use windrow_slab::{SinkError, WriterId};
 use windrow_sync::MutexGuard;
 
-use super::{ReplayBuffer, Shared, flat};
-use crate::index::Author;
-use crate::marks::EpisodeMarks;
-use crate::state::{Keys, State};
+use super::{BufferInner, ReplayBuffer, flat};
+use crate::episode_ends::EpisodeMarks;
+use crate::runs::Author;
+use crate::state::{BufferState, Keys};
 use crate::{ReplayError, RowOrder, RowSpan, Storage};
 
-/// The author of a batch.
+/// Where a batch comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum FrameOrigin {
     /// A user.
     User,
     /// An attached collector.
@@ -52,13 +52,13 @@ impl ReplayBuffer {
     /// As [`extend`](Self::extend), waiting for the limiter no longer than `timeout`.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`extend`](Self::extend).
     pub fn extend_within(
         &self,
         batch: &TensorDict,
         timeout: Duration,
     ) -> Result<Vec<i64>, ReplayError> {
-        self.put_for_user(batch, Source::User, timeout)
+        self.put_for_user(batch, FrameOrigin::User, timeout)
     }
 
     /// As [`extend_within`](Self::extend_within), of a collector's batch: `collector` is what
@@ -66,7 +66,7 @@ impl ReplayBuffer {
     /// batches only.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`extend_within`](Self::extend_within).
     #[doc(hidden)]
     pub fn extend_for(
         &self,
@@ -74,7 +74,7 @@ impl ReplayBuffer {
         batch: &TensorDict,
         timeout: Duration,
     ) -> Result<Vec<i64>, ReplayError> {
-        self.put_for_user(batch, Source::Collector(collector), timeout)
+        self.put_for_user(batch, FrameOrigin::Collector(collector), timeout)
     }
 
     /// Takes a copy of a collector's batch in, as [`Sink::extend`](windrow_slab::Sink::extend) does, but waits for the limiter
@@ -105,21 +105,21 @@ impl ReplayBuffer {
     /// As [`add`](Self::add), waiting for the limiter no longer than `timeout`.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`add`](Self::add).
     pub fn add_within(
         &self,
         frame: &TensorDict,
         timeout: Duration,
     ) -> Result<Option<i64>, ReplayError> {
         let batch = frame.unsqueeze(0)?;
-        let rows = self.put_for_user(&batch, Source::User, timeout)?;
+        let rows = self.put_for_user(&batch, FrameOrigin::User, timeout)?;
         Ok(rows.first().copied())
     }
 
     fn put_for_user(
         &self,
         batch: &TensorDict,
-        source: Source,
+        source: FrameOrigin,
         timeout: Duration,
     ) -> Result<Vec<i64>, ReplayError> {
         self.check_writers()?;
@@ -132,7 +132,7 @@ impl ReplayBuffer {
         writer: WriterId,
         timeout: Option<Duration>,
     ) -> Result<(), SinkError> {
-        match self.put(batch, Source::Writer(writer), timeout) {
+        match self.put(batch, FrameOrigin::Writer(writer), timeout) {
             Ok(_) => Ok(()),
             Err(ReplayError::Detached) => Err(SinkError::Detached),
             Err(error) => Err(SinkError::failed(error)),
@@ -143,7 +143,7 @@ impl ReplayBuffer {
     fn put(
         &self,
         batch: &TensorDict,
-        source: Source,
+        source: FrameOrigin,
         timeout: Option<Duration>,
     ) -> Result<Vec<i64>, ReplayError> {
         let (frames, row) = flat(batch)?;
@@ -155,11 +155,11 @@ impl ReplayBuffer {
             entries = Entries::read(&frames, row, &state.keys)?;
         }
         let author = match source {
-            Source::User => Author::User((batch.ndim() == 1).then(|| thread::current().id())),
-            Source::Writer(WriterId(id)) => {
+            FrameOrigin::User => Author::User((batch.ndim() == 1).then(|| thread::current().id())),
+            FrameOrigin::Writer(WriterId(id)) => {
                 Author::Collector(state.writers.first(id).unwrap_or(id))
             }
-            Source::Collector(WriterId(id)) => Author::Collector(id),
+            FrameOrigin::Collector(WriterId(id)) => Author::Collector(id),
         };
         entries.marks = entries.marks.by(author);
         let written = match state.writer.order() {
@@ -189,22 +189,22 @@ impl Entries {
 }
 
 /// The right to write, and the state as it is when that begins.
-type Turn<'a> = (MutexGuard<'a, ()>, MutexGuard<'a, State>);
+type WriteTurn<'a> = (MutexGuard<'a, ()>, MutexGuard<'a, BufferState>);
 
-impl Shared {
+impl BufferInner {
     /// Waits until no other thread writes, a checkpoint that is being written has copied the frames to be overwritten, and the
     /// limiter lets `frames` frames in.
     fn turn_for(
         &self,
         frames: usize,
-        source: Source,
+        source: FrameOrigin,
         timeout: Option<Duration>,
-    ) -> Result<Turn<'_>, ReplayError> {
+    ) -> Result<WriteTurn<'_>, ReplayError> {
         let begin = Instant::now();
         loop {
             let turn = self.turn();
             let state = self.lock();
-            if let Source::Writer(WriterId(id)) = source
+            if let FrameOrigin::Writer(WriterId(id)) = source
                 && state.writers.first(id).is_none()
             {
                 return Err(ReplayError::Detached);
@@ -237,10 +237,10 @@ impl Shared {
         }
     }
 
-    /// Writes frames behind the newest, in the place of the oldest.
+    /// Writes frames behind the newest ones, over the oldest.
     fn write_ring(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, BufferState>,
         frames: &TensorDict,
         entries: Entries,
     ) -> Result<Vec<i64>, ReplayError> {
@@ -261,7 +261,8 @@ impl Shared {
         state.evict(oldest);
         state.overwritten += oldest.len() as u64;
         state.overwritten += skipped as u64;
-        let first = rows.rows().next().unwrap_or(0);
+        let first = rows.rows().next();
+        let first = first.expect("A batch has a frame at least, and a buffer has a row.");
         let breaks = state.contents.breaks(&marks, skipped);
         let (mut state, done) = self.write(state, |storage| {
             storage.write_apart(first, &frames, &breaks)
@@ -282,11 +283,11 @@ impl Shared {
     /// Writes frames into the rows that the writer chooses.
     fn write_placed(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, BufferState>,
         frames: &TensorDict,
         entries: &Entries,
     ) -> Result<Vec<i64>, ReplayError> {
-        let State {
+        let BufferState {
             writer, contents, ..
         } = &mut *state;
         let placed = writer.place(frames, &contents.rows)?;
@@ -326,13 +327,13 @@ impl Shared {
     }
 
     /// Writes without the lock, so that samples continue meanwhile. A panic of the storage is caught until the state says that no
-    /// thread is writing: others would wait for ever.
+    /// thread is writing: others would wait forever.
     fn write(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, BufferState>,
         work: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
     ) -> (
-        MutexGuard<'_, State>,
+        MutexGuard<'_, BufferState>,
         thread::Result<Result<(), ReplayError>>,
     ) {
         state.writing = true;

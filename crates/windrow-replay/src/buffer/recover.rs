@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use tensordict::{NestedKey, TensorDict};
 
-use crate::marks::EpisodeMarks;
-use crate::state::State;
+use crate::episode_ends::EpisodeMarks;
+use crate::state::BufferState;
 use crate::{Recovered, ReplayError, RowOrder, RowSpan, RunKeys, Storage, StorageRead};
 
-/// Takes over the rows that are whole. In a ring these are the rows that lead up to the last one written; others are given up.
-pub(super) fn recover(state: &mut State, storage: &dyn Storage) -> Result<(), ReplayError> {
+/// Takes over the rows that are whole. In a ring these are the rows that lead up to the last one written; others are dropped.
+pub(super) fn recover(state: &mut BufferState, storage: &dyn Storage) -> Result<(), ReplayError> {
     let Some(recovered) = storage.recovered() else {
         return Ok(());
     };

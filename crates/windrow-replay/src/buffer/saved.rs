@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tensordict::TensorDict;
 
-use super::{ReplayBuffer, Shared};
+use super::{BufferInner, ReplayBuffer};
 use crate::checkpoint::RowsToSave;
 use crate::saved::{SavedState, sizes};
 use crate::{Checkpoint, CheckpointWriter, ReplayError, RowOrder, Storage};
@@ -19,7 +19,7 @@ impl ReplayBuffer {
     /// part of it.
     ///
     /// # Errors
-    /// Those of the storage, when the frames cannot be put into one batch.
+    /// Errors of the storage, if the frames cannot be put into one batch.
     pub fn state_dict(&self) -> Result<TensorDict, ReplayError> {
         let turn = self.shared.turn();
         let state = self.shared.lock();
@@ -135,7 +135,7 @@ impl ReplayBuffer {
 }
 
 /// A checkpoint that is being written, for which rows stay as they are until they are copied.
-struct Saving<'a>(&'a Shared);
+struct Saving<'a>(&'a BufferInner);
 
 impl RowsToSave for Saving<'_> {
     fn gather(&self, rows: &[u32]) -> Result<TensorDict, ReplayError> {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tensordict::{Tensor, TensorDict};
 
-use super::{ReplayBuffer, Shared};
+use super::{BufferInner, ReplayBuffer};
 use crate::error::Waited;
 use crate::sampler::{Draw, NoDraw};
 use crate::{ReplayError, StorageRead, check_room};
@@ -20,7 +20,7 @@ impl ReplayBuffer {
     ///
     /// # Errors
     /// [`ReplayError::NoBatchSize`]; [`ReplayError::BatchSize`] when it is not a multiple of slices;
-    /// [`ReplayError::NoMemory`] when the system does not have it for so many frames;
+    /// [`ReplayError::NoMemory`] if the system has no memory for `batch_size` frames;
     /// [`ReplayError::Writer`] once when a collector has failed; [`ReplayError::NotEnough`], at once when no collector is
     /// attached.
     pub fn sample(&self, batch_size: impl Into<Option<usize>>) -> Result<TensorDict, ReplayError> {
@@ -30,7 +30,7 @@ impl ReplayBuffer {
     /// As [`sample`](Self::sample), waiting no longer than `timeout`.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`sample`](Self::sample).
     pub fn sample_within(
         &self,
         batch_size: impl Into<Option<usize>>,
@@ -45,7 +45,7 @@ impl ReplayBuffer {
     /// the entries that [`sample`](Self::sample) adds or changes.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`sample_within`](Self::sample_within).
     #[doc(hidden)]
     pub fn sample_apart(
         &self,
@@ -84,7 +84,7 @@ impl ReplayBuffer {
     /// Copies all frames in the order of their rows, as soon as no thread is writing. Result: `[len()]`.
     ///
     /// # Errors
-    /// Those of the storage, when the frames cannot be put into one batch.
+    /// Errors of the storage, if the frames cannot be put into one batch.
     pub fn all(&self) -> Result<TensorDict, ReplayError> {
         let turn = self.shared.turn();
         let state = self.shared.lock();
@@ -96,7 +96,7 @@ impl ReplayBuffer {
     }
 }
 
-impl Shared {
+impl BufferInner {
     /// Chooses rows, and makes sure that they stay as they are until the reader is dropped. Waits for collectors.
     fn draw(
         &self,
@@ -153,7 +153,7 @@ impl Shared {
 fn info(batch: &TensorDict, draw: Draw) -> Result<TensorDict, ReplayError> {
     let len = draw.rows.len();
     let mut info = match &draw.slices {
-        Some(slices) => super::mark::slices(batch, slices)?,
+        Some(slices) => super::slice_ends::slices(batch, slices)?,
         None => TensorDict::new([len]),
     };
     let rows: Vec<i64> = draw.rows.iter().map(|&row| i64::from(row)).collect();

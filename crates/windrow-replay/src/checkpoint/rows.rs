@@ -23,7 +23,7 @@ impl CheckpointWriter {
     /// [`finish`](CheckpointWriter::finish), the slower half.
     ///
     /// # Errors
-    /// Those of [`StorageRead::gather`] and [`dict`](CheckpointWriter::dict).
+    /// The errors of [`StorageRead::gather`] and [`dict`](CheckpointWriter::dict).
     pub fn rows(&mut self, capacity: usize, reader: &dyn StorageRead) -> Result<(), ReplayError> {
         self.rows_in(capacity, reader.filled(), &reader)
     }

@@ -113,7 +113,7 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Brings everything to the disk and puts this checkpoint in the place of the one before.
+    /// Writes everything to the disk, then replaces the previous checkpoint by this one.
     ///
     /// # Errors
     /// [`ReplayError::Io`]; the checkpoint before is still there then.
@@ -185,7 +185,8 @@ fn folders(directory: &Path) -> Result<Vec<(u64, PathBuf)>, ReplayError> {
     Ok(folders.collect())
 }
 
-/// A lock on a folder, which its process's end gives up; none where another process has it, or there are none to be had.
+/// A lock on a folder, which the system releases when the process ends; `None` if another process has it, or the file system has no
+/// locks.
 fn lock(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     folder.try_lock().is_ok().then_some(folder)

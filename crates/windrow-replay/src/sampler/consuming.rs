@@ -5,7 +5,7 @@ use tensordict::{Tensor, TensorDict};
 use super::{Draw, Frames, NoDraw, Sampler};
 use crate::{ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room};
 
-/// Draws every frame with the same probability, so many times at most: the buffer then gives it up, and its row is free. No batch has a
+/// Draws every frame with the same probability and a limited number of times: the buffer then drops the frame, and its row is free. No batch has a
 /// frame twice, and one that is larger than the buffer is short. Needs a [`ReuseWriter`](crate::ReuseWriter).
 ///
 /// ```

@@ -22,7 +22,7 @@ pub struct PrioritizedSliceSampler {
     starts: SumTree,
     /// Length of slices for which `starts` is; 0 when not known yet.
     len: usize,
-    /// The first run that may still grow, and the first frame of which is not known whether a slice can begin there.
+    /// The first run that may still grow, and its first frame for which it is open whether a slice can begin there.
     next: (u64, u64),
 }
 
@@ -64,7 +64,7 @@ impl PrioritizedSliceSampler {
         Some(run.first + (run.len - len + right + 1) as u64)
     }
 
-    /// Lets slices begin where they can since more was written.
+    /// Marks the frames where slices can begin since more was written.
     fn catch_up(&mut self, runs: &Runs) {
         let present = runs.numbers();
         self.next.0 = self.next.0.max(present.start);

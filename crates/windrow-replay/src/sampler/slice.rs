@@ -350,8 +350,8 @@ impl Eligible {
 #[cfg(test)]
 mod tests {
     use super::Eligible;
-    use crate::index::Runs;
-    use crate::marks::EpisodeMarks;
+    use crate::episode_ends::EpisodeMarks;
+    use crate::runs::Runs;
 
     #[test]
     fn the_only_run_can_shrink_and_grow_again() {

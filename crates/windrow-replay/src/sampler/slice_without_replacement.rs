@@ -266,7 +266,7 @@ impl Pass {
         }
     }
 
-    /// Runs are told by their places from the oldest on, since their numbers are not saved.
+    /// Runs are identified by their position from the oldest on, since their numbers are not saved.
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {
         let pending: Vec<i64> = self
             .pending
@@ -327,8 +327,8 @@ impl Pass {
 #[cfg(test)]
 mod tests {
     use super::Pass;
-    use crate::index::Runs;
-    use crate::marks::EpisodeMarks;
+    use crate::episode_ends::EpisodeMarks;
+    use crate::runs::Runs;
 
     /// A ring of 20 rows with trajectories of these ids.
     fn runs(ids: &[i64]) -> Runs {

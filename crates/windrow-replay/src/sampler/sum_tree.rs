@@ -197,7 +197,9 @@ impl SumTree {
         }
         let before = self.values[..place].iter().rposition(|&value| value > 0.0);
         let behind = || self.values.iter().position(|&value| value > 0.0);
-        before.or_else(behind).unwrap_or(0)
+        before
+            .or_else(behind)
+            .expect("The total is above 0, so that one of the values is.")
     }
 }
 

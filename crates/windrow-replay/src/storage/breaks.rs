@@ -78,12 +78,12 @@ impl Breaks {
             .collect()
     }
 
-    /// Has `write` fill `len` rows from `first` on, modulo the capacity, of which those in `places` are apart.
+    /// Calls `write` for `len` rows from `first` on, modulo the capacity; records that the rows in `places` begin new episodes.
     ///
     /// A process may die anywhere in between: a row may then be said to be apart that is not, but never the other way round.
     ///
     /// # Errors
-    /// Those of `write`; [`ReplayError::Io`].
+    /// The errors of `write`; [`ReplayError::Io`].
     pub(super) fn around(
         &self,
         (first, len): (usize, usize),

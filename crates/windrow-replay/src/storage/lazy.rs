@@ -39,7 +39,7 @@ impl Lazy {
         self.with_store(frames, make, |store| store.check(frames))
     }
 
-    /// Writes frames, to a store as [`prepare`](Self::prepare) sees to it.
+    /// Writes frames, to the store that [`prepare`](Self::prepare) has made.
     pub(super) fn write(
         &self,
         first: usize,

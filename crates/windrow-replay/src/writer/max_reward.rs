@@ -87,7 +87,7 @@ impl MaxRewardWriter {
         self
     }
 
-    /// The value of each of `rows`, all of which are kept.
+    /// The value of each of `rows`; all rows are kept.
     fn values_of(&self, rows: &[u32]) -> Vec<f64> {
         let mut values = vec![0.0; self.end as usize];
         for kept in &self.kept {

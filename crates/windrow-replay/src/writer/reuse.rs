@@ -8,10 +8,10 @@ use crate::{ReplayError, RowOrder, RowSet, StateError, check_room};
 /// Writes rows whose frames a sampler has used up, then rows that were never written, then those with the oldest frames.
 #[derive(Debug, Clone, Default)]
 pub struct ReuseWriter {
-    /// Rows in the order in which they were written. Some may have been given up since.
+    /// Rows in the order in which they were written; some may have been dropped since.
     written: VecDeque<u32>,
     free: VecDeque<u32>,
-    /// Behind the last row that was ever written.
+    /// End of the rows that were ever written.
     end: u32,
 }
 
@@ -59,10 +59,9 @@ impl Writer for ReuseWriter {
             } else if (self.end as usize) < rows.capacity() {
                 self.end += 1;
                 self.end - 1
-            } else if let Some(row) = self.written.pop_front() {
-                row
             } else {
-                break;
+                let oldest = self.written.pop_front();
+                oldest.expect("Every row is unused, free or written, and a buffer has a row.")
             };
             self.written.push_back(row);
             placed.insert(row, frame);

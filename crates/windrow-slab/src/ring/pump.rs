@@ -7,7 +7,7 @@ use windrow_sync::atomic::{AtomicU32, Ordering};
 /// Does what workers in other processes cannot do: claims parts of a [`Ring`](crate::Ring) for them, names these to them, and
 /// commits or drops what they have reported.
 ///
-/// The ring's own threads call it, since they are the ones who wait. What an implementation may rely on:
+/// The threads that wait for the ring call it (ADR 0014). An implementation may rely on:
 ///
 /// * *No change is missed.* After each change that may let a worker go on (a request, a slab that was freed or taken, a resume, a
 ///   moved end, a worker retired, a stop), and after each ring of the bell that a thread waits for, [`pump`](Self::pump) begins
@@ -46,12 +46,12 @@ impl Pumping {
         self.run();
     }
 
-    /// Has the pump run once more, from its beginning: here, or where it runs already.
+    /// Runs the pump once more from its beginning: in this thread, or in the thread that runs it already.
     pub(super) fn run(&self) {
         if self.wanted.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
         }
-        let turn = Turn(&self.wanted);
+        let turn = PumpGuard(&self.wanted);
         let mut seen = 1;
         loop {
             if let Some(pump) = self.pump.get().and_then(Weak::upgrade) {
@@ -69,10 +69,10 @@ impl Pumping {
     }
 }
 
-/// Lets another thread run the pump when it has panicked in this one.
-struct Turn<'a>(&'a AtomicU32);
+/// Releases the pump if it panics, so that another thread can run it.
+struct PumpGuard<'a>(&'a AtomicU32);
 
-impl Drop for Turn<'_> {
+impl Drop for PumpGuard<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Release);
     }

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{Pump, Ring, RingSpec, Source, Waits, states};
+use super::{MemorySource, Pump, Ring, RingSpec, Waits, states};
 use crate::shared::{Bell, Segment, SharedFile};
 use crate::{Layout, SlabError};
 
 impl Ring {
     /// As [`new`](Self::new), with slabs in memory that other processes can map: a [`RemoteRing`](crate::RemoteRing) is such a
-    /// process's view of it. The system sets the memory of the slabs that a consumer needs who drops each batch before it asks
-    /// for the one after the next aside at once; that of others when they are first needed.
+    /// process's view of it. Memory is reserved at once for the slabs in regular use, those ahead and two more, so that running out
+    /// of it is an error here; further slabs reserve theirs when a consumer that keeps batches needs them.
     ///
     /// Workers in this process may claim parts as well.
     ///
@@ -20,7 +20,7 @@ impl Ring {
         let slabs = spec.max_slabs.min(spec.ahead.saturating_add(2));
         let (segment, control) = Segment::create(&layout, slabs)?;
         let (segment, control) = (Arc::new(segment), Arc::new(control));
-        let (layout, source) = (Arc::new(layout), Source::Shared(Arc::clone(&segment)));
+        let (layout, source) = (Arc::new(layout), MemorySource::Shared(Arc::clone(&segment)));
         let states = states(&layout, spec, &control, source)?;
         Ok(Arc::new(Self {
             layout,
@@ -31,27 +31,27 @@ impl Ring {
         }))
     }
 
-    /// What workers in other processes map; `None` when the slabs are this process's own.
+    /// The file that workers in other processes map; `None` if slabs are this process's own.
     #[must_use]
     pub fn file(&self) -> Option<&SharedFile> {
         self.segment.as_ref().map(|segment| segment.file())
     }
 
-    /// Rung by workers in other processes after they have reported something, and by this ring: whoever waits for the ring then
-    /// runs the pump and looks again. `None` when the slabs are this process's own.
+    /// The bell that workers in other processes ring after a report, and this ring after a change: a thread that waits for the ring
+    /// then runs the pump and looks again. `None` if slabs are this process's own.
     #[must_use]
     pub fn bell(&self) -> Option<&Bell> {
         self.segment.is_some().then(|| &*self.control.bell)
     }
 
-    /// Has `pump` do the work of workers in other processes, from now on and for as long as it lives. A ring has one pump:
-    /// further ones do not count, and a ring that is not [shared](Self::shared) takes none.
+    /// Sets the `pump` that claims and commits parts for workers in other processes, for as long as it lives. A ring has one pump:
+    /// further ones are ignored, as is any pump of a ring that is not [shared](Self::shared).
     pub fn attend(&self, pump: Weak<dyn Pump>) {
         self.waits.attend(pump);
     }
 
-    /// Has the [pump](Pump) run once more: to be called after something changed that the ring does not know of, such as a new
-    /// process in place of one that died.
+    /// Runs the [pump](Pump) once more. Call it after a change that the ring does not know of, such as a new process in place of one
+    /// that died.
     pub fn pump(&self) {
         self.waits.pump();
     }

@@ -17,7 +17,7 @@ pub(super) struct SlabStates {
     layout: Arc<Layout>,
     spec: RingSpec,
     control: Arc<Control>,
-    source: Source,
+    source: MemorySource,
     slots: Vec<Slot>,
     /// Free slots, the one freed last on top: its memory is the warmest.
     free: Vec<usize>,
@@ -45,14 +45,14 @@ pub(super) struct SlabStates {
 
 /// Where the memory of slabs comes from.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum MemorySource {
     Heap,
     /// Memory that workers in other processes map as well.
     #[cfg(target_os = "linux")]
     Shared(Arc<crate::shared::Segment>),
 }
 
-impl Source {
+impl MemorySource {
     /// The memory of slab `slot`; `None` when the system does not give it.
     #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
     fn slab(&self, layout: &Layout, slot: usize) -> Option<Slab> {
@@ -113,12 +113,12 @@ pub(super) struct Taken {
 }
 
 impl SlabStates {
-    /// No slab yet; `None` when there is no memory for what a ring notes about so many workers.
+    /// Without slabs; `None` if there is no memory for the records of `spec.workers` workers.
     pub(super) fn new(
         layout: Arc<Layout>,
         spec: RingSpec,
         control: Arc<Control>,
-        source: Source,
+        source: MemorySource,
     ) -> Option<Self> {
         let workers = spec.workers;
         let (mut laps, mut retired) = (Vec::new(), Vec::new());
@@ -316,7 +316,7 @@ impl SlabStates {
         self.paused && self.lent == 0
     }
 
-    /// Lets `worker` claim no more parts; a claimed one can still be committed. Returns whether parts stay empty.
+    /// Retires `worker`: it claims no more parts, but can still commit a claimed one. Returns whether its parts stay empty.
     pub(super) fn retire(&mut self, worker: usize) -> bool {
         self.retired[worker] = true;
         let own = self.spec.order == Order::ByWorker;
@@ -340,7 +340,10 @@ impl SlabStates {
     fn mark_committed(&mut self, index: usize, part: usize, commit: Commit) -> bool {
         let slot = &mut self.slots[index];
         let Phase::Filling { seq, committed } = &mut slot.phase else {
-            return false;
+            unreachable!(
+                "A slab with a part that is not committed is being filled: {:?}",
+                slot.phase
+            );
         };
         if slot.commits[part].is_some() {
             return false;
@@ -368,7 +371,10 @@ impl SlabStates {
         let slot = self.ready.pop_front()?;
         let taken = &mut self.slots[slot];
         let Phase::Ready { seq } = taken.phase else {
-            return None;
+            unreachable!(
+                "The queue of ready slabs holds such a slab: {:?}",
+                taken.phase
+            );
         };
         taken.phase = Phase::Leased;
         self.delivered += 1;

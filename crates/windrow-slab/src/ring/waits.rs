@@ -1,4 +1,4 @@
-//! Who waits for a ring's states to change, and how they are woken.
+//! The threads that wait for a ring's states to change, and how to wake them.
 
 #[cfg(target_os = "linux")]
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use crate::control::Control;
 use crate::spin::AdaptiveSpin;
 use crate::wait_queue::WaitQueue;
 
-/// The threads that wait for a ring. All that wakes them is called after the states' lock was released.
+/// The threads that wait for a ring. Call the functions that wake them after the lock of the states was released.
 #[derive(Debug)]
 pub(super) struct Waits {
     /// Workers wait here until they may fill another part.
@@ -30,8 +30,8 @@ pub(super) struct Waits {
     pumped: Option<Pumped>,
 }
 
-/// Waits of a ring whose workers are in other processes: they ring a bell, and the thread that hears it does their part of
-/// the work.
+/// The wait of a ring whose workers are in other processes. They report in shared memory and ring a bell; the thread that waits for
+/// the ring wakes, and runs the pump to claim and commit parts for them (ADR 0014).
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 struct Pumped {
@@ -50,7 +50,7 @@ impl Waits {
         }
     }
 
-    /// With workers in other processes, who ring the bell among the words of `control`.
+    /// For workers in other processes, which ring the bell of `control`.
     #[cfg(target_os = "linux")]
     pub(super) fn pumped(control: Arc<Control>) -> Self {
         let pumped = Pumped {
@@ -64,7 +64,7 @@ impl Waits {
         }
     }
 
-    /// Has the pump run, if there is one. Returns whether there may be.
+    /// Runs the pump if the ring has workers in other processes; returns whether it has.
     pub(super) fn pump(&self) -> bool {
         #[cfg(target_os = "linux")]
         if let Some(pumped) = &self.pumped {
@@ -81,13 +81,13 @@ impl Waits {
         }
     }
 
-    /// Lets workers go on, wherever they are.
+    /// Wakes workers in this process, and runs the pump for those in others.
     pub(super) fn wake_workers(&self) {
         self.room.wake_all();
         self.pump();
     }
 
-    /// Has the consumer look again. Called by the pump as well.
+    /// Wakes the consumer, which looks again. The pump calls this too.
     pub(super) fn wake_consumer(&self) {
         #[cfg(target_os = "linux")]
         if let Some(pumped) = &self.pumped {
@@ -101,7 +101,7 @@ impl Waits {
         self.wake_workers();
     }
 
-    /// The consumer waits until `attempt` gives something, for `timeout` at most.
+    /// Waits as the consumer until `attempt` returns something, or `timeout` has passed.
     pub(super) fn wait<T, R>(
         &self,
         mutex: &Mutex<T>,
@@ -125,7 +125,8 @@ impl Pumped {
         mut attempt: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
         let bell = &self.control.bell;
-        // What comes after the bell was counted rings it again, so this thread does not sleep over it.
+        // The order matters: count, then look. A report that comes after the look rings the bell beyond `seen`, so that the sleep
+        // below returns at once.
         let mut look = || {
             let seen = bell.count();
             self.pumping.run();

@@ -8,11 +8,11 @@ use futex::Futex;
 
 use crate::spin::AdaptiveSpin;
 
-/// Tells threads, also those of other processes, that something changed. To ring it costs a counter, and a system call while
-/// a thread sleeps.
+/// Wakes threads of this and other processes after a change. Ringing it costs one atomic addition, and a system call while a thread
+/// sleeps.
 ///
-/// A waiting thread notes the [count](Self::count), looks whether what it waits for is there, and [waits](Self::wait) if it is
-/// not. It then misses nothing that was there before the bell was rung:
+/// A waiting thread reads the [count](Self::count), looks for the change, and [waits](Self::wait) if there is none. In this order it
+/// misses no change that was made before the bell was rung:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +35,9 @@ use crate::spin::AdaptiveSpin;
 /// });
 /// ```
 ///
-/// It may lie in shared memory, where zeroed bytes are a new one. A process that dies while it waits leaves it as good as
-/// before, except that ringing it costs a system call each time. Models of concurrency put other types in place of these words,
-/// which have no place in shared memory.
+/// It may lie in shared memory, where zeroed bytes are a new bell. If a process dies while it waits, the bell still works; `asleep` then
+/// stays above 0, and each ring costs a system call. In models of concurrency a bell is made of the model's types, which cannot lie in
+/// shared memory.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bell {
@@ -71,18 +71,19 @@ impl Bell {
         self.rings.value().load(Ordering::Acquire)
     }
 
-    /// Wakes all threads that wait, and keeps those that are about to from it.
+    /// Wakes all threads that wait; a thread that is about to wait returns at once.
     pub fn ring(&self) {
         self.rings.value().fetch_add(1, Ordering::AcqRel);
-        // Either this thread sees the other asleep, or the other sees the new count: the two fences are in one order.
+        // The fence pairs with that of `sleep`. Fences have one total order, so that either this thread sees `asleep` of the other, or
+        // the other sees the new count in the system call.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) > 0 {
             self.rings.wake_all();
         }
     }
 
-    /// Waits until the bell was rung since [`count`](Self::count) gave `seen`, or for `timeout`. It may return earlier, and the
-    /// caller looks again in any case. It lets other threads run a few times before it sleeps, unless the wait before was long.
+    /// Waits until the bell has been rung since [`count`](Self::count) returned `seen`, or for `timeout`. It may return earlier: look
+    /// again in any case. Yields to other threads a few times before it sleeps, unless the wait before was long.
     pub fn wait(&self, seen: u32, timeout: Option<Duration>) {
         let waiting = self.spin.begin();
         if !waiting.yield_until(|| self.count() != seen) {
@@ -124,9 +125,10 @@ mod futex {
 
         /// Sleeps while the value is `expected`, for `timeout` at most, or less.
         pub(super) fn wait(&self, expected: u32, timeout: Option<Duration>) {
-            // What is too long for the system is as good as for ever.
+            // A duration that the system cannot represent is no limit.
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-            // Not private to this process. Whatever it says, the caller looks again.
+            // Without the flag for private futexes, since other processes share the word. An interrupted or spurious wait is no error:
+            // the caller looks again.
             let _ = wait(&self.0, Flags::empty(), expected, timeout.as_ref());
         }
 
@@ -136,7 +138,7 @@ mod futex {
     }
 }
 
-/// As the system does it: a lock around the comparison, and a queue of those who sleep.
+/// A model of the system's futex: a lock around the comparison, and a queue of sleeping threads.
 #[cfg(any(loom, shuttle))]
 mod futex {
     use std::time::Duration;

@@ -40,7 +40,7 @@ impl SharedFile {
     /// An empty file; `name` shows in `/proc/PID/maps`. A program that this one starts does not inherit it.
     ///
     /// # Errors
-    /// Those of the system, such as too many open files.
+    /// Errors of the system, such as too many open files.
     pub fn create(name: &str) -> io::Result<Self> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::SEAL)?;
@@ -94,7 +94,7 @@ impl SharedFile {
     /// of the file, in this process and in others.
     ///
     /// # Errors
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the file ends before them, and those of the system.
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the file ends before them, and errors of the system.
     pub fn map(&self, offset: u64, len: usize) -> io::Result<Mapping> {
         let size = fstat(&self.fd)?.st_size as u64;
         let end = offset.checked_add(len as u64);
@@ -133,7 +133,7 @@ impl AsFd for SharedFile {
 
 /// Bytes of a [`SharedFile`] in this process's memory, unmapped on drop. They stay after the file itself was dropped.
 ///
-/// It hands out its address and never touches its bytes: whoever does keeps in mind that other processes may.
+/// It hands out its address and never touches its bytes. Code that does must expect other processes to change them.
 #[derive(Debug)]
 pub struct Mapping {
     ptr: NonNull<u8>,

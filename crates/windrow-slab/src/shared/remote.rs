@@ -87,7 +87,7 @@ impl RemoteRing {
         Ok(Part::new(owner, slab, Ticket { slot, part, seq }))
     }
 
-    /// Has whoever waits for the ring look again: to be called after the owner was told of a filled part.
+    /// Wakes the thread that waits for the ring. Call it after a filled part was reported to the owner.
     pub fn ring_bell(&self) {
         self.control.bell.ring();
     }

@@ -1,4 +1,4 @@
-//! What lies where in a ring's shared memory: a page of words, then slab after slab.
+//! The layout of a ring's shared memory: a page with a header and the ring's words, then slab after slab (ADR 0014).
 
 use std::io;
 
@@ -11,25 +11,26 @@ use crate::control::Control;
 use crate::layout::Layout;
 use crate::slab::{Memory, Slab};
 
-/// Begins the memory of every ring. A new value with every change of what lies where.
+/// The first word of every ring's memory. Change it with every change of the layout, so that other versions are refused.
 const MAGIC: u64 = u64::from_be_bytes(*b"windrow1");
 
-/// Begins the first page.
+/// The beginning of the first page.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Header {
     magic: u64,
-    /// That of the layout.
+    /// The layout's fingerprint: both sides must cut slabs into the same columns.
     fingerprint: u64,
 }
 
-/// The shared memory of one ring. Slab `i` begins `i` strides after the first page, so whoever knows its number can map it.
+/// The shared memory of one ring. Slab `i` begins `i` strides after the first page, so that its number is all that another
+/// process needs to map it.
 #[derive(Debug)]
 pub(crate) struct Segment {
     file: SharedFile,
     /// Bytes of a slab, in whole pages.
     stride: usize,
-    /// Slabs that the system has set memory aside for.
+    /// Slabs whose memory is reserved: writing to them cannot fail.
     reserved: usize,
 }
 
@@ -107,7 +108,7 @@ impl Segment {
     /// Slab `slot`, which its owner has made.
     ///
     /// # Errors
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when it has not, and those of the system.
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if it has not, and errors of the system.
     pub(crate) fn slab(&self, layout: &Layout, slot: usize) -> io::Result<Slab> {
         let offset = self.offset(slot).ok_or(io::ErrorKind::UnexpectedEof)?;
         let memory = Memory::Mapped(self.file.map(offset, self.stride)?);
@@ -139,7 +140,7 @@ impl Segment {
     }
 }
 
-/// For `map_err`, after `call`.
+/// Makes the error of a refused system call `call`, for `map_err`.
 pub(super) fn refused(call: &'static str) -> impl Fn(io::Error) -> SlabError {
     move |error| match Errno::from_io_error(&error) {
         Some(Errno::MFILE) => SlabError::Descriptors {
@@ -157,7 +158,7 @@ fn words(page: Mapping) -> Control {
     Control::Mapped(MappedWords { page })
 }
 
-/// The words of models have no place in shared memory.
+/// The types of models cannot lie in shared memory.
 #[cfg(any(loom, shuttle))]
 fn words(_: Mapping) -> Control {
     Control::own()

@@ -55,7 +55,7 @@ impl StoreRead<'_> {
     /// As [`gather`](StoreRead::gather), for these entries alone.
     ///
     /// # Errors
-    /// As there, and [`StoreError::Missing`] when the store has no such entry.
+    /// The errors of [`gather`](StoreRead::gather), and [`StoreError::Missing`] when the store has no such entry.
     pub fn gather_keys(&self, rows: &[u32], keys: &[NestedKey]) -> Result<TensorDict, StoreError> {
         let layout = &self.store.layout;
         let find = |key: &NestedKey| {

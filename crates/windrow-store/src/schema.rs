@@ -5,7 +5,7 @@ use tensordict::{Entry, LeafSpec, NestedKey, Tensor, TensorDict, TensorError};
 use crate::StoreError;
 
 /// One entry of the frames that are written: where its first row lies, and the bytes from one row to the next.
-pub(crate) type Source = (*const u8, isize);
+pub(crate) type RowPointer = (*const u8, isize);
 
 /// Number of frames, after checking that there is one batch dimension.
 pub(crate) fn flat(frames: &TensorDict) -> Result<usize, StoreError> {
@@ -32,13 +32,13 @@ pub(crate) fn fit(
 /// Where the `n` rows of each leaf lie. Copies rows that are not contiguous into `copies` first.
 ///
 /// # Errors
-/// Those of [`misfit`] when the frames do not fit; [`StoreError::Tensor`] when there is no memory for a copy.
+/// The errors of [`misfit`] if the frames do not fit; [`StoreError::Tensor`] if there is no memory for a copy.
 pub(crate) fn sources(
     leaves: &[LeafSpec],
     frames: &TensorDict,
     n: usize,
     copies: &mut Vec<Tensor>,
-) -> Result<Vec<Source>, StoreError> {
+) -> Result<Vec<RowPointer>, StoreError> {
     let mut sources = Vec::with_capacity(leaves.len());
     let mut failed = None;
     let fits = fit(leaves, frames, n, &mut |tensor| {
@@ -156,7 +156,7 @@ fn has_whole_rows(tensor: &Tensor) -> bool {
     true
 }
 
-fn source(tensor: &Tensor) -> Source {
+fn source(tensor: &Tensor) -> RowPointer {
     let step = tensor.strides()[0] * tensor.dtype().size() as isize;
     (tensor.data_ptr().as_ptr().cast_const(), step)
 }

@@ -7,7 +7,7 @@ use super::{Activation, math};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Function {
-    /// What PyTorch has as a module.
+    /// An activation that PyTorch has as a module.
     Activation(Activation),
     /// `|x|`.
     Abs,
@@ -276,7 +276,7 @@ fn pairs(a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
     }
 }
 
-/// What is left of a run of numbers in a [`Graph`](super::Graph).
+/// How a [`Graph`](super::Graph) reduces a run of numbers to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Reduction {

@@ -1,4 +1,4 @@
-//! What the evaluator's callers and its thread exchange.
+//! The requests and results that the evaluator's callers and its thread exchange.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
@@ -37,17 +37,17 @@ pub(super) struct Snapshot {
     pub(super) weights: Weights,
 }
 
-/// The board, and a condition variable that is notified of each change.
+/// The evaluator's state, and a condition variable that is notified of each change.
 #[derive(Debug)]
-pub(super) struct Shared {
-    board: Mutex<Board>,
+pub(super) struct EvaluatorRequests {
+    board: Mutex<EvaluatorState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Board {
+struct EvaluatorState {
     queue: VecDeque<(Job, Reply)>,
-    /// Step and destination of the running request. The board holds them, not the thread, so that a shutdown can drop
+    /// Step and destination of the running request. The state holds them, not the thread, so that a shutdown can drop
     /// them while the thread is stuck.
     running: Option<(u64, Reply)>,
     unread: VecDeque<Outcome>,
@@ -67,7 +67,7 @@ struct Board {
     gone: bool,
 }
 
-impl Board {
+impl EvaluatorState {
     fn pending(&self) -> bool {
         self.running.is_some() || !self.queue.is_empty()
     }
@@ -88,10 +88,10 @@ impl Board {
 }
 
 /// For callers.
-impl Shared {
+impl EvaluatorRequests {
     pub(super) fn new() -> Self {
         Self {
-            board: Mutex::new(Board {
+            board: Mutex::new(EvaluatorState {
                 queue: VecDeque::new(),
                 running: None,
                 unread: VecDeque::new(),
@@ -217,7 +217,7 @@ impl Shared {
 }
 
 /// For the thread.
-impl Shared {
+impl EvaluatorRequests {
     /// Takes the next request, which then counts as running; `None` after a shutdown.
     pub(super) fn next(&self) -> Option<Job> {
         let mut board = self.lock();
@@ -303,8 +303,8 @@ impl Shared {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Board> {
+impl EvaluatorRequests {
+    fn lock(&self) -> MutexGuard<'_, EvaluatorState> {
         // No change is interrupted by a panic.
         unpoisoned(self.board.lock())
     }
@@ -312,9 +312,9 @@ impl Shared {
     /// Waits for a change; `None` when the deadline has passed.
     fn wait<'a>(
         &self,
-        board: MutexGuard<'a, Board>,
+        board: MutexGuard<'a, EvaluatorState>,
         deadline: Option<Instant>,
-    ) -> Option<MutexGuard<'a, Board>> {
+    ) -> Option<MutexGuard<'a, EvaluatorState>> {
         let Some(deadline) = deadline else {
             return Some(unpoisoned(self.changed.wait(board)));
         };
@@ -329,7 +329,7 @@ impl Shared {
 
 /// Notes the end of the thread, also by a panic, so that no call waits for it.
 #[derive(Debug)]
-pub(super) struct Presence<'a>(pub(super) &'a Shared);
+pub(super) struct Presence<'a>(pub(super) &'a EvaluatorRequests);
 
 impl Drop for Presence<'_> {
     fn drop(&mut self) {

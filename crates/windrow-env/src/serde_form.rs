@@ -7,7 +7,7 @@ pub mod key {
 
     #[derive(Serialize, Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum KeyRepr {
         Name(String),
         Path(Vec<String>),
     }
@@ -15,7 +15,7 @@ pub mod key {
     /// Writes the form.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(key: &NestedKey, to: S) -> Result<S::Ok, S::Error> {
         write(key).serialize(to)
     }
@@ -23,25 +23,25 @@ pub mod key {
     /// Reads the form.
     ///
     /// # Errors
-    /// Those of the deserializer, and for another form.
+    /// Errors of the deserializer, and input of another form.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<NestedKey, D::Error> {
-        read(Written::deserialize(from)?)
+        read(KeyRepr::deserialize(from)?)
     }
 
-    fn write(key: &NestedKey) -> Written {
+    fn write(key: &NestedKey) -> KeyRepr {
         match key.components() {
-            [name] => Written::Name(name.to_string()),
-            names => Written::Path(names.iter().map(ToString::to_string).collect()),
+            [name] => KeyRepr::Name(name.to_string()),
+            names => KeyRepr::Path(names.iter().map(ToString::to_string).collect()),
         }
     }
 
-    fn read<E: serde::de::Error>(written: Written) -> Result<NestedKey, E> {
+    fn read<E: serde::de::Error>(written: KeyRepr) -> Result<NestedKey, E> {
         match written {
-            Written::Name(name) => Ok(name.into()),
-            Written::Path(names) if names.is_empty() => {
+            KeyRepr::Name(name) => Ok(name.into()),
+            KeyRepr::Path(names) if names.is_empty() => {
                 Err(E::invalid_length(0, &"a name or a list of names"))
             }
-            Written::Path(names) => {
+            KeyRepr::Path(names) => {
                 let names: Vec<_> = names.iter().map(String::as_str).collect();
                 Ok(names.as_slice().into())
             }
@@ -55,7 +55,7 @@ pub mod key {
         /// Writes the form.
         ///
         /// # Errors
-        /// Those of the serializer.
+        /// Errors of the serializer.
         pub fn serialize<S: Serializer>(key: &Option<NestedKey>, to: S) -> Result<S::Ok, S::Error> {
             key.as_ref().map(write).serialize(to)
         }
@@ -63,11 +63,11 @@ pub mod key {
         /// Reads the form.
         ///
         /// # Errors
-        /// Those of the deserializer, and for another form.
+        /// Errors of the deserializer, and input of another form.
         pub fn deserialize<'de, D: Deserializer<'de>>(
             from: D,
         ) -> Result<Option<NestedKey>, D::Error> {
-            let written = Option::<Written>::deserialize(from)?;
+            let written = Option::<KeyRepr>::deserialize(from)?;
             written.map(read).transpose()
         }
     }
@@ -79,7 +79,7 @@ pub mod key {
         /// Writes the form.
         ///
         /// # Errors
-        /// Those of the serializer.
+        /// Errors of the serializer.
         pub fn serialize<S: Serializer>(keys: &[NestedKey], to: S) -> Result<S::Ok, S::Error> {
             to.collect_seq(keys.iter().map(write))
         }
@@ -87,9 +87,9 @@ pub mod key {
         /// Reads the form.
         ///
         /// # Errors
-        /// Those of the deserializer, and for another form.
+        /// Errors of the deserializer, and input of another form.
         pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<NestedKey>, D::Error> {
-            let written = Vec::<Written>::deserialize(from)?;
+            let written = Vec::<KeyRepr>::deserialize(from)?;
             written.into_iter().map(read).collect()
         }
     }
@@ -101,7 +101,7 @@ pub mod key {
         /// Writes the form.
         ///
         /// # Errors
-        /// Those of the serializer.
+        /// Errors of the serializer.
         pub fn serialize<S: Serializer>(
             keys: &Option<Vec<NestedKey>>,
             to: S,
@@ -113,11 +113,11 @@ pub mod key {
         /// Reads the form.
         ///
         /// # Errors
-        /// Those of the deserializer, and for another form.
+        /// Errors of the deserializer, and input of another form.
         pub fn deserialize<'de, D: Deserializer<'de>>(
             from: D,
         ) -> Result<Option<Vec<NestedKey>>, D::Error> {
-            let written = Option::<Vec<Written>>::deserialize(from)?;
+            let written = Option::<Vec<KeyRepr>>::deserialize(from)?;
             let keys = written.map(|keys| keys.into_iter().map(read).collect());
             keys.transpose()
         }
@@ -130,7 +130,7 @@ pub mod float {
 
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum FloatRepr {
         Finite(f32),
         Other(String),
     }
@@ -138,7 +138,7 @@ pub mod float {
     /// Writes the form.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(value: &f32, to: S) -> Result<S::Ok, S::Error> {
         match value.is_finite() {
             true => value.serialize(to),
@@ -149,11 +149,11 @@ pub mod float {
     /// Reads the form.
     ///
     /// # Errors
-    /// Those of the deserializer, and for another form.
+    /// Errors of the deserializer, and input of another form.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
-        match Written::deserialize(from)? {
-            Written::Finite(value) => Ok(value),
-            Written::Other(text) => text.parse().map_err(serde::de::Error::custom),
+        match FloatRepr::deserialize(from)? {
+            FloatRepr::Finite(value) => Ok(value),
+            FloatRepr::Other(text) => text.parse().map_err(serde::de::Error::custom),
         }
     }
 }
@@ -166,14 +166,14 @@ pub mod floats {
 
     #[derive(Serialize, Deserialize)]
     #[serde(untagged, expecting = "a number, or a number and how often it comes")]
-    enum Run {
-        One(Written),
-        Several(Written, usize),
+    enum RunRepr {
+        One(DoubleRepr),
+        Several(DoubleRepr, usize),
     }
 
     #[derive(Serialize, Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum DoubleRepr {
         Finite(f64),
         Other(String),
     }
@@ -184,25 +184,25 @@ pub mod floats {
     /// Writes the form.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
         let runs = values.chunk_by(|a, b| a.to_bits() == b.to_bits());
         to.collect_seq(runs.map(|run| match run.len() {
-            1 => Run::One(write(run[0])),
-            several => Run::Several(write(run[0]), several),
+            1 => RunRepr::One(write(run[0])),
+            several => RunRepr::Several(write(run[0]), several),
         }))
     }
 
     /// Reads the form.
     ///
     /// # Errors
-    /// Those of the deserializer, and for another form.
+    /// Errors of the deserializer, and input of another form.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
         let mut values = Vec::new();
-        for run in Vec::<Run>::deserialize(from)? {
+        for run in Vec::<RunRepr>::deserialize(from)? {
             let (value, times) = match run {
-                Run::One(value) => (value, 1),
-                Run::Several(value, times) => (value, times),
+                RunRepr::One(value) => (value, 1),
+                RunRepr::Several(value, times) => (value, times),
             };
             let value = read(value)?;
             values
@@ -213,20 +213,20 @@ pub mod floats {
         Ok(values)
     }
 
-    fn write(value: f64) -> Written {
+    fn write(value: f64) -> DoubleRepr {
         match value.to_bits() {
-            _ if value.is_finite() => Written::Finite(value),
+            _ if value.is_finite() => DoubleRepr::Finite(value),
             bits if value.is_nan() && bits != f64::NAN.to_bits() => {
-                Written::Other(format!("{NAN}{bits:016x}"))
+                DoubleRepr::Other(format!("{NAN}{bits:016x}"))
             }
-            _ => Written::Other(value.to_string()),
+            _ => DoubleRepr::Other(value.to_string()),
         }
     }
 
-    fn read<E: Error>(written: Written) -> Result<f64, E> {
+    fn read<E: Error>(written: DoubleRepr) -> Result<f64, E> {
         let text = match written {
-            Written::Finite(value) => return Ok(value),
-            Written::Other(text) => text,
+            DoubleRepr::Finite(value) => return Ok(value),
+            DoubleRepr::Other(text) => text,
         };
         let value = match text.strip_prefix(NAN) {
             Some(bits) => u64::from_str_radix(bits, 16).ok().map(f64::from_bits),

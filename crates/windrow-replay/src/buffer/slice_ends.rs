@@ -1,4 +1,4 @@
-//! Flags that tell the slices of a batch apart.
+//! The flags that mark where the slices of a batch begin and end.
 
 use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 

@@ -1,21 +1,21 @@
-//! Members that the pool's user holds: to read what they have answered, or to write their actions.
+//! Members that the pool's user holds, to read their outputs or to write their actions.
 
 use windrow_slab::{Rows, RowsMut};
 
-use super::board::{Board, Members};
 use super::error::PoolError;
 use super::member::{Command, Member};
+use super::queues::{MemberQueues, Members};
 use crate::EnvError;
 
-/// What members have answered, in the order of their numbers. They can be told something else once this is dropped.
+/// The outputs of some members, in the order of their numbers. The members can get new commands once this is dropped.
 #[derive(Debug)]
-pub struct Received<'a> {
-    pub(super) board: &'a Board,
+pub struct PoolOutput<'a> {
+    pub(super) queues: &'a MemberQueues,
     pub(super) members: Members,
 }
 
-impl Received<'_> {
-    /// Each answer.
+impl PoolOutput<'_> {
+    /// The output of each member.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Answer<'_>> {
         self.members.iter().map(|member| Answer { member })
     }
@@ -27,7 +27,7 @@ impl Received<'_> {
         self.members.len()
     }
 
-    /// Has `fill` write the actions of each, and sends them.
+    /// Calls `fill` to write the actions of each member, then sends the command `called`.
     pub(super) fn filled(
         mut self,
         called: Command,
@@ -43,20 +43,20 @@ impl Received<'_> {
 
     pub(super) fn send(mut self, called: Command) -> Result<(), PoolError> {
         let members = std::mem::take(&mut self.members);
-        self.board.tell(called, members)
+        self.queues.send(called, members)
     }
 }
 
-impl Drop for Received<'_> {
+impl Drop for PoolOutput<'_> {
     fn drop(&mut self) {
         let members = std::mem::take(&mut self.members);
         if members.capacity() > 0 {
-            self.board.give_back(members);
+            self.queues.give_back(members);
         }
     }
 }
 
-/// What one member has answered: `[k, *shape]` each, for `k` environments.
+/// The output of one member: each entry is `[k, *shape]`, for `k` environments.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
     member: &'a Member,
@@ -69,13 +69,13 @@ impl<'a> Answer<'a> {
         self.member.index
     }
 
-    /// What was observed: of a step, before any reset.
+    /// Observations; after a step, those before any reset.
     #[must_use]
     pub fn observation(&self) -> Rows<'a> {
         self.member.next()
     }
 
-    /// What the next action is for: the observation, or the first one of another episode after
+    /// The observations that the next actions answer: as above, or the first ones of another episode after
     /// [`async_step_and_maybe_reset_send`](super::AsyncEnvPool::async_step_and_maybe_reset_send).
     #[must_use]
     pub fn root(&self) -> Rows<'a> {

@@ -1,4 +1,4 @@
-//! Columns of real numbers, observations and rewards, that transforms change in place.
+//! Transforms that change real numbers of observations and rewards in place, element by element.
 
 use std::fmt::Debug;
 use std::ops::{Add, Div, Mul, Sub};
@@ -7,7 +7,7 @@ use tensordict::{DType, Element, NestedKey};
 use windrow_slab::{Key, LeafSpec, Rows, RowsMut};
 
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, SpecError, VecEnvError,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, VecEnvError,
 };
 
 /// `float32` or `float64`.
@@ -72,7 +72,7 @@ pub(super) use for_real;
 
 /// Numbers that a transform reads, and the place of the results: the same or one of their own.
 #[derive(Debug, Clone)]
-pub(super) struct Column {
+pub(super) struct TransformedColumn {
     /// Leaf that is read; `None` for the reward of the step.
     from: Option<usize>,
     /// Leaf that is written; `None` for the reward of the step.
@@ -101,7 +101,7 @@ pub(super) fn columns(
     in_keys: &[NestedKey],
     out_keys: Option<&[NestedKey]>,
     spec: impl Fn(&LeafSpec) -> Spec,
-) -> Result<Vec<Column>, EnvError> {
+) -> Result<Vec<TransformedColumn>, EnvError> {
     let pairs = paired(envs, in_keys, out_keys)?.into_iter();
     pairs
         .map(|(key, out)| column(envs, key, out, &spec))
@@ -135,7 +135,7 @@ fn column(
     key: &NestedKey,
     out: &NestedKey,
     spec: impl Fn(&LeafSpec) -> Spec,
-) -> Result<Column, EnvError> {
+) -> Result<TransformedColumn, EnvError> {
     let of_step = *key == reward();
     let (from, leaf) = match envs.observation(key) {
         Err(_) if of_step => (None, LeafSpec::new(reward(), DType::F32, [1])),
@@ -158,7 +158,7 @@ fn column(
         }
         from
     };
-    Ok(Column {
+    Ok(TransformedColumn {
         from,
         to,
         key: key.clone(),
@@ -170,8 +170,8 @@ fn column(
     })
 }
 
-/// What happens to the numbers of columns.
-pub trait Kernel: Debug + Send {
+/// An operation on the numbers of columns.
+pub trait ElementwiseOp: Debug + Send {
     /// Changes rows of column `column`: those of all environments, or the one of environment `env`, which begins an episode.
     ///
     /// # Errors
@@ -183,10 +183,10 @@ pub trait Kernel: Debug + Send {
         values: &mut [T],
     ) -> Result<(), EnvError>;
 
-    /// Runs `change`, which changes the columns of a step or a reset.
+    /// Runs `change`, which changes all columns of a step or a reset. Override it to hold a lock meanwhile.
     ///
     /// # Errors
-    /// What the kernel works with cannot be read or written.
+    /// Shared numbers of the operation cannot be read or written.
     fn within<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> Result<R, EnvError>
     where
         Self: Sized,
@@ -195,17 +195,17 @@ pub trait Kernel: Debug + Send {
     }
 }
 
-/// Changes columns by a kernel, row by row of time.
+/// A bound transform that applies an operation to columns, step by step.
 #[derive(Debug)]
-pub struct Columns<K> {
-    columns: Vec<Column>,
+pub struct Elementwise<K> {
+    columns: Vec<TransformedColumn>,
     /// Leaves of actions, with the names of those that are changed before environments take them.
     actions: Vec<(DType, bool)>,
     kernel: K,
 }
 
-impl<K: Kernel> Columns<K> {
-    pub(super) fn new(columns: Vec<Column>, kernel: K) -> Self {
+impl<K: ElementwiseOp> Elementwise<K> {
+    pub(super) fn new(columns: Vec<TransformedColumn>, kernel: K) -> Self {
         Self {
             columns,
             actions: Vec::new(),
@@ -256,7 +256,7 @@ impl<K: Kernel> Columns<K> {
 
     /// Changes whole columns: after a step, whose `rewards` are given, or where all environments begin an episode.
     fn all(
-        columns: &[Column],
+        columns: &[TransformedColumn],
         kernel: &mut K,
         rows: &mut RowsMut<'_>,
         rewards: Option<&mut [f32]>,
@@ -292,7 +292,7 @@ impl<K: Kernel> Columns<K> {
 
     /// Changes the rows of some environments.
     fn some(
-        columns: &[Column],
+        columns: &[TransformedColumn],
         kernel: &mut K,
         rows: &mut RowsMut<'_>,
         resets: &[Reset],
@@ -341,7 +341,7 @@ pub(super) fn copy_column<T: Element + Default>(
     Ok(())
 }
 
-impl<K: Kernel> Effect for Columns<K> {
+impl<K: ElementwiseOp> BoundTransform for Elementwise<K> {
     fn act(&mut self, actions: Rows<'_>, mut inner: RowsMut<'_>) -> Result<(), VecEnvError> {
         for (i, &(dtype, is_changed)) in self.actions.iter().enumerate() {
             let copied =

@@ -1,7 +1,7 @@
-//! Threads that compute more than they wait.
+//! Scheduling hints for threads that compute more than they wait.
 
-/// Tells the system that the calling thread computes: woken while all cores are busy, it lets the others go on, first of all the one that
-/// woke it. Threads and processes that it starts are not told so. On systems other than Linux, nothing changes.
+/// Sets `SCHED_BATCH` for the calling thread: when it is woken while all cores are busy, it does not preempt other threads, least of all
+/// the one that woke it. Threads and processes that it starts do not inherit this. Does nothing on systems other than Linux.
 pub fn become_batch_thread() {
     #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
     {

@@ -1,8 +1,8 @@
-//! Where the members of a pool are, and the threads that step them.
+//! The members of a pool on their way between the pool's user and the threads that step them (ADR 0022).
 //!
-//! A member is in one of five places, and moves from one to the next: *idle*, *held* by the user who writes its actions, in a *queue*, with a
-//! thread, *done*, and held again by the user who reads what it has answered. A command moves it and copies nothing. There is one queue
-//! for all threads, or one for each where each member has a thread of its own.
+//! A member moves from one owner to the next: *idle*; *held* by the user, who writes its actions; in a *queue*; with a thread; *done*; and
+//! held again by the user, who reads its output. Commands move members and copy nothing. There is one queue for all threads, or one for
+//! each thread if each member has a thread of its own.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -10,44 +10,44 @@ use std::time::{Duration, Instant};
 
 use windrow_sync::{Interrupt, catch_panic, unpoisoned};
 
-use super::Want;
+use super::RecvOptions;
 use super::error::PoolError;
 use super::member::{Command, Member};
 
-/// Members, moved from place to place.
+/// Members that change their owner together.
 pub(super) type Members = Vec<Box<Member>>;
 
 #[derive(Debug)]
-pub(super) struct Board {
-    state: Mutex<State>,
-    /// Of each queue: something is in it.
+pub(super) struct MemberQueues {
+    state: Mutex<PoolState>,
+    /// Notified when a member is pushed, one for each queue.
     queued: Vec<Condvar>,
-    /// A member is done, or a thread has ended.
+    /// Notified when a member is done or a thread has ended.
     moved: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    /// By number.
+struct PoolState {
+    /// By member; `None` for those that are not idle.
     idle: Vec<Option<Box<Member>>>,
-    /// What each was told and has not been received from it.
-    told: Vec<Option<Command>>,
+    /// By member: the command whose output was not received yet.
+    pending: Vec<Option<Command>>,
     queues: Vec<VecDeque<Box<Member>>>,
-    /// The first that was done is first.
+    /// In the order in which they became done.
     done: VecDeque<Box<Member>>,
-    /// Empty, kept for the next call.
+    /// Empty vectors for the next call, so that none is allocated.
     spare: Vec<Members>,
     is_closed: bool,
     threads: usize,
 }
 
-impl Board {
+impl MemberQueues {
     pub(super) fn new(members: Members, queues: usize) -> Self {
         let count = members.len();
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 idle: members.into_iter().map(Some).collect(),
-                told: vec![None; count],
+                pending: vec![None; count],
                 queues: (0..queues)
                     .map(|_| VecDeque::with_capacity(count))
                     .collect(),
@@ -62,7 +62,7 @@ impl Board {
     }
 
     /// No code of users runs under this lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         unpoisoned(self.state.lock())
     }
 
@@ -90,8 +90,8 @@ impl Board {
         Ok(held)
     }
 
-    /// Has the threads do what `called` says with `held`.
-    pub(super) fn tell(&self, called: Command, mut held: Members) -> Result<(), PoolError> {
+    /// Queues `held` with the command `called`.
+    pub(super) fn send(&self, called: Command, mut held: Members) -> Result<(), PoolError> {
         let mut state = self.lock();
         if state.is_closed {
             drop(state);
@@ -101,7 +101,7 @@ impl Board {
         let one = state.queues.len() == 1;
         for mut member in held.drain(..) {
             member.command = called;
-            state.told[member.index] = Some(called);
+            state.pending[member.index] = Some(called);
             let queue = member.index % state.queues.len();
             state.queues[queue].push_back(member);
             if !one {
@@ -116,7 +116,7 @@ impl Board {
         Ok(())
     }
 
-    /// Puts members that somebody held back where they are idle.
+    /// Makes held members idle again.
     pub(super) fn give_back(&self, mut held: Members) {
         let mut state = self.lock();
         if state.is_closed {
@@ -130,26 +130,26 @@ impl Board {
         state.spare.push(held);
     }
 
-    /// Waits for what members have answered to `called`.
+    /// Waits for members that are done with `called`.
     pub(super) fn receive(
         &self,
         called: Command,
-        want: Want,
+        options: RecvOptions,
         interrupt: &Interrupt,
     ) -> Result<Members, PoolError> {
         let begin = Instant::now();
         let mut state = self.lock();
         loop {
-            let left = want
+            let left = options
                 .timeout
                 .map(|timeout| timeout.saturating_sub(begin.elapsed()));
             let is_late = left.is_some_and(|left| left.is_zero());
-            let done = state.done_by(called, want, is_late)?;
+            let done = state.done_by(called, options, is_late)?;
             if let Some(count) = done {
-                return Ok(state.take(called, want, count));
+                return Ok(state.take(called, options, count));
             }
-            if let Some(timeout) = want.timeout.filter(|_| is_late) {
-                let (min, got) = (want.min, state.count_done(called, want));
+            if let Some(timeout) = options.timeout.filter(|_| is_late) {
+                let (min, got) = (options.min, state.count_done(called, options));
                 return Err(PoolError::TimedOut {
                     called,
                     min,
@@ -169,13 +169,13 @@ impl Board {
         }
     }
 
-    /// How many were told `called`, and have not been received from.
-    pub(super) fn count_told(&self, called: Command) -> usize {
+    /// Number of members whose command `called` was not received yet.
+    pub(super) fn count_pending(&self, called: Command) -> usize {
         let state = self.lock();
         state
-            .told
+            .pending
             .iter()
-            .filter(|&&told| told == Some(called))
+            .filter(|&&pending| pending == Some(called))
             .count()
     }
 
@@ -190,7 +190,7 @@ impl Board {
         self.moved.notify_all();
     }
 
-    /// What a thread does: has the members in `queue` obey, until the pool is closed. Then it drops them.
+    /// The loop of a thread: executes the commands of members in `queue` until the pool is closed, then drops them.
     pub(super) fn serve(&self, queue: usize) {
         loop {
             let mut state = self.lock();
@@ -207,11 +207,11 @@ impl Board {
             let is_closed = state.is_closed;
             drop(state);
             if !is_closed {
-                member.obey();
+                member.execute();
             }
             let mut state = self.lock();
             if state.is_closed {
-                state.told[member.index] = None;
+                state.pending[member.index] = None;
                 drop(state);
                 discard([member]);
             } else {
@@ -226,13 +226,13 @@ impl Board {
         !self.lock().is_closed
     }
 
-    /// Has the threads drop the members that nobody holds, and end.
+    /// Ends the threads, which drop the members that the user does not hold.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
-        let State {
+        let PoolState {
             idle,
-            told,
+            pending,
             queues,
             done,
             ..
@@ -246,14 +246,14 @@ impl Board {
             queues[queue].push_back(member);
         }
         for member in queues.iter().flatten() {
-            told[member.index] = None;
+            pending[member.index] = None;
         }
         drop(state);
         self.queued.iter().for_each(Condvar::notify_all);
         self.moved.notify_all();
     }
 
-    /// Waits at most `timeout` for the threads to end. Otherwise the members that have not returned.
+    /// Waits up to `timeout` for the threads to end; an error has the members that are still stepping.
     pub(super) fn wait_for_end(&self, timeout: Duration) -> Result<(), Vec<usize>> {
         let waited = self
             .moved
@@ -262,13 +262,15 @@ impl Board {
         if state.threads == 0 {
             return Ok(());
         }
-        let told = state.told.iter().enumerate();
-        Err(told.filter_map(|(env, told)| told.map(|_| env)).collect())
+        let pending = state.pending.iter().enumerate();
+        Err(pending
+            .filter_map(|(env, pending)| pending.map(|_| env))
+            .collect())
     }
 }
 
-impl State {
-    /// Whether `env` can be told `called`.
+impl PoolState {
+    /// Checks that member `env` can get the command `called`.
     fn check(&self, env: usize, called: Command) -> Result<(), PoolError> {
         if self.is_closed {
             return Err(PoolError::Closed);
@@ -278,8 +280,12 @@ impl State {
             return Err(PoolError::NoSuchEnv { env, envs });
         };
         let Some(member) = place else {
-            return Err(match self.told[env] {
-                Some(told) => PoolError::Busy { env, told, called },
+            return Err(match self.pending[env] {
+                Some(pending) => PoolError::Busy {
+                    env,
+                    told: pending,
+                    called,
+                },
                 None => PoolError::Held { env, called },
             });
         };
@@ -297,74 +303,84 @@ impl State {
         Ok(())
     }
 
-    /// How many members `want` gets of those that have answered to `called`; `None` when it waits for more.
+    /// How many done members a call gets by its options; `None` if it has to wait for more.
     fn done_by(
         &mut self,
         called: Command,
-        want: Want,
+        options: RecvOptions,
         is_late: bool,
     ) -> Result<Option<usize>, PoolError> {
         if self.is_closed {
             return Err(PoolError::Closed);
         }
-        let told = self.told.iter().filter(|&&told| told == Some(called));
-        let told = match want.env {
-            None => told.count(),
-            Some(env) => match self.told.get(env) {
+        let pending = self
+            .pending
+            .iter()
+            .filter(|&&pending| pending == Some(called));
+        let pending = match options.env {
+            None => pending.count(),
+            Some(env) => match self.pending.get(env) {
                 None => {
-                    let envs = self.told.len();
+                    let envs = self.pending.len();
                     return Err(PoolError::NoSuchEnv { env, envs });
                 }
-                Some(&told) if told == Some(called) => 1,
-                Some(&told) => return Err(PoolError::NotSentTo { env, called, told }),
+                Some(&pending) if pending == Some(called) => 1,
+                Some(&pending) => {
+                    return Err(PoolError::NotSentTo {
+                        env,
+                        called,
+                        told: pending,
+                    });
+                }
             },
         };
-        if told < want.min {
-            let mut each = self.told.iter().enumerate();
-            let others =
-                each.find_map(|(env, told)| Some((env, (*told)?)).filter(|told| told.1 != called));
-            let min = want.min;
+        if pending < options.min {
+            let mut each = self.pending.iter().enumerate();
+            let others = each.find_map(|(env, pending)| {
+                Some((env, (*pending)?)).filter(|pending| pending.1 != called)
+            });
+            let min = options.min;
             return Err(PoolError::NotSent {
                 called,
                 min,
-                told,
+                told: pending,
                 others,
             });
         }
-        if let Some(fault) = self.take_fault(called, want) {
+        if let Some(fault) = self.take_fault(called, options) {
             return Err(fault);
         }
-        let done = self.count_done(called, want);
-        let most = want.max.unwrap_or(told).min(told);
-        let is_enough = done >= want.min && (want.timeout.is_none() || is_late);
+        let done = self.count_done(called, options);
+        let most = options.max.unwrap_or(pending).min(pending);
+        let is_enough = done >= options.min && (options.timeout.is_none() || is_late);
         Ok((done >= most || is_enough).then_some(done.min(most)))
     }
 
-    fn count_done(&self, called: Command, want: Want) -> usize {
+    fn count_done(&self, called: Command, options: RecvOptions) -> usize {
         let done = self.done.iter();
-        done.filter(|member| want.means(called, member)).count()
+        done.filter(|member| options.matches(called, member))
+            .count()
     }
 
-    /// What has failed; the others stay where they are.
-    fn take_fault(&mut self, called: Command, want: Want) -> Option<PoolError> {
-        let failed = |member: &Member| want.means(called, member) && member.fault.is_some();
+    /// The error of a failed member, if one is done; the others stay done.
+    fn take_fault(&mut self, called: Command, options: RecvOptions) -> Option<PoolError> {
+        let failed = |member: &Member| options.matches(called, member) && member.fault.is_some();
         let place = self.done.iter().position(|member| failed(member))?;
         let mut member = self.done.remove(place)?;
         let (index, fault) = (member.index, member.fault.take());
-        self.told[index] = None;
+        self.pending[index] = None;
         self.idle[index] = Some(member);
         fault
     }
 
-    /// Takes `count` members that have answered to `called`, those first that were done first, and has them in order.
-    fn take(&mut self, called: Command, want: Want, count: usize) -> Members {
+    /// Takes the first `count` members that became done with `called`, and sorts them by number.
+    fn take(&mut self, called: Command, options: RecvOptions, count: usize) -> Members {
         let mut taken = self.spare.pop().unwrap_or_default();
         for _ in 0..self.done.len() {
-            let Some(member) = self.done.pop_front() else {
-                break;
-            };
-            if taken.len() < count && want.means(called, &member) {
-                self.told[member.index] = None;
+            let member = self.done.pop_front();
+            let member = member.expect("The loop pops as many members as there were.");
+            if taken.len() < count && options.matches(called, &member) {
+                self.pending[member.index] = None;
                 taken.push(member);
             } else {
                 self.done.push_back(member);
@@ -375,13 +391,13 @@ impl State {
     }
 }
 
-impl Want {
-    fn means(&self, called: Command, member: &Member) -> bool {
+impl RecvOptions {
+    fn matches(&self, called: Command, member: &Member) -> bool {
         member.command == called && self.env.is_none_or(|env| env == member.index)
     }
 }
 
-/// Drops members. A panic of an environment's destructor ends there.
+/// Drops members, and catches panics of their environments.
 fn discard(members: impl IntoIterator<Item = Box<Member>>) {
     for member in members {
         let _ = catch_panic(|| drop(member));

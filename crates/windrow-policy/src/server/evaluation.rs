@@ -1,58 +1,59 @@
-//! The evaluation of batches.
+//! The evaluation of one batch: newest weights, one call of the policy, answers (ADR 0021).
 
 use std::sync::{Arc, Weak};
 
 use windrow_slab::RowBlock;
 use windrow_sync::catch_panic;
 
-use super::Joint;
-use super::board::Request;
-use crate::{EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, WeightStore, Weights};
+use super::SharedSpec;
+use super::queue::Request;
+use crate::{EnvRows, Policy, PolicyError, PolicyIn, WeightStore, Weights};
 
-/// The policy, and all that its evaluation needs: whoever has it evaluates the next batch.
-pub(super) struct Server {
-    /// The requests that are evaluated.
+/// The policy and the memory of its batches. Owning it is the right to evaluate the next batch.
+pub(super) struct Evaluator {
+    /// The requests of the batch.
     pub(super) batch: Vec<Request>,
     store: Arc<WeightStore>,
     policy: Box<dyn Policy>,
-    /// All requests of a batch, and what the policy writes for them: memory for the largest.
+    /// Observations and actions of all requests of a batch, with room for the largest one.
     obs: RowBlock,
     out: RowBlock,
     envs: EnvRows,
     version: i64,
-    /// Whether weights of the same version may be others now.
-    look_again: bool,
-    /// The weights that were loaded last. A weak pointer keeps their address from being used again, and no memory of theirs.
+    /// Reload weights even if their version is unchanged.
+    reload: bool,
+    /// The weights that were loaded last, to load none twice. While the weak pointer lives, no other weights get their address.
     loaded: Weak<Weights>,
 }
 
-impl Server {
-    /// A server of `policy`, which is bound to what `joint` says, for batches of up to `rows` rows.
+impl Evaluator {
+    /// For `policy`, which is bound as `shared` says, and batches of up to `rows` rows.
     pub(super) fn new(
         policy: Box<dyn Policy>,
-        joint: &Joint,
+        shared: &SharedSpec,
         rows: usize,
         store: Arc<WeightStore>,
     ) -> Result<Self, PolicyError> {
         Ok(Self {
             batch: Vec::new(),
             store,
-            obs: RowBlock::new(&joint.observed, rows)?,
-            out: RowBlock::new(&joint.spec.columns, rows)?,
+            obs: RowBlock::new(&shared.observed, rows)?,
+            out: RowBlock::new(&shared.spec.columns, rows)?,
             envs: EnvRows::new(0, Vec::new()),
             policy,
             version: 0,
-            look_again: false,
+            reload: false,
             loaded: Weak::new(),
         })
     }
 
-    /// Evaluates the batch, with the newest weights, and answers its requests: the version that acted.
+    /// Evaluates the batch with the newest weights and writes the answers into its requests. Returns the version of the weights; `None` if
+    /// the policy has failed, whose error is then the answer of each request.
     ///
     /// # Errors
-    /// The message of a panic of the policy, which is not to be used again.
-    pub(super) fn serve(&mut self, look_again: bool) -> Result<Option<i64>, String> {
-        self.look_again |= look_again;
+    /// The message of a panic of the policy, which must not be used again.
+    pub(super) fn serve(&mut self, reload: bool) -> Result<Option<i64>, String> {
+        self.reload |= reload;
         let evaluated = catch_panic(|| {
             self.refresh()?;
             self.evaluate()
@@ -71,14 +72,14 @@ impl Server {
 
     /// Drops the policy, which may panic.
     pub(super) fn end(self) {
-        // Nobody needs it any more.
+        // A panic of its destructor affects nobody: the server has ended.
         let _ = catch_panic(|| drop(self));
     }
 
-    /// Loads the newest weights, if they are others.
+    /// Loads the newest weights unless they are loaded already.
     fn refresh(&mut self) -> Result<(), PolicyError> {
         let store = &self.store;
-        if store.version() == self.version && !self.look_again {
+        if store.version() == self.version && !self.reload {
             return Ok(());
         }
         let Some(newest) = store.newest(0) else {
@@ -89,7 +90,7 @@ impl Server {
             self.loaded = Arc::downgrade(&newest.weights);
         }
         self.version = newest.version;
-        self.look_again = false;
+        self.reload = false;
         Ok(())
     }
 
@@ -104,11 +105,11 @@ impl Server {
             obs.copy_envs(self.envs.len(), request.obs.rows(), 0..request.rows())?;
             self.envs.append(&request.envs);
         }
-        let exploration = batch.first().map(|first| first.exploration);
+        let first = batch.first().expect("A batch begins with a request.");
         let input = PolicyIn {
             obs: self.obs.rows(),
             envs: &self.envs,
-            exploration: exploration.unwrap_or(ExplorationType::Random),
+            exploration: first.exploration,
         };
         self.policy.act(&input, self.out.rows_mut())?;
         let mut at = 0;

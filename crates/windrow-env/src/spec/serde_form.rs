@@ -5,10 +5,10 @@ use tensordict::{Group, NestedKey};
 
 use super::{EnvSpec, Spec};
 
-/// The fields of a spec, which are those of its written form.
+/// The serialized form of a spec, which has the same fields.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "EnvSpec", deny_unknown_fields)]
-struct Written {
+struct EnvSpecRepr {
     id: String,
     observation: Spec,
     action: Spec,
@@ -38,14 +38,14 @@ struct Written {
 
 impl Serialize for EnvSpec {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        Written::serialize(self, to)
+        EnvSpecRepr::serialize(self, to)
     }
 }
 
 /// A spec whose parts contradict each other is not read; see [`EnvSpec::check`].
 impl<'de> Deserialize<'de> for EnvSpec {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let spec = Written::deserialize(from)?;
+        let spec = EnvSpecRepr::deserialize(from)?;
         spec.check().map_err(serde::de::Error::custom)?;
         Ok(spec)
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
-use windrow_env::written;
+use windrow_env::serde_form;
 
 use super::NetworkPolicy;
 use crate::Head;
@@ -11,10 +11,10 @@ use crate::nn::{Activation, Layer, LayerNorm, Linear, Sequential};
 /// Everything but the parameters.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WrittenNetwork {
-    layers: Vec<WrittenLayer>,
+pub(crate) struct NetworkRepr {
+    layers: Vec<LayerRepr>,
     head: Head,
-    #[serde(default, with = "written::key::list")]
+    #[serde(default, with = "serde_form::key::list")]
     in_keys: Option<Vec<NestedKey>>,
     #[serde(default)]
     prefix: String,
@@ -27,7 +27,7 @@ pub(crate) struct WrittenNetwork {
 /// A layer by its kind and its sizes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-enum WrittenLayer {
+enum LayerRepr {
     Linear {
         inputs: usize,
         outputs: usize,
@@ -36,13 +36,13 @@ enum WrittenLayer {
     Activation(Activation),
     LayerNorm {
         features: usize,
-        #[serde(with = "written::float")]
+        #[serde(with = "serde_form::float")]
         eps: f32,
     },
     Flatten,
 }
 
-impl From<&Layer> for WrittenLayer {
+impl From<&Layer> for LayerRepr {
     fn from(layer: &Layer) -> Self {
         match layer {
             Layer::Linear(linear) => Self::Linear {
@@ -60,25 +60,25 @@ impl From<&Layer> for WrittenLayer {
     }
 }
 
-impl From<WrittenLayer> for Layer {
-    fn from(written: WrittenLayer) -> Self {
+impl From<LayerRepr> for Layer {
+    fn from(written: LayerRepr) -> Self {
         match written {
-            WrittenLayer::Linear {
+            LayerRepr::Linear {
                 inputs,
                 outputs,
                 bias,
             } => Self::Linear(Linear::zeros(inputs, outputs, bias)),
-            WrittenLayer::Activation(activation) => Self::Activation(activation),
-            WrittenLayer::LayerNorm { features, eps } => {
+            LayerRepr::Activation(activation) => Self::Activation(activation),
+            LayerRepr::LayerNorm { features, eps } => {
                 let norm = LayerNorm::new(features);
                 Self::LayerNorm(LayerNorm { eps, ..norm })
             }
-            WrittenLayer::Flatten => Self::Flatten,
+            LayerRepr::Flatten => Self::Flatten,
         }
     }
 }
 
-impl From<&NetworkPolicy> for WrittenNetwork {
+impl From<&NetworkPolicy> for NetworkRepr {
     fn from(policy: &NetworkPolicy) -> Self {
         Self {
             layers: policy.net.layers().iter().map(Into::into).collect(),
@@ -92,8 +92,8 @@ impl From<&NetworkPolicy> for WrittenNetwork {
 }
 
 /// The policy before its parameters are loaded.
-impl From<WrittenNetwork> for NetworkPolicy {
-    fn from(written: WrittenNetwork) -> Self {
+impl From<NetworkRepr> for NetworkPolicy {
+    fn from(written: NetworkRepr) -> Self {
         let layers = written.layers.into_iter().map(Into::into);
         let mut policy = Self::new(Sequential::of_layers(layers), written.head)
             .prefix(written.prefix)

@@ -4,12 +4,12 @@ use tensordict::{Element, Tensor, TensorError};
 
 /// Memory for one entry of successive batches. While the last batch is held, the next one gets new memory.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct Scratch {
     /// It has one dimension; the last tensor is a view of its beginning.
     last: Option<Tensor>,
 }
 
-impl Block {
+impl Scratch {
     pub(super) fn new() -> Self {
         Self { last: None }
     }
@@ -56,7 +56,7 @@ fn with_slack(len: usize, before: usize) -> usize {
 /// Elements in `shape`.
 ///
 /// # Errors
-/// [`TensorError::TooLarge`] when there cannot be so many.
+/// [`TensorError::TooLarge`] if the number overflows.
 fn len_of<T: Element>(shape: &[usize]) -> Result<usize, TensorError> {
     let too_large = || TensorError::TooLarge {
         shape: shape.to_vec(),

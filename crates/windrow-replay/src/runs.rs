@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::thread::ThreadId;
 
-use crate::marks::EpisodeMarks;
+use crate::episode_ends::EpisodeMarks;
 
 /// Frames of one episode that lie in successive rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Run {
     pub len: usize,
     /// Whether the episode ended with the last of them.
     pub ended: bool,
-    /// Whether the first of them was written apart from the frame before: no key can tell that they are of one episode.
+    /// Whether the first of them was written apart from the frame before: then they belong to different episodes, whatever their keys say.
     pub(crate) apart: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Author {
     User(Option<ThreadId>),
 }
 
-/// Whether the run written last may go on with the next frame.
+/// Which frame may continue the run written last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Open {
     No,
@@ -243,7 +243,7 @@ impl Runs {
         self.open
     }
 
-    /// Lets the last run go on so, unless it has ended.
+    /// Sets how the last run may continue, unless it has ended.
     pub(crate) fn reopen(&mut self, open: Open) {
         if self.runs.back().is_some_and(|last| !last.ended) {
             self.open = open;
@@ -346,7 +346,7 @@ pub(crate) struct RunColumns {
 #[cfg(test)]
 mod tests {
     use super::{Author, RunColumns, Runs, SavedRuns};
-    use crate::marks::EpisodeMarks;
+    use crate::episode_ends::EpisodeMarks;
 
     /// Rows of the first and last frame of every run, and its length, in the order of their first rows.
     fn found(runs: &Runs) -> Vec<[usize; 3]> {

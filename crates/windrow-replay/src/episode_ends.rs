@@ -3,7 +3,7 @@
 use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::ReplayError;
-use crate::index::{Author, Open};
+use crate::runs::{Author, Open};
 
 /// The entries that hold the ends of episodes and the ids of trajectories.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,4 +1,4 @@
-//! Observations of another layout: renamed, reshaped, left out, or made from those of the environments.
+//! Transforms that change the layout of observations: leaves are renamed, reshaped, left out or made from others.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -8,18 +8,18 @@ use windrow_slab::{LeafSpec, Row, RowMut};
 
 use crate::joined::copy_leaf_to;
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, SpecError, VecEnvError,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, VecEnvError,
 };
 
 /// The leaves of a spec as a list, for a transform to change by name.
 #[derive(Debug)]
-pub(super) struct Layout {
-    entries: Vec<Entry>,
+pub(super) struct ObservationLayout {
+    entries: Vec<ObservedLeaf>,
 }
 
 /// One leaf as it is seen from outside.
 #[derive(Debug)]
-struct Entry {
+struct ObservedLeaf {
     key: NestedKey,
     spec: Spec,
     /// The environments' leaf that this is a copy of, element by element; `None` for one that is made.
@@ -29,11 +29,11 @@ struct Entry {
 /// A leaf of the environments that is copied: its type and place, and the place that it is copied to.
 type Copied = (DType, usize, usize);
 
-impl Layout {
+impl ObservationLayout {
     /// The leaves of `spec`; a bare one is called `bare`.
     pub(super) fn of(spec: &Spec, bare: &str) -> Self {
         let leaves = spec.leaves(bare).into_iter().enumerate();
-        let entries = leaves.map(|(i, (key, leaf))| Entry {
+        let entries = leaves.map(|(i, (key, leaf))| ObservedLeaf {
             key,
             spec: leaf.clone(),
             from: Some(i),
@@ -54,10 +54,10 @@ impl Layout {
         found.map(|entry| &entry.spec)
     }
 
-    /// Sets leaf `key`, in the place of the one of this name or else behind all. `from` is the environments' leaf that it is a copy
-    /// of, whatever its shape; `None` where it is made.
+    /// Replaces leaf `key`, or adds it behind all others. `from` is the environments' leaf that it copies, whatever its shape; `None` if
+    /// the leaf is made.
     pub(super) fn put(&mut self, key: &NestedKey, spec: Spec, from: Option<usize>) {
-        let new = Entry {
+        let new = ObservedLeaf {
             key: key.clone(),
             spec,
             from,
@@ -68,7 +68,7 @@ impl Layout {
         }
     }
 
-    /// Renames leaf `old` where there is one.
+    /// Renames leaf `old`, if there is one.
     pub(super) fn rename(&mut self, old: &NestedKey, new: &NestedKey) {
         for entry in self.entries.iter_mut().filter(|entry| entry.key == *old) {
             entry.key = new.clone();
@@ -106,18 +106,18 @@ impl Layout {
         copies.is_none().then_some(spec)
     }
 
-    /// Makes these the observations of `envs`. Each of `made` fills the leaf of the name beside it, whose place `put` tells it; the others
-    /// are copied.
+    /// Makes these the observations of `envs`. Each of `made` fills the leaf of the name beside it, whose index `put` stores in it; the
+    /// others are copied.
     ///
     /// # Errors
     /// [`SpecError::NameTaken`] where two leaves, or a leaf and something else in a frame, have the same name;
     /// [`SpecError::Argument`] where none is left.
-    pub(super) fn lay<M: Make>(
+    pub(super) fn lay<M: FillLeaf>(
         self,
         envs: &mut Attach<'_>,
         made: Vec<(M, &NestedKey)>,
         put: impl Fn(&mut M, usize),
-    ) -> Result<Relaid<M>, EnvError> {
+    ) -> Result<Relayout<M>, EnvError> {
         let inner = envs.inner().observation_leaves();
         for (i, entry) in self.entries.iter().enumerate() {
             let mut before = self.entries[..i].iter();
@@ -156,13 +156,15 @@ impl Layout {
             put(&mut make, envs.spec.find_observation(key)?.0);
             makes.push(make);
         }
-        Ok(Relaid { copies, makes })
+        Ok(Relayout { copies, makes })
     }
 }
 
 /// Adds `leaf` under its names.
 fn push<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: &Spec) {
-    let [name, below @ ..] = names else { return };
+    let [name, below @ ..] = names else {
+        unreachable!("A key has one name at least.");
+    };
     let name = name.as_ref();
     if below.is_empty() {
         return entries.push((name.to_owned(), leaf.clone()));
@@ -196,7 +198,7 @@ fn keep_lists(envs: &mut Attach<'_>) {
 }
 
 /// Makes one leaf from the environments' rows.
-pub trait Make: Debug + Send {
+pub trait FillLeaf: Debug + Send {
     /// After a reset of environment `env`.
     fn first(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         self.next(env, from, to)
@@ -207,7 +209,7 @@ pub trait Make: Debug + Send {
 }
 
 /// For transforms that copy and make nothing.
-impl Make for Infallible {
+impl FillLeaf for Infallible {
     fn next(&mut self, _: usize, _: Row<'_>, _: &mut RowMut<'_>) -> Result<(), EnvError> {
         match *self {}
     }
@@ -215,13 +217,13 @@ impl Make for Infallible {
 
 /// Copies some leaves to other places and makes others.
 #[derive(Debug)]
-pub struct Relaid<M> {
+pub struct Relayout<M> {
     /// `None` where the environments write into the rows that are seen.
     copies: Option<Vec<Copied>>,
     makes: Vec<M>,
 }
 
-impl<M: Make> Relaid<M> {
+impl<M: FillLeaf> Relayout<M> {
     fn fill(
         &mut self,
         env: usize,
@@ -261,7 +263,7 @@ impl<M: Make> Relaid<M> {
     }
 }
 
-impl<M: Make> Effect for Relaid<M> {
+impl<M: FillLeaf> BoundTransform for Relayout<M> {
     fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError> {
         self.fill_all(resets.iter().map(|reset| reset.env), obs, true)
     }
