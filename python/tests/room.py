@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 #: Seconds that the system may take to clear away what has ended.
-PATIENCE = 5.0
+PATIENCE = 60.0
 #: Of Python and PyTorch: others that run beside this program come and go.
 OTHERS = ("sem.mp-", "psm_", "torch_")
 

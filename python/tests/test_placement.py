@@ -15,7 +15,8 @@ import pytest
 import torch
 from counting import Counting, Locked, Stateful, Telling, sleeps_long
 from tensordict.nn import TensorDictModule
-from test_processes import ends, processes
+from test_processes import processes
+from waiting import ends
 from windrow import WorkerError
 from windrow.processes import pickling
 from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Interruptor, MultiAsyncCollector, MultiSyncCollector
@@ -299,15 +300,15 @@ def test_hooks_are_called_here(build) -> None:
 
 def test_a_frozen_worker_is_killed_and_its_stack_is_shown(build) -> None:
     env = [lambda: Counting(sleeps_long), Counting]
-    with pytest.raises(WorkerError, match="step_timeout=0.5 s") as caught:
-        next(build(MultiSyncCollector, env, step_timeout=0.5))
+    with pytest.raises(WorkerError, match="step_timeout=2.5 s") as caught:
+        next(build(MultiSyncCollector, env, step_timeout=2.5))
     assert "in sleeps_long" in str(caught.value) and caught.value.step == 6
-    collector = build(MultiSyncCollector, env, step_timeout=0.5, on_loss="continue")
+    collector = build(MultiSyncCollector, env, step_timeout=2.5, on_loss="continue")
     batches = [next(collector) for _ in range(3)]
     assert collector.stats()["workers_alive"] == 1 and batches[-1].numel() > 0
     for placement in ("threads", "inline"):
         with pytest.raises(ValueError, match="step_timeout needs workers that can be killed"):
-            build(MultiSyncCollector, env, step_timeout=0.5, placement=placement)
+            build(MultiSyncCollector, env, step_timeout=2.5, placement=placement)
     with pytest.raises(ValueError, match="step_timeout"):
         build(MultiSyncCollector, env, step_timeout=-1)
     with pytest.raises(TypeError, match="step_timeout must be a number"):
