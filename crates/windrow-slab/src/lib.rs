@@ -27,7 +27,7 @@ pub use ring::{Commit, Order, Ring, RingSpec};
 pub use row_block::RowBlock;
 pub use rows::{Key, Row, RowMut, Rows, RowsMut};
 #[cfg(target_os = "linux")]
-pub use shared::{Bell, Mapping, RemoteRing, SharedFile, SharedNumbers, Turn};
+pub use shared::{Bell, Mapping, RemoteRing, SharedFile};
 pub use sink::{Sink, SinkError, WriterId};
 pub use tensordict::LeafSpec;
 pub use wait_queue::WaitQueue;

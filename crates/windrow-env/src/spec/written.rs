@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensordict::{Group, NestedKey};
 
 use super::{EnvSpec, Spec};
+use crate::Gathers;
 
 /// The fields of a spec, which are those of its written form.
 #[derive(Serialize, Deserialize)]
@@ -30,6 +31,8 @@ struct Written {
     dimensions: Vec<usize>,
     #[serde(default)]
     deltas: Vec<(NestedKey, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    statistics: Vec<Gathers>,
     #[serde(default)]
     keeps_seed: bool,
     #[serde(default)]
