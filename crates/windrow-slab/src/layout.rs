@@ -1,4 +1,4 @@
-//! Which column of a record lies where in a slab.
+//! The places of a record's columns in a slab (ADR 0001).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

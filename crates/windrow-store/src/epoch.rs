@@ -1,4 +1,4 @@
-//! The lock between one writer and many readers. The crate's README describes the protocol.
+//! The lock between one writer and many readers. The crate's README describes the protocol, ADR 0005 its reasons.
 
 use std::ops::Range;
 

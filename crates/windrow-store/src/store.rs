@@ -1,3 +1,5 @@
+//! The store: rows of frames in memory or in a mapped file (ADRs 0005 and 0011).
+
 #[cfg(not(loom))]
 use std::fs::File;
 use std::ops::Range;

@@ -13,7 +13,7 @@ use super::choices::{BusyPolicy, Metrics, OnResult};
 use super::recipe::{Recipe, STEPS, limited};
 use super::report::Evaluation;
 use super::requests::EvaluatorRequests;
-use super::run::{Runner, Wanted};
+use super::run::{EvaluationOptions, Runner};
 use crate::build::check_step_timeout;
 use crate::config::builder::EnvMaker;
 use crate::{CollectError, CollectorConfig, Placement, WorkerError, WorkerFault};
@@ -274,7 +274,7 @@ impl EvaluatorBuilder {
                 #[cfg(target_os = "linux")]
                 worker_program: self.worker_program,
             },
-            Wanted {
+            EvaluationOptions {
                 num_trajectories: self.num_trajectories,
                 metrics: self.metrics,
                 on_result: self.on_result,
