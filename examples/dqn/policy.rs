@@ -1,10 +1,9 @@
 //! A policy of one's own: another one, with random actions now and then.
 
+use windrow::nn::Sequential;
+use windrow::policy::{Binding, PolicyIn, PolicySpec};
 use windrow::{
-    ExplorationType, Head, Key, NetworkPolicy, Policy, PolicyError, Spec, Tensor, Weights,
-    nn::Sequential,
-    policy::{Binding, PolicyIn, PolicySpec},
-    slab::RowsMut,
+    ExplorationType, Head, Key, NetworkPolicy, Policy, PolicyError, RowsMut, Spec, Tensor, Weights,
 };
 
 /// The action to which the network gives the largest value; with probability `epsilon` any action, while exploring.

@@ -7,7 +7,8 @@ use candle_core::{D, Tensor};
 use candle_nn::ops::log_softmax;
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64;
-use windrow::{Gae, TensorDict, Weights};
+use windrow::postproc::Gae;
+use windrow::{TensorDict, Weights};
 
 use crate::common::network::{Network, to_candle, to_windrow};
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from windrow._windrow import native_ids
 
 # A shell lets what it starts in the background ignore Ctrl-C, and so the programs of tests that are about it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -25,6 +27,19 @@ def untold() -> None:
         around._told.clear()
     if batched := sys.modules.get("windrow.envs._batched"):
         batched.warn_of_turns.cache_clear()
+
+
+@pytest.fixture
+def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
+    """Errors that are shown to ``sys.unraisablehook`` in this test."""
+    # Those of objects that tests before this one have left are shown by then. What threads without the interpreter's lock have dropped
+    # is given up at the next call of windrow, whatever it is.
+    for _ in range(2):
+        native_ids()
+        gc.collect()
+    seen: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda shown: seen.append(shown.exc_value))
+    return seen
 
 
 @pytest.fixture

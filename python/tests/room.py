@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 #: Seconds that the system may take to clear away what has ended.
-PATIENCE = 5.0
+PATIENCE = 60.0
 #: Of Python and PyTorch: others that run beside this program come and go.
 OTHERS = ("sem.mp-", "psm_", "torch_")
 
@@ -48,7 +48,7 @@ def children() -> int:
 
 def _forks(process: str) -> bool:
     try:
-        return b"windrow._nursery" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        return b"windrow.processes.nursery" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 

@@ -85,9 +85,10 @@ def test_a_look_takes_a_small_share_of_the_time_and_leaves_generators_alone() ->
         batch = next(collector)
     torch.manual_seed(3)
     before = torch.get_rng_state()
+    audit._began += 3600
     audit.look(batch)
     assert not compared, "no time has passed yet"
-    audit._began -= 3600
+    audit._began -= 2 * 3600
     audit.look(batch)
     assert compared == [1] and torch.equal(torch.get_rng_state(), before)
     audit._spent += 0.02 * 3600

@@ -160,10 +160,13 @@ def test_every_class_delivers_integers_of_the_policys_own_type(kind: Any, placem
     if placement is not None:
         arguments["placement"] = placement
     with kind([make_echo] * 2 if several else make_echo, says(160), **arguments) as collector:
-        random, batch = list(collector)
-    assert random["action"].dtype == batch["action"].dtype == torch.int64
-    assert set(random["action"].flatten().tolist()) <= {0, 1} and torch.equal(random["action"], random["next", "seen"])
-    assert batch["action"].flatten().tolist() == batch["next", "seen"].flatten().tolist() == [160] * 8
+        batches = list(collector)
+    assert [batch["action"].dtype for batch in batches] == [torch.int64] * 2
+    actions, seen = (torch.cat([batch[key].flatten() for batch in batches]).tolist() for key in ("action", ("next", "seen")))
+    assert actions == seen
+    # Of several workers, one that acts with the policy may be quicker than one that acts at random.
+    ordered = actions if kind not in (MultiAsyncCollector, AsyncBatchedCollector) else sorted(actions)
+    assert set(ordered[:8]) <= {0, 1} and ordered[8:] == [160] * 8
 
 
 def test_environments_in_processes_take_integers_of_the_policys_own_type() -> None:

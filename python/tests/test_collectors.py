@@ -270,7 +270,7 @@ def test_start_fills_a_buffer_in_the_background() -> None:
     buffer = Buffer()
     collector = Collector(cartpole, frames_per_batch=20, total_frames=100, replay_buffer=buffer)
     collector.start()
-    assert buffer.full.wait(30)
+    assert buffer.full.wait(60)
     collector.async_shutdown()
     assert buffer.frames == 100 and not collector.is_running()
     with pytest.raises(RuntimeError, match="start needs a replay_buffer"):

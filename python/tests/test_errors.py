@@ -380,7 +380,7 @@ def test_a_shutdown_cuts_the_batch_of_the_background_short(placement: str) -> No
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     collector = Collector(env, None, frames_per_batch=1_000_000, replay_buffer=buffer, placement=placement)
     collector.start()
-    assert env.began.wait(30)
+    assert env.began.wait(60)
     collector.shutdown()
     assert env.steps < 1_000_000
     assert collector.stats()["frames"] == buffer.write_count == env.steps

@@ -211,6 +211,7 @@ def test_statistics_that_have_seen_nothing_leave_observations_as_they_are(backen
             rewards.append(evaluator.evaluate(step=0)["eval/reward"])
     assert rewards[1] == rewards[2] == pytest.approx(rewards[0], rel=1e-4)
     # It gathers as before, and evaluations use the statistics gathered so far.
+    make.set_seed(0)
     make.rollout(30)
     with Evaluator(make, policy, num_trajectories=1, max_steps=20, seed=3, backend=backend) as evaluator:
         assert evaluator.evaluate(step=0)["eval/reward"] != pytest.approx(rewards[0], rel=1e-4)

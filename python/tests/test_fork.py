@@ -57,7 +57,7 @@ def in_child(work: Callable[[], Any]) -> None:
 
 
 def wait_for(child: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -171,7 +171,7 @@ def test_an_evaluator() -> None:
 
     def slow(td):
         if waits:
-            go_on.wait(30)
+            go_on.wait(120)
         return policy(td)
 
     with Evaluator(cartpole, slow, num_trajectories=1) as evaluator:
@@ -278,7 +278,7 @@ def test_a_data_loader_with_workers(of: str, running: bool) -> None:
             batch_size=10,
             num_workers=2,
             multiprocessing_context="fork",
-            timeout=60,
+            timeout=120,
         )
         for _ in range(2):
             loaded = torch.cat(list(loader))
@@ -300,6 +300,6 @@ def test_multiprocessing_ends() -> None:
         for child in children:
             child.start()
     for child in children:
-        child.join(30)
+        child.join(120)
         assert child.exitcode == 0
     collector.shutdown()

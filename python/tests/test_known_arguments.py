@@ -123,8 +123,8 @@ def test_frames_that_a_buffer_has_need_not_be_random(kind) -> None:
     def is_random(written: int) -> list[bool]:
         buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
         if written:
-            list(build(Collector, total_frames=written, frames_per_batch=written, replay_buffer=buffer))
-        list(build(kind, cartpole, policy, total_frames=100, init_random_frames=60, replay_buffer=buffer))
+            list(build(Collector, total_frames=written, frames_per_batch=written, replay_buffer=buffer, seed=0))
+        list(build(kind, cartpole, policy, total_frames=100, init_random_frames=60, replay_buffer=buffer, seed=0))
         ones = buffer[written:]["action"].reshape(5, 20)
         return [not bool(row.all()) for row in ones]
 

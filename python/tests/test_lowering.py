@@ -42,7 +42,7 @@ def scales_of(policy: TensorDictSequential, collector: Collector) -> tuple[torch
 def test_deviations_that_no_observation_changes_are_those_of_the_module(least: float) -> None:
     last = AddStateIndependentNormalScale(1, scale_lb=least)
     policy = normal_actor(last, 1, low=-2.0, high=2.0)
-    with Collector("Pendulum-v1", policy, frames_per_batch=5, policy_backend="native") as collector:
+    with Collector("Pendulum-v1", policy, frames_per_batch=5, policy_backend="native", seed=0) as collector:
         # What training may make of it: also less than the module lets through.
         for logarithm in (0.0, -1.0, 0.5, -30.0):
             with torch.no_grad():
@@ -64,7 +64,7 @@ def test_every_mapping_of_deviations_is_followed_wherever_training_leads(kind: t
     nn.init.zeros_(final.bias)
     if mapping == "relu":
         nn.init.ones_(getattr(last, "state_independent_scale", final.bias))
-    with Collector("Pendulum-v1", policy, frames_per_batch=5) as collector:
+    with Collector("Pendulum-v1", policy, frames_per_batch=5, seed=0) as collector:
         for value in (0.5, -0.5, 3.0):
             with torch.no_grad():
                 getattr(last, "state_independent_scale", final.bias).fill_(value)
@@ -75,7 +75,7 @@ def test_every_mapping_of_deviations_is_followed_wherever_training_leads(kind: t
 def test_a_layer_that_stands_in_two_places_is_read_twice() -> None:
     activation = nn.Tanh()
     policy = nn.Sequential(nn.Linear(4, 8), activation, nn.Linear(8, 8), activation, nn.Linear(8, 2))
-    with Collector("CartPole-v1", policy, frames_per_batch=20, policy_backend="native") as collector:
+    with Collector("CartPole-v1", policy, frames_per_batch=20, policy_backend="native", seed=0) as collector:
         batch = next(collector)
     assert torch.equal(batch["action"], policy(batch["observation"]).argmax(-1))
 
@@ -90,7 +90,7 @@ def test_a_distribution_of_the_users_own_is_evaluated_as_it_is() -> None:
         TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
         ProbabilisticTensorDictModule(in_keys=["loc", "scale"], out_keys=["action"], distribution_class=Shifted),
     )
-    with Collector("Pendulum-v1", policy, frames_per_batch=200, policy_backend="native") as collector:
+    with Collector("Pendulum-v1", policy, frames_per_batch=200, policy_backend="native", seed=0) as collector:
         batch = next(collector)
     deviates = (batch["action"] - batch["loc"] - 7.0) / batch["scale"]
     assert abs(deviates.mean()) < 0.3 and abs(deviates.std() - 1) < 0.3
@@ -112,7 +112,7 @@ def test_a_network_that_windrow_evaluates_leaves_the_modes_of_tensordict_alone()
 
 def test_a_module_that_computes_something_else_is_followed_at_the_next_batch() -> None:
     net = nn.Sequential(nn.Linear(3, 1), nn.ELU(alpha=1.0))
-    with Collector("Pendulum-v1", net, frames_per_batch=20, policy_backend="native") as collector:
+    with Collector("Pendulum-v1", net, frames_per_batch=20, policy_backend="native", seed=0) as collector:
         collector.next()
         net[1].inplace = True
         collector.next()

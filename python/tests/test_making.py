@@ -39,7 +39,7 @@ import os, sys, time
 from windrow.collectors import *
 def slow():
     os.write(1, b"making\n")
-    time.sleep(30)
+    time.sleep(600)
 try:
     {making}
 except KeyboardInterrupt:
@@ -57,7 +57,7 @@ def interrupted(making: str, end: str) -> tuple[list[str], str, int]:
     try:
         assert running.stdout.readline() == "making\n"
         os.kill(running.pid, signal.SIGINT)
-        out, err = running.communicate(timeout=15)
+        out, err = running.communicate(timeout=120)
         return [line for line in out.splitlines() if line != "making"], err, running.returncode
     finally:
         running.kill()
@@ -108,7 +108,7 @@ def test_what_is_made_in_vain_is_closed_and_nothing_else_is_begun(make) -> None:
         last = next(begun)
         # Whoever makes it waits; the other workers wait for their turn.
         os.kill(os.getpid(), signal.SIGALRM)
-        go_on.wait(30)
+        go_on.wait(60)
         return Closing()
 
     def interrupt(*_):
@@ -205,7 +205,7 @@ def test_environments_that_are_made_in_time_are_all_there() -> None:
     go_on = threading.Event()
 
     def env():
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return cartpole()
 
     threading.Timer(0.3, go_on.set).start()

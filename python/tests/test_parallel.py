@@ -19,7 +19,8 @@ import pytest
 import torch
 from cartpole import cartpole
 from counting import Counting, raises_lock, raises_odd, raises_surrogates, raises_value_error
-from test_processes import TERMINAL, ends, run
+from test_processes import TERMINAL, run
+from waiting import ends
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.envs import GymEnv, InitTracker, ParallelEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv

@@ -15,8 +15,10 @@ import pytest
 import torch
 from counting import Counting, Locked, Stateful, Telling, sleeps_long
 from tensordict.nn import TensorDictModule
-from test_processes import ends, processes
-from windrow import WorkerError, _sending
+from test_processes import processes
+from waiting import ends
+from windrow import WorkerError
+from windrow.processes import pickling
 from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Interruptor, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import GymEnv, ParallelEnv, SerialEnv
 
@@ -123,7 +125,7 @@ def test_what_cannot_be_pickled_runs_in_threads_with_a_warning(build, kind, env,
 def test_where_processes_cannot_be_had_threads_do(build, monkeypatch, lacks) -> None:
     if lacks == "cloudpickle":
         monkeypatch.setitem(sys.modules, "cloudpickle", None)
-        _sending._pickler.cache_clear()
+        pickling.pickler.cache_clear()
     else:
         monkeypatch.setattr(sys, "executable", "")
     told = {"cloudpickle": "pip install cloudpickle", "executable": "sys.executable is empty"}[lacks]
@@ -134,7 +136,7 @@ def test_where_processes_cannot_be_had_threads_do(build, monkeypatch, lacks) -> 
         with pytest.raises(RuntimeError, match=told):
             build(MultiSyncCollector, [Counting] * 2, placement="processes")
     finally:
-        _sending._pickler.cache_clear()
+        pickling.pickler.cache_clear()
 
 
 def test_a_function_around_a_module_acts_with_the_modules_own_weights(build) -> None:
@@ -298,15 +300,15 @@ def test_hooks_are_called_here(build) -> None:
 
 def test_a_frozen_worker_is_killed_and_its_stack_is_shown(build) -> None:
     env = [lambda: Counting(sleeps_long), Counting]
-    with pytest.raises(WorkerError, match="step_timeout=0.5 s") as caught:
-        next(build(MultiSyncCollector, env, step_timeout=0.5))
+    with pytest.raises(WorkerError, match="step_timeout=2.5 s") as caught:
+        next(build(MultiSyncCollector, env, step_timeout=2.5))
     assert "in sleeps_long" in str(caught.value) and caught.value.step == 6
-    collector = build(MultiSyncCollector, env, step_timeout=0.5, on_loss="continue")
+    collector = build(MultiSyncCollector, env, step_timeout=2.5, on_loss="continue")
     batches = [next(collector) for _ in range(3)]
     assert collector.stats()["workers_alive"] == 1 and batches[-1].numel() > 0
     for placement in ("threads", "inline"):
         with pytest.raises(ValueError, match="step_timeout needs workers that can be killed"):
-            build(MultiSyncCollector, env, step_timeout=0.5, placement=placement)
+            build(MultiSyncCollector, env, step_timeout=2.5, placement=placement)
     with pytest.raises(ValueError, match="step_timeout"):
         build(MultiSyncCollector, env, step_timeout=-1)
     with pytest.raises(TypeError, match="step_timeout must be a number"):

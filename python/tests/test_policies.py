@@ -179,7 +179,7 @@ def test_the_best_guess_is_that_of_torch(network, kind, backend) -> None:
 @pytest.mark.parametrize("env", [GymEnv("CartPole-v1"), lambda: GymEnv("CartPole-v1")])
 def test_lazy_layers_of_the_module_itself_get_their_sizes(env, backend) -> None:
     policy = TensorDictModule(MLP(out_features=2, num_cells=[8]), in_keys=["observation"], out_keys=["action"])
-    with Collector(env, policy, frames_per_batch=20, total_frames=20, policy_backend=backend) as collector:
+    with Collector(env, policy, frames_per_batch=20, total_frames=20, seed=0, policy_backend=backend) as collector:
         (batch,) = collector
         assert policy.module[0].weight.shape == (8, 4)
         expected = nn.functional.one_hot(policy.module(batch["observation"]).argmax(-1), 2)
@@ -468,7 +468,7 @@ def test_every_exploration_type_is_evaluated_as_torch_does() -> None:
     )
     # A thousand samples for each mean.
     for name, spread in {"random": 0.5, "deterministic": 1e-6, "mean": 0.1}.items():
-        batch = next(Collector("Pendulum-v1", actor, frames_per_batch=60, exploration_type=name, policy_backend="native"))
+        batch = next(Collector("Pendulum-v1", actor, frames_per_batch=60, seed=0, exploration_type=name, policy_backend="native"))
         assert (batch["action"].std() > 0.5) if name == "random" else (batch["action"].std() < spread)
 
 

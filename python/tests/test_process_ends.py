@@ -16,9 +16,9 @@ import pytest
 import torch
 from faulty import Faulty
 from test_fork import in_child
-from test_processes import TERMINAL, ends, processes
+from test_processes import TERMINAL, processes
 from torch.utils.data import DataLoader, Dataset
-from waiting import until
+from waiting import ends, until
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer
 
@@ -282,7 +282,8 @@ def test_what_an_environment_has_started_ends_with_its_worker(killed: bool, tmp_
         (worker,) = processes(collector)
         os.kill(worker, signal.SIGKILL)
         assert ends(child)
-        until(lambda: int(started.read_text()) != child)
+        # The file is empty for a moment, before the new worker has written to it.
+        until(lambda: started.read_text() not in ("", str(child)))
         child = int(started.read_text())
     collector.shutdown()
     assert ends(child)

@@ -271,7 +271,7 @@ def cartpole() -> GymEnv:
 @pytest.mark.parametrize(("updater", "backend"), [(VanillaWeightUpdater, "native"), (MultiProcessedWeightUpdater, "torch")])
 def test_updaters_reach_processes(build, updater, backend) -> None:
     policy: Any = nn.Linear(4, 2) if backend == "native" else greedy()
-    collector = build(MultiSyncCollector, [cartpole] * 4, policy, weight_updater=updater(), policy_backend=backend)
+    collector = build(MultiSyncCollector, [cartpole] * 4, policy, weight_updater=updater(), seed=0, policy_backend=backend)
     for version in range(3):
         batch = next(collector)
         with torch.no_grad():

@@ -19,6 +19,7 @@ from counting import Counting, raises_lock, raises_odd, raises_value_error, with
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+from waiting import ends
 from windrow import WorkerError
 from windrow.collectors import Evaluator, MultiSyncCollector
 from windrow.envs import EnvCreator, GymEnv, SerialEnv, TransformedEnv
@@ -62,18 +63,6 @@ def actions(batch: TensorDict) -> dict[str, float]:
 
 def process(batch: TensorDict) -> dict[str, float]:
     return {"pid": float(batch["observation"][0, 0, 1])}
-
-
-def gone(pid: int) -> bool:
-    """Whether the process ends, or is only waited for."""
-    for _ in range(1000):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 class Sampled(nn.Module):
@@ -131,7 +120,7 @@ def test_the_environment_is_in_a_process_of_its_own_that_ends_with_the_evaluator
     pid = int(evaluator.evaluate()["eval/pid"])
     assert pid != os.getpid() and int(evaluator.evaluate()["eval/pid"]) == pid
     evaluator.shutdown()
-    assert gone(pid)
+    assert ends(pid)
 
 
 def test_where_an_evaluator_runs_if_nobody_says_so() -> None:
@@ -261,7 +250,7 @@ def test_a_process_that_is_killed_is_the_error_of_an_evaluation(build) -> None:
     evaluator = build(lambda: Counting(), always(0, 2), metrics_fn=process)
     pid = int(evaluator.evaluate()["eval/pid"])
     os.kill(pid, signal.SIGKILL)
-    assert gone(pid)
+    assert ends(pid)
     with pytest.raises(WorkerError, match="SIGKILL"):
         evaluator.evaluate()
     assert int(evaluator.evaluate()["eval/pid"]) not in (pid, os.getpid())
@@ -271,10 +260,10 @@ def test_a_frozen_process_is_killed_and_shows_its_stack(build) -> None:
     def sleeps_long() -> None:
         time.sleep(600)
 
-    evaluator = build(lambda: Counting(sleeps_long), always(0, 2), step_timeout=0.5)
+    evaluator = build(lambda: Counting(sleeps_long), always(0, 2), step_timeout=2.5)
     with pytest.raises(WorkerError, match="(?s)in sleeps_long") as caught:
         evaluator.evaluate()
-    assert "0.5" in str(caught.value)
+    assert "2.5" in str(caught.value)
 
 
 def test_a_process_that_is_stuck_is_killed_by_the_end_of_the_evaluator(build, tmp_path) -> None:
@@ -290,7 +279,7 @@ def test_a_process_that_is_stuck_is_killed_by_the_end_of_the_evaluator(build, tm
         while not (told.exists() and told.read_text()):
             time.sleep(0.001)
         end(evaluator)
-        assert gone(int(told.read_text()))
+        assert ends(int(told.read_text()))
         told.unlink()
 
 
@@ -406,9 +395,7 @@ def test_recorders_in_the_process_write_after_each_evaluation(build, tmp_path, o
     assert [len(text.splitlines()) for text in seen] == [1, 2], "they have written before on_result is called"
 
 
-def test_the_error_of_a_recorder_in_the_process_changes_no_result(build, tmp_path, monkeypatch) -> None:
-    unraisable: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+def test_the_error_of_a_recorder_in_the_process_changes_no_result(build, tmp_path, unraisable) -> None:
     seen: list[int] = []
     evaluator = build(
         lambda: recorded(tmp_path / "dumped", True, fails=True), pendulum_policy(), num_trajectories=1, max_steps=3,
@@ -416,7 +403,7 @@ def test_the_error_of_a_recorder_in_the_process_changes_no_result(build, tmp_pat
     )  # fmt: skip
     assert evaluator.evaluate(step=4)["eval/episode_length"] == 3 and seen == [4]
     (raised,) = unraisable
-    assert raised.exc_type is ValueError and "no such road" in str(raised.exc_value)
+    assert type(raised) is ValueError and "no such road" in str(raised)
 
 
 def test_video_of_a_process_is_where_its_logger_writes(build, tmp_path) -> None:

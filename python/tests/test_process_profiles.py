@@ -60,8 +60,8 @@ def check(events: list[dict[str, Any]], rollouts: int) -> None:
     assert len(named(events, "Rollout")) == rollouts
     assert len(phases) == len(products) > 0
     for phase, product in zip(phases, sorted(products, key=lambda event: event["ts"]), strict=True):
-        # Two clocks are read, some time apart.
-        assert phase["ts"] - 1000 < product["ts"] < phase["ts"] + phase["dur"] + 1000
+        # Torch reads its clock at another time, and a busy machine may hold it up there.
+        assert phase["ts"] - 20_000 < product["ts"] < phase["ts"] + phase["dur"] + 20_000
 
 
 def test_a_process_records_what_torch_does_beside_the_phases(tmp_path) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from cartpole import cartpole
 from counting import Counting, raises_lock, raises_odd, raises_surrogates, raises_value_error, without_torch
 from recurrent import lstm
 from tensordict.nn import TensorDictModule
+from waiting import ends, until
 from windrow import WorkerError
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer
@@ -48,19 +48,6 @@ def processes(collector: Any) -> list[int]:
     """The process of each worker."""
     figures = collector.stats("per_worker")
     return [figures[f"worker_{worker}/pid"] for worker in range(collector.stats()["workers"])]
-
-
-def ends(process: int) -> bool:
-    """Whether the process ends, or is only waited for."""
-    for _ in range(1000):
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
@@ -356,10 +343,7 @@ def test_frames_are_written_in_the_background(build) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=8)
     collector = build(MultiAsyncCollector, [lambda: Counting()] * 2, replay_buffer=buffer, total_frames=400)
     collector.start()
-    for _ in range(2000):
-        if not collector.is_running():
-            break
-        time.sleep(0.01)
+    until(lambda: not collector.is_running())
     assert buffer.write_count == 400
     collector.shutdown()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from functools import partial
@@ -70,13 +71,19 @@ def test_a_lost_worker_is_told_apart() -> None:
         assert (figures["workers_alive"], figures["worker_1/frames"]) == (1, 0)
 
 
-def failing(after: int) -> Any:
+def failing(after: int, failed: threading.Event | None = None, waits: bool = False) -> Any:
+    """Fails in step ``after``, and tells so; or waits in its second batch until another has failed."""
+
     class Failing(gymnasium.Wrapper):
         steps = 0
 
         def step(self, action: Any) -> Any:
             self.steps += 1
+            if waits and self.steps == 21:
+                assert failed.wait(60)
             if self.steps == after:
+                if failed is not None:
+                    failed.set()
                 raise OSError("broken")
             return super().step(action)
 
@@ -90,14 +97,14 @@ def test_a_collector_says_once_that_it_goes_on_without_a_worker(goes: str, after
     buffer = ReplayBuffer(storage=LazyTensorStorage(100)) if "start" in goes else None
     options: dict[str, Any] = {
         "stack": {"cat_results": "stack"},
-        # Whoever is first delivers: worker 1 has to come to its step 25 before worker 0 has taken all frames.
-        "async": {"total_frames": 4000},
         "one batch": {"frames_per_batch": 60, "total_frames": 60},
         "trajectories": {"trajs_per_batch": 2},
         "start python": {"postproc": lambda batch: batch},
     }.get(goes, {})
     options = {"frames_per_batch": 20, "total_frames": 120, "replay_buffer": buffer, **options}
-    envs = [partial(failing, 0), partial(failing, after)]
+    # Whoever is first delivers: worker 0 waits, or it might take all frames before worker 1 comes to that step.
+    failed = threading.Event()
+    envs = [partial(failing, 0, failed, goes == "async"), partial(failing, after, failed)]
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with kind(envs, placement="threads", on_loss="continue", **options) as collector:

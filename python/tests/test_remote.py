@@ -69,7 +69,7 @@ def server() -> Iterator[RemoteServer]:
 @pytest.fixture
 def remote(server: RemoteServer) -> RemotePolicy:
     server.update_policy_weights_(always(0))
-    return RemotePolicy(server.address, token=TOKEN, timeout=20)
+    return RemotePolicy(server.address, token=TOKEN, timeout=60)
 
 
 def build(kind: Any, policy: Any, **options: Any) -> Any:
@@ -228,7 +228,7 @@ def of(who: str, authority: str = "friends", **more: str) -> dict[str, Any]:
     """
     place = Path(__file__).parent / "certificates"
     files = {"certificate": f"{who}.certificate.pem", "key": f"{who}.key.pem", "authority": f"{authority}.authority.pem"}
-    return {"tls": {name: place / file for name, file in files.items()} | more, "timeout": 20}
+    return {"tls": {name: place / file for name, file in files.items()} | more, "timeout": 60}
 
 
 @pytest.mark.parametrize("kind, options", KINDS)
@@ -255,7 +255,7 @@ def test_whoever_shows_no_certificate_or_that_of_another_authority_is_not_let_in
 
 def test_a_server_that_has_ended_is_an_error() -> None:
     with RemoteServer(always(0)) as server:
-        policy = RemotePolicy(server.address, timeout=1)
+        policy = RemotePolicy(server.address, timeout=3)
         collector = build(Collector, policy)
         next(collector)
     with pytest.raises(WorkerError, match="has ended|no answer from"):

@@ -199,7 +199,7 @@ def shift(layer: nn.Linear, other: nn.Linear) -> None:
 )
 def test_parameters_are_followed_wherever_they_are_kept(kind, backend, rebind) -> None:
     policy = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-    with kind([cartpole], policy, frames_per_batch=40, policy_backend=backend, **in_threads(kind)) as source:
+    with kind([cartpole], policy, frames_per_batch=40, seed=0, policy_backend=backend, **in_threads(kind)) as source:
         next(source)
         rebind(policy[0], nn.Linear(4, 4))
         source.update_policy_weights_()
@@ -218,7 +218,7 @@ def test_what_a_factory_has_made_may_keep_its_parameters_elsewhere(backend, rebi
         made.append(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
         return made[-1]
 
-    with MultiSyncCollector([cartpole], policy_factory=make, placement="threads", frames_per_batch=40, policy_backend=backend) as source:
+    with MultiSyncCollector([cartpole], policy_factory=make, placement="threads", frames_per_batch=40, seed=0, policy_backend=backend) as source:
         next(source)
         for module in made:
             rebind(module[0], nn.Linear(4, 4))
@@ -248,7 +248,7 @@ def test_weights_that_are_published_are_a_version_although_they_did_not_change(k
 def test_a_policy_that_was_read_is_read_again_where_other_than_its_weights_has_changed(kind, change: str) -> None:
     policy = TensorDictModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), ["observation"], ["action"])
     workers = {} if kind is Collector else {"num_workers": 2, "placement": "threads"}
-    collector = kind(cartpole, policy, frames_per_batch=20, policy_backend="native", **workers)
+    collector = kind(cartpole, policy, frames_per_batch=20, seed=0, policy_backend="native", **workers)
     next(collector)
     policy.module[2].weight = nn.Parameter(torch.zeros(2, 8))
     policy.module[2].bias.data = torch.tensor([0.0, 1.0])

@@ -21,7 +21,7 @@ def threads() -> dict[str, str]:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process has not ended."""
+    """Whether a process has not ended. Its file may go away before it is opened, and before it is read."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -30,7 +30,19 @@ def runs(pid: int) -> bool:
 
 def until(is_so: Callable[[], Any]) -> None:
     """Waits until something is so."""
-    deadline = time.monotonic() + 60
+    assert comes(is_so)
+
+
+def ends(pid: int) -> bool:
+    """Whether a process ends, be it that nobody has waited for it yet."""
+    return comes(lambda: not runs(pid))
+
+
+def comes(is_so: Callable[[], Any], seconds: float = 60) -> bool:
+    """Whether something is so within a time."""
+    deadline = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < deadline
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.01)
+    return True

@@ -26,6 +26,11 @@ class _Lazy:
         return getattr(module, attribute)
 
 
+def module(name: str) -> Any:
+    """windrow's own module ``name``, which imports a package that comes with an extra: imported when something in it is first asked for."""
+    return _Lazy(name)
+
+
 def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """A ``__getattr__`` for ``package``: finds names in the modules below it that ``homes`` says, and the modules themselves."""
 

@@ -18,22 +18,24 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import CodeType, MethodType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from windrow import _recurrent, _rules, _weights
+from windrow import _recurrent, _rules, _weights, envs
 from windrow._acting import acting, borrowing
 from windrow._audit import Audit
-from windrow._policy import Conditions
 from windrow._reads import State, Watch
-from windrow._torch_policy import TorchPolicy, copied_module
+from windrow._torch_policy import TorchPolicy, copied_module, read_by
 from windrow._trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
 from windrow._windrow import evaluate_graph
+from windrow.envs._factory import env_of, is_function
 from windrow.envs._specs import Key, path
 
+if TYPE_CHECKING:
+    from windrow._policy import Conditions
 assert _rules
 
 #: Rows of the two traces. Primes, since what is a multiple of them is taken for rows.
@@ -249,17 +251,12 @@ def source_of(policy: Any) -> nn.Module | None:
 def _observed(env: Any, policy: Any, conditions: Conditions) -> list[tuple[dict[Key, Leaf], list[Key]]]:
     """The observations of an environment that ``policy`` gets, and the actions, with float32 in place of float64 second; none where that is
     not known yet."""
-    from windrow.collectors._workers import env_of, is_function
-    from windrow.envs._info import read_by
-
     if env is None or is_function(env):
         return []
     try:
         env = env_of(env)
         if not hasattr(env, "full_action_spec_unbatched"):
-            from windrow.envs import GymWrapper
-
-            env = GymWrapper(env)
+            env = envs.GymWrapper(env)
         actions = list(env.full_action_spec_unbatched.keys(True, True))
         leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
         observed = {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}

@@ -19,6 +19,7 @@ from typing import Any
 
 from windrow._lazy import tensordict, torch
 from windrow.envs._specs import Key, path, short
+from windrow.processes.pickling import dumps
 
 Line = tuple[Any, ...]
 """What has one value at a time, and the next one with the next step: an entry of an environment. It begins with the worker's number."""
@@ -377,11 +378,9 @@ def _dumped(line: Line | None, value: Any) -> bytes:
     try:
         return pickle.dumps((line, value))
     except Exception:
-        from windrow import _sending
-
         try:
             # Classes of a script or a notebook.
-            return _sending.dumps((line, value))
+            return dumps((line, value))
         except Exception as error:
             what = repr(line[1]) if line else "an entry"
             raise TypeError(

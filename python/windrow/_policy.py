@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from windrow import _weights
 from windrow._arguments import outside
+from windrow._lazy import module
 from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:
     from windrow._audit import Audit
     from windrow._beside import Beside
     from windrow._lower import Lowered
+
+_acting, _beside = module("windrow._acting"), module("windrow._beside")
+_lower, _torch_policy = module("windrow._lower"), module("windrow._torch_policy")
 
 BACKENDS = ("auto", "native", "torch")
 EXPLORATION_TYPES = ("random", "mode", "mean", "deterministic")
@@ -91,7 +95,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Sent:
-    """A policy that another process has chosen, as :func:`windrow._sending.policy` has written it. Its weights come from there."""
+    """A policy that another process has chosen, as :func:`windrow.processes.setup.policy` has written it. Its weights come from there."""
 
     pickled: bytes
 
@@ -161,8 +165,6 @@ def choose(
         if conditions.device is not None or backend == "torch":
             raise ValueError("a RemotePolicy is evaluated where its server is: policy_device and policy_backend must be left out")
         return Choice({"remote": remote})
-    from windrow import _acting
-
     # As it is where the collector is built, whatever learners set later.
     conditions = replace(conditions, aggregates=_acting.aggregation())
     if factories is not None:
@@ -176,8 +178,6 @@ def choose(
     source: Any = _weights.original(policy) if hasattr(policy, "state_dict") else None
     lowered = doubt = None
     if backend != "torch" and conditions.device is None:
-        from windrow import _lower
-
         try:
             lowered = _lower.lower(policy, conditions, env)
             source = lowered.source
@@ -190,7 +190,7 @@ def choose(
                     f'the policy is called in Python, since {doubt}: policy_backend="torch" says so without this warning', stacklevel=outside()
                 )
     _check_copies(policy, conditions)
-    beside = _beside(policy, source, conditions, lowered)
+    beside = _state_beside(policy, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None
     conditions = replace(conditions, room=len(beside.leaf) if beside is not None and is_copied else 0)
     core: Any = [partial(_called, lambda: policy, conditions, copied=conditions.threads)]
@@ -201,17 +201,15 @@ def choose(
     return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, audit=None if lowered is None else lowered.audit)
 
 
-def _beside(policy: Any, source: Any, conditions: Conditions, lowered: Lowered | None) -> Beside | None:
+def _state_beside(policy: Any, source: Any, conditions: Conditions, lowered: Lowered | None) -> Beside | None:
     """The state that is published beside the weights of ``policy``; None where the policy acts itself."""
     import torch
 
     is_copied = isinstance(source, torch.nn.Module) and (conditions.threads or conditions.device is not None)
     if lowered is None and not is_copied:
         return None
-    from windrow._beside import Attributes, Beside
-
-    attributes = Attributes(policy, source, evaluates=conditions.evaluates) if is_copied else bytes
-    return Beside(bytes if lowered is None else lowered.graph, attributes)
+    attributes = _beside.Attributes(policy, source, evaluates=conditions.evaluates) if is_copied else bytes
+    return _beside.Beside(bytes if lowered is None else lowered.graph, attributes)
 
 
 def _check_copies(policy: Any, conditions: Conditions) -> None:
@@ -227,9 +225,7 @@ def _check_copies(policy: Any, conditions: Conditions) -> None:
 
 def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> Any:
     """What acts for one worker, where torch evaluates its policy."""
-    from windrow._torch_policy import TorchPolicy
-
-    return TorchPolicy(make(), conditions, copied=copied)
+    return _torch_policy.TorchPolicy(make(), conditions, copied=copied)
 
 
 def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:

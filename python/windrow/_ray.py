@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windrow import _needs, _windrow
+from windrow.collectors._ending import _end_all
+from windrow.processes.exceptions import RemoteTraceback, received
 
 if TYPE_CHECKING:
     import numpy
@@ -107,8 +109,6 @@ def acquire(who: str, config: Mapping[str, Any] | None = None) -> tuple[Any, Cal
 @functools.cache
 def _end_before_ray() -> None:
     """Has collectors and evaluators end before Ray at the end of the interpreter: Ray's end was registered when it was imported."""
-    from windrow.collectors._ending import _end_all
-
     atexit.register(_end_all)
 
 
@@ -150,8 +150,6 @@ def get(refs: Any, timeout: float | None = None) -> Any:
 def raise_cause(error: Any) -> None:
     """Raises the exception behind a ``RayTaskError``, of the innermost actor."""
     from ray.exceptions import RayTaskError
-
-    from windrow._sending import RemoteTraceback, received
 
     cause = error
     while isinstance(cause, RayTaskError):

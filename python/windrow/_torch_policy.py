@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -17,8 +17,10 @@ from tensordict.nn import TensorDictModuleBase
 
 from windrow import _beside, _recurrent, _weights
 from windrow._acting import act_from_now_on, acting
-from windrow._policy import Conditions
 from windrow.envs._specs import Key
+
+if TYPE_CHECKING:
+    from windrow._policy import Conditions
 
 #: Observations that wrappers add.
 BOOKKEEPING = ("step_count", "is_init", "episode_reward")
@@ -389,3 +391,16 @@ def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Paramet
     except (TypeError, ValueError) as error:
         raise TypeError(f"the signature of the policy {policy!r} cannot be read: wrap it in a function") from error
     return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]
+
+
+def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
+    """The observations that ``policy`` gets. One that is called with tensors gets entries of ``info`` where it names them: it may take
+    the only other observation under any name.
+    """
+    if calls_with_tensordict(policy, trust):
+        return list(observed)
+    try:
+        arguments_of(policy, observed)
+    except TypeError:
+        return [key for key in observed if key not in info]
+    return list(observed)

@@ -16,12 +16,13 @@ use crate::{
     scan::{
         self, PYTHON, Source,
         modules::{Graph, circles},
+        package::{imports, named},
     },
     tidy::{ENGINE, name},
 };
 
 /// The crates that run workers wherever they are.
-const WORKERS: &str = "windrow-collect windrow-process windrow-remote windrow-peer windrow-sync";
+const WORKERS: &str = "windrow-collect windrow-peer windrow-remote windrow-sync";
 
 /// A longer function deserves a second look.
 const LONG: usize = 40;
@@ -50,7 +51,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let names: Vec<_> = names.collect();
     let workers = names.iter().flat_map(|name| &crates[*name]);
     let own = workers
-        .filter(|source| is_own(source))
+        .filter(|source| source.is_own())
         .map(|source| source.lines);
     println!("lines of {}: {}", names.join(" + "), own.sum::<usize>());
     let packages = read("Cargo.lock").matches("[[package]]").count();
@@ -62,7 +63,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let edges = edges.iter().map(|(from, to)| (name(from), name(to)));
     circle("windrow-collect", &edges.collect());
     circle(PYTHON, &imports(&python));
-    let named = named(&all, &python);
+    let named = named(all.iter().copied(), &python);
     println!("private Python modules that Rust names: {}", named.len());
     println!("  {}", named.join(", "));
     println!("plain `Any` in {PYTHON}: {}", anys(&python));
@@ -87,18 +88,12 @@ fn crates(root: &Path) -> Result<BTreeMap<String, Vec<Source>>> {
     Ok(crates)
 }
 
-/// Whether a file belongs to a library or a program, not to its tests, benchmarks or examples.
-fn is_own(source: &Source) -> bool {
-    let is_other = source.path.contains("/benches/") || source.path.contains("/examples/");
-    !is_other && !scan::is_test(&source.path)
-}
-
 /// The figures of some files.
 fn line<'a>(name: &str, sources: impl IntoIterator<Item = &'a Source>) -> String {
     let (mut files, mut functions, mut prose, mut tests) = (Vec::new(), Vec::new(), 0, 0);
     for source in sources {
         tests += source.tests;
-        if is_own(source) {
+        if source.is_own() {
             files.push(source.lines);
             functions.extend(&source.functions);
             prose += source.prose;
@@ -133,7 +128,7 @@ fn percentiles(values: &[usize], shares: &[usize]) -> String {
 /// The names that the most types have, and how many.
 fn types(sources: &[&Source]) -> String {
     let mut counts = BTreeMap::new();
-    for source in sources.iter().filter(|source| is_own(source)) {
+    for source in sources.iter().filter(|source| source.is_own()) {
         let names = source.code.types();
         names.for_each(|name| *counts.entry(name).or_insert(0) += 1);
     }
@@ -154,15 +149,6 @@ fn words(page: &str) -> String {
     format!("words of ARCHITECTURE.md: {all}, of its glossary: {own} in {entries} entries")
 }
 
-/// Which module of Python imports which.
-fn imports(python: &[Source]) -> BTreeSet<(String, String)> {
-    let edges = python.iter().flat_map(|source| {
-        let imports = source.imports.iter();
-        imports.map(|known| (source.module.clone(), known.clone()))
-    });
-    edges.filter(|(from, to)| from != to).collect()
-}
-
 fn circle(package: &str, edges: &BTreeSet<(String, String)>) {
     let circles = circles(edges);
     let largest = circles.first().map_or(1, Vec::len);
@@ -170,16 +156,6 @@ fn circle(package: &str, edges: &BTreeSet<(String, String)>) {
     if let Some(circle) = circles.first() {
         println!("  {}", circle.join(", "));
     }
-}
-
-/// The private modules of Python that stand in a string of Rust.
-fn named<'a>(sources: &[&Source], python: &'a [Source]) -> Vec<&'a str> {
-    let own = sources.iter().filter(|source| is_own(source));
-    let tokens = own.flat_map(|source| &source.code.0);
-    let strings: BTreeSet<_> = tokens.map(|token| token.text.trim_matches('"')).collect();
-    let modules = python.iter().map(|source| source.module.as_str());
-    let is_named = |module: &&str| module.contains("._") && strings.contains(module);
-    modules.filter(is_named).collect()
 }
 
 /// Shares of parameters and of results.
@@ -242,7 +218,7 @@ mod tests {
         ];
         let text = "fn f() { import(\"windrow._a\", \"windrow.b\"); } // \"windrow.b._c\"";
         let rust = source("a.rs", text);
-        assert_eq!(named(&[&rust], &python), ["windrow._a"]);
+        assert_eq!(named([&rust], &python), ["windrow._a"]);
     }
 
     #[test]

@@ -11,8 +11,7 @@ use crate::{
     workspace::Workspace,
 };
 
-const LOOM_PACKAGES: &str =
-    "windrow-slab windrow-process windrow-store windrow-policy windrow-replay";
+const LOOM_PACKAGES: &str = "windrow-slab windrow-peer windrow-store windrow-policy windrow-replay";
 
 /// Where schedules are tried.
 const SHUTTLE_TEST: &str = "--package=windrow-collect --test=conformance";

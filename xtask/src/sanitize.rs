@@ -17,14 +17,14 @@ use crate::{
 };
 
 /// Crates that contain `unsafe`, and those without processes and sockets, of which miri has neither.
-const PACKAGES: &str = "windrow-tensordict windrow-slab windrow-store windrow-process";
+const PACKAGES: &str = "windrow-tensordict windrow-slab windrow-store windrow-peer";
 const WITHOUT_PROCESSES: &str = "windrow-tensordict windrow-slab windrow-store";
 
 /// Those tests of collectors whose workers run in processes, and die.
 const IN_PROCESSES: &str = "--package=windrow-collect --test=processes --test=deaths";
 
 /// Tests that start `/proc/self/exe`, which under valgrind is valgrind itself, and watch it by calls that valgrind does not know.
-const STARTS_ITSELF: &str = "/windrow-process/tests/";
+const STARTS_ITSELF: &str = "/windrow-peer/tests/";
 
 /// Part of the name of tests that run the compiler, which is not examined.
 const COMPILER: &str = "compile_fail";
@@ -94,7 +94,7 @@ impl Sanitizer {
     }
 }
 
-/// The unsafe crates, then what makes most of windrow-process.
+/// The unsafe crates, then what makes most of windrow-peer.
 fn asan(workspace: &Workspace) -> Result<Verdict> {
     let mut runs = Vec::new();
     for arguments in [targets(workspace, PACKAGES)?.as_str(), IN_PROCESSES] {

@@ -50,10 +50,12 @@ def prose(tree, tokens):
 
 
 def imports(tree, package, modules):
-    """The modules among ``modules`` that a module of ``package`` imports when it runs, also within functions."""
+    """The modules among ``modules`` that a module of ``package`` imports when it runs, also within functions, or by ``module("name")``."""
     found = set()
     for node in running(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "module" and node.args:
+            found.add(getattr(node.args[0], "value", None))
+        elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
@@ -93,13 +95,15 @@ def measure(path, root, modules):
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     functions = sorted((node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)), key=lambda node: node.lineno)
     ends = signature_ends(tokens)
+    package = list(path.relative_to(root.parent).parts[:-1])
     return {
         "path": path.as_posix(),
         "module": modules[path],
         "lines": len(text.splitlines()),
         "prose": prose(tree, tokens),
         "functions": [function(node, ends) for node in functions],
-        "imports": imports(tree, list(path.relative_to(root.parent).parts[:-1]), set(modules.values())),
+        "imports": imports(tree, package, set(modules.values())),
+        "hidden_imports": sorted({name for node in functions for name in imports(node, package, set(modules.values()))}),
         "any_shares": any_shares(functions),
     }
 

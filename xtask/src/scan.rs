@@ -2,6 +2,7 @@
 //! macros too. Files of Python are measured by Python itself, with `scan.py`.
 
 pub(crate) mod modules;
+pub(crate) mod package;
 mod source;
 
 use std::ops::{Range, RangeInclusive};

@@ -5,6 +5,7 @@ mod arrows;
 mod engine;
 mod files;
 mod invariants;
+mod ports;
 mod rooms;
 
 use anyhow::Result;
@@ -48,6 +49,7 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     engine::check(&sources, &mut findings);
     invariants::check(&sources, &mut findings);
     invariants::check_list(&sources, &mut findings);
+    ports::check(&sources, &mut findings);
 
     for warning in &findings.warnings {
         println!("    warning: {warning}");

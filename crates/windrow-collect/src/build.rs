@@ -54,6 +54,7 @@ impl CollectorBuilder {
     ///
     /// # Errors
     /// As [`build`](Self::build).
+    #[doc(hidden)]
     pub fn build_with<S: LastStage>(self, stage: S) -> Result<Collector<S>, CollectError> {
         build(self, stage)
     }
@@ -112,11 +113,13 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         step_timeout: config.step_timeout.map(Duration::from_secs_f64),
     };
     let (members, shared) = staff.seat(shared, seats, &*reference)?;
+    if let Some(updater) = chosen.updater {
+        shared.weights.push_through(updater);
+    }
     let publisher = WeightPublisher::new(
         Arc::clone(&shared),
         reference,
         backend,
-        chosen.updater,
         chosen.weight_source,
     );
     let core = core(
@@ -207,6 +210,7 @@ fn record(config: &CollectorConfig, spec: &EnvSpec, columns: Vec<LeafSpec>) -> R
         groups: spec.groups.clone(),
         traj_ids: config.track_traj_ids,
         policy_version: config.track_policy_version,
+        notes: 0,
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use tensordict::TensorError;
 use windrow_env::EnvError;
+use windrow_peer::ProcessError;
 use windrow_policy::PolicyError;
-use windrow_process::ProcessError;
 use windrow_slab::{SinkError, SlabError, either};
 use windrow_sync::Interrupted;
 

@@ -222,6 +222,7 @@ impl Evaluator {
     ///
     /// # Errors
     /// As of [`Handle::call_worker`](crate::Handle::call_worker); [`CollectError::ShutDown`] also before environments were made.
+    #[doc(hidden)]
     #[cfg(target_os = "linux")]
     pub fn call_worker(&self, request: Vec<u8>) -> Result<Vec<u8>, CollectError> {
         let handle = self.shared.handle().ok_or(CollectError::ShutDown)?;

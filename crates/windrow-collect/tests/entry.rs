@@ -12,8 +12,8 @@ use windrow_collect::{
 };
 use windrow_env::testing::CountingEnv;
 use windrow_env::{EnvError, EnvRecipe, TimeLimit};
+use windrow_peer::MAX_BODY;
 use windrow_policy::{RandomPolicy, Registry};
-use windrow_process::MAX_BODY;
 
 /// Not a test: what a worker process of the tests below runs.
 #[test]

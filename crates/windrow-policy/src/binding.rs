@@ -66,6 +66,7 @@ impl<'a> Binding<'a> {
     }
 
     /// Whether the policy acts in the thread that asks for batches.
+    #[doc(hidden)]
     #[must_use]
     pub fn in_caller(mut self, in_caller: bool) -> Self {
         self.in_caller = in_caller;

@@ -39,5 +39,5 @@ pub use random::RandomPolicy;
 pub use recipe::PolicyRecipe;
 pub use registry::{IntoPolicy, PolicyRegistry, Registry};
 pub use server::{InferenceServer, Served, ServerConfig, ServerStats};
-pub use store::{Published, VanillaWeightUpdater, WeightRelay, WeightStore, WeightUpdater};
+pub use store::{Published, Pushed, VanillaWeightUpdater, WeightStore, WeightUpdater};
 pub use weights::{Misfit, WeightsError};

@@ -36,46 +36,62 @@ pub struct Published {
 pub struct WeightStore {
     /// The newest version for each worker; `None` before the first.
     newest: Mutex<Vec<Option<Published>>>,
-    /// Copies weights for other processes; `None`: the store copies.
-    relay: Option<Arc<dyn WeightRelay>>,
-    /// The newest version of all, so that workers see without a lock that nothing is new.
+    /// What brings publications to their readers, one after the other; the last one makes the copy that this store keeps. Locked
+    /// while they work, so that they see publications in order.
+    updaters: Mutex<Vec<Box<dyn WeightUpdater>>>,
+    /// The newest version of all, so that workers see without a lock that there is none.
     version: AtomicI64,
-    /// The weights that were replaced last: the next copy reuses their memory, if no worker reads them any more.
-    spare: Mutex<Option<Arc<Weights>>>,
 }
 
-/// Copies weights that are published to a [`WeightStore`] to workers that cannot read the store, such as those in other processes.
-pub trait WeightRelay: Send + Sync {
-    /// Copies `weights` as version `version` of worker `worker`, or of all, and returns the copy, which the store keeps for its own
-    /// readers. Called in the order of publications, one at a time.
+/// A way for weights to reach those who act with them: a copy in this process, memory that other processes read, a server.
+///
+/// A [`WeightStore`] pushes each publication through its updaters. Collectors take one as their `weight_updater`, which comes before
+/// their own.
+pub trait WeightUpdater: Send {
+    /// Brings `weights` to worker `worker`, or to all, as version `version`. Called in the order of publications, one at a time.
     ///
     /// # Errors
-    /// Any reason why the weights cannot arrive. The publishing call returns it, and nothing was published then.
-    fn pass(
-        &self,
+    /// Whatever kept them from arriving: whoever publishes them gets it, and nothing is published.
+    fn push(
+        &mut self,
         worker: Option<usize>,
         version: i64,
         weights: &Weights,
-    ) -> Result<Weights, PolicyError>;
+    ) -> Result<Pushed, PolicyError>;
+}
+
+/// Where a [`WeightUpdater`] has brought weights.
+#[derive(Debug)]
+pub enum Pushed {
+    /// To readers of the store. The next updater gets these weights, or the store where there is none.
+    Here(Weights),
+    /// To another place, which counts its versions by itself. The store keeps what it has.
+    Elsewhere {
+        /// Their number at that place.
+        version: i64,
+    },
 }
 
 impl WeightStore {
-    /// A store for `workers` workers that all act with version 0.
+    /// A store for `workers` workers of this process that all act with version 0.
     #[must_use]
     pub fn new(workers: usize) -> Self {
+        Self::with_updater(workers, VanillaWeightUpdater::new())
+    }
+
+    /// A store whose copies `updater` makes.
+    #[must_use]
+    pub fn with_updater(workers: usize, updater: impl WeightUpdater + 'static) -> Self {
         Self {
             newest: Mutex::new(vec![None; workers]),
-            relay: None,
+            updaters: Mutex::new(vec![Box::new(updater)]),
             version: AtomicI64::new(0),
-            spare: Mutex::new(None),
         }
     }
 
-    /// Copies through `relay`.
-    #[must_use]
-    pub fn with_relay(mut self, relay: Arc<dyn WeightRelay>) -> Self {
-        self.relay = Some(relay);
-        self
+    /// Pushes what is published through `updater` before all others.
+    pub fn push_through(&self, updater: Box<dyn WeightUpdater>) {
+        lock(&self.updaters).insert(0, updater);
     }
 
     /// Number of the version published last.
@@ -87,9 +103,9 @@ impl WeightStore {
     /// Publishes a copy of `weights` to all workers and returns its version.
     ///
     /// # Errors
-    /// An error of the [relay](WeightRelay), if there is one. Nothing was published then.
+    /// That of an [updater](WeightUpdater). Nothing was published then.
     pub fn publish(&self, weights: &Weights) -> Result<i64, PolicyError> {
-        self.put(None, None, weights)
+        self.push(None, None, weights)
     }
 
     /// Publishes a copy of `weights` to one worker and returns its version; `None` when there is no such worker.
@@ -99,7 +115,7 @@ impl WeightStore {
     pub fn publish_to(&self, worker: usize, weights: &Weights) -> Result<Option<i64>, PolicyError> {
         let workers = lock(&self.newest).len();
         (worker < workers)
-            .then(|| self.put(Some(worker), None, weights))
+            .then(|| self.push(Some(worker), None, weights))
             .transpose()
     }
 
@@ -113,12 +129,13 @@ impl WeightStore {
         (newest.version != version).then_some(newest)
     }
 
-    /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on, as after a restored state.
+    /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on, as after a restored state. Only the
+    /// store's own updater gets them: what acts elsewhere is not of this state.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
     pub fn restore(&self, version: i64, weights: &Weights) -> Result<(), PolicyError> {
-        self.put(None, Some(version), weights).map(drop)
+        self.push(None, Some(version), weights).map(drop)
     }
 
     /// The newest weights of worker `worker`; `None` when nothing was published to it.
@@ -127,25 +144,28 @@ impl WeightStore {
         lock(&self.newest).get(worker)?.clone()
     }
 
-    /// Publishes a copy to one worker, or to all, as `version`, or else as the next one; its version.
-    fn put(
+    /// Publishes a copy to one worker, or to all, as the next version, or restores it as `version`; its version.
+    fn push(
         &self,
         worker: Option<usize>,
         version: Option<i64>,
         weights: &Weights,
     ) -> Result<i64, PolicyError> {
-        // Copies before the lock is taken, and frees after it, so that the lock is held for some pointers only. A relay must copy in the
-        // order of versions, and therefore under the lock.
-        let copied = match &self.relay {
-            Some(relay) => Err(relay),
-            None => Ok(self.copy(weights)),
-        };
-        let mut newest = lock(&self.newest);
+        let mut updaters = lock(&self.updaters);
+        let first = version.map_or(0, |_| updaters.len() - 1);
         let version = version.unwrap_or_else(|| self.version() + 1);
-        let copy = copied.or_else(|relay| relay.pass(worker, version, weights))?;
-        let weights = Arc::new(copy);
+        let mut copy = None;
+        for updater in &mut updaters[first..] {
+            match updater.push(worker, version, copy.as_ref().unwrap_or(weights))? {
+                Pushed::Here(weights) => copy = Some(weights),
+                Pushed::Elsewhere { version } => return Ok(version),
+            }
+        }
+        let weights = Arc::new(copy.unwrap_or_else(|| weights.detach()));
         let published = Some(Published { version, weights });
-        let replaced: Vec<_> = match worker {
+        let mut newest = lock(&self.newest);
+        // Dropped once the lock is free: it is held for some pointers only.
+        let _replaced: Vec<_> = match worker {
             Some(worker) => vec![std::mem::replace(&mut newest[worker], published)],
             None => newest
                 .iter_mut()
@@ -154,22 +174,7 @@ impl WeightStore {
         };
         self.version.store(version, Ordering::Release);
         drop(newest);
-        // The memory of a relay's copies is the relay's.
-        if self.relay.is_none()
-            && let Some(replaced) = replaced.into_iter().flatten().next_back()
-        {
-            *lock(&self.spare) = Some(replaced.weights);
-        }
         Ok(version)
-    }
-
-    /// A copy in memory of the store's own.
-    fn copy(&self, weights: &Weights) -> Weights {
-        let spare = lock(&self.spare).take().and_then(Arc::into_inner);
-        match spare {
-            Some(spare) => weights.detach_into(spare),
-            None => weights.detach(),
-        }
     }
 }
 
@@ -181,32 +186,30 @@ impl std::fmt::Debug for WeightStore {
     }
 }
 
-/// The way of weights to a [`WeightStore`].
-///
-/// Collectors push through an updater; replace it to bring weights from another process or machine.
-pub trait WeightUpdater: Send {
-    /// Brings `weights` into `store`, and returns their version.
-    ///
-    /// # Errors
-    /// Any reason why the weights cannot arrive.
-    fn push(&mut self, store: &WeightStore, weights: &Weights) -> Result<i64, PolicyError>;
-}
-
 /// Copies weights within the process: the default of collectors.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct VanillaWeightUpdater;
+#[derive(Debug, Clone, Default)]
+pub struct VanillaWeightUpdater {
+    last: Option<Weights>,
+    /// The copy before the last one: its memory takes the next copy, where no worker reads it any more.
+    spare: Option<Weights>,
+}
 
 impl VanillaWeightUpdater {
     /// The updater; it has no options.
     #[must_use]
     pub fn new() -> Self {
-        Self
+        Self::default()
     }
 }
 
 impl WeightUpdater for VanillaWeightUpdater {
-    fn push(&mut self, store: &WeightStore, weights: &Weights) -> Result<i64, PolicyError> {
-        store.publish(weights)
+    fn push(&mut self, _: Option<usize>, _: i64, weights: &Weights) -> Result<Pushed, PolicyError> {
+        let copy = match self.spare.take() {
+            Some(spare) => weights.detach_into(spare),
+            None => weights.detach(),
+        };
+        self.spare = self.last.replace(copy.clone());
+        Ok(Pushed::Here(copy))
     }
 }
 
@@ -276,35 +279,37 @@ mod tests {
     }
 
     /// Keeps what it passes on, and refuses negative weights.
-    #[derive(Default)]
-    struct Kept(Mutex<Vec<(Option<usize>, Published)>>);
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Passed>>);
 
-    impl WeightRelay for Kept {
-        fn pass(
-            &self,
+    type Passed = Vec<(Option<usize>, Published)>;
+
+    impl WeightUpdater for Kept {
+        fn push(
+            &mut self,
             worker: Option<usize>,
             version: i64,
             weights: &Weights,
-        ) -> Result<Weights, PolicyError> {
+        ) -> Result<Pushed, PolicyError> {
             if weights.as_slice::<f32>("weight").unwrap()[0] < 0.0 {
                 return Err(PolicyError::failed("refused"));
             }
             let weights = Arc::new(weights.detach());
             let copy = Weights::clone(&weights);
             lock(&self.0).push((worker, Published { version, weights }));
-            Ok(copy)
+            Ok(Pushed::Here(copy))
         }
     }
 
     #[test]
-    fn readers_of_the_store_get_the_copies_that_the_relay_makes() {
-        let relay = Arc::new(Kept::default());
-        let store = WeightStore::new(2).with_relay(Arc::<Kept>::clone(&relay));
+    fn readers_of_the_store_get_the_copies_that_its_updater_makes() {
+        let kept = Kept::default();
+        let store = WeightStore::with_updater(2, kept.clone());
         assert_eq!(store.publish(&weights(1.0)).unwrap(), 1);
         assert_eq!(store.publish_to(1, &weights(2.0)).unwrap(), Some(2));
         store.restore(9, &weights(9.0)).unwrap();
         assert_eq!(store.publish_to(0, &weights(10.0)).unwrap(), Some(10));
-        let passed = lock(&relay.0);
+        let passed = lock(&kept.0);
         let told: Vec<_> = passed
             .iter()
             .map(|(worker, passed)| (*worker, passed.version, value(passed)))
@@ -325,8 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_relay_refuses_was_not_published() {
-        let store = WeightStore::new(1).with_relay(Arc::new(Kept::default()));
+    fn what_an_updater_refuses_was_not_published() {
+        let store = WeightStore::with_updater(1, Kept::default());
         store.publish(&weights(1.0)).unwrap();
         let refused = store.publish(&weights(-1.0)).unwrap_err();
         assert_eq!(refused.to_string(), "refused");
@@ -337,9 +342,60 @@ mod tests {
         assert_eq!(store.publish(&weights(2.0)).unwrap(), 2);
     }
 
+    /// Doubles weights, and brings negative ones to another place.
+    struct Doubles;
+
+    impl WeightUpdater for Doubles {
+        fn push(
+            &mut self,
+            _: Option<usize>,
+            version: i64,
+            weights: &Weights,
+        ) -> Result<Pushed, PolicyError> {
+            let value = weights.as_slice::<f32>("weight").unwrap()[0];
+            Ok(match value < 0.0 {
+                true => Pushed::Elsewhere {
+                    version: version + 100,
+                },
+                false => Pushed::Here(self::weights(2.0 * value)),
+            })
+        }
+    }
+
+    #[test]
+    fn updaters_follow_each_other_and_restored_weights_reach_the_last_alone() {
+        let kept = Kept::default();
+        let store = WeightStore::with_updater(1, kept.clone());
+        store.push_through(Box::new(Doubles));
+        assert_eq!(store.publish(&weights(3.0)).unwrap(), 1);
+        assert_eq!(value(&store.newest(0).unwrap()), 6.0);
+        assert_eq!(store.publish(&weights(-3.0)).unwrap(), 102);
+        assert_eq!((store.version(), lock(&kept.0).len()), (1, 1));
+        store.restore(7, &weights(4.0)).unwrap();
+        let newest = store.newest(0).unwrap();
+        assert_eq!((newest.version, value(&newest)), (7, 4.0));
+    }
+
+    #[test]
+    fn a_copy_that_nobody_reads_is_written_again() {
+        let store = WeightStore::new(1);
+        let publish = |of: f32| {
+            store.publish(&weights(of)).unwrap();
+            let newest = store.newest(0).unwrap();
+            (newest.weights.get("weight").unwrap().data_ptr(), newest)
+        };
+        let (first, held) = publish(1.0);
+        publish(2.0);
+        assert_ne!(publish(3.0).0, first);
+        assert_eq!(value(&held), 1.0);
+        let fourth = publish(4.0).0;
+        publish(5.0);
+        assert_eq!(publish(6.0).0, fourth);
+    }
+
     #[test]
     fn each_publisher_gets_the_failure_of_its_own_weights() {
-        let store = WeightStore::new(2).with_relay(Arc::new(Kept::default()));
+        let store = WeightStore::with_updater(2, Kept::default());
         std::thread::scope(|scope| {
             for worker in [None, Some(0), Some(1)] {
                 let store = &store;

@@ -18,6 +18,8 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use tensordict::{DType, Tensor, TensorDict};
 use windrow::tensordict::{Entry, NestedKey};
 
+use crate::gil;
+
 /// The functions and classes of torch and tensordict that are used here, looked up at first use: importing windrow imports neither.
 ///
 /// The garbage collector does not see them. They live as long as the interpreter, and refer to nothing that a user made.
@@ -48,8 +50,7 @@ impl Torch {
         static FOUND: PyOnceLock<Torch> = PyOnceLock::new();
         FOUND.get_or_try_init(py, || {
             // Where torch is missing, this raises an error that says what to install.
-            py.import("windrow._needs")?
-                .call_method1("torch", ("windrow",))?;
+            gil::ports(py)?.call_method1("needs_torch", ("windrow",))?;
             let exchange = py.import("torch.utils.dlpack")?;
             let torch = py.import("torch")?;
             // The private function behind the public one takes a capsule in half of the time.

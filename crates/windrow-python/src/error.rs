@@ -10,9 +10,7 @@ use std::error::Error;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use windrow::replay::ReplayError;
-use windrow::slab::SinkError;
-use windrow::store::StoreError;
+use windrow::replay::{ReplayError, SinkError, StoreError};
 use windrow::tensordict::TensorError;
 use windrow::{CollectError, ErrorKind, WorkerError as Lost};
 
@@ -100,7 +98,7 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
             return Some(raised.clone_ref(py));
         }
         #[cfg(target_os = "linux")]
-        if let Some(sent) = error.downcast_ref::<windrow::SentError>() {
+        if let Some(sent) = error.downcast_ref::<windrow::binding::SentError>() {
             return Some(crate::worker::received(py, sent));
         }
         // A sink's failure displays the error in it as its own, and so does not name it as a source: it is looked into by hand.

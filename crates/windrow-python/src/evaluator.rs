@@ -72,7 +72,7 @@ struct Options<'py> {
     step_timeout: Option<f64>,
 }
 
-/// Environment and policy for a process, as `windrow._sending` pickles them.
+/// Environment and policy for a process, as `windrow._ports` pickles them.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Sent {

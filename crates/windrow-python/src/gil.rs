@@ -149,6 +149,14 @@ pub(crate) fn import<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, Py
     call_method(&importlib, "import_module", (name,))
 }
 
+/// `windrow._ports`, the only module of the package that the extension calls.
+///
+/// # Errors
+/// The exception of its import.
+pub(crate) fn ports(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    import(py, "windrow._ports")
+}
+
 /// Stops a thread that is being ended from unwinding any further: its destructor never returns.
 struct Sleeper;
 

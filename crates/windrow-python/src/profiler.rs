@@ -9,7 +9,8 @@ use std::path::Path;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use windrow::{Profiler, ProfilerRecipe};
+use windrow::Profiler;
+use windrow::binding::ProfilerRecipe;
 
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};

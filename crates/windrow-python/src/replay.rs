@@ -15,10 +15,9 @@ use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOSError, PyRuntimeError, P
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensordict::{Tensor, TensorDict};
+use windrow::binding::Waited;
 use windrow::postproc::{self, MultiStep};
-use windrow::replay::{ReplayBuffer, ReplayError, Waited};
-use windrow::slab::{Sink, WriterId};
-use windrow::store::StoreError;
+use windrow::replay::{ReplayBuffer, ReplayError, Sink, StoreError, WriterId};
 
 use crate::{batch, error, gil, process};
 use parts::{Arguments, Parts};

@@ -15,12 +15,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::DType;
+use windrow::binding::{EnvRows, Served};
 use windrow::policy::{
-    Backend, Binding, EnvRows, InferenceServer, Policy, PolicyError, PolicyIn, PolicyRecipe,
-    PolicySpec, Served, ServerConfig, ServerStats, WeightStore, Weights,
+    Backend, Binding, InferenceServer, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec,
+    ServerConfig, ServerStats, WeightStore, Weights,
 };
-use windrow::slab::{Key, RowBlock, RowsMut};
-use windrow::{EnvSpec, ExplorationType, Spec};
+use windrow::{EnvSpec, ExplorationType, Key, RowBlock, RowsMut, Spec};
 use windrow_sync::unpoisoned;
 
 use crate::gc::{GcRef, GcRoots};

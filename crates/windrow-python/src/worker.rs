@@ -1,6 +1,6 @@
 //! Worker processes: what a collector sends them, and the interpreter as one.
 //!
-//! An environment or a policy of Python's is sent by one name, [`NAME`], with the pickled object as its argument. `windrow._sending`
+//! An environment or a policy of Python's is sent by one name, [`NAME`], with the pickled object as its argument. `windrow._ports`
 //! pickles and reads. Exceptions come back the same way.
 
 use std::collections::HashMap;
@@ -19,9 +19,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use windrow::env::{EnvError, EnvFactory, EnvRecipe, VecEnv};
+use windrow::binding::SentError;
+use windrow::envs::{EnvError, EnvFactory, EnvRecipe, VecEnv};
 use windrow::policy::{Policy, PolicyError, Registry};
-use windrow::{PolicyRecipe as Recipe, Profiler, SentError, WorkerMain, WorkerProgram};
+use windrow::{PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram};
 
 use crate::error::raised_in;
 use crate::gc::GcRoots;
@@ -59,16 +60,16 @@ impl<'de> Deserialize<'de> for Pickled {
 }
 
 impl Pickled {
-    /// What the function `name` of `windrow._sending` makes of `arguments`.
+    /// What the function `name` of `windrow._ports` makes of `arguments`.
     fn new<'py>(py: Python<'py>, name: &str, arguments: impl PyCallArgs<'py>) -> PyResult<Self> {
-        let bytes = sending(py)?.call_method1(name, arguments)?;
+        let bytes = gil::ports(py)?.call_method1(name, arguments)?;
         Ok(Self(bytes.cast::<PyBytes>()?.as_bytes().to_vec()))
     }
 
-    /// What the function `name` of `windrow._sending` reads in it.
+    /// What the function `name` of `windrow._ports` reads in it.
     fn read<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         gil::call(
-            &sending(py)?.getattr(name)?,
+            &gil::ports(py)?.getattr(name)?,
             (PyBytes::new(py, &self.0),),
             None,
         )
@@ -93,13 +94,13 @@ struct PolicyArguments {
 
 /// A process of Python's that forks workers.
 #[pyclass(module = "windrow._windrow", frozen)]
-struct Nursery(Own<Arc<windrow::Nursery>>);
+struct Nursery(Own<Arc<windrow::binding::Nursery>>);
 
 #[pymethods]
 impl Nursery {
     #[new]
     fn new(program: PathBuf, args: Vec<OsString>, vars: HashMap<OsString, OsString>) -> Self {
-        let nursery = windrow::Nursery::new(program, args, vars.into_iter().collect());
+        let nursery = windrow::binding::Nursery::new(program, args, vars.into_iter().collect());
         Self(Own::new(Arc::new(nursery)))
     }
 }
@@ -117,7 +118,7 @@ type Program<'py> = (
 /// # Errors
 /// `RuntimeError` where nobody knows its path.
 pub(crate) fn program(py: Python<'_>, threads: usize, warm: bool) -> PyResult<WorkerProgram> {
-    let (program, args, vars, forked): Program<'_> = sending(py)?
+    let (program, args, vars, forked): Program<'_> = gil::ports(py)?
         .call_method1("program", (threads, warm))?
         .extract()?;
     let forked = forked.map(|(nursery, request)| {
@@ -140,8 +141,7 @@ pub(crate) fn uses_torch<'py>(
     chosen: &Bound<'py, PyAny>,
     environments: impl IntoPyObject<'py>,
 ) -> PyResult<bool> {
-    let sending = sending(chosen.py())?;
-    sending
+    gil::ports(chosen.py())?
         .call_method1("uses_torch", (chosen, environments))?
         .extract()
 }
@@ -170,7 +170,7 @@ pub(crate) fn policy_recipe(chosen: &Bound<'_, PyAny>) -> PyResult<Recipe> {
     sent_policy(Pickled::new(chosen.py(), "policy", (chosen,))?.0)
 }
 
-/// The recipe of environments that `windrow._sending.environments` has pickled; they observe `is_init` where `init`, and torch begins with
+/// The recipe of environments that `windrow._ports.environments` has pickled; they observe `is_init` where `init`, and torch begins with
 /// `seed`, where they use it.
 ///
 /// # Errors
@@ -185,7 +185,7 @@ pub(crate) fn sent_envs(pickled: Vec<u8>, init: bool, seed: u64) -> PyResult<Env
     recipe.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// The recipe of a policy that `windrow._sending.policy` has pickled.
+/// The recipe of a policy that `windrow._ports.policy` has pickled.
 ///
 /// # Errors
 /// `ValueError` where it cannot be written.
@@ -218,13 +218,9 @@ fn profiler(text: &str, worker: usize) -> Result<Box<dyn Profiler>, Box<dyn Erro
 pub(crate) fn received(py: Python<'_>, sent: &SentError) -> PyErr {
     let read = |sent: &SentError| {
         let bytes = PyBytes::new(py, sent.bytes());
-        gil::call_method(sending(py)?.as_any(), "received", (bytes,))
+        gil::call_method(&gil::ports(py)?, "received", (bytes,))
     };
     read(sent).map_or_else(|error| error, PyErr::from_value)
-}
-
-fn sending(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
-    py.import(intern!(py, "windrow._sending"))
 }
 
 /// Tensors by name as bytes, in the form of safetensors.
@@ -248,7 +244,7 @@ pub(crate) fn is_one() -> bool {
 /// # Errors
 /// What torch raises.
 pub(crate) fn seed_torch(py: Python<'_>, seed: u64) -> PyResult<bool> {
-    sending(py)?
+    gil::ports(py)?
         .call_method1(intern!(py, "seed_torch"), (seed,))?
         .extract()
 }
@@ -276,8 +272,8 @@ fn run_worker(py: Python<'_>) -> PyResult<Option<i32>> {
 fn send(error: &(dyn Error + 'static)) -> Option<Vec<u8>> {
     attach(|py| {
         let raised = raised_in(py, error)?;
-        let sent = sending(py)
-            .and_then(|sending| sending.call_method1(intern!(py, "sent"), (raised.value(py),)));
+        let sent = gil::ports(py)
+            .and_then(|ports| ports.call_method1(intern!(py, "sent"), (raised.value(py),)));
         // Without it the collector's error has the message alone.
         let sent = sent.ok()?;
         Some(sent.cast::<PyBytes>().ok()?.as_bytes().to_vec())
@@ -287,7 +283,7 @@ fn send(error: &(dyn Error + 'static)) -> Option<Vec<u8>> {
 /// What the process answers to a call of [`CollectorCore`](crate::collector)'s `call_worker`.
 fn answer(call: &[u8]) -> Vec<u8> {
     attach(|py| {
-        let answer = sending(py)?.getattr(intern!(py, "answer"))?;
+        let answer = gil::ports(py)?.getattr(intern!(py, "answer"))?;
         let answer = gil::call(&answer, (PyBytes::new(py, call),), None)?;
         Ok(answer.cast::<PyBytes>()?.as_bytes().to_vec())
     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensordict::TensorDict;
-use windrow_policy::{PolicyError, Published, WeightStore, WeightUpdater, Weights};
+use windrow_policy::{PolicyError, Published, Pushed, WeightUpdater, Weights};
 
 use crate::RemoteError;
 use crate::client::Link;
@@ -64,7 +64,19 @@ impl RemoteWeights {
 
 impl WeightUpdater for RemoteWeights {
     /// Publishes them at the server: the collector's workers, which ask it for their actions, get none.
-    fn push(&mut self, _store: &WeightStore, weights: &Weights) -> Result<i64, PolicyError> {
-        Ok(self.publish(weights)?)
+    fn push(
+        &mut self,
+        worker: Option<usize>,
+        _: i64,
+        weights: &Weights,
+    ) -> Result<Pushed, PolicyError> {
+        if let Some(worker) = worker {
+            return Err(PolicyError::failed(format!(
+                "expected weights for all workers, which act with one policy at {}, got some for worker {worker}",
+                self.link.remote.address
+            )));
+        }
+        let version = self.publish(weights)?;
+        Ok(Pushed::Elsewhere { version })
     }
 }

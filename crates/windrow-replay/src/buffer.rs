@@ -172,6 +172,7 @@ impl ReplayBuffer {
     /// Whether the lock that readers need, or with `whole` also that of writers, could not be taken for all of `patience`. In a
     /// child of fork that is so forever if a thread of its parent held a lock at the time of the fork. Looks at the locks every
     /// millisecond: a lock whose thread is gone wakes no one.
+    #[doc(hidden)]
     #[must_use]
     pub fn is_stuck(&self, whole: bool, patience: Duration) -> bool {
         let begin = Instant::now();

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
-use tensordict::{DType, Group, LeafSpec, NestedKey};
+use tensordict::{DType, Group, HeapBuffer, LeafSpec, NestedKey};
 
 use crate::SlabError;
 use crate::rows::{Column, place};
@@ -31,6 +31,8 @@ pub struct RecordSpec {
     pub traj_ids: bool,
     /// Whether frames carry `"policy_version"`, at the root and under `"next"` in the same memory.
     pub policy_version: bool,
+    /// Numbers beside the frames of each part, by which its owner and its worker tell each other more. Batches do not show them.
+    pub notes: usize,
 }
 
 /// How the frames of one slab are shared out.
@@ -71,6 +73,8 @@ pub struct Layout {
     pub(crate) delivered: Vec<Delivered>,
     pub(crate) parts: Vec<PartLayout>,
     groups: Vec<Group>,
+    /// A row for each part.
+    notes: Column,
 }
 
 /// One entry of a batch: its name, and the rows of the whole slab.
@@ -180,10 +184,12 @@ impl Layout {
         };
         let leaves = leaves(record);
         let mut bytes = 0;
-        let columns = leaves
-            .try_map(|(leaf, _)| place(leaf, &mut bytes, rows, envs))
-            .filter(|_| isize::try_from(bytes).is_ok());
-        let Some(columns) = columns else {
+        let columns = leaves.try_map(|(leaf, _)| place(leaf, &mut bytes, rows, envs));
+        // Whole cache lines, of which none has notes of two parts.
+        let notes = record.notes.next_multiple_of(HeapBuffer::ALIGN / 8);
+        let notes = LeafSpec::new("notes", DType::F64, [notes]);
+        let notes = place(&notes, &mut bytes, shares.steps.len(), 1);
+        let (Some(columns), Some(notes), Ok(_)) = (columns, notes, isize::try_from(bytes)) else {
             return Err(too_large);
         };
         let delivered = delivered(&leaves, &columns)?;
@@ -204,6 +210,7 @@ impl Layout {
             delivered,
             parts: parts.ok_or(too_large)?,
             shares,
+            notes,
         })
     }
 
@@ -242,6 +249,12 @@ impl Layout {
             PartOrder::Sequential => steps[..part].iter().sum::<usize>() * column.stride,
             PartOrder::Interleaved => part * (column.bytes / steps.len()),
         }
+    }
+
+    /// Where the notes of part `part` lie: their offset and number.
+    pub(crate) fn notes(&self, part: usize) -> (usize, usize) {
+        let notes = &self.notes;
+        (notes.offset + part * notes.stride, notes.elements)
     }
 
     /// Parts of a slab, their steps and environments.

@@ -111,6 +111,19 @@ impl Lease {
         self.view(part, self.shares().envs, &[(Dim::Time, steps)])
     }
 
+    /// What the worker of part `part` has left in its [notes](crate::Part::notes); empty for a part that the slab does not have.
+    #[must_use]
+    pub fn notes(&self, part: usize) -> &[f64] {
+        if part >= self.commits.len() {
+            return &[];
+        }
+        let (offset, count) = self.layout().notes(part);
+        let first = self.address(offset).cast::<f64>();
+        // SAFETY: the offset lies within the slab's memory and is aligned. Nobody writes a leased slab, memory starts zeroed, and every
+        // bit pattern is a number.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), count) }
+    }
+
     /// All parts one after the other along time, `[frames]` or `[env, time]`: only where parts are
     /// [in sequence](PartOrder::Sequential) and every one but the last has all its steps. `None` otherwise.
     ///

@@ -113,6 +113,19 @@ impl Part {
         unsafe { RowsMut::new(&self.blocks().obs, 0) }
     }
 
+    /// Numbers beside the frames: as many as [`RecordSpec::notes`](crate::RecordSpec::notes), rounded up to whole cache lines. They are as
+    /// whoever had the part last has left them.
+    #[must_use]
+    pub fn notes(&mut self) -> &mut [f64] {
+        let (offset, count) = self.owner.layout().notes(self.ticket.part);
+        // SAFETY: the offset lies within the slab's memory and is aligned. This `Part` has the notes of its part to itself and is
+        // borrowed exclusively; memory starts zeroed, and every bit pattern is a number.
+        unsafe {
+            let first = self.slab.memory.ptr().add(offset).cast::<f64>();
+            std::slice::from_raw_parts_mut(first.as_ptr(), count)
+        }
+    }
+
     /// The rows of the part, one step after the other.
     #[inline]
     #[must_use]

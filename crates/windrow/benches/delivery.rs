@@ -14,16 +14,14 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windrow::env::testing::LedgerEnv;
-use windrow::env::{Env, EnvError, EnvFactory, EnvSpec, Outcome, Serial, Spec};
+use windrow::envs::testing::LedgerEnv;
+use windrow::envs::{Env, EnvError, EnvFactory, EnvSpec, Outcome, Serial, Spec};
 use windrow::policy::WeightStore;
-use windrow::slab::{
-    Key, Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Row, RowMut, Shares,
-};
 use windrow::{
-    Collector, DType, Head, MultiAsyncCollector, MultiSyncCollector, NetworkPolicy, Policy, Tensor,
-    TensorDict,
+    Collector, DType, Head, Key, MultiAsyncCollector, MultiSyncCollector, NetworkPolicy, Policy,
+    Row, RowMut, Tensor, TensorDict,
 };
+use windrow_slab::{Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Shares};
 
 fn main() {
     two_threads();

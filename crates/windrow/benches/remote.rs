@@ -6,10 +6,11 @@ mod timing;
 
 use std::time::Instant;
 
-use windrow::env::{EnvSpec, Spec};
-use windrow::policy::{Binding, EnvRows, PolicyIn};
-use windrow::slab::RowBlock;
-use windrow::{DType, ExplorationType, Head, NetworkPolicy, Policy, PolicyRecipe, nn::Sequential};
+use windrow::binding::EnvRows;
+use windrow::envs::{EnvSpec, Spec};
+use windrow::nn::Sequential;
+use windrow::policy::{Binding, PolicyIn};
+use windrow::{DType, ExplorationType, Head, NetworkPolicy, Policy, PolicyRecipe, RowBlock};
 use windrow_remote::{Address, Remote, RemoteServer};
 
 const ROWS: usize = 64;

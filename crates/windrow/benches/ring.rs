@@ -10,7 +10,7 @@ mod timing;
 use std::sync::Arc;
 use std::time::Instant;
 
-use windrow::slab::{Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Shares};
+use windrow_slab::{Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Shares};
 
 const PARTS: usize = 32768;
 const SLABS: u64 = 2;

@@ -13,11 +13,12 @@ use std::hint::black_box;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use windrow::env::testing::LedgerEnv;
-use windrow::env::{CartPole, Env, EnvError, EnvSpec, Outcome, Serial, TimeLimit};
+use windrow::envs::testing::LedgerEnv;
+use windrow::envs::{CartPole, Env, EnvError, EnvSpec, Outcome, Serial, TimeLimit};
 use windrow::policy::RandomPolicy;
-use windrow::slab::{Key, LeafSpec, Row, RowMut};
-use windrow::{AsyncBatchedCollector, Collector, DType, Policy, policy_fn};
+use windrow::{
+    AsyncBatchedCollector, Collector, DType, Key, LeafSpec, Policy, Row, RowMut, policy_fn,
+};
 
 const RUN: Duration = Duration::from_secs(1);
 const PAIRS: usize = 5;

@@ -9,12 +9,12 @@ mod timing;
 
 use std::time::Instant;
 
-use windrow::env::{
+use windrow::envs::{
     ClipTransform, Env, EnvError, EnvSpec, Outcome, Outcomes, Reset, RewardSum, Serial, Spec,
     Statistics, StepCounter, VecEnv, VecNorm, VecNormV2,
 };
-use windrow::slab::{Key, Row, RowBlock, RowMut};
 use windrow::tensordict::DType;
+use windrow::{Key, Row, RowBlock, RowMut};
 
 const ENVS: usize = 8;
 const STEPS: usize = 20_000;

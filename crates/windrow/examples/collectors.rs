@@ -3,11 +3,11 @@
 //!
 //! `cargo run --release --example collectors`
 
+use windrow::envs::testing::{FailAt, FailingEnv, Failure};
+use windrow::nn::Sequential;
 use windrow::{
     AsyncCollector, CartPole, CollectError, Collector, CollectorBuilder, Delivery, Head,
     MultiAsyncCollector, MultiCollector, MultiSyncCollector, NetworkPolicy,
-    env::testing::{FailAt, FailingEnv, Failure},
-    nn::Sequential,
 };
 
 const ENV: &str = "CartPole-v1";

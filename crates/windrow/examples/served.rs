@@ -6,12 +6,12 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use windrow::env::{CartPole, Env, EnvError, EnvSpec, Outcome, TimeLimit};
+use windrow::envs::{CartPole, Env, EnvError, EnvSpec, Outcome, TimeLimit};
+use windrow::nn::Sequential;
 use windrow::policy::{Binding, PolicyIn, PolicySpec};
-use windrow::slab::{Row, RowMut, RowsMut};
 use windrow::{
     AsyncBatchedCollector, CollectorBuilder, Delivery, Head, NetworkPolicy, Policy, PolicyError,
-    Weights, nn::Sequential,
+    Row, RowMut, RowsMut, Weights,
 };
 
 const WORKERS: usize = 8;

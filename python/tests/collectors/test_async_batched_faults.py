@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,16 +19,18 @@ from windrow import WorkerError
 from windrow.collectors import AsyncBatchedCollector
 
 class Fails(nn.Module):
-    """Raises at some of its calls, counted from the first that acts."""
+    """Raises at some of its calls, counted from the first that acts, and may wait in the next call until the loss is counted."""
 
-    def __init__(self, *at: int) -> None:
+    def __init__(self, *at: int, is_counted: Callable[[], bool] = lambda: True) -> None:
         super().__init__()
-        self.at, self.calls = at, -1
+        self.at, self.calls, self.is_counted = at, -1, is_counted
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         if self.calls in self.at:
             raise ValueError(f"no idea at {self.calls}")
+        if self.calls - 1 in self.at:
+            until(self.is_counted)
         return torch.zeros(observation.shape[:-1], dtype=torch.int64)
 
 
@@ -41,8 +44,9 @@ def test_what_the_policy_raises_is_raised_with_its_cause(build: Build) -> None:
 
 
 def test_a_failing_call_is_that_of_its_own_requests(build: Build) -> None:
-    # One environment in each worker, and one worker in each call.
-    collector = build(2, Fails(5), policy_backend="torch", max_batch_size=1, on_loss=1, frames_per_batch=10, total_frames=100)
+    # One environment in each worker, and one worker in each call. The other one might collect all frames before the loss is counted.
+    policy = Fails(5, is_counted=lambda: collector.stats()["restarts"] == 1)
+    collector = build(2, policy, policy_backend="torch", max_batch_size=1, on_loss=1, frames_per_batch=10, total_frames=100)
     assert sum(batch.numel() for batch in collector) == 100
     assert collector.stats()["restarts"] == 1 and collector.server_stats()["failed_batches"] == 1
     assert ["no idea at 5" in loss for loss in collector.losses()] == [True]

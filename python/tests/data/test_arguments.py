@@ -275,7 +275,7 @@ def test_processes_of_multiprocessing_are_sent_copies() -> None:
     process = multiprocessing.get_context("spawn").Process(target=_check_copies, args=(buffers,))
     with pytest.warns(UserWarning, match="a ReplayBuffer that is sent to another process is a copy there"):
         process.start()
-    process.join(60)
+    process.join(120)
     assert process.exitcode == 0 and {len(buffer) for buffer in buffers} == {10}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,17 @@ def full(storage: Any, **arguments: Any) -> ReplayBuffer:
     return buffer
 
 
+@pytest.fixture
+def in_turn() -> Iterator[None]:
+    """No thread takes the interpreter's lock away from another: it waits until that one lets go of it."""
+    kept = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
+    yield
+    sys.setswitchinterval(kept)
+
+
 def is_within(thread: threading.Thread, call: str) -> bool:
-    """Whether the thread is in this call of the engine, and has let go of the interpreter's lock."""
+    """Whether the thread is in this call of the engine, and has let go of the interpreter's lock, where threads run in turn."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and call in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
@@ -65,6 +74,7 @@ DOORS = [(extend, "core.extend("), (add, "core.add(")]
 
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize(("write", "call"), DOORS, ids=["extend", "add"])
+@pytest.mark.usefixtures("in_turn")
 def test_a_write_that_waits_stores_what_was_given(write: Callable[..., None], call: str, storage: Any) -> None:
     buffer = full(storage)
     # As many as one sample lets in, so that `add` waits with the first of them.

@@ -157,12 +157,13 @@ def test_objects_are_drawn_while_others_are_written() -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    drawn = 0
-    while not over.is_set():
-        drawn += len(buffer.sample(8)) + len(buffer[:])
+    while True:
+        assert len(buffer.sample(8)) == len(buffer[:]) == 8
         assert all(first == second for first, second in buffer.sample(8))
+        if over.is_set():
+            break
     thread.join()
-    assert drawn > 0 and {first for first, _ in buffer[:]} == {397, 398, 399}
+    assert {first for first, _ in buffer[:]} == {397, 398, 399}
 
 
 @pytest.mark.parametrize("storage", [*DENSE, ListStorage])

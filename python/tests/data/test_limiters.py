@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from cartpole import cartpole
 from tensordict import TensorDict
+from waiting import until
 
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector, _control
 from windrow.data import LazyTensorStorage, RateLimiter, ReplayBuffer
@@ -210,18 +212,24 @@ def test_a_write_of_a_user_waits_for_samples_in_another_thread() -> None:
 
 
 @contextlib.contextmanager
-def ctrl_c() -> Iterator[None]:
-    """Raises ``KeyboardInterrupt`` in the main thread after a moment."""
+def ctrl_c(is_due: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Raises ``KeyboardInterrupt`` in the main thread, a moment after it is due."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
+    def press() -> None:
+        until(is_due)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGALRM)
+
     handler = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    pressed = threading.Thread(target=press)
+    pressed.start()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        pressed.join()
         signal.signal(signal.SIGALRM, handler)
 
 
@@ -246,7 +254,8 @@ def test_what_ctrl_c_kept_from_being_written_is_written_later(make: Any) -> None
     buffer = buffer_of(even())
     with make(buffer) as collector:
         assert [next(collector) for _ in range(3)] == [None] * 3
-        with pytest.raises(KeyboardInterrupt), ctrl_c():
+        # It has collected the batch that it may not write yet.
+        with pytest.raises(KeyboardInterrupt), ctrl_c(lambda: collector._core.stats()["frames"] == 40):
             next(collector)
         collected = collector.stats()["frames"]
         assert (collected, buffer.write_count) == (40, 30)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
-from windrow import _sending
+from windrow.processes import pickling
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import (
     EnvCreator,
@@ -252,7 +252,7 @@ def test_members_that_a_first_reset_leaves_out_begin_with_the_first_step(kind: A
 SENT: dict[str, Any] = {
     "pickle": lambda creator: pickle.loads(pickle.dumps(creator)),
     "multiprocessing": lambda creator: pickle.loads(ForkingPickler.dumps(creator)),
-    "cloudpickle": lambda creator: pickle.loads(_sending.dumps(creator)),
+    "cloudpickle": lambda creator: pickle.loads(pickling.dumps(creator)),
     "within a policy of pickle": lambda creator: pickle.loads(pickle.dumps([partial(creator)]))[0].func,
     "copy": copy,
     "deepcopy": deepcopy,

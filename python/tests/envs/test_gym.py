@@ -130,7 +130,7 @@ def test_a_reset_within_transforms_of_torchrl_writes_to_what_it_is_given() -> No
     theirs = pytest.importorskip("torchrl").envs
     env, given = TransformedEnv(GymEnv("CartPole-v1"), theirs.StepCounter()), TensorDict(kept=torch.ones(1))
     assert env.reset(given) is given and given["step_count"].tolist() == [0] and "kept" in given.keys()
-    played = env.rollout(80, break_when_any_done=False)
+    played = rollout(env, 80)
     begun, done = played["step_count"][1:] == 0, played["next", "done"][:-1]
     assert done.sum() > 1 and torch.equal(begun, done)
 

@@ -23,6 +23,7 @@ from windrow.envs import (
     SerialEnv,
     StepCounter,
     TransformedEnv,
+    _convert,
     _recipe,
 )
 
@@ -57,7 +58,7 @@ def frames(env: Any) -> Any:
 
 @pytest.mark.parametrize("what", WRITABLE)
 def test_what_was_written_down_makes_the_same_environment(what: str) -> None:
-    recipe = _recipe.of(WRITABLE[what]())
+    recipe = _convert.of(WRITABLE[what]())
     read = _recipe.read(json.loads(json.dumps(recipe.write())))
     assert read.write() == recipe.write()
     expected, got = frames(recipe), frames(read)
@@ -78,14 +79,14 @@ def test_what_was_written_down_makes_the_same_environment(what: str) -> None:
 )
 def test_an_error_names_what_cannot_be_written_down(env: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message.replace("> which", ">+, which")):
-        _recipe.of(env()).write()
+        _convert.of(env()).write()
 
 
 def test_functions_of_a_script_are_not_written_down() -> None:
     program = (
-        "from windrow.envs import _recipe\n"
+        "from windrow.envs import _convert\n"
         "def make(): ...\n"
-        "try: _recipe.of(make).write()\n"
+        "try: _convert.of(make).write()\n"
         "except TypeError as error: print(error)\n"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -94,7 +95,7 @@ def test_functions_of_a_script_are_not_written_down() -> None:
 
 @pytest.mark.parametrize("what", ["transforms", "an environment of Gymnasium", "several of a function"])
 def test_recipes_are_pickled(what: str) -> None:
-    recipe = _recipe.of(WRITABLE[what]())
+    recipe = _convert.of(WRITABLE[what]())
     assert pickle.loads(pickle.dumps(recipe)).write() == recipe.write()
 
 
@@ -105,4 +106,4 @@ def test_a_dictionary_of_arguments_is_not_taken_for_a_recipe() -> None:
 
 def test_what_is_no_environment_is_refused() -> None:
     with pytest.raises(TypeError, match="expected an environment, its id, or a function that returns one, got int"):
-        _recipe.of(3)
+        _convert.of(3)

@@ -204,7 +204,7 @@ def test_a_shutdown_ends_those_that_wait() -> None:
             server.shutdown(0.05)
         for waiting in asked:
             with pytest.raises(RuntimeError, match="inference server"):
-                waiting.result(30)
+                waiting.result(60)
         release.set()
     server.shutdown()
 

@@ -266,7 +266,7 @@ def test_a_sample_raises_the_error_that_ended_a_collector(make: Make) -> None:
 
 
 def test_a_sample_does_not_wait_for_a_dead_process(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ray, "_SILENCE", 3.0)
+    monkeypatch.setattr(_ray, "_SILENCE", 8.0)
     buffer = make(alone=True, limiter=even(), sample_timeout=120.0)
     there = ray.remote(num_cpus=0)(Failing).remote(buffer, float("inf"))
     ray.get(there.start.remote())

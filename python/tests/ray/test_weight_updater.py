@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from cartpole import cartpole
 from counter import Taking
 from tensordict import TensorDict
 from torch import nn
+from waiting import until
 from windrow import _ray, _weights
 from windrow.collectors import Collector, MultiAsyncCollector, RayWeightUpdater
 
@@ -71,11 +71,7 @@ def test_only_the_newest_weights_stay_in_the_store(actors, monkeypatch) -> None:
         return {name.decode() if isinstance(name, bytes) else name for name in counts}
 
     assert updater._newest.hex() in kept()
-    for _ in range(1000):
-        if old not in kept():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the first weights are kept")
+    until(lambda: old not in kept())
 
 
 def test_actors_go_without_as_many_pushes_as_they_may(actors) -> None:

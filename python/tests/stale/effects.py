@@ -37,8 +37,8 @@ from stale.worlds import World
 from torch import nn
 from windrow.collectors import AsyncCollector, Collector
 
-FRAMES = 60
-#: How often a policy explores, and in what shares of ``FRAMES`` frames it does so but for one run in a million.
+FRAMES = 120
+#: How often a policy explores, and in what shares of ``FRAMES`` frames it does so but for one run in a thousand millions.
 EXPLORES, SHARES = 0.25, (0.03, 0.55)
 #: How often each is run in the calling thread.
 SEEDS = 6

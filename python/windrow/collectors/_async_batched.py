@@ -15,10 +15,12 @@ from windrow._policy import Choice
 from windrow._served import Figures
 from windrow.collectors._arguments import AsyncBatchedArguments, CollectorArguments
 from windrow.collectors._base import BaseCollector
-from windrow.collectors._factory import InTurn
-from windrow.collectors._workers import Workers, env_of, is_function
-from windrow.envs import _recipe
+from windrow.collectors._workers import Workers
+from windrow.envs import _convert
 from windrow.envs._batched import ParallelEnv
+from windrow.envs._factory import InTurn, env_of, is_function
+from windrow.envs._recipe import Recipe
+from windrow.processes.pickling import NoProcesses
 
 
 #: Native environments that one thread steps: waking another takes longer than their steps, and so does a call of the policy for each half.
@@ -142,11 +144,11 @@ def _workers_of(given: Workers, arguments: AsyncBatchedArguments) -> tuple[int, 
     envs = given.given * (given.count // len(given.given))
     kwargs = given.env_kwargs * (given.count // len(given.env_kwargs))
     makers = [partial(env, **own) if own else env if is_function(env) else env_of(env) for env, own in zip(envs, kwargs)]
-    known: dict[tuple[int, int], _recipe.Recipe] = {}
+    known: dict[tuple[int, int], Recipe] = {}
     for env, own, make in zip(envs, kwargs, makers):
         if (id(env), id(own)) not in known:
             # What a function has made to be looked at is closed again.
-            known[id(env), id(own)] = _recipe.of(make(), own=False) if is_function(make) else _recipe.of(make)
+            known[id(env), id(own)] = _convert.of(make(), own=False) if is_function(make) else _convert.of(make)
     recipes = [known[id(env), id(own)] for env, own in zip(envs, kwargs)]
     are_native = [recipe.is_native is True for recipe in recipes]
     if all(are_native):
@@ -177,8 +179,6 @@ def _together(count: int, arguments: AsyncBatchedArguments) -> int:
 
 def _in_processes(given: Workers, makers: list[Any], are_native: list[bool], arguments: AsyncBatchedArguments) -> list[Any]:
     """``makers``, with those of Python in a process each."""
-    from windrow import _sending
-
     given.check_distinct()
     threads, init_fn = arguments.num_sub_threads, arguments.init_fn
     moved: list[Any] = []
@@ -192,8 +192,8 @@ def _in_processes(given: Workers, makers: list[Any], are_native: list[bool], arg
         moved.append(alone)
     try:
         for env in moved:
-            _recipe.of(env)
-    except (TypeError, _sending.NoProcesses) as error:
+            _convert.of(env)
+    except (TypeError, NoProcesses) as error:
         reason = str(error).replace("take SerialEnv", 'choose backend="threading"')
         if arguments.backend is not None:
             raise type(error)(reason) from error.__cause__

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from windrow import _needs, _policy, _sending
+from windrow import _needs, _policy, collectors
 from windrow._arguments import outside, takes, warn_ignored
+from windrow._lazy import module
 from windrow._numbers import whole
 from windrow._objects import Objects
 from windrow._weights import WeightSource
@@ -24,9 +25,13 @@ from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
+from windrow.processes.blame import held_weights
+from windrow.processes.pickling import NoProcesses
 
 if TYPE_CHECKING:
     from windrow._audit import Audit
+
+_acting = module("windrow._acting")
 
 
 class BaseCollector(TorchRLMethods):
@@ -91,7 +96,7 @@ class BaseCollector(TorchRLMethods):
             move(self._devices.storing)
         try:
             choice = self._make_core(arguments)
-        except _sending.NoProcesses as reason:
+        except NoProcesses as reason:
             # What can be killed is a process.
             if arguments.placement is not None or arguments.step_timeout is not None:
                 raise
@@ -127,7 +132,7 @@ class BaseCollector(TorchRLMethods):
         choice = self._chosen_policy(arguments)
         if self._placement == "processes" and arguments.placement is None and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, _policy.Sent)
-            held = _sending.held_weights(arguments.policy) if is_torch else None
+            held = held_weights(arguments.policy) if is_torch else None
             if held is not None:
                 self._fall_back(
                     f"policy{held}, whose new weights no copy of policy in a worker process would get. Give the module itself as "
@@ -255,8 +260,6 @@ class BaseCollector(TorchRLMethods):
         """What the policy needs around it, where it is called in this thread."""
         if self._placement != "inline" or self.policy_backend != "torch":
             return None
-        from windrow import _acting
-
         return _acting.acting(self._exploration, _acting.aggregation())
 
     def _processed(self, batch: Any) -> Any:
@@ -506,9 +509,7 @@ def _several(args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | No
         raise TypeError(f"sync must be True or False, got {sync!r}")
     envs = rest.get("create_env_fn")
     if backend == "ray":
-        from windrow.collectors._ray import RayCollector
-
-        several: Any = RayCollector
+        several: Any = collectors.RayCollector
         return several(**rest, **options, num_collectors=count, sync=bool(sync))
     if not isinstance(envs, (list, tuple)):
         options["num_workers"] = 1 if count is None else whole("num_collectors", count, 1)

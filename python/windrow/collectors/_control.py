@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from windrow import _sending, _weights
+from windrow import _weights
 from windrow._arguments import instance_of, outside, takes, warn_ignored
 from windrow._failure import Failure
 from windrow._numbers import whole
@@ -21,9 +21,10 @@ from windrow.collectors import _env_states
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._ending import Ending
 from windrow.collectors._profile import ProfileConfig
-from windrow.collectors._remote import remember
 from windrow.collectors._updaters import RemoteModuleWeightUpdater, WeightUpdaterBase
 from windrow.collectors._workers import Workers
+from windrow.processes.pickling import dumps
+from windrow.processes.proxy import remember
 
 
 class Control(Ending, Iterator[Any]):
@@ -378,7 +379,7 @@ class Control(Ending, Iterator[Any]):
                 f"PyTorch's profiler records one worker in each process, got workers={list(config.workers)}: choose one of them, or "
                 'build the collector with placement="processes"'
             )
-        sent = _sending.dumps(beside) if beside is not None and away else None
+        sent = dumps(beside) if beside is not None and away else None
         profiler = None if beside is None else (beside, sent)
         self._asked.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template, profiler)
         Path(template).parent.mkdir(parents=True, exist_ok=True)

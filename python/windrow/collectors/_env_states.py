@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.collectors._remote import RemoteEnv
+from windrow.processes.proxy import RemoteEnv
 
 
 def states_of(envs: list[Any]) -> dict[str, Any]:
@@ -27,8 +27,6 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
     Raises:
         ValueError: they are states of other environments.
     """
-    from windrow.envs._base import EnvBase
-
     entries = _paired(envs, states)
     for entry, own in entries:
         if isinstance(entry, RemoteEnv):

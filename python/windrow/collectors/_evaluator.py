@@ -6,21 +6,27 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from windrow import _needs, _policy, _sending, _weights, _windrow
+from windrow import _needs, _policy, _weights, _windrow
 from windrow._arguments import argument, Arguments, Check, ignored, outside, takes, warn_ignored
+from windrow._lazy import module
 from windrow._numbers import at_least
 from windrow._objects import Keeper, Latest, Objects
 from windrow._windrow import EvaluatorCore
+from windrow.collectors import _statistics
 from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
-from windrow.collectors._factory import Factory
-from windrow.collectors._remote import RemoteEnv
-from windrow.collectors._workers import device_of, env_of, is_function, policy_factories
-from windrow.envs import _recipe
+from windrow.collectors._workers import device_of, policy_factories
+from windrow.envs import _convert
+from windrow.envs._factory import Factory, env_of, is_function
+from windrow.processes import setup, start
+from windrow.processes.blame import held_weights
+from windrow.processes.pickling import NoProcesses
+from windrow.processes.proxy import RemoteEnv
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
+_ray_evaluator, _reads = module("windrow.collectors._ray_evaluator"), module("windrow._reads")
 _EPISODES = "which is what episodes are made of here"
 
 
@@ -184,14 +190,9 @@ class Evaluator(Ending):
 
     @takes(EvaluatorArguments)
     def __init__(self, arguments: EvaluatorArguments) -> None:
-        # Importing collectors does not import environments.
-        from windrow.collectors import _statistics
-
         _needs.torch(type(self).__name__)
         self._step = 0
         if arguments.backend == "ray":
-            from windrow.collectors import _ray_evaluator
-
             self._backend = arguments.backend
             self._choice, self._core = _ray_evaluator.build(type(self).__name__, arguments)
             self._source = self._choice.source
@@ -204,7 +205,7 @@ class Evaluator(Ending):
         metrics = arguments.metrics_fn
         objects: Any = Latest() if metrics is None else Objects(1 if sys.platform == "linux" else 0)
         self._objects = objects
-        taken = _recipe.with_keeper(env, Keeper(objects, 0))
+        taken = _convert.with_keeper(env, Keeper(objects, 0))
         choice = _policy.choose(
             arguments.policy,
             policy_factories(_with_env(arguments.policy_factory, env), 1),
@@ -398,10 +399,8 @@ class _Frozen:
     """A policy of which a process has a copy that takes no weights."""
 
     def __init__(self, policy: Any) -> None:
-        from windrow import _reads
-
         self._policy, self._state = policy, _reads.State(policy, _reads.reachable(policy), ())
-        held = _sending.held_weights(policy)
+        held = held_weights(policy)
         if held is not None and self._state.doubt is not None:
             warnings.warn(
                 f"policy{held}, and {self._state.doubt}: a copy of policy in a process gets no changes of it. Give the module itself as policy",
@@ -422,8 +421,6 @@ class _Frozen:
 
 def _dump(env: Any, step: int) -> None:
     """Lets the recorders of an environment write what they have recorded."""
-    from windrow.collectors import _statistics
-
     for recorder in _statistics.recorders(env.made if isinstance(env, Factory) else env):
         recorder.dump(step=step)
 
@@ -453,13 +450,13 @@ def _sent(env: Any, core: Any, arguments: EvaluatorArguments) -> dict[str, Any] 
     chosen = arguments.backend or ("thread" if _stays(env, arguments) else "process")
     if chosen == "thread":
         return None
-    if arguments.backend is None and isinstance(core, list) and arguments.policy is not None and _sending.held_weights(arguments.policy) is not None:
+    if arguments.backend is None and isinstance(core, list) and arguments.policy is not None and held_weights(arguments.policy) is not None:
         return None
     try:
-        sent = {"env": _sending.environments(env, None, arguments.init_fn), "policy": _sending.policy(core)}
+        sent = {"env": setup.environments(env, None, arguments.init_fn), "policy": setup.policy(core)}
         seed = secrets.randbits(63) if arguments.seed is None else arguments.seed
-        return {**sent, "seed": seed, "warm": _sending.uses_torch(core, (env, arguments.init_fn))}
-    except _sending.NoProcesses as error:
+        return {**sent, "seed": seed, "warm": start.uses_torch(core, (env, arguments.init_fn))}
+    except NoProcesses as error:
         if arguments.backend is None and arguments.step_timeout is None:
             return None
         told = str(error).replace('placement="processes"', 'backend="process"').replace('placement="threads"', 'backend="thread"')
@@ -472,7 +469,7 @@ def _stays(env: Any, arguments: EvaluatorArguments) -> bool:
         return True
     if isinstance(env, Factory) or arguments.step_timeout is not None:
         return False
-    recipe = _recipe.of(env)
+    recipe = _convert.of(env)
     return recipe.is_native is True or getattr(recipe, "own", True)
 
 

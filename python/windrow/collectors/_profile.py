@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from windrow._arguments import Arguments, argument, fields_of
+from windrow._lazy import module
 from windrow._numbers import at_least
 
+_torch_profile = module("windrow.collectors._torch_profile")
 #: Arguments of torch's profiler. Any of them that is given another value than its default asks for it.
 _OF_TORCH = ("activities", "record_shapes", "profile_memory", "with_stack", "with_flops", "on_trace_ready")
 _ACTIVITIES = ("cpu", "cuda")
@@ -69,8 +71,6 @@ class ProfileConfig(Arguments):
         options = {field.name: getattr(self, field.name) for field in fields_of(type(self)) if field.name in _OF_TORCH}
         if all(options[field.name] == field.default for field in fields_of(type(self)) if field.name in _OF_TORCH):
             return None
-        from windrow.collectors import _torch_profile
-
         return partial(_torch_profile.TorchProfiler, options, self.warmup_rollouts, self.num_rollouts)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from windrow import _needs, _policy, _ray, _sending, _weights
+from windrow import _needs, _policy, _ray, _weights
 from windrow._arguments import fields_of, outside, takes
+from windrow._lazy import module
 from windrow._objects import Objects
 from windrow.collectors._arguments import RayArguments
 from windrow.collectors._base import (
@@ -26,7 +27,10 @@ from windrow.collectors._interruptor import follow
 from windrow.collectors._ray_core import Plan, RayCore
 from windrow.collectors._torchrl_compat import _resolve
 from windrow.collectors._workers import Devices, policy_factories
+from windrow.processes import blame, setup
+from windrow.processes.pickling import dumps
 
+_postprocs = module("windrow.data._postprocs")
 _CLASSES: dict[Any, Any] = {"single": Collector, "sync": MultiSyncCollector, "async": MultiAsyncCollector}
 
 #: Arguments that an actor's collector is given as they are.
@@ -150,9 +154,7 @@ class RayCollector(BaseCollector):
 
     def _processed(self, batch: Any) -> Any:
         if self._arguments.split_trajs:
-            from windrow.data._postprocs import split_trajectories as split
-
-            batch = split(batch)
+            batch = _postprocs.split_trajectories(batch)
         return super()._processed(batch)
 
     @property
@@ -320,8 +322,8 @@ def _plans(
     own, options = _each("collector_kwargs", arguments.collector_kwargs, count), _each("remote_configs", arguments.remote_configs, count)
     factories = policy_factories(arguments.policy_factory, count)
     choices = [_choice(arguments, env, exploration, factory, per_actor) for env, factory in _distinct(envs, factories)]
-    policies = [_sending.policy(choice.core) for choice in choices]
-    around = _sending.surroundings()
+    policies = [setup.policy(choice.core) for choice in choices]
+    around = setup.surroundings()
     random, shares = max(0, int(arguments.init_random_frames or 0)), _shares(arguments, count)
     trajs = arguments.trajs_per_batch
     if trajs is not None and arguments.sync:
@@ -346,7 +348,7 @@ def _plans(
             **own[number],
         }
         buffer = arguments.replay_buffer.client() if in_buffer else None
-        sent = _sending.dumps((around, _pickled((kind, env, given, buffer), env, given)))
+        sent = dumps((around, _pickled((kind, env, given, buffer), env, given)))
         workers = given.get("num_workers") or 1
         frames = None if given["trajs_per_batch"] is not None or issubclass(kind, MultiAsyncCollector) else shares[number]
         plans.append(Plan(sent, options[number], frames, workers * (arguments.num_envs or 1)))
@@ -389,7 +391,7 @@ def _choice(arguments: RayArguments, env: Any, exploration: str, factory: Any, p
         backend=arguments.policy_backend,
         env=env,
     )
-    held = _sending.held_weights(arguments.policy) if isinstance(choice.core, list) and factory is None else None
+    held = blame.held_weights(arguments.policy) if isinstance(choice.core, list) and factory is None else None
     if held is not None:
         warnings.warn(
             f"policy{held}, whose new weights no copy of policy in an actor gets: give the module itself as policy", stacklevel=outside()
@@ -404,7 +406,7 @@ def _pickled(value: Any, env: Any, given: dict[str, Any]) -> bytes:
         TypeError: a part cannot be pickled; the error names it.
     """
     try:
-        return _sending._pickled(value, {"create_env_fn": env, "collector_kwargs": given})
+        return blame.pickled(value, {"create_env_fn": env, "collector_kwargs": given})
     except TypeError as error:
         told = str(error).replace('placement="processes" sends', "a RayCollector sends").replace("each worker", "each actor")
         raise TypeError(told.replace(', or choose placement="threads"', "")) from error.__cause__

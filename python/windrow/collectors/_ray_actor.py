@@ -11,8 +11,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import ray
 
-from windrow import _ray, _sending
+from windrow import _ray, collectors
 from windrow.collectors._base import BaseCollector
+from windrow.processes import exceptions, setup
 
 #: Threads of an actor that answer questions while its main thread collects.
 THREADS = {"control": 2}
@@ -31,10 +32,10 @@ def _telling(method: Callable[P, R]) -> Callable[P, R]:
         try:
             return method(*args, **kwargs)
         except BaseException as error:
-            made = _sending.received(_sending.sent(error))
+            made = exceptions.received(exceptions.sent(error))
             if error.__cause__ is not None:
                 # Pickle leaves it out.
-                vars(made)["_sent_cause"] = _sending.sent(error.__cause__)
+                vars(made)["_sent_cause"] = exceptions.sent(error.__cause__)
             raise made from error
 
     return told
@@ -60,7 +61,7 @@ class CollectorActor:
 
     def _built(self, sent: bytes, weights: Any, seed: int, name: str) -> dict[str, Any]:
         around, pickled = pickle.loads(sent)
-        _sending.arrive(around)
+        setup.arrive(around)
         kind, env, arguments, self._buffer = pickle.loads(pickled)
         if hasattr(self._buffer, "_settle"):
             self._buffer._name = name
@@ -70,7 +71,7 @@ class CollectorActor:
         self._is_plain = kind.__module__.startswith("windrow.") and not _STAGE & {name for name in arguments if arguments[name]}
         if self._is_plain:
             self._core.serve(None)
-        _sending.seed_torch(seed)
+        setup.seed_torch(seed)
         if weights is not None:
             self._publish(weights)
         stats = self._core.stats()
@@ -193,15 +194,13 @@ class EvaluatorActor:
     def begin(self, sent: bytes, seed: int) -> None:
         """Calls ``init_fn``, before anything else is imported for the evaluator; then builds it."""
         around, init_fn, pickled, tells_frames = pickle.loads(sent)
-        _sending.arrive(around)
+        setup.arrive(around)
         init_fn = pickle.loads(init_fn)
         if init_fn is not None:
             init_fn()
         env, arguments = pickle.loads(pickled)
-        from windrow.collectors._evaluator import Evaluator
-
-        self._evaluator = Evaluator(env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None)
-        _sending.seed_torch(seed)
+        self._evaluator = collectors.Evaluator(env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None)
+        setup.seed_torch(seed)
 
     def _keep(self, batch: Any) -> dict[str, float]:
         self._frames = _ray.pack(batch)

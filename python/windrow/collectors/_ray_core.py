@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from windrow import _ray
+from windrow._lazy import module
 from windrow._windrow import ReplayBufferCore, WorkerError
 
+_ray_actor = module("windrow.collectors._ray_actor")
 #: Seconds between two looks at the end of the collector while an answer is awaited.
 _LOOK = 0.2
 #: Calls that an actor has before it, so that it need not wait for the next: where batches are one actor's.
@@ -160,10 +162,8 @@ class RayCore:
     # Actors
 
     def _start(self, seat: Seat) -> None:
-        from windrow.collectors._ray_actor import THREADS, CollectorActor
-
-        options = {"concurrency_groups": THREADS, **seat.plan.options}
-        seat.actor = self.actors[seat.number] = _ray.actor(self._ray, CollectorActor, options)
+        options = {"concurrency_groups": _ray_actor.THREADS, **seat.plan.options}
+        seat.actor = self.actors[seat.number] = _ray.actor(self._ray, _ray_actor.CollectorActor, options)
         updater = getattr(self._owner(), "weight_updater", None)
         weights = getattr(updater, "_newest", None)
         weights = seat.weights if weights is None else weights

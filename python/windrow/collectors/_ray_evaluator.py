@@ -14,9 +14,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from windrow import _policy, _ray, _sending
+from windrow import _policy, _ray
+from windrow._lazy import module
 from windrow._windrow import WorkerError
+from windrow.processes import blame, setup
 
+_ray_actor = module("windrow.collectors._ray_actor")
 #: Seconds between two looks at the end of the evaluator while an answer is awaited.
 _LOOK = 0.2
 
@@ -63,11 +66,11 @@ def build(name: str, arguments: Any) -> tuple[_policy.Choice, RayEvaluatorCore]:
             evaluates=True,
         )
         choice = _policy.choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
-        given["policy"] = _policy.Sent(_told(lambda: _sending.policy(choice.core)))
+        given["policy"] = _policy.Sent(_told(lambda: setup.policy(choice.core)))
     named = {"env": arguments.env, "policy_factory": arguments.policy_factory, "init_fn": arguments.init_fn}
-    first = _told(lambda: _sending._pickled(arguments.init_fn, named))
-    sent = _told(lambda: _sending._pickled((arguments.env, given), named))
-    pickled = pickle.dumps((_sending.surroundings(), first, sent, arguments.metrics_fn is not None))
+    first = _told(lambda: blame.pickled(arguments.init_fn, named))
+    sent = _told(lambda: blame.pickled((arguments.env, given), named))
+    pickled = pickle.dumps((setup.surroundings(), first, sent, arguments.metrics_fn is not None))
     return choice, RayEvaluatorCore(name, pickled, arguments)
 
 
@@ -254,10 +257,8 @@ class RayEvaluatorCore:
         Raises:
             RuntimeError: Ray did not start it in time.
         """
-        from windrow.collectors._ray_actor import THREADS, EvaluatorActor
-
         self._check_ray()
-        self._actor = _ray.actor(self._ray, EvaluatorActor, {"concurrency_groups": THREADS, **self._options})
+        self._actor = _ray.actor(self._ray, _ray_actor.EvaluatorActor, {"concurrency_groups": _ray_actor.THREADS, **self._options})
         self._answer("begin", self._sent, secrets.randbits(63), patience=_ray.PATIENCE)
 
     def _answer(self, method: str, *args: Any, patience: float | None = None) -> Any:

@@ -10,10 +10,9 @@ from typing import Any
 
 from windrow._lazy import torch
 from windrow._windrow import Statistics
-from windrow.collectors._factory import Factory
-from windrow.envs._recipe import Beside
-from windrow.collectors._workers import is_function
 from windrow.envs._batched import SerialEnv
+from windrow.envs._convert import Beside
+from windrow.envs._factory import Factory, is_function
 from windrow.envs._torchrl_compat import is_transform, is_windrows
 from windrow.envs._vec_norm import Running
 

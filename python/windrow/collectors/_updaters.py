@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Self
 
-from windrow import _ray, _weights
+from windrow import _ray, _weights, modules
 
 
 class WeightUpdaterBase:
@@ -197,9 +197,7 @@ class RemoteModuleWeightUpdater(WeightUpdaterBase):
 
     def __init__(self, server: Any = None, **arguments: Any) -> None:
         if isinstance(server, str):
-            from windrow.modules import RemotePolicy
-
-            server, arguments = RemotePolicy(server, **arguments), {}
+            server, arguments = modules.RemotePolicy(server, **arguments), {}
         if arguments:
             raise TypeError(f"{', '.join(arguments)}: expected an address as server, got {server!r}")
         self.server = server

@@ -10,11 +10,11 @@ from windrow._lazy import torch
 from windrow._objects import Keeper, Objects
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
-from windrow.collectors._factory import Factory, InTurn
-from windrow.collectors._remote import RemoteEnv
-from windrow.envs import _recipe
+from windrow.envs import _convert
+from windrow.envs._factory import Factory, InTurn, env_of, is_function
 from windrow.envs._innermost import innermost
 from windrow.envs._torchrl_compat import is_windrows
+from windrow.processes.proxy import RemoteEnv
 
 if TYPE_CHECKING:
     from windrow._windrow import ParallelMembers
@@ -53,14 +53,14 @@ class Workers:
 
     def beside(self, objects: Objects) -> list[Any]:
         """The environments as the engine takes them, which keep in ``objects`` what no column holds."""
-        return [_recipe.with_keeper(env, Keeper(objects, worker)) for worker, env in enumerate(self.envs)]
+        return [_convert.with_keeper(env, Keeper(objects, worker)) for worker, env in enumerate(self.envs)]
 
     def check_distinct(self) -> None:
         """Raises ValueError where one environment object is given to several workers. Its copies in processes would draw the same
         random numbers."""
         seen: set[int] = set()
         for env in self.given * (self.repeated or 1):
-            for inner in () if is_function(env) else _owned(_recipe.of(env)):
+            for inner in () if is_function(env) else _owned(_convert.of(env)):
                 if id(inner) in seen:
                     raise ValueError(
                         f"{inner!r} is one object and already in use, by another worker: give each a function that makes an "
@@ -118,14 +118,9 @@ class Devices:
         self.acting = (self.policy or torch.device("cpu")) if is_named else None
 
 
-def is_function(env: Any) -> bool:
-    """Whether ``env`` makes an environment, and is not one itself."""
-    return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
-
-
 def _is_python(env: Any) -> bool:
     try:
-        return not _recipe.of(env).is_native
+        return not _convert.of(env).is_native
     except Exception:
         # Said where it is made.
         return False
@@ -136,15 +131,6 @@ def _owned(recipe: Any) -> list[Any]:
     if getattr(recipe, "own", False):
         return innermost(recipe.env)
     return [inner for member in getattr(recipe, "members", ()) for inner in _owned(member)]
-
-
-def env_of(given: Any) -> Any:
-    """The environment that an id stands for; an environment stays as it is."""
-    if not isinstance(given, str):
-        return given
-    from windrow.envs import GymEnv
-
-    return GymEnv(given, categorical_action_encoding=True)
 
 
 def policy_factories(policy_factory: Any, workers: int) -> list[Callable[[], Any]] | None:

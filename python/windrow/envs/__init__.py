@@ -32,8 +32,9 @@ from windrow.envs.env_creator import env_creator
 
 if TYPE_CHECKING:
     from windrow.envs._base import EnvBase
-    from windrow.envs._batched import EnvCreator, ParallelEnv, SerialEnv
+    from windrow.envs._batched import ParallelEnv, SerialEnv
     from windrow.envs._check import check_env, check_env_specs
+    from windrow.envs._creator import EnvCreator
     from windrow.envs._pool import AsyncEnvPool, ProcessorAsyncEnvPool, ThreadingAsyncEnvPool
     from windrow.envs.libs.gym import GymEnv, GymWrapper
     from windrow.envs.transforms import (
@@ -138,7 +139,7 @@ __all__ = [
 _HOMES = {
     "AsyncEnvPool": "_pool",
     "EnvBase": "_base",
-    "EnvCreator": "_batched",
+    "EnvCreator": "_creator",
     "ExplorationType": "utils",
     "GymEnv": "libs.gym",
     "GymWrapper": "libs.gym",

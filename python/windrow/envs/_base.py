@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from windrow import _needs
+from windrow import _needs, envs
+from windrow._lazy import module
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import whole
@@ -17,6 +18,8 @@ from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
+
+_torch_policy = module("windrow._torch_policy")
 
 
 class EnvBase(Described, metaclass=Counterpart):
@@ -233,12 +236,9 @@ class EnvBase(Described, metaclass=Counterpart):
         """``policy`` as a function from root to root."""
         call = policy
         if isinstance(policy, torch.nn.Module):
-            from windrow._torch_policy import arguments_of, calls_with_tensordict
-            from windrow.envs._info import read_by
-
-            if not calls_with_tensordict(policy, trust):
-                observed = read_by(policy, trust, self.observation_keys, self._known().info)
-                keys = [observed[place] for place in arguments_of(policy, observed)]
+            if not _torch_policy.calls_with_tensordict(policy, trust):
+                observed = _torch_policy.read_by(policy, trust, self.observation_keys, self._known().info)
+                keys = [observed[place] for place in _torch_policy.arguments_of(policy, observed)]
 
                 def call(root: Any) -> Any:
                     values = policy(*(root.get(key) for key in keys))
@@ -282,9 +282,7 @@ class EnvBase(Described, metaclass=Counterpart):
 
     def append_transform(self, transform: Any) -> EnvBase:
         """This environment with ``transform`` around it."""
-        from windrow.envs.transforms import TransformedEnv
-
-        return TransformedEnv(self, transform)
+        return envs.TransformedEnv(self, transform)
 
     def apply(self, fn: Callable[[Any], Any]) -> EnvBase:
         """Calls ``fn`` with each transform, and with this environment last."""
@@ -314,9 +312,7 @@ class EnvBase(Described, metaclass=Counterpart):
 
     def check_env_specs(self, **arguments: Any) -> None:
         """Checks that this environment does what its specs promise, as :func:`check_env_specs` does."""
-        from windrow.envs._check import check_env_specs
-
-        check_env_specs(self, **arguments)
+        envs.check_env_specs(self, **arguments)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: an environment's state is its own."""

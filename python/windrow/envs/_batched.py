@@ -1,7 +1,6 @@
 """Several environments in lockstep."""
 
 import functools
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,8 +10,10 @@ from windrow._arguments import Arguments, argument, ignored, outside, takes
 from windrow._lazy import numpy, torch
 from windrow._numbers import at_least
 from windrow.envs._base import EnvBase
-from windrow.envs._recipe import Many, Parallel, Recipe, of
-from windrow.envs._torchrl_compat import is_of_torchrl
+from windrow.envs._convert import of
+from windrow.envs._recipe import Many, Parallel, Recipe
+from windrow.processes import setup
+from windrow.processes.proxy import Remote
 
 _NO_PROCESSES = "environments are stepped in this process"
 _SHARED = "processes share memory in any case"
@@ -211,15 +212,13 @@ class ParallelEnv(SerialEnv):
         if self._members is None:
             warn_of_turns()
             return recipe
-        from windrow import _sending
-
         # One that makes several is pickled once, and once more for the first member, which warns for all.
         sent: dict[tuple[int, int, bool], bytes] = {}
 
         def pickled(make: Any, kwargs: Any, is_quiet: bool) -> bytes:
             known = id(make), id(kwargs), is_quiet
             if known not in sent:
-                sent[known] = _sending.member(make, kwargs or None, is_quiet=is_quiet)
+                sent[known] = setup.member(make, kwargs or None, is_quiet=is_quiet)
             return sent[known]
 
         given = enumerate(zip(self._makers, self._kwargs, strict=True))
@@ -228,8 +227,6 @@ class ParallelEnv(SerialEnv):
 
     def _remote(self) -> list[Any]:
         """The environments, where they are. Processes start, if there are none."""
-        from windrow.collectors._remote import Remote
-
         members = vars(self).get("_members")
         if members is not None and not members.is_open():
             self._made()
@@ -277,108 +274,3 @@ def warn_of_turns() -> None:
     """Says once that environments written in Python take turns."""
     turns = "environments written in Python share the interpreter's lock: in threads they take turns"
     warnings.warn(turns, UserWarning, stacklevel=outside())
-
-
-#: Held while a creator gets its shared memory: several workers may call it at the same time.
-_ONE_AT_A_TIME = threading.Lock()
-
-
-class EnvCreator:
-    """A function that makes environments, with arguments kept.
-
-    Args:
-        create_env_fn: the function, or a class of environments.
-        create_env_kwargs: arguments that each call passes on; they win over those of the call.
-        share_memory: let environments share what their transforms gather, such as running statistics, as TorchRL's
-            ``EnvCreator`` does: those that this object makes, and copies of it that worker processes make theirs with, as long as
-            this one lives. They share the tensors of ``state_dict()``, and numbers and locks of ``multiprocessing``. How workers take
-            turns decides what each finds there. A state that cannot be shared is an error when an environment is made.
-        kwargs: more of ``create_env_kwargs``.
-    """
-
-    def __init__(
-        self,
-        create_env_fn: Callable[..., Any],
-        create_env_kwargs: dict[str, Any] | None = None,
-        share_memory: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        self.create_env_fn = create_env_fn
-        self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
-        self.share_memory = share_memory
-        self._shared: Any = None
-        #: Of the transforms of windrow's environments.
-        self._statistics: Any = None
-
-    def __call__(self, **kwargs: Any) -> Any:
-        made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
-        if self.share_memory and is_of_torchrl(made):
-            self._memory().give(made)
-        elif self.share_memory and isinstance(made, EnvBase):
-            from windrow.collectors import _statistics
-
-            _statistics.share(made, self._own_memory())
-        return made
-
-    def _own_memory(self) -> Any:
-        with _ONE_AT_A_TIME:
-            if self._statistics is None:
-                self._statistics = _windrow.Statistics()
-            return self._statistics
-
-    def _memory(self) -> Any:
-        with _ONE_AT_A_TIME:
-            if self._shared is None:
-                from windrow.envs._sharing import SharedState
-
-                self._shared = SharedState()
-            return self._shared
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self.share_memory:
-            # There before copies go to other processes.
-            self._memory()
-            self._own_memory()
-        from windrow._sending import Sendable
-
-        return {**vars(self), "create_env_fn": Sendable(self.create_env_fn)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Of a copy in this process, the state is as it was given.
-        made = state["create_env_fn"]
-        vars(self).update(state, create_env_fn=getattr(made, "sendable", made))
-
-    def state_dict(self) -> dict[str, Any]:
-        """What environments of this creator share, in the form in which each of them saves it. Makes one to ask it."""
-        made = self()
-        try:
-            if not (is_of_torchrl(made) or _has_gathered(made)):
-                made.rand_step(made.reset())
-            return dict(made.state_dict())
-        finally:
-            made.close()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Has environments of this creator, also those that there are, go on with what :meth:`state_dict` gave."""
-        made = self()
-        try:
-            made.load_state_dict(state_dict)
-            if is_of_torchrl(made):
-                from windrow.envs._sharing import share_loaded
-
-                share_loaded(made)
-        finally:
-            made.close()
-
-    def make_variant(self, **kwargs: Any) -> "EnvCreator":
-        """The same function with other arguments."""
-        return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
-
-    def __repr__(self) -> str:
-        return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"
-
-
-def _has_gathered(env: Any) -> bool:
-    from windrow.collectors import _statistics
-
-    return _statistics.has_gathered(env)

@@ -7,6 +7,7 @@ from typing import Any
 from windrow._lazy import torch
 from windrow.envs._described import FLAGS
 from windrow.envs._torchrl_compat import is_of_torchrl, is_windrows
+from windrow.envs.transforms import Wrapped
 
 
 def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
@@ -31,9 +32,7 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
 
 
 def _own(env: Any) -> Any:
-    from windrow.envs.transforms import _Wrapped
-
-    return env if is_windrows(env) else _Wrapped(env)
+    return env if is_windrows(env) else Wrapped(env)
 
 
 def _checked(env: Any, steps: int, seed: int) -> Any:

@@ -68,21 +68,6 @@ def _entry(names: tuple[str, ...], like: Any) -> Entry | None:
     return (short(names), name, tuple(int(size) for size in like.shape)) if name in DTYPES else None
 
 
-def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
-    """The observations that ``policy`` gets. One that is called with tensors gets entries of ``info`` where it names them: it may take
-    the only other observation under any name.
-    """
-    from windrow._torch_policy import arguments_of, calls_with_tensordict
-
-    if calls_with_tensordict(policy, trust):
-        return list(observed)
-    try:
-        arguments_of(policy, observed)
-    except TypeError:
-        return [key for key in observed if key not in info]
-    return list(observed)
-
-
 def seen_in_a_step(env: Any) -> dict[tuple[str, ...], Any]:
     """What an environment or a vector returns in ``info`` when it is reset and in a step with random actions: an entry of
     the reset stands where the step has none.

@@ -12,10 +12,13 @@ from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import at_least, real, whole, whole_or_none
 from windrow._windrow import IMPATIENCE, PATIENCE, EnvPool
+from windrow.collectors._ending import ALIVE
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import for_each
 from windrow.envs._described import Facts
-from windrow.envs._recipe import Many, Parallel, Recipe, of
+from windrow.envs._convert import of
+from windrow.envs._recipe import Many, Parallel, Recipe
+from windrow.processes import setup
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -118,8 +121,6 @@ class AsyncEnvPool(EnvBase):
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} was shut down: make another one")
         if self._pool is None:
-            from windrow.collectors._ending import ALIVE
-
             _needs.torch(type(self).__name__)
             ALIVE.add(self)
             recipe: Any = super()._recipe()
@@ -373,11 +374,10 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
     def _members(self, recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
         if all(recipe.is_native for recipe in recipes) or not hasattr(_windrow, "ParallelMembers"):
             return recipes
-        from windrow import _sending
 
         def sent(number: int, make: Any, kwargs: Any) -> bytes:
             of, instead = 'backend="multiprocessing"', 'choose backend="threading"'
-            return _sending.member(make, kwargs or None, of, instead, is_quiet=number > 0)
+            return setup.member(make, kwargs or None, of, instead, is_quiet=number > 0)
 
         given = enumerate(zip(recipes, self.env_makers, self.create_env_kwargs, strict=True))
         return tuple(Parallel((recipe,), sent=(sent(number, make, kwargs),), patient=True) for number, (recipe, make, kwargs) in given)

@@ -8,20 +8,13 @@ be imported by its name, cannot.
 from __future__ import annotations
 
 import importlib
-import itertools
-import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from windrow._lazy import gymnasium
 from windrow.envs._specs import Key
-from windrow.envs._torchrl_compat import is_of_torchrl
-
-if TYPE_CHECKING:
-    from windrow._objects import Keeper
 
 Entry = tuple[Key, str, tuple[int, ...]]
 """An entry of ``info`` that is observed: its key, element type and shape."""
@@ -31,9 +24,6 @@ Described = tuple[str, dict[str, Any]]
 
 
 _KINDS: dict[str, type[Recipe]] = {}
-#: Counts the environments in processes of this program.
-_MADE = itertools.count()
-
 #: Of a field that :meth:`Recipe.write` leaves out.
 _UNWRITTEN = {"unwritten": True}
 
@@ -155,142 +145,6 @@ class Parallel(Many, kind="parallel"):
     #: The members as they are sent, where they are not recipes alone; and where those who step them are found.
     sent: tuple[bytes, ...] | None = field(default=None, compare=False, metadata=_UNWRITTEN)
     live: Any = field(default=None, compare=False, metadata=_UNWRITTEN)
-
-    def pickled(self) -> list[tuple[bytes, int]]:
-        """The members as they are sent, and what torch's generator in each begins with: other numbers, which follow from
-        ``torch.manual_seed`` here."""
-        from windrow import _sending
-
-        torch = sys.modules.get("torch")
-        draws = random.Random(f"{torch.initial_seed() if torch else 0} {next(_MADE)}")
-        recipes = enumerate(self.members)
-        sent = self.sent or [_sending.member(recipe, is_quiet=number > 0) for number, recipe in recipes]
-        return [(member, draws.getrandbits(63)) for member in sent]
-
-
-def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:
-    """The recipe of anything that is an environment: one of windrow, Gymnasium or TorchRL, an id, or a function that returns any
-    of these.
-
-    Choices are one-hot as in TorchRL, except under a bare id, which means what it does in Rust: there they are indices.
-
-    Args:
-        kwargs: passed to ``env`` where it is a function.
-        own: whether it is the user's own object, which stays open; otherwise it was made to be stepped, and is closed in the end.
-    """
-    if isinstance(env, Recipe):
-        return env
-    # Asked of the type, since wrappers pass attributes that they do not have on to the environment inside.
-    if hasattr(type(env), "_recipe"):
-        return env._recipe()
-    if isinstance(env, str):
-        from windrow.envs.libs.gym import GymEnv
-
-        return GymEnv(env, categorical_action_encoding=True)._recipe()
-    # An object of a library was made by code that has imported it.
-    if "gymnasium" in sys.modules:
-        if isinstance(env, gymnasium.vector.VectorEnv):
-            return Vector(env if own else _Gift(env), own)
-        if isinstance(env, gymnasium.Env):
-            return Gymnasium(env if own else _Gift(env), own)
-    if is_of_torchrl(env):
-        from windrow.envs._torchrl import Adapter
-
-        return Adapted(Adapter(env) if own else _Gift(Adapter(env)), own)
-    # Without one of these, no environment of another library has been made.
-    if {"dm_env", "pettingzoo", "stable_baselines3", "vmas"} & sys.modules.keys():
-        from windrow.envs._adapters import adapted
-
-        if (known := adapted(env)) is not None:
-            return of(known, None, own)
-    if not callable(env):
-        raise TypeError(f"expected an environment, its id, or a function that returns one, got {type(env).__name__}")
-    return Call(env, kwargs)
-
-
-#: Transforms that leave observations as they are, or out. Others might take numbers for what these stand for.
-_INDIFFERENT = {
-    "ActionDiscretizer",
-    "ActionMask",
-    "BinarizeReward",
-    "ExcludeTransform",
-    "FrameSkipTransform",
-    "InitTracker",
-    "NoopResetEnv",
-    "RewardClipping",
-    "RewardScaling",
-    "RewardSum",
-    "SelectTransform",
-    "StepCounter",
-}
-
-
-def beside(recipe: Recipe, keeper: Keeper) -> Recipe:
-    """The same environments, of which ``keeper`` keeps what no column holds, where it can."""
-    if any(name not in _INDIFFERENT for name, _ in recipe.transforms):
-        return recipe
-    if isinstance(recipe, Adapted):
-        return replace(recipe, env=recipe.env.beside(keeper) if recipe.own else _Kept(recipe.env, keeper))
-    if isinstance(recipe, Call):
-        return replace(recipe, function=_Kept(recipe.function, keeper))
-    if type(recipe) is Many:
-        return replace(recipe, members=tuple(beside(member, keeper) for member in recipe.members))
-    return recipe
-
-
-def with_keeper(env: Any, keeper: Keeper) -> Any:
-    """``env`` as the engine takes it: what it makes or is, of which ``keeper`` keeps what no column holds."""
-    if hasattr(type(env), "keeper"):
-        env.keeper = keeper
-        return env
-    return env if isinstance(env, str) or "torchrl" not in sys.modules else Beside(env, keeper)
-
-
-class Beside:
-    """An environment, and what keeps values of it that no column holds; ``own`` as for :func:`of`."""
-
-    def __init__(self, env: Any, keeper: Keeper, own: bool = True) -> None:
-        self.env = env
-        self._keeper = keeper
-        self._own = own
-
-    def _recipe(self) -> Recipe:
-        return beside(of(self.env, own=self._own), self._keeper)
-
-
-class _Kept:
-    """Makes what ``make`` does, with a keeper."""
-
-    def __init__(self, make: Any, keeper: Keeper) -> None:
-        self._make = make
-        self._keeper = keeper
-
-    def __call__(self, **arguments: Any) -> Any:
-        made = self._make(**arguments)
-        # An adapter, or an environment.
-        return made.beside(self._keeper) if hasattr(type(made), "beside") else Beside(made, self._keeper, own=False)
-
-
-class _Given:
-    """An environment that was given away."""
-
-    _env: Any = None
-
-    def __call__(self) -> Any:
-        env, self._env = self._env, None
-        # Python drops a KeyboardInterrupt that it raises in __del__, as it does where a signal came just before.
-        self.__class__ = _Given
-        return env
-
-
-class _Gift(_Given):
-    """Gives an environment away once, to the engine, which closes it in the end. It closes an environment that it still has."""
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-
-    def __del__(self) -> None:
-        self._env.close()
 
 
 # Plain values. A dictionary has one of the tags "kind", "dict", "tuple", "partial" and "import", so that what a user passes on, such

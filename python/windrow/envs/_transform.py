@@ -7,9 +7,13 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from windrow import envs
+from windrow._lazy import module
 from windrow.envs._base import EnvBase
 from windrow.envs._recipe import Adapted, Described, Recipe
 from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart, is_windrows
+
+_around = module("windrow.envs._around")
 
 
 class Transform(metaclass=Counterpart):
@@ -37,10 +41,8 @@ class Transform(metaclass=Counterpart):
         """What this goes around: the environment with the transforms before this one. None as long as there is no environment."""
         if self._parent is None:
             return None
-        from windrow.envs.transforms import Compose, TransformedEnv
-
         base, before = self._parent
-        return TransformedEnv(base, Compose(*before))
+        return envs.TransformedEnv(base, envs.Compose(*before))
 
     def _described(self, plain: bool = False) -> list[Described]:
         """Names and arguments of the engine's transforms, the first nearest to the environment. ``plain`` ones have the right specs,
@@ -108,7 +110,5 @@ def around(recipe: Recipe, transforms: Sequence[Any], plain: bool = False) -> Re
         if own:
             recipe = recipe.transformed(*(described for transform in group for described in transform._described(plain)))
         else:
-            from windrow.envs._around import Around
-
-            recipe = Adapted(Around(recipe, list(group)), False)
+            recipe = Adapted(_around.Around(recipe, list(group)), False)
     return recipe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from windrow import envs
 from windrow._lazy import numpy, torch
 from windrow._lazy import tensordict as td
 from windrow._windrow import Statistics
@@ -142,14 +143,12 @@ class Running(Transform):
 
     def to_observation_norm(self) -> Transform:
         """An :class:`ObservationNorm` with the statistics of now, or several of them in a :class:`Compose`."""
-        from windrow.envs.transforms import Compose
-
         loc, scale = self.loc, self.scale
         norms = [
             ObservationNorm(loc.get(key), scale.get(key), in_keys=[key], out_keys=[out], standard_normal=True)
             for key, out in zip(self.in_keys, self.out_keys, strict=True)
         ]
-        return norms[0] if len(norms) == 1 else Compose(*norms)
+        return norms[0] if len(norms) == 1 else envs.Compose(*norms)
 
     def _saved(self, parts: Parts) -> dict[str, Any]:
         raise NotImplementedError

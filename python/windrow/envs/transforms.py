@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windrow._lazy import of_torchrl, torch
+from windrow._lazy import module, of_torchrl, torch
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
+from windrow.envs._convert import of
 from windrow.envs._described import Facts
 from windrow.envs._number_transforms import (
     ActionDiscretizer,
@@ -25,7 +26,7 @@ from windrow.envs._number_transforms import (
 )
 from windrow.envs._observation_norm import ObservationNorm
 from windrow.envs._picture_transforms import CenterCrop, GrayScale, Resize, ToTensorImage
-from windrow.envs._recipe import Described, Recipe, of
+from windrow.envs._recipe import Described, Recipe
 from windrow.envs._shape_transforms import (
     CatFrames,
     CatTensors,
@@ -46,6 +47,7 @@ from windrow.envs._torchrl_compat import delta_type, is_of_torchrl, is_transform
 from windrow.envs._transform import Transform, around
 from windrow.envs._vec_norm import VecNorm, VecNormV2
 
+_around, _recurrent = module("windrow.envs._around"), module("windrow._recurrent")
 #: Modules of TorchRL's package of this name are found below this one.
 __path__: list[str] = []
 
@@ -287,13 +289,11 @@ class TransformedEnv(EnvBase):
 
     def __new__(cls, base_env: Any = None, transform: Any = None, *args: Any, **kwargs: Any) -> Any:
         if cls is TransformedEnv and is_of_torchrl(base_env) and not base_env.batch_locked:
-            from windrow.envs._around import OfModels
-
-            return OfModels(base_env, transform, *args, **kwargs)
+            return _around.OfModels(base_env, transform, *args, **kwargs)
         return super().__new__(cls)
 
     def __init__(self, base_env: Any, transform: Any = None, device: Any = None) -> None:
-        self.base_env = base_env if is_windrows(base_env) else _Wrapped(base_env)
+        self.base_env = base_env if is_windrows(base_env) else Wrapped(base_env)
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None
         self._transforms = Compose()
@@ -326,9 +326,7 @@ class TransformedEnv(EnvBase):
                 if is_windrows(transform):
                     transform._parent = (self.base_env, transforms[:index])
                 elif transform not in self._arranged:
-                    from windrow.envs._around import tell
-
-                    tell(transform)
+                    _around.tell(transform)
             self._arranged = list(transforms)
             self._handle = self._facts = None
             self._is_single = False
@@ -406,7 +404,7 @@ class TransformedEnv(EnvBase):
         return f"TransformedEnv({self.base_env!r}, {self.transform!r})"
 
 
-class _Wrapped(EnvBase):
+class Wrapped(EnvBase):
     """An environment of another library, an id, or a function that makes an environment."""
 
     def __init__(self, env: Any) -> None:
@@ -459,9 +457,7 @@ def _checked(transform: Any) -> Any:
 
 def primed_for(policy: Any, env: Any) -> Any:
     """``env``, which observes where episodes begin, and the first values of the states of ``policy``."""
-    from windrow._recurrent import primers_of
-
-    return TransformedEnv(env, Compose(InitTracker(), *primers_of(policy, torch.Size())))
+    return TransformedEnv(env, Compose(InitTracker(), *_recurrent.primers_of(policy, torch.Size())))
 
 
 def _only(name: str, given: Any, there_is: Any) -> None:

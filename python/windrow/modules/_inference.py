@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 from windrow import _needs, _weights
 from windrow._arguments import Arguments, argument, ignored, takes
+from windrow._lazy import module
 from windrow._numbers import at_least, real
 from windrow._served import Figures
 from windrow._windrow import PATIENCE, ClientCore, ServerCore
 from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of
+from windrow.processes import exceptions
 
 if TYPE_CHECKING:
     import torch
     from tensordict import TensorDictBase
 
+_acting = module("windrow._acting")
 _THREAD = "the server is a thread of this process"
 
 
@@ -283,8 +286,6 @@ class RemoteClient:
         self._connection: Connection | None = None
 
     def __call__(self, tensordict: "TensorDictBase") -> "TensorDictBase":
-        from windrow import _sending
-
         with self._lock:
             try:
                 if self._connection is None:
@@ -299,7 +300,7 @@ class RemoteClient:
                 self._connection = None
                 raise
         if is_raised:
-            raise _sending.received(value)
+            raise exceptions.received(value)
         return value
 
     def __reduce__(self) -> Any:
@@ -337,8 +338,6 @@ class _Door:
                     threading.Thread(target=self._serve, args=(guest,), name="windrow-guest", daemon=True).start()
 
     def _serve(self, guest: Connection) -> None:
-        from windrow import _sending
-
         with guest, contextlib.suppress(EOFError, OSError, RuntimeError):
             server = self._server()
             client = None if server is None else server.client()
@@ -347,7 +346,7 @@ class _Door:
                 try:
                     answer = pickle.dumps((False, client._asked(tensordict, context)))
                 except Exception as error:
-                    answer = pickle.dumps((True, _sending.sent(error)))
+                    answer = pickle.dumps((True, exceptions.sent(error)))
                 guest.send_bytes(answer)
         self._guests.discard(guest)
 
@@ -392,7 +391,7 @@ class _Model:
         batch: Any = self._collate(list(requests.values()))
         if self._device is not None:
             batch = batch.to(self._device)
-        with _acting(context):
+        with _evaluating(context):
             answer = self.served(batch)
         answer = batch if answer is None else answer
         size = getattr(answer, "batch_size", None)
@@ -429,9 +428,7 @@ def _context() -> str | None:
 
 
 @contextlib.contextmanager
-def _acting(context: str | None) -> Iterator[None]:
-    from windrow import _acting
-
+def _evaluating(context: str | None) -> Iterator[None]:
     if context is not None:
         with _acting.acting(context, _acting.aggregation()):
             yield

@@ -37,6 +37,9 @@ pub(crate) struct Source {
     pub(crate) module: String,
     /// The modules of its package that it imports, also within functions.
     pub(crate) imports: Vec<String>,
+    /// Those of them that it imports within functions.
+    #[serde(default)]
+    pub(crate) hidden_imports: Vec<String>,
     /// Parameters annotated as plain `Any` and all that are annotated, then the same of results.
     pub(crate) any_shares: [usize; 4],
 }
@@ -61,6 +64,12 @@ impl Source {
             code,
             ..Self::default()
         })
+    }
+
+    /// Whether it belongs to a library or a program, not to its tests, benchmarks or examples.
+    pub(crate) fn is_own(&self) -> bool {
+        let is_other = self.path.contains("/benches/") || self.path.contains("/examples/");
+        !is_other && !is_test(&self.path)
     }
 
     /// Whether it is a file of Python.

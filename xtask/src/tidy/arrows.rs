@@ -4,27 +4,27 @@ use super::{Findings, Order};
 use crate::workspace::Workspace;
 
 /// Each package and those it may depend on, without `windrow-`: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`,
-/// `slab ◀ process ◀ collect`, `tensordict ◀ store ◀ replay ◀ windrow` and `policy ◀ remote ◀ windrow`; all of them but tensordict may
+/// `slab ◀ peer ◀ collect`, `tensordict ◀ store ◀ replay ◀ windrow` and `policy ◀ remote ◀ windrow`; all of them but tensordict may
 /// depend on sync. Collection and replay do not know each other: what they share is the slab crate's `Sink`.
 const ARROWS: Order = Order(&[
     ("tensordict", ""),
     ("sync", ""),
     ("slab", "tensordict sync"),
-    ("process", "tensordict sync slab"),
+    ("peer", "tensordict sync slab"),
     ("store", "tensordict sync"),
     ("env", "tensordict sync slab"),
     ("policy", "tensordict sync slab env"),
-    ("collect", "tensordict sync slab process env policy"),
+    ("collect", "tensordict sync slab peer env policy"),
     ("replay", "tensordict sync slab store"),
     // Its tests run collectors over a connection.
-    ("remote", "tensordict sync slab process env policy collect"),
+    ("remote", "tensordict sync slab peer env policy collect"),
     (
         "windrow",
-        "tensordict sync slab process store env policy collect replay remote",
+        "tensordict sync slab peer store env policy collect replay remote",
     ),
     (
         "python",
-        "tensordict sync slab process store env policy collect replay remote windrow",
+        "tensordict sync slab peer store env policy collect replay remote windrow",
     ),
     ("examples", "windrow"),
     ("xtask", ""),

@@ -23,7 +23,7 @@ const UNSAFE: [&str; 6] = [
     "crates/tensordict/",
     "crates/windrow-sync/",
     "crates/windrow-slab/",
-    "crates/windrow-process/",
+    "crates/windrow-peer/",
     "crates/windrow-store/",
     "crates/windrow-python/",
 ];

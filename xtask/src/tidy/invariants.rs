@@ -14,7 +14,7 @@ const INPUT: &[&str] = &[
     "windrow-store/src/header.rs",
     "windrow-store/src/mapped.rs",
     "windrow-store/src/schema.rs",
-    "windrow-process/src/wire",
+    "windrow-peer/src/wire",
     "windrow-env/src/arguments.rs",
     "windrow-env/src/recipe.rs",
     "windrow-env/src/registry.rs",

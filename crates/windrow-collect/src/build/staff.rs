@@ -142,8 +142,7 @@ impl Staff {
             Self::Processes(hiring) => {
                 let leaves = weights::leaves(&reference.weights());
                 let sender = weights::WeightSender::new(shared.workers(), leaves.clone())?;
-                let relay: Arc<weights::WeightSender> = Arc::clone(&sender);
-                let shared = Arc::new(shared.with_relay(relay));
+                let shared = Arc::new(shared.with_updater(weights::WeightSender::clone(&sender)));
                 let ready = Ready {
                     columns: seats.policy.columns.clone(),
                     record: seats.record,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tensordict::TensorDict;
 use windrow_env::EnvFactory;
-use windrow_policy::{Policy, PolicyRecipe, VanillaWeightUpdater, WeightUpdater, Weights};
 #[cfg(target_os = "linux")]
-use windrow_process::WorkerProgram;
+use windrow_peer::WorkerProgram;
+use windrow_policy::{Policy, PolicyRecipe, WeightUpdater, Weights};
 use windrow_slab::Sink;
 use windrow_sync::Interrupt;
 
@@ -29,7 +29,7 @@ pub struct CollectorBuilder {
     pub(crate) interrupt: Interrupt,
     pub(crate) hooks: Hooks,
     pub(crate) weight_source: Option<WeightSource>,
-    pub(crate) updater: Box<dyn WeightUpdater>,
+    pub(crate) updater: Option<Box<dyn WeightUpdater>>,
     /// What runs as a worker process, in place of this program.
     #[cfg(target_os = "linux")]
     pub(crate) worker_program: Option<WorkerProgram>,
@@ -53,7 +53,7 @@ impl CollectorBuilder {
             interrupt: Interrupt::never(),
             hooks: Hooks::default(),
             weight_source: None,
-            updater: Box::new(VanillaWeightUpdater::new()),
+            updater: None,
             #[cfg(target_os = "linux")]
             worker_program: None,
         }
@@ -148,6 +148,7 @@ impl CollectorBuilder {
     /// interrupted part anew, with new episodes. Workers in processes are asked by
     /// `WorkerMain::interruptions`: such an interruption ends the collector with an error of kind
     /// [`FaultKind::Interruption`](crate::FaultKind::Interruption).
+    #[doc(hidden)]
     #[must_use]
     pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
         self.is_interruption = is_one;
@@ -166,7 +167,7 @@ impl CollectorBuilder {
     /// How new weights reach the workers.
     #[must_use]
     pub fn weight_updater(mut self, updater: impl WeightUpdater + 'static) -> Self {
-        self.updater = Box::new(updater);
+        self.updater = Some(Box::new(updater));
         self
     }
 

@@ -12,6 +12,7 @@ impl Handle {
     /// # Errors
     /// [`CollectError::Needs`] where workers are no processes; [`CollectError::NoAnswer`] when the worker has ended, or there is no
     /// such worker; [`CollectError::WaitInterrupted`]: the worker may answer even so.
+    #[doc(hidden)]
     pub fn call_worker(&self, worker: usize, request: Vec<u8>) -> Result<Vec<u8>, CollectError> {
         self.check_running()?;
         if self.core.plan.placement != Placement::Processes {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tensordict::TensorError;
-use windrow_process::ProcessError;
+use windrow_peer::ProcessError;
 use windrow_slab::SlabError;
 
 use super::CollectError;

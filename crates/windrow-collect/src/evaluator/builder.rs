@@ -4,9 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_policy::{ExplorationType, Policy, PolicyRecipe};
 #[cfg(target_os = "linux")]
-use windrow_process::WorkerProgram;
+use windrow_peer::WorkerProgram;
+use windrow_policy::{ExplorationType, Policy, PolicyRecipe};
 
 use super::Evaluator;
 use super::choices::{BusyPolicy, Metrics, OnResult};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvFactory, EnvRecipe, StepCounter, VecEnv};
-use windrow_policy::PolicyRecipe;
 #[cfg(target_os = "linux")]
-use windrow_process::WorkerProgram;
+use windrow_peer::WorkerProgram;
+use windrow_policy::PolicyRecipe;
 use windrow_sync::Interrupt;
 
 use crate::config::builder::EnvMaker;

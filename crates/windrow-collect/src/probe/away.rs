@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use windrow_process::shared_clock;
+use windrow_peer::shared_clock;
 use windrow_sync::unpoisoned;
 
 use super::beside::{MakeProfiler, made_of};

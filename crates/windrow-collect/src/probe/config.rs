@@ -83,6 +83,7 @@ impl ProfileConfig {
     }
 
     /// Has another profiler record the same workers.
+    #[doc(hidden)]
     #[must_use]
     pub fn profiler(mut self, profiler: ProfilerRecipe) -> Self {
         self.profiler = Some(profiler);

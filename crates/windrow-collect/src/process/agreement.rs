@@ -4,10 +4,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use windrow_env::EnvSpec;
+use windrow_peer::{ControlBlock, Frame, ProcessError};
 use windrow_policy::PolicySpec;
-use windrow_process::{ControlBlock, Frame, ProcessError};
 
-use super::messages::{Ready, Specified, frame};
+use super::messages::{Ready, Specified, ToWorker};
 use super::weights::WeightSender;
 use crate::error::CollectError;
 use crate::shared::Shared;
@@ -35,7 +35,7 @@ impl Agreement {
                 got: made.num_envs,
             });
         }
-        Ok(Frame::json(frame::BIND, &self.spec)?)
+        Ok(Frame::of(&ToWorker::Bind(Box::new(self.spec.clone())))?)
     }
 
     /// Tells a worker whose policy is `bound` where the memory lies.
@@ -51,7 +51,7 @@ impl Agreement {
                 got: describe_all(&bound.columns),
             });
         }
-        let mut ready = Frame::json(frame::READY, &self.ready)?;
+        let mut ready = Frame::of(&ToWorker::Ready(Box::new(self.ready.clone())))?;
         let slabs = shared.ring.file().ok_or(ProcessError::ShutDown)?;
         let files = [
             slabs.as_fd(),

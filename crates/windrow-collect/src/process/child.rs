@@ -1,20 +1,19 @@
 //! A worker process: makes environments and policy, and fills parts until there are no more.
 
 use std::error::Error;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
 use windrow_env::{EnvSpec, VecEnv};
-use windrow_policy::PolicyRecipe;
-use windrow_process::{
+use windrow_peer::{
     ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, ProcessError, send,
 };
+use windrow_policy::PolicyRecipe;
 use windrow_slab::{Layout, RemoteRing};
 
 use super::lane_desk::LaneDesk;
 use super::live::LiveProbe;
-use super::messages::{Hello, Ready, Refusal, Specified, frame};
+use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
 use super::weights::WeightReceiver;
 use crate::error::{CollectError, ErrorKind, message_to_send, sent};
@@ -34,8 +33,8 @@ pub(super) struct Child {
 pub(super) enum ServeError {
     #[error(transparent)]
     Process(#[from] ProcessError),
-    #[error("the collector sent frame {got} in place of frame {expected}")]
-    Order { expected: u8, got: u8 },
+    #[error("the collector sent another message than the one that is due")]
+    Order,
     #[error("the collector has ended")]
     Ended,
 }
@@ -53,15 +52,8 @@ impl Child {
         &self.end
     }
 
-    /// Serves a collector, whose first frame this is.
-    pub(super) fn serve(&mut self, first: &Frame) -> Result<(), ServeError> {
-        let hello = match first.kind {
-            frame::HELLO => first.parse()?,
-            got => {
-                let expected = frame::HELLO;
-                return Err(ServeError::Order { expected, got });
-            }
-        };
+    /// Serves a collector, whose first message this is.
+    pub(super) fn serve(&mut self, hello: Hello) -> Result<(), ServeError> {
         let made = match self.make(hello)? {
             Ok(made) => made,
             Err(error) => return self.refuse_with(&error),
@@ -77,7 +69,10 @@ impl Child {
 
     /// Makes what the collector asks for, up to the point where memory is needed.
     fn make(&mut self, hello: Hello) -> Result<Result<Made, CollectError>, ServeError> {
-        let policy = match PolicyRecipe::from_bytes(&self.gathered(frame::POLICY)?) {
+        let (ToWorker::Policy(policy), _) = self.next()? else {
+            return Err(ServeError::Order);
+        };
+        let policy = match PolicyRecipe::from_bytes(&policy) {
             Ok(policy) => policy,
             Err(error) => return Ok(Err(error.into())),
         };
@@ -94,24 +89,28 @@ impl Child {
             Err(error) => return Ok(Err(error)),
         };
         self.specify(env.as_ref())?;
-        let (spec, _) = self.expect::<EnvSpec>(frame::BIND)?;
+        let (ToWorker::Bind(spec), _) = self.next()? else {
+            return Err(ServeError::Order);
+        };
         let bound = match maker.guarded(|| maker.actor(env.as_mut(), &spec)) {
             Ok(bound) => bound,
             Err(error) => return Ok(Err(error)),
         };
-        self.send(&Frame::json(frame::BOUND, bound.0.spec())?)?;
+        self.send(&FromWorker::Bound(Box::new(bound.0.spec().clone())))?;
         Ok(Ok(Made {
             maker,
             env,
-            spec,
+            spec: *spec,
             bound,
         }))
     }
 
     /// Takes a seat at the collector's lane.
     fn seat(&mut self, made: Made) -> Result<Result<Worker<LaneDesk>, CollectError>, ServeError> {
-        let (ready, files) = self.expect::<Ready>(frame::READY)?;
-        Ok(self.seat_at(made, ready, files))
+        let (ToWorker::Ready(ready), files) = self.next()? else {
+            return Err(ServeError::Order);
+        };
+        Ok(self.seat_at(made, *ready, files))
     }
 
     fn seat_at(
@@ -162,11 +161,6 @@ impl Child {
         })
     }
 
-    /// What comes in pieces of `kind`.
-    pub(super) fn gathered(&mut self, kind: u8) -> Result<Vec<u8>, ServeError> {
-        Frame::gathered(|| self.receive(kind))
-    }
-
     /// Says what environments it has made.
     pub(super) fn specify(&self, env: &dyn VecEnv) -> Result<(), ProcessError> {
         let specified = Specified {
@@ -175,45 +169,27 @@ impl Child {
             thread: own_thread(),
             shows_stack: self.program.shows_stack,
         };
-        self.send(&Frame::json(frame::SPECIFIED, &specified)?)
+        self.send(&FromWorker::Specified(Box::new(specified)))
     }
 
-    pub(super) fn expect<T: DeserializeOwned>(
-        &mut self,
-        kind: u8,
-    ) -> Result<(T, Vec<OwnedFd>), ServeError> {
-        let frame = self.receive(kind)?;
+    /// The next message, and the descriptors that came with it.
+    pub(super) fn next(&mut self) -> Result<(ToWorker, Vec<OwnedFd>), ServeError> {
+        let frame = self.reader.read(self.end.socket())?;
+        let frame = frame.ok_or(ServeError::Ended)?;
         Ok((frame.parse()?, frame.fds))
     }
 
-    /// What comes first, of whatever kind, with all its pieces.
-    pub(super) fn first(&mut self) -> Result<Frame, ServeError> {
-        let first = self.next()?;
-        let kind = first.kind;
-        let mut first = Some(first);
-        let body = Frame::gathered(|| first.take().map_or_else(|| self.receive(kind), Ok))?;
-        let fds = Vec::new();
-        Ok(Frame { kind, body, fds })
+    /// Answers a call, which comes next.
+    pub(super) fn answer_call(&mut self) -> Result<(), ServeError> {
+        let (ToWorker::Call(call), _) = self.next()? else {
+            return Err(ServeError::Order);
+        };
+        let answer = (self.program.answer_calls)(&call);
+        Ok(self.send(&FromWorker::Returned(answer))?)
     }
 
-    fn next(&mut self) -> Result<Frame, ServeError> {
-        let frame = self.reader.read(self.end.socket().as_fd())?;
-        frame.ok_or(ServeError::Ended)
-    }
-
-    pub(super) fn receive(&mut self, kind: u8) -> Result<Frame, ServeError> {
-        let frame = self.next()?;
-        match frame.kind == kind {
-            true => Ok(frame),
-            false => Err(ServeError::Order {
-                expected: kind,
-                got: frame.kind,
-            }),
-        }
-    }
-
-    pub(super) fn send(&self, frame: &Frame) -> Result<(), ProcessError> {
-        send(self.end.socket().as_fd(), frame)
+    pub(super) fn send(&self, message: &FromWorker) -> Result<(), ProcessError> {
+        send(self.end.socket(), &Frame::of(message)?)
     }
 
     fn refuse_with(&mut self, error: &CollectError) -> Result<(), ServeError> {
@@ -232,7 +208,7 @@ impl Child {
             interrupted,
             sent: sent(error, self.program.send_errors),
         };
-        Ok(self.send(&Frame::json(frame::REFUSAL, &refusal)?)?)
+        Ok(self.send(&FromWorker::Refused(refusal))?)
     }
 }
 

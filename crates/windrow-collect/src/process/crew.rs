@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use windrow_peer::{ControlBlock, Death, Frame, Lane, ProcessError, Supervisor};
 use windrow_policy::PolicySpec;
-use windrow_process::{ControlBlock, Death, Frame, Lane, ProcessError, Supervisor};
 use windrow_slab::{LeafSpec, Pump};
 use windrow_sync::atomic::{AtomicBool, Ordering};
 use windrow_sync::mpsc::Sender;
@@ -14,7 +14,7 @@ use windrow_sync::{Condvar, Mutex, MutexGuard, lock, unpoisoned};
 use super::agreement::Agreement;
 use super::frozen::{Frozen, Thread};
 use super::live::LastSeen;
-use super::messages::{Command, Specified, frame};
+use super::messages::{Answer, Command, Specified, ToWorker};
 use super::seat::{Seat, Stage};
 use super::watchdog::{self, Answers, Leash, Pulse};
 use crate::error::{CollectError, WorkerError, WorkerFault};
@@ -98,7 +98,7 @@ impl Crew {
         shared: Arc<Shared>,
         agreement: Agreement,
         control: ControlBlock,
-        lanes: Vec<Lane>,
+        lanes: Vec<Lane<Command, Answer>>,
     ) {
         let duty = Duty {
             shared,
@@ -268,8 +268,8 @@ impl Crew {
 /// For calls and profiles.
 impl Crew {
     /// Has worker `worker`, which has nothing to do, answer a call.
-    fn call(&self, worker: usize, seat: &mut Seat, request: &[u8]) -> Result<(), ProcessError> {
-        self.send(worker, Frame::pieces(frame::CALL, request))?;
+    fn call(&self, worker: usize, seat: &mut Seat, request: Vec<u8>) -> Result<(), ProcessError> {
+        self.send(worker, &ToWorker::Call(request))?;
         seat.stage = seat.send(Command::Call, Stage::Working);
         Ok(())
     }
@@ -279,7 +279,7 @@ impl Crew {
         let command = match due {
             Due::End => Command::EndRecording,
             Due::Begin(order) => {
-                self.send(worker, [Frame::json(frame::RECORD, &order)?])?;
+                self.send(worker, &ToWorker::Record(order))?;
                 Command::Record
             }
         };
@@ -287,14 +287,8 @@ impl Crew {
         Ok(())
     }
 
-    fn send(
-        &self,
-        worker: usize,
-        frames: impl IntoIterator<Item = Frame>,
-    ) -> Result<(), ProcessError> {
-        let supervisor = self.supervisor()?;
-        let mut frames = frames.into_iter();
-        frames.try_for_each(|frame| supervisor.send(worker, frame))
+    fn send(&self, worker: usize, message: &ToWorker) -> Result<(), ProcessError> {
+        self.supervisor()?.send(worker, Frame::of(message)?)
     }
 }
 
@@ -313,7 +307,7 @@ impl Pump for Crew {
                 // There is no way to any worker after a shutdown.
                 let _ = self.instruct(worker, seat, due);
             } else if let Some(request) = duty.shared.calls.next(worker) {
-                if self.call(worker, seat, &request).is_err() {
+                if self.call(worker, seat, request).is_err() {
                     duty.shared.calls.lose(worker);
                 }
             } else if self.begun.load(Ordering::Acquire) {

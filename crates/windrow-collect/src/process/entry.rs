@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::process::exit;
 
+use windrow_peer::{ChildEnd, adopt};
 use windrow_policy::Registry;
-use windrow_process::{ChildEnd, adopt};
 
 use super::child::{Child, ServeError};
-use super::parallel::messages::frame::MEMBER;
+use super::messages::ToWorker;
 use super::parallel::{Parallel, member};
 use super::program::{self, Program};
 use crate::error::{CollectError, ErrorKind, IsInterruption};
@@ -79,6 +79,7 @@ impl WorkerMain {
     /// Which errors of environments and policies are no faults but
     /// [interruptions](crate::CollectorBuilder::interruptions); none by default. A worker in a process asks this one: errors cross
     /// to the collector as text.
+    #[doc(hidden)]
     #[must_use]
     pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
         self.program.is_interruption = is_one;
@@ -87,6 +88,7 @@ impl WorkerMain {
 
     /// The program answers SIGUSR2 with its stack on the standard error, and goes on. A worker that is frozen for
     /// [`step_timeout`](crate::CollectorBuilder::step_timeout) is then asked for it before it is killed; the error has what it wrote.
+    #[doc(hidden)]
     #[must_use]
     pub fn shows_stack(mut self) -> Self {
         self.program.shows_stack = true;
@@ -95,6 +97,7 @@ impl WorkerMain {
 
     /// Sends of each error of an environment or a policy what `send` makes of it, beside its message: the collector has it as a
     /// [`SentError`](crate::SentError) among the sources of its error.
+    #[doc(hidden)]
     #[must_use]
     pub fn send_errors(mut self, send: fn(&(dyn Error + 'static)) -> Option<Vec<u8>>) -> Self {
         self.program.send_errors = send;
@@ -103,6 +106,7 @@ impl WorkerMain {
 
     /// Answers calls of [`Handle::call_worker`](crate::Handle::call_worker) by `answer`, in the worker's thread, between two parts;
     /// otherwise the answer to each is empty.
+    #[doc(hidden)]
     #[must_use]
     pub fn answer_calls(mut self, answer: fn(&[u8]) -> Vec<u8>) -> Self {
         self.program.answer_calls = answer;
@@ -113,6 +117,7 @@ impl WorkerMain {
     /// the worker's number; without it, such a profiler is an error.
     ///
     /// [`ProfilerRecipe::written_as`]: crate::ProfilerRecipe::written_as
+    #[doc(hidden)]
     #[must_use]
     pub fn profilers(mut self, make: MakeProfiler) -> Self {
         self.program.make_profiler = make;
@@ -160,12 +165,12 @@ impl WorkerMain {
     }
 }
 
-/// Serves whoever has started this process: its first frame says what it is.
+/// Serves whoever has started this process: its first message says what it is.
 fn serve(child: &mut Child) -> Result<(), ServeError> {
-    let first = child.first()?;
-    match first.kind {
-        MEMBER => member::serve(child, &first.parse()?),
-        _ => child.serve(&first),
+    match child.next()?.0 {
+        ToWorker::Member(env) => member::serve(child, &env),
+        ToWorker::Hello(hello) => child.serve(*hello),
+        _ => Err(ServeError::Order),
     }
 }
 

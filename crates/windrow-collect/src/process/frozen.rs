@@ -3,7 +3,7 @@
 use std::fs::read_to_string;
 use std::time::Duration;
 
-use windrow_process::Exit;
+use windrow_peer::Exit;
 
 /// A worker that did not move, as the watchdog saw it before its end.
 #[derive(Debug)]

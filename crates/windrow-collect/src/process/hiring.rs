@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvSpec};
+use windrow_peer::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram, encode};
 use windrow_policy::PolicySpec;
-use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram};
 use windrow_sync::Interrupt;
 use windrow_sync::mpsc::{Receiver, channel};
 
 use super::agreement::Agreement;
 use super::crew::{Crew, Report};
 use super::employer::Employer;
-use super::messages::{Hello, Ready, Specified, frame};
+use super::messages::{Hello, Ready, Specified, ToWorker};
 use super::program::is_prepared;
 use super::watch::Watch;
 use super::weights::WeightSender;
@@ -40,7 +40,7 @@ impl Hiring {
     ) -> Result<Self, CollectError> {
         let hellos = makers.iter().map(hello).collect::<Result<Vec<_>, _>>()?;
         let policy = makers.first().map(|maker| maker.policy.to_bytes());
-        let policy = policy.transpose()?.unwrap_or_default();
+        let policy = encode(&ToWorker::Policy(policy.transpose()?.unwrap_or_default()))?;
         let program = match program {
             Some(program) => program.clone(),
             None if is_prepared() => WorkerProgram::current(),
@@ -83,7 +83,7 @@ impl Hiring {
     ) -> Result<Vec<PolicySpec>, CollectError> {
         let workers = self.specified.len();
         for worker in 0..workers {
-            let bind = Frame::json(frame::BIND, spec)?;
+            let bind = Frame::of(&ToWorker::Bind(Box::new(spec.clone())))?;
             self.crew.supervisor()?.send(worker, bind)?;
         }
         self.gather(workers, interrupt, |report| match report {
@@ -151,7 +151,7 @@ impl Hiring {
     }
 }
 
-/// What the worker of `maker` is told to make, as JSON.
+/// What the worker of `maker` is to make, as it travels.
 fn hello(maker: &Maker) -> Result<Vec<u8>, CollectError> {
     let worker = maker.worker;
     let unwritable = EnvError::Unwritable {
@@ -165,5 +165,5 @@ fn hello(maker: &Maker) -> Result<Vec<u8>, CollectError> {
         config: (*maker.config).clone(),
         env: env.map_err(|source| CollectError::Env { worker, source })?,
     };
-    Ok(Frame::json(frame::HELLO, &hello)?.body)
+    Ok(encode(&ToWorker::Hello(Box::new(hello)))?)
 }

@@ -1,21 +1,19 @@
 //! The desk of a worker in a process of its own.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_policy::Published;
-use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_slab::{Part, RemoteRing};
 use windrow_sync::{Mutex, MutexGuard, lock};
 
 use super::live::LiveProbe;
-use super::messages::{Answer, Command, Fill, frame};
+use super::messages::{Answer, Command, Fill, FromWorker, ToWorker};
 use super::program::Program;
 use super::weights::WeightReceiver;
 use crate::error::{FaultKind, WorkerError, WorkerFault};
-use crate::probe::{Order, Recorded, Recorder};
+use crate::probe::{Recorded, Recorder};
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::reentrancy::CollectorId;
 
@@ -32,7 +30,7 @@ pub(super) struct LaneDesk {
 }
 
 struct Link {
-    lane: WorkerLane,
+    lane: WorkerLane<Command, Answer>,
     weights: WeightReceiver,
     end: Arc<ChildEnd>,
     program: Program,
@@ -49,7 +47,7 @@ impl LaneDesk {
         worker: usize,
         ring: Arc<RemoteRing>,
         live: LiveProbe,
-        lane: WorkerLane,
+        lane: WorkerLane<Command, Answer>,
         weights: WeightReceiver,
         (end, program): (Arc<ChildEnd>, Program),
     ) -> Self {
@@ -96,7 +94,7 @@ impl Link {
                 Some(Command::Record) => self.record(),
                 Some(Command::EndRecording) => {
                     self.end_recording();
-                    self.answer(Answer::Heard);
+                    self.answer(Answer::Done);
                 }
                 Some(Command::Call) => self.answer_call(),
                 Some(Command::Replace) | None => {
@@ -113,14 +111,13 @@ impl Link {
             return None;
         }
         let command = self.lane.receive();
-        let command = command.and_then(|message| Command::from_message(&message));
         self.over = command.is_none();
         command
     }
 
     fn answer(&mut self, answer: Answer) {
         // An answer that nobody asked for is the only error: then the collector cannot be reached.
-        self.over |= self.lane.send(answer.to_message()).is_err();
+        self.over |= self.lane.send(&answer).is_err();
     }
 
     /// `error`, as the collector is told of it.
@@ -128,56 +125,54 @@ impl Link {
         error.to_send(self.program.send_errors, self.program.is_interruption)
     }
 
-    fn report(&mut self, kind: u8, content: &impl Serialize) {
-        let sent =
-            Frame::json(kind, content).and_then(|frame| send(self.end.socket().as_fd(), &frame));
+    fn report(&mut self, message: &FromWorker) {
+        let sent = Frame::of(message).and_then(|frame| send(self.end.socket(), &frame));
         self.over |= sent.is_err();
     }
 
-    /// The frame of a command that comes with one.
-    fn frame(&self, kind: u8) -> Result<Frame, ProcessError> {
+    /// The message of a command that comes with one.
+    fn message(&self) -> Result<ToWorker, ProcessError> {
         // A whole frame at a time is read from the socket, so no reader holds some of the next one.
-        let frame = FrameReader::default().read(self.end.socket().as_fd())?;
-        let frame = frame.filter(|frame| frame.kind == kind);
-        frame.ok_or(ProcessError::ShutDown)
+        let frame = FrameReader::default().read(self.end.socket())?;
+        frame.ok_or(ProcessError::ShutDown)?.parse()
     }
 
     fn answer_call(&mut self) {
-        let answered = Frame::gathered(|| self.frame(frame::CALL)).and_then(|call| {
-            let answer = (self.program.answer_calls)(&call);
-            let mut pieces = Frame::pieces(frame::RETURNED, &answer);
-            pieces.try_for_each(|piece| send(self.end.socket().as_fd(), &piece))
-        });
-        self.over |= answered.is_err();
-        self.answer(Answer::Heard);
+        match self.message() {
+            Ok(ToWorker::Call(call)) => {
+                let answer = (self.program.answer_calls)(&call);
+                self.report(&FromWorker::Returned(answer));
+            }
+            _ => self.over = true,
+        }
+        self.answer(Answer::Done);
     }
 
     /// Makes the recorder that the collector asks for.
     fn record(&mut self) {
-        let order = self
-            .frame(frame::RECORD)
-            .and_then(|frame| frame.parse::<Order>());
-        match order.map(|order| order.recorder(self.program.make_profiler)) {
-            Ok(Ok(recorder)) => self.recorder = Some(recorder),
-            Ok(Err(failed)) => self.recorded(&failed),
-            Err(_) => self.over = true,
+        match self.message() {
+            Ok(ToWorker::Record(order)) => match order.recorder(self.program.make_profiler) {
+                Ok(recorder) => self.recorder = Some(recorder),
+                Err(failed) => self.recorded(failed),
+            },
+            _ => self.over = true,
         }
-        self.answer(Answer::Heard);
+        self.answer(Answer::Done);
     }
 
     /// Writes the trace of what was recorded, if there is a recording.
     fn end_recording(&mut self) {
         if let Some(mut recorder) = self.recorder.take() {
-            self.recorded(&recorder.finished());
+            self.recorded(Box::new(recorder.finished()));
         }
     }
 
-    fn recorded(&mut self, recorded: &Recorded) {
-        self.report(frame::RECORDED, recorded);
+    fn recorded(&mut self, recorded: Box<Recorded>) {
+        self.report(&FromWorker::Recorded(recorded));
     }
 
     fn end_with(&mut self, error: &WorkerError) {
-        self.report(frame::LAST_FAULT, &self.told(error));
+        self.report(&FromWorker::LastFault(self.told(error)));
         self.over = true;
     }
 }
@@ -239,7 +234,7 @@ impl Desk for LaneDesk {
         if !recorded.is_over() {
             link.recorder = Some(recorder);
         }
-        link.recorded(&recorded);
+        link.recorded(Box::new(recorded));
     }
 
     fn deliver(&mut self, part: Part, progress: Progress) {
@@ -264,10 +259,10 @@ impl Desk for LaneDesk {
     fn lose(&mut self, error: WorkerError) -> Verdict {
         let mut link = self.link();
         let error = link.told(&error);
-        link.report(frame::FAULT, &error);
+        link.report(&FromWorker::Fault(error));
         match link.receive() {
             Some(Command::Replace) => {
-                link.answer(Answer::Heard);
+                link.answer(Answer::Done);
                 Verdict::Replace
             }
             Some(_) | None => {

@@ -1,7 +1,7 @@
 //! What a worker notes in shared memory while it runs, so that the collector knows where it was when it died.
 
 use tensordict::for_dtype;
-use windrow_process::{ControlBlock, Episode, LiveWriter, Place as Live};
+use windrow_peer::{ControlBlock, Episode, LiveWriter, Place as Live};
 use windrow_slab::{Key, LeafSpec, Part, Row, SlabError};
 
 use crate::error::Place;

@@ -19,7 +19,7 @@ use tensordict::LeafSpec;
 use windrow_env::{
     EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError,
 };
-use windrow_process::WorkerProgram;
+use windrow_peer::WorkerProgram;
 use windrow_slab::{Rows, RowsMut};
 use windrow_sync::{Interrupt, Mutex, lock};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use windrow_process::Lane;
+use windrow_peer::Lane;
 use windrow_slab::Part;
 
 use super::frozen::Frozen;
@@ -14,7 +14,7 @@ use crate::shared::orders::Resume;
 
 /// One worker, as its collector sees it.
 pub(super) struct Seat {
-    pub(super) lane: Lane,
+    pub(super) lane: Lane<Command, Answer>,
     /// The part that the worker fills.
     pub(super) part: Option<Part>,
     pub(super) stage: Stage,
@@ -43,7 +43,7 @@ pub(super) enum Stage {
 }
 
 impl Seat {
-    pub(super) fn new(lane: Lane) -> Self {
+    pub(super) fn new(lane: Lane<Command, Answer>) -> Self {
         Self {
             lane,
             part: None,
@@ -57,15 +57,12 @@ impl Seat {
 
     /// Takes the worker's answer, if there is one.
     pub(super) fn hear(&mut self, worker: usize, shared: &Shared) {
-        let Some(message) = self.lane.try_receive() else {
-            return;
-        };
-        match Answer::from_message(&message) {
-            Some(Answer::Filled {
+        match self.lane.try_receive() {
+            Some(Ok(Answer::Filled {
                 steps,
                 progress,
                 waited_ns,
-            }) => {
+            })) => {
                 self.progress = progress;
                 shared
                     .reports
@@ -75,7 +72,7 @@ impl Seat {
                     shared.deliver(worker, part, progress);
                 }
             }
-            Some(Answer::Lost { progress }) => {
+            Some(Ok(Answer::Lost { progress })) => {
                 self.progress = progress;
                 shared.reports.advance(progress);
                 self.part = None;
@@ -83,7 +80,8 @@ impl Seat {
                     self.stage = Stage::Waiting;
                 }
             }
-            Some(Answer::Heard) | None => {}
+            // What cannot be read is no answer: the worker counts as frozen.
+            Some(Ok(Answer::Done) | Err(_)) | None => {}
         }
     }
 
@@ -121,7 +119,7 @@ impl Seat {
 
     /// Sends `command`; the stage that follows.
     pub(super) fn send(&mut self, command: Command, then: Stage) -> Stage {
-        match self.lane.send(command.to_message()) {
+        match self.lane.send(&command) {
             Ok(()) => then,
             // It has an answer to give yet, which this side did not expect: it is asked for nothing more.
             Err(_) => Stage::Ending,

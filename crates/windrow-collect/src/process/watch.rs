@@ -2,13 +2,12 @@
 
 use std::sync::{Arc, Weak};
 
-use windrow_policy::PolicySpec;
-use windrow_process::{Death, Events, Frame, ProcessError};
+use windrow_peer::{Death, Events, Frame, ProcessError};
 
 use super::crew::{Crew, Duty, Report};
 use super::frozen::Frozen;
 use super::live::LastSeen;
-use super::messages::{Refusal, Specified, frame};
+use super::messages::{FromWorker, Refusal};
 use crate::error::{CollectError, FaultKind, WorkerError, WorkerFault};
 
 /// Hears of all that happens to a crew's processes, in the supervisor's thread.
@@ -31,39 +30,34 @@ impl Watch {
 
     fn greet(&self, crew: &Crew, worker: usize) -> Result<(), ProcessError> {
         let supervisor = crew.supervisor()?;
-        let hello = Frame::pieces(frame::HELLO, &self.hellos[worker]);
-        let policy = Frame::pieces(frame::POLICY, &self.policy);
-        hello
-            .chain(policy)
-            .try_for_each(|frame| supervisor.send(worker, frame))
+        for message in [&self.hellos[worker], &self.policy] {
+            supervisor.send(worker, Frame::from(message.clone()))?;
+        }
+        Ok(())
     }
 
     /// A frame while the collector is being built.
     fn report(&self, crew: &Crew, worker: usize, frame: &Frame) -> Result<Report, ProcessError> {
-        Ok(match frame.kind {
-            frame::SPECIFIED => {
-                let made = frame.parse()?;
+        Ok(match frame.parse()? {
+            FromWorker::Specified(made) => {
                 crew.introduce(worker, &made);
-                Report::Specified(Box::new(made))
+                Report::Specified(made)
             }
-            frame::BOUND => Report::Bound(frame.parse()?),
-            frame::REFUSAL => {
-                let Refusal {
+            FromWorker::Bound(policy) => Report::Bound(*policy),
+            FromWorker::Refused(Refusal {
+                kind,
+                message,
+                interrupted,
+                sent,
+            }) => Report::Failed(match interrupted {
+                true => WorkerError::interruption(worker, message, sent).into(),
+                false => CollectError::Remote {
                     kind,
                     message,
-                    interrupted,
                     sent,
-                } = frame.parse()?;
-                Report::Failed(match interrupted {
-                    true => WorkerError::interruption(worker, message, sent).into(),
-                    false => CollectError::Remote {
-                        kind,
-                        message,
-                        sent,
-                    },
-                })
-            }
-            _ => Report::Failed(CollectError::Worker(unexpected(worker, frame.kind))),
+                },
+            }),
+            other => Report::Failed(CollectError::Worker(unexpected(worker, &other))),
         })
     }
 
@@ -75,16 +69,15 @@ impl Watch {
         worker: usize,
         frame: &Frame,
     ) -> Result<(), CollectError> {
-        match frame.kind {
-            frame::FAULT => duty.fault(worker, frame.parse()?),
-            frame::LAST_FAULT => duty.last_fault(worker, frame.parse()?),
-            frame::REFUSAL => {
-                let Refusal {
-                    message,
-                    interrupted,
-                    sent,
-                    ..
-                } = frame.parse()?;
+        match frame.parse()? {
+            FromWorker::Fault(error) => duty.fault(worker, error),
+            FromWorker::LastFault(error) => duty.last_fault(worker, error),
+            FromWorker::Refused(Refusal {
+                message,
+                interrupted,
+                sent,
+                ..
+            }) => {
                 let error = match interrupted {
                     true => WorkerError::interruption(worker, message, sent),
                     false => {
@@ -99,26 +92,25 @@ impl Watch {
                 };
                 duty.last_fault(worker, error);
             }
-            frame::SPECIFIED => {
-                let made = frame.parse::<Specified>()?;
+            FromWorker::Specified(made) => {
                 crew.introduce(worker, &made);
                 let bind = duty.agreement.bind(worker, &made)?;
                 crew.supervisor()?.send(worker, bind)?;
             }
-            frame::BOUND => {
-                let ready = duty.ready(&frame.parse::<PolicySpec>()?)?;
+            FromWorker::Bound(policy) => {
+                let ready = duty.ready(&policy)?;
                 crew.supervisor()?.send(worker, ready)?;
                 duty.seated(worker);
             }
-            frame::RETURNED => {
-                duty.shared.calls.answer(worker, &frame.body);
+            FromWorker::Returned(answer) => {
+                duty.shared.calls.answer(worker, answer);
                 // The caller waits for the ring.
                 if let Some(bell) = duty.shared.ring.bell() {
                     bell.ring();
                 }
             }
-            frame::RECORDED => duty.shared.profile.hear(worker, frame.parse()?),
-            other => duty.last_fault(worker, unexpected(worker, other)),
+            FromWorker::Recorded(recorded) => duty.shared.profile.hear(worker, *recorded),
+            other => duty.last_fault(worker, unexpected(worker, &other)),
         }
         Ok(())
     }
@@ -204,10 +196,10 @@ fn remade(worker: usize, error: CollectError) -> WorkerError {
     WorkerError::new(worker, None, WorkerFault::Remake(Box::new(error)))
 }
 
-fn unexpected(worker: usize, kind: u8) -> WorkerError {
+fn unexpected(worker: usize, message: &FromWorker) -> WorkerError {
     let fault = WorkerFault::Remote {
         kind: FaultKind::Start,
-        message: format!("its process sent a frame of unknown kind {kind}"),
+        message: format!("its process sent {message:?}, which is not due"),
         env: None,
         sent: None,
     };

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use tensordict::{HeapBuffer, LeafSpec, Tensor, TensorDict, TensorError};
-use windrow_policy::{Misfit, PolicyError, Published, WeightRelay, Weights, WeightsError};
-use windrow_process::{Exchange, ExchangeReader, ProcessError, Target};
+use windrow_peer::{Exchange, ExchangeReader, ProcessError, Target};
+use windrow_policy::{
+    Misfit, PolicyError, Published, Pushed, WeightUpdater, Weights, WeightsError,
+};
 
 /// Names, types and shapes of `weights`, in the order in which they are written.
 pub(crate) fn leaves(weights: &Weights) -> Vec<LeafSpec> {
@@ -27,8 +29,9 @@ fn places(leaves: &[LeafSpec]) -> impl Iterator<Item = (&LeafSpec, usize, usize)
 }
 
 /// Copies publications to where worker processes read them; readers in this process see the same memory.
+#[derive(Clone)]
 pub(crate) struct WeightSender {
-    pub(super) exchange: Exchange,
+    pub(super) exchange: Arc<Exchange>,
     leaves: Vec<LeafSpec>,
 }
 
@@ -40,7 +43,7 @@ impl WeightSender {
     pub(crate) fn new(workers: usize, leaves: Vec<LeafSpec>) -> Result<Arc<Self>, ProcessError> {
         let bytes = places(&leaves).map(|(_, at, bytes)| at + bytes).last();
         Ok(Arc::new(Self {
-            exchange: Exchange::create(workers, bytes.unwrap_or(0))?,
+            exchange: Arc::new(Exchange::create(workers, bytes.unwrap_or(0))?),
             leaves,
         }))
     }
@@ -67,13 +70,13 @@ impl WeightSender {
     }
 }
 
-impl WeightRelay for WeightSender {
-    fn pass(
-        &self,
+impl WeightUpdater for WeightSender {
+    fn push(
+        &mut self,
         worker: Option<usize>,
         version: i64,
         weights: &Weights,
-    ) -> Result<Weights, PolicyError> {
+    ) -> Result<Pushed, PolicyError> {
         let to = worker.map_or(Target::All, Target::Worker);
         let tensors = self.tensors(weights)?;
         let write = |to: &mut [u8]| {
@@ -90,7 +93,7 @@ impl WeightRelay for WeightSender {
             let tensor = tensor.map_err(PolicyError::failed)?;
             copy.set(&leaf.key, tensor).map_err(WeightsError::from)?;
         }
-        Ok(copy)
+        Ok(Pushed::Here(copy))
     }
 }
 
@@ -164,8 +167,7 @@ mod tests {
     impl Both {
         fn new() -> Self {
             let sender = WeightSender::new(2, leaves(&weights(0))).unwrap();
-            let relay: Arc<WeightSender> = Arc::clone(&sender);
-            let store = WeightStore::new(2).with_relay(relay);
+            let store = WeightStore::with_updater(2, WeightSender::clone(&sender));
             Self { sender, store }
         }
 

@@ -14,8 +14,6 @@ struct Queue {
     waiting: VecDeque<Call>,
     /// Who gets the answer to the call that the worker has.
     caller: Option<Sender<Vec<u8>>>,
-    /// What has come of it.
-    answer: Vec<u8>,
     /// The worker answers no more calls.
     over: bool,
 }
@@ -56,24 +54,17 @@ impl Calls {
         Some(request)
     }
 
-    /// Worker `worker` has sent a piece of its answer; an empty one is the last.
-    pub(crate) fn answer(&self, worker: usize, piece: &[u8]) {
-        let mut queue = self.queue(worker);
-        queue.answer.extend_from_slice(piece);
-        if piece.is_empty() {
-            let answer = std::mem::take(&mut queue.answer);
-            if let Some(caller) = queue.caller.take() {
-                // A caller that was interrupted waits no more.
-                let _ = caller.send(answer);
-            }
+    /// Worker `worker` has answered the call that it had.
+    pub(crate) fn answer(&self, worker: usize, answer: Vec<u8>) {
+        if let Some(caller) = self.queue(worker).caller.take() {
+            // A caller that was interrupted waits no more.
+            let _ = caller.send(answer);
         }
     }
 
     /// Worker `worker` does not answer the call that it had, since its process has ended. Another one may take the calls that wait.
     pub(crate) fn lose(&self, worker: usize) {
-        let mut queue = self.queue(worker);
-        queue.caller = None;
-        queue.answer.clear();
+        self.queue(worker).caller = None;
     }
 
     /// Worker `worker` answers no more calls.
@@ -97,17 +88,15 @@ mod tests {
         assert_eq!(calls.next(0), None);
         assert_eq!(calls.next(1), Some(vec![1]));
         assert_eq!(calls.next(1), None, "the worker has one already");
-        calls.answer(1, &[1]);
-        calls.answer(1, &[0]);
         assert_eq!(first.try_recv(), Err(TryRecvError::Empty));
-        calls.answer(1, &[]);
+        calls.answer(1, vec![1, 0]);
         assert_eq!(calls.next(1), Some(vec![2]));
-        calls.answer(1, &[]);
+        calls.answer(1, vec![]);
         assert_eq!(
             (first.try_recv(), second.try_recv()),
             (Ok(vec![1, 0]), Ok(vec![]))
         );
-        calls.answer(1, &[30]);
+        calls.answer(1, vec![30]);
         assert_eq!(calls.next(1), None);
     }
 
@@ -120,13 +109,11 @@ mod tests {
             calls.ask(0, vec![3]),
         );
         calls.next(0);
-        calls.answer(0, &[10]);
         calls.lose(0);
         assert_eq!(first.try_recv(), Err(TryRecvError::Disconnected));
         assert_eq!(second.try_recv(), Err(TryRecvError::Empty));
         assert_eq!(calls.next(0), Some(vec![2]));
-        calls.answer(0, &[20]);
-        calls.answer(0, &[]);
+        calls.answer(0, vec![20]);
         assert_eq!(second.try_recv(), Ok(vec![20]));
         calls.end(0);
         for answer in [third, calls.ask(0, vec![4])] {

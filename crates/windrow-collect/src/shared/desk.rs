@@ -1,5 +1,6 @@
 //! The seam between a worker and its collector.
 
+use serde::{Deserialize, Serialize};
 use windrow_policy::Published;
 use windrow_slab::Part;
 
@@ -60,7 +61,7 @@ pub(crate) struct Job {
 }
 
 /// How far a worker has come, reported with each part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Progress {
     /// Version of the weights that have acted.
     pub(crate) version: i64,

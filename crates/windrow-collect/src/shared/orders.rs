@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Orders for one worker.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) restart: Option<Restart>,
     /// Carried out before `restart`.
@@ -32,7 +32,7 @@ pub(crate) enum Restart {
 }
 
 /// The part of a saved state that concerns workers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resume {
     /// Where all environments go on: no noise or seed of this frame or a later one was drawn before.
     pub(crate) frame: u64,

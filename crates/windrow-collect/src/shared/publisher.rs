@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use windrow_policy::{Backend, Policy, WeightUpdater, Weights};
+use windrow_policy::{Backend, Policy, Weights};
 use windrow_sync::{Mutex, lock};
 
 use super::Shared;
@@ -14,14 +14,9 @@ pub(crate) struct WeightPublisher {
     shared: Arc<Shared>,
     /// Who evaluates the policy.
     pub(crate) backend: Backend,
-    route: Mutex<Route>,
+    /// Checks whether weights fit; never acts.
+    reference: Mutex<Box<dyn Policy>>,
     source: Mutex<Option<WeightSource>>,
-}
-
-struct Route {
-    /// Tells whether weights fit; never acts.
-    reference: Box<dyn Policy>,
-    updater: Box<dyn WeightUpdater>,
 }
 
 impl WeightPublisher {
@@ -29,27 +24,25 @@ impl WeightPublisher {
         shared: Arc<Shared>,
         reference: Box<dyn Policy>,
         backend: Backend,
-        updater: Box<dyn WeightUpdater>,
         source: Option<WeightSource>,
     ) -> Self {
         Self {
             shared,
             backend,
-            route: Mutex::new(Route { reference, updater }),
+            reference: Mutex::new(reference),
             source: Mutex::new(source),
         }
     }
 
     /// Whether `weights` are the policy's.
     pub(crate) fn check(&self, weights: &Weights) -> Result<(), CollectError> {
-        Ok(lock(&self.route).reference.check(weights)?)
+        Ok(lock(&self.reference).check(weights)?)
     }
 
     /// Publishes `weights` to all workers; their version.
     pub(crate) fn publish(&self, weights: &Weights) -> Result<i64, CollectError> {
-        let mut route = lock(&self.route);
-        route.reference.check(weights)?;
-        Ok(route.updater.push(&self.shared.weights, weights)?)
+        self.check(weights)?;
+        Ok(self.shared.weights.publish(weights)?)
     }
 
     /// Publishes `weights`, which fit, to all workers as `version`, from which later ones count on.
@@ -90,7 +83,7 @@ impl WeightPublisher {
     /// The weights that were published last, in the memory that workers read.
     pub(crate) fn newest_shared(&self) -> Weights {
         self.shared.weights.newest(0).map_or_else(
-            || lock(&self.route).reference.weights(),
+            || lock(&self.reference).weights(),
             |newest| Weights::clone(&newest.weights),
         )
     }

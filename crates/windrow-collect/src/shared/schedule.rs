@@ -1,5 +1,7 @@
 //! Who collects how much.
 
+use serde::{Deserialize, Serialize};
+
 /// How many frames each slab holds, how they are shared out, and which slabs are random.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
@@ -23,7 +25,7 @@ pub(crate) struct Schedule {
 }
 
 /// A worker's share of one slab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Share {
     pub(crate) steps: usize,
     /// Whether it belongs to the random warm-up, which ignores the policy.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use windrow_policy::{WeightRelay, WeightStore};
+use windrow_policy::{WeightStore, WeightUpdater};
 use windrow_slab::{Part, Ring};
 use windrow_sync::atomic::{AtomicU64, Ordering};
 use windrow_sync::{Mutex, MutexGuard, lock};
@@ -61,9 +61,9 @@ impl Shared {
         }
     }
 
-    /// Also passes weights on, for workers that cannot read them here.
-    pub(crate) fn with_relay(mut self, relay: Arc<dyn WeightRelay>) -> Self {
-        self.weights = Arc::new(WeightStore::new(self.workers()).with_relay(relay));
+    /// Has `updater` make the copies of weights, for workers that cannot read others.
+    pub(crate) fn with_updater(mut self, updater: impl WeightUpdater + 'static) -> Self {
+        self.weights = Arc::new(WeightStore::with_updater(self.workers(), updater));
         self
     }
 

@@ -126,6 +126,7 @@ fn worker(
         groups: spec.groups.clone(),
         traj_ids: true,
         policy_version: false,
+        notes: 0,
     };
     let shares = Shares {
         steps: vec![STEPS],

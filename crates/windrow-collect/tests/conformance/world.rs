@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use windrow_collect::{Collector, CollectorBuilder, Inference, Placement};
-use windrow_policy::{PolicyError, VanillaWeightUpdater, WeightStore, WeightUpdater, Weights};
+use windrow_policy::{PolicyError, Pushed, WeightUpdater, Weights};
 
 use crate::faulty::{Acts, Makes};
 
@@ -69,8 +69,8 @@ impl World {
 struct Keeps(World);
 
 impl WeightUpdater for Keeps {
-    fn push(&mut self, store: &WeightStore, weights: &Weights) -> Result<i64, PolicyError> {
-        VanillaWeightUpdater::new().push(store, weights)
+    fn push(&mut self, _: Option<usize>, _: i64, weights: &Weights) -> Result<Pushed, PolicyError> {
+        Ok(Pushed::Here(weights.clone()))
     }
 }
 

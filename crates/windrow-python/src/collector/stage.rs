@@ -20,10 +20,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyWeakref, PyWeakrefMethods, PyWeakrefReference};
 use tensordict::TensorDict;
-use windrow::postproc::unpadded;
-use windrow::replay::{ReplayBuffer, ReplayError};
-use windrow::slab::{Sink, SinkError, WriterId};
-use windrow::{CollectError, LastStage, SinkWriter};
+use windrow::CollectError;
+use windrow::binding::{LastStage, SinkWriter, unpadded};
+use windrow::replay::{ReplayBuffer, ReplayError, Sink, SinkError, WriterId};
 use windrow_sync::unpoisoned;
 
 use super::collecting;

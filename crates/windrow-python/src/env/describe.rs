@@ -6,7 +6,7 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use tensordict::{DType, NestedKey, Shape};
-use windrow::env::{EnvSpec, Spec};
+use windrow::envs::{EnvSpec, Spec};
 
 use crate::batch::key_to_python;
 

@@ -13,8 +13,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use tensordict::{DType, NestedKey};
-use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
+use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use super::describe::Description;
 use super::read::Leaf;

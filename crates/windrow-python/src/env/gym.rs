@@ -9,8 +9,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
-use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow::slab::{LeafSpec, RowMut, Rows, RowsMut};
+use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::{LeafSpec, RowMut, Rows, RowsMut};
 
 use super::info::{Entry, InfoReader};
 use super::read::Reader;

@@ -10,8 +10,8 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
-use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow::slab::RowBlock;
+use windrow::RowBlock;
+use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 
 use super::describe::Description;
 use super::foreign::{read_all, read_leaves, write_leaves};

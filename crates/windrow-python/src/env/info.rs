@@ -9,8 +9,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use tensordict::{DType, NestedKey, for_dtype};
-use windrow::env::{EnvError, EnvSpec, Spec};
-use windrow::slab::RowMut;
+use windrow::RowMut;
+use windrow::envs::{EnvError, EnvSpec, Spec};
 
 use super::describe::{self, Key, Type};
 use super::read::Leaf;
@@ -168,10 +168,7 @@ impl InfoReader {
     fn tell_more(&self, info: &Bound<'_, PyDict>) -> Result<(), EnvError> {
         self.told.set(info.len());
         let py = info.py();
-        let tell = || {
-            let module = gil::import(py, "windrow.envs._info")?;
-            gil::call_method(&module, "tell_of_the_rest", (&self.id, info))
-        };
+        let tell = || gil::call_method(&gil::ports(py)?, "tell_of_the_rest", (&self.id, info));
         tell().map(drop).map_err(EnvError::failed)
     }
 

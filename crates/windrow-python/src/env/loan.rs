@@ -31,9 +31,8 @@ impl Loan {
     /// The exception of an environment that could not be looked into.
     pub(super) fn of(object: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Option<Self>> {
         let py = object.py();
-        let module = gil::import(py, "windrow.envs._innermost")?;
         let found: Vec<Bound<'_, PyAny>> =
-            gil::call_method(&module, "innermost", (object,))?.extract()?;
+            gil::call_method(&gil::ports(py)?, "innermost", (object,))?.extract()?;
         let mut loan = Self {
             innermost: Vec::with_capacity(found.len()),
             process: process::id(),

@@ -33,10 +33,10 @@ mod vector;
 mod wrappers;
 mod write;
 
-use windrow::env::Resize;
+use windrow::envs::Resize;
 
 use crate::gc::GcRoots;
-use crate::{batch, plain};
+use crate::{batch, gil, plain};
 
 pub(crate) use describe::Key;
 pub(crate) use recipe::Factory;
@@ -85,8 +85,7 @@ pub(crate) fn is_batched(env: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// # Errors
 /// The warning itself, where warnings are errors.
 pub(crate) fn warn_of_turns(py: Python<'_>) -> PyResult<()> {
-    py.import("windrow.envs._batched")?
-        .call_method0("warn_of_turns")?;
+    gil::ports(py)?.call_method0("warn_of_turns")?;
     Ok(())
 }
 
@@ -109,6 +108,6 @@ fn resize<'py>(
 /// Ids of the environments that come with windrow.
 #[pyfunction]
 fn native_ids(py: Python<'_>) -> Vec<Bound<'_, PyString>> {
-    let registry = windrow::env::EnvRegistry::builtin();
+    let registry = windrow::envs::EnvRegistry::builtin();
     registry.ids().map(|id| PyString::new(py, id)).collect()
 }

@@ -8,8 +8,9 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
-use windrow::env::{EnvError, VecEnv, VecEnvError};
-use windrow::{Interrupt, MemberError, Parallel, ParallelHandle};
+use windrow::binding::ParallelHandle;
+use windrow::envs::{EnvError, VecEnv, VecEnvError};
+use windrow::{Interrupt, MemberError, Parallel};
 use windrow_sync::unpoisoned;
 
 use super::handle::to_py;
@@ -32,8 +33,8 @@ impl Processes {
     /// `TypeError` naming what cannot be pickled.
     pub(super) fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
         let py = recipe.py();
-        let members: Vec<(Vec<u8>, u64)> =
-            recipe.call_method0(intern!(py, "pickled"))?.extract()?;
+        let sent = gil::ports(py)?.call_method1(intern!(py, "members"), (recipe,))?;
+        let members: Vec<(Vec<u8>, u64)> = sent.extract()?;
         let sent = |(pickled, seed)| worker::sent_envs(pickled, false, seed);
         let members = members.into_iter().map(sent);
         let parallel = Parallel::of(members.collect::<PyResult<Vec<_>>>()?);

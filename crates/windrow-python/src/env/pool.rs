@@ -7,7 +7,7 @@
 //! have a thread each, which waits for the process without the interpreter's lock, so that they step side by side. Those of this process
 //! that are written in Python have a thread each too and take turns at the lock; `windrow.envs` makes processes of them where it can.
 //!
-//! Which call may follow which is the engine's to say (`windrow::env::AsyncEnvPool`): it answers a call out of order with an error that
+//! Which call may follow which is the engine's to say (`windrow::envs::AsyncEnvPool`): it answers a call out of order with an error that
 //! names the call that it expected, and this module only finds the exception for it.
 
 use std::sync::{Arc, Mutex};
@@ -20,10 +20,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::{DType, for_dtype};
-use windrow::env::{
+use windrow::envs::{
     Answer, AsyncEnvPool, Command, EnvError, PoolError, PoolOutput, RecvOptions, Reset,
 };
-use windrow::slab::{Key, LeafSpec, RowBlock, Rows};
+use windrow::{Key, LeafSpec, RowBlock, Rows};
 use windrow_sync::unpoisoned;
 
 use super::describe::Description;
@@ -264,7 +264,7 @@ impl EnvPool {
         read_all(&self.acted, actions, &mut Target::All(rows.rows_mut()))
             .map_err(|error| to_py(py, &error))?;
         let dtypes: Vec<DType> = self.acted.iter().map(|leaf| leaf.dtype).collect();
-        let fill = |place: usize, mut to: windrow::slab::RowsMut<'_>| {
+        let fill = |place: usize, mut to: windrow::RowsMut<'_>| {
             (0..self.rows).try_for_each(|row| {
                 let from = rows.rows().env(place * self.rows + row);
                 copy_row(&dtypes, from, to.env_mut(row))

@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use tensordict::{DType, Element, for_dtype};
-use windrow::env::{ChoiceCode, EnvError};
+use windrow::envs::{ChoiceCode, EnvError};
 
 use super::cast::{Cast, cast};
 use super::rows::Target;

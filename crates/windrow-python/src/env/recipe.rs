@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::env::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
+use windrow::envs::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
@@ -185,8 +185,7 @@ pub(super) fn python_recipe<'py>(
     own: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = env.py();
-    let module = gil::import(py, "windrow.envs._recipe")?;
-    gil::call_method(&module, "of", (env, kwargs, own))
+    gil::call_method(&gil::ports(py)?, "recipe_of", (env, kwargs, own))
 }
 
 /// Environments, and two properties that the engine does not know.

@@ -4,8 +4,8 @@
 //! looks its type up once for an access, by `for_dtype!`, and what is behind is compiled for that type.
 
 use tensordict::{DType, Element, for_dtype};
-use windrow::env::{EnvError, VecEnvError};
-use windrow::slab::{Key, Row, RowMut, Rows, RowsMut};
+use windrow::envs::{EnvError, VecEnvError};
+use windrow::{Key, Row, RowMut, Rows, RowsMut};
 
 /// Where an observation is written: the row of one environment, or those of all.
 #[derive(Debug)]

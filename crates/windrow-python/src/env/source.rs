@@ -6,7 +6,7 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::env::EnvError;
+use windrow::envs::EnvError;
 
 use super::loan::Loan;
 use crate::factory_lock::FactoryLock;

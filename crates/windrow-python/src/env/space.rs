@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use tensordict::{DType, Shape};
-use windrow::env::Spec;
+use windrow::envs::Spec;
 
 use super::read::{Choices, Leaf, Reader};
 use super::write::Writer;
@@ -111,8 +111,8 @@ impl<'a, 'py> Space<'a, 'py> {
             if spec.leaves(self.role).is_empty() {
                 return Err(self.unsupported());
             }
-            let module = gil::import(self.space.py(), "windrow.envs._info")?;
-            gil::call_method(&module, "tell_of_left_out", (self.env, left_out))?;
+            let ports = gil::ports(self.space.py())?;
+            gil::call_method(&ports, "tell_of_left_out", (self.env, left_out))?;
         }
         let (spec, names) = self.named(spec);
         let mut names = names.into_iter().enumerate();

@@ -3,7 +3,8 @@
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
-use windrow::env::{EnvError, Gathered, Statistics};
+use windrow::binding::Gathered;
+use windrow::envs::{EnvError, Statistics};
 
 use super::handle::to_py;
 use crate::plain;

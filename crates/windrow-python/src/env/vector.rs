@@ -14,8 +14,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::DType;
-use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
+use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use super::foreign::{outcome_leaves, read_outcomes};
 use super::gym::{identity, no_row, not_five};
@@ -92,7 +92,7 @@ impl VectorEnvs {
     ) -> Result<Self, EnvError> {
         let made = Self::describe(held.object.bind(py), one_hot);
         let (mut spec, num_envs, reader, writer) = made.map_err(EnvError::failed)?;
-        let habits = || gil::call_method(&helpers(py)?, "habits", (held.object.bind(py),));
+        let habits = || gil::call_method(&gil::ports(py)?, "habits", (held.object.bind(py),));
         let habits = habits().and_then(|habits| habits.extract());
         let (mode, partial): (String, String) = habits.map_err(EnvError::failed)?;
         let info = InfoReader::new(py, info, &mut spec)?;
@@ -230,7 +230,7 @@ impl VectorEnvs {
             *truncated |= !terminated;
         }
         if !std::mem::replace(&mut self.has_told, true) {
-            let tell = || gil::call_method(&helpers(py)?, "tell_of_cuts", (&self.spec.id,));
+            let tell = || gil::call_method(&gil::ports(py)?, "tell_of_cuts", (&self.spec.id,));
             tell().map_err(EnvError::failed)?;
         }
         Ok(())
@@ -386,7 +386,7 @@ impl VectorEnvs {
             let (envs, seeds): (Vec<_>, Vec<_>) =
                 asked.iter().map(|reset| (reset.env, reset.seed)).unzip();
             if seeds.iter().any(Option::is_some) {
-                let seed = gil::call_method(&helpers(py)?, "seed", (vector, &envs, seeds))?;
+                let seed = gil::call_method(&gil::ports(py)?, "seed", (vector, &envs, seeds))?;
                 kwargs.set_item("seed", seed)?;
             }
             if self.partial == Partial::Numbers {
@@ -400,7 +400,7 @@ impl VectorEnvs {
                     mask[env] = true;
                 }
                 let mask = numpy::PyArray1::from_vec(py, mask);
-                let options = gil::call_method(&helpers(py)?, "options", (vector, mask))?;
+                let options = gil::call_method(&gil::ports(py)?, "options", (vector, mask))?;
                 kwargs.set_item("options", options)?;
             }
             gil::call(self.reset.bind(py), (), Some(&kwargs))
@@ -416,11 +416,6 @@ impl VectorEnvs {
             self.spec.id
         ))
     }
-}
-
-/// `windrow.envs._vectors`.
-fn helpers(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    gil::import(py, "windrow.envs._vectors")
 }
 
 /// The value of environment `env` in values for all environments: an array, or a dictionary of arrays.

@@ -16,7 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyTuple};
 use tensordict::DType;
-use windrow::env::EnvError;
+use windrow::envs::EnvError;
 
 use self::numbers::{Numbers, clip, clip_all, clip_between, float64, in_place};
 use super::read::Reader;
@@ -96,8 +96,7 @@ impl Wrappers {
             Bound<'py, PyAny>,
         );
         let peel = || -> PyResult<Self> {
-            let module = gil::import(py, "windrow.envs._gym_wrappers")?;
-            let peeled = gil::call_method(&module, "peel", (held.object.bind(py),))?;
+            let peeled = gil::call_method(&gil::ports(py)?, "peel", (held.object.bind(py),))?;
             let (inside, layers): (Bound<'_, PyAny>, Vec<Found<'_>>) = peeled.extract()?;
             let layers = layers.into_iter().map(|(name, wrapper, own, arguments)| {
                 let work = Work::read(&name, &arguments)?;

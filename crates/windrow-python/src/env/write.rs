@@ -8,7 +8,8 @@ use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use tensordict::{DType, for_dtype};
-use windrow::env::{EnvError, largest};
+use windrow::binding::largest;
+use windrow::envs::EnvError;
 
 use super::cast::cast;
 use super::read::Choices;

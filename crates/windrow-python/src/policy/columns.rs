@@ -5,10 +5,10 @@
 //! converted; anything that would lose a value is an error that names the column.
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
-use windrow::Spec;
-use windrow::env::{ChoiceCode, largest};
+use windrow::binding::largest;
+use windrow::envs::ChoiceCode;
 use windrow::policy::PolicyError;
-use windrow::slab::{Key, LeafSpec, RowsMut};
+use windrow::{Key, LeafSpec, RowsMut, Spec};
 
 /// One column, and how it is encoded.
 pub(super) struct Column {

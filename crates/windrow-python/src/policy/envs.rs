@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::env::{EnvError, EnvFactory, EnvRecipe, InitTracker, VecEnv};
+use windrow::envs::{EnvError, EnvFactory, EnvRecipe, InitTracker, VecEnv};
 use windrow::tensordict::NestedKey;
 
 use super::PolicyRecipe;

@@ -3,9 +3,8 @@
 //! Where workers step in the thread that asks for batches, that thread does not return to Python until a batch is full, which may take
 //! seconds. Workers in threads need no watch: the thread that waits for them handles signals itself.
 
-use windrow::Weights;
 use windrow::policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec};
-use windrow::slab::RowsMut;
+use windrow::{RowsMut, Weights};
 
 use crate::gil::SignalWatch;
 

@@ -3,9 +3,8 @@
 //! Whether a network fits is known only when the policy is bound, since it depends on the environment: its observations and its action
 //! space. Then one of the two is chosen for good, and the other dropped.
 
-use windrow::Weights;
 use windrow::policy::{Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec};
-use windrow::slab::RowsMut;
+use windrow::{RowsMut, Weights};
 
 use super::network::Network;
 use super::torch::TorchPolicy;

@@ -13,13 +13,13 @@ use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{DType, Tensor, for_dtype};
-use windrow::env::EnvSpec;
+use windrow::binding::{EnvRows, KnownRows};
+use windrow::envs::EnvSpec;
 use windrow::policy::{
-    Backend, Binding, EnvRows, KnownRows, Policy, PolicyError, PolicyIn, PolicySpec, States,
-    Weights,
+    Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec, States, Weights,
 };
-use windrow::slab::{Key, LeafSpec, Rows, RowsMut};
 use windrow::tensordict::NestedKey;
+use windrow::{Key, LeafSpec, Rows, RowsMut};
 
 use super::Makers;
 use super::columns::Column;
@@ -163,8 +163,8 @@ fn left_out(object: &Bound<'_, PyAny>, env: &EnvSpec) -> PyResult<Vec<NestedKey>
             .map(of_python)
             .collect::<PyResult<Vec<_>>>()?,
     );
-    let module = gil::import(py, "windrow.envs._info")?;
-    let kept: Vec<EnvKey> = gil::call_method(&module, "read_by", arguments)?.extract()?;
+    let ports = gil::ports(py)?;
+    let kept: Vec<EnvKey> = gil::call_method(&ports, "read_by", arguments)?.extract()?;
     let is_kept = |key: &&NestedKey| kept.iter().any(|one| one.0 == **key);
     Ok(env
         .info

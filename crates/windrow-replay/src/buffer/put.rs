@@ -66,6 +66,7 @@ impl ReplayBuffer {
     ///
     /// # Errors
     /// The errors of [`extend_within`](Self::extend_within).
+    #[doc(hidden)]
     pub fn extend_for(
         &self,
         collector: WriterId,
@@ -81,6 +82,7 @@ impl ReplayBuffer {
     /// # Errors
     /// [`SinkError::Detached`] when the writer was detached, also while it waited; otherwise those of
     /// [`extend`](Self::extend), within [`SinkError::Failed`].
+    #[doc(hidden)]
     pub fn write_within(
         &self,
         writer: WriterId,

@@ -46,6 +46,7 @@ impl ReplayBuffer {
     ///
     /// # Errors
     /// The errors of [`sample_within`](Self::sample_within).
+    #[doc(hidden)]
     pub fn sample_apart(
         &self,
         batch_size: impl Into<Option<usize>>,

@@ -10,6 +10,7 @@ fn record() -> RecordSpec {
         groups: Vec::new(),
         traj_ids: true,
         policy_version: false,
+        notes: 0,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use windrow::env::{Outcomes, Reset, VecEnv};
-use windrow::slab::{Key, RowBlock};
+use windrow::envs::{Outcomes, Reset, VecEnv};
+use windrow::{Key, RowBlock};
 
 /// Frames a second of `threads` threads, each with the environments that `make` gives for its number, which step for `run`.
 pub fn rate<V: VecEnv>(threads: usize, run: Duration, make: impl Fn(usize) -> V + Sync) -> f64 {

@@ -5,10 +5,9 @@ use std::sync::Once;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use windrow::env::testing::LedgerEnv;
-use windrow::env::{Env, EnvError, EnvSpec, Outcome, Spec};
-use windrow::slab::{Key, Row, RowMut};
-use windrow::{DType, Registry};
+use windrow::envs::testing::LedgerEnv;
+use windrow::envs::{Env, EnvError, EnvSpec, Outcome, Spec};
+use windrow::{DType, Key, Registry, Row, RowMut};
 
 use crate::cell::Way;
 use crate::policy::{self, Stamp};

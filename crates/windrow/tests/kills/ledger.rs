@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use windrow::env::testing::LedgerEnv;
+use windrow::envs::testing::LedgerEnv;
 use windrow::tensordict::Element;
 use windrow::{Tensor, TensorDict};
 

@@ -1,8 +1,7 @@
 //! A policy that writes down whose weights it acts with.
 
 use windrow::policy::{Binding, PolicyIn, PolicySpec};
-use windrow::slab::{LeafSpec, RowsMut};
-use windrow::{DType, Key, Policy, PolicyError, Tensor, TensorDict, Weights};
+use windrow::{DType, Key, LeafSpec, Policy, PolicyError, RowsMut, Tensor, TensorDict, Weights};
 
 /// The name by which workers make it.
 pub(crate) const NAME: &str = "stamp";

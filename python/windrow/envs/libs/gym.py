@@ -2,76 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from windrow import _needs
-from windrow._lazy import gymnasium, of_torchrl
+from windrow._lazy import gymnasium, module, of_torchrl
 from windrow._numbers import whole_or_none
 from windrow._windrow import EnvHandle, native_ids
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
+from windrow.envs._batched import ParallelEnv
+from windrow.envs._gymnasium import by_id, with_pixels
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._specs import Key
+from windrow.envs.transforms import primed_for
 
 __all__ = ["GymEnv", "GymWrapper"]
 
+_adapters = module("windrow.envs._adapters")
+
 BACKENDS = ("auto", "native", "gymnasium")
 _NO_INFO = 'native environments return no info: info_keys need backend="gymnasium"'
-
-
-def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> Any:
-    """An environment of Gymnasium; where it has none, the error names environments of windrow with a similar id. ``pixels`` is
-    ``"only"`` to observe pictures of the environment, and ``"beside"`` to observe what it does too.
-    """
-    try:
-        create = gymnasium.make
-    except ImportError as error:
-        raise _unknown(env_name, f"and Gymnasium is not installed: {_needs.install('gymnasium')}") from error
-    if env_name.startswith(("ALE/", "ale_py:")):
-        # It registers its ids when it is imported.
-        with contextlib.suppress(ImportError):
-            importlib.import_module("ale_py")
-    try:
-        made = create(env_name, **{**({"render_mode": "rgb_array"} if pixels else {}), **kwargs})
-    except gymnasium.error.VersionNotFound as error:
-        raise _unknown(env_name, f"Gymnasium: {error}") from error
-    except gymnasium.error.UnregisteredEnv as error:
-        raise ValueError(
-            f"no environment is called {env_name!r}: {str(error).rstrip('.')}. Ids of a package are known once it has been imported, "
-            'and some packages are registered by a call, too: gymnasium.register_envs(ale_py). "module:id" imports the module first'
-        ) from error
-    return _with_pixels(made, pixels == "only") if pixels else made
-
-
-def _with_pixels(env: Any, pixels_only: bool) -> Any:
-    if _observes_pixels(env.observation_space):
-        return env
-    try:
-        # It draws the environment once, to see how large pictures are.
-        seen = gymnasium.wrappers.AddRenderObservation(env, render_only=False, render_key="pixels", obs_key="observation")
-    except Exception as error:
-        raise ValueError(f"from_pixels: {env} cannot be drawn: {error or type(error).__name__}") from error
-    return gymnasium.wrappers.FilterObservation(seen, ["pixels"]) if pixels_only else seen
-
-
-def _observes_pixels(space: Any) -> bool:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return "pixels" in space.spaces
-    picture = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3 and space.shape[-1] == 3
-    return bool(picture and (space.low == 0).all() and (space.high == 255).all())
-
-
-def _unknown(env_name: str, more: str) -> ValueError:
-    try:
-        EnvHandle(Native(env_name, False))
-    except ValueError as error:
-        return ValueError(f"{error} ({more})")
-    return ValueError(f"{env_name!r} needs Gymnasium here: {more}")
 
 
 class _Ids:
@@ -116,13 +68,9 @@ class GymEnv(EnvBase):
 
     def __new__(cls, *args: Any, num_workers: int | None = None, policy: Any = None, **kwargs: Any) -> Any:
         if policy is not None:
-            from windrow.envs.transforms import primed_for
-
             return primed_for(policy, cls(*args, num_workers=num_workers, **kwargs))
         if num_workers is None or num_workers == 1:
             return super().__new__(cls)
-        from windrow.envs._batched import ParallelEnv
-
         return ParallelEnv(num_workers, partial(cls, *args, **kwargs), device=kwargs.get("device"))
 
     def __init__(
@@ -205,16 +153,12 @@ class GymEnv(EnvBase):
             return Native(self._name, self._one_hot, self._frame_skip)
         own = not isinstance(self._name, str)
         if own:
-            env = _with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
+            env = with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
         else:
-            # Observations are checked as they are read.
-            kwargs = {"disable_env_checker": True, **self._kwargs}
             pixels = None if not self._from_pixels else "only" if self._pixels_only else "beside"
-            env = partial(make, env_name=self._name, kwargs=kwargs, pixels=pixels)
+            env = by_id(self._name, self._kwargs, pixels)
         if self._readers:
-            from windrow.envs._adapters import Reading
-
-            env = Reading(env, self._readers) if own else partial(Reading.around, env, self._readers)
+            env = _adapters.Reading(env, self._readers) if own else partial(_adapters.Reading.around, env, self._readers)
         return Gymnasium(env, own, self._one_hot, self._frame_skip, self._info_of(env, own))
 
     def _info_of(self, env: Any, own: bool) -> tuple[Entry, ...]:
@@ -314,9 +258,7 @@ class GymWrapper(GymEnv):
         device: Any = None,
     ) -> None:
         if {"dm_env", "stable_baselines3"} & sys.modules.keys() and not isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
-            from windrow.envs._adapters import adapted
-
-            env = adapted(env) or env
+            env = _adapters.adapted(env) or env
         super().__init__(
             env,
             categorical_action_encoding=categorical_action_encoding,

@@ -3,44 +3,36 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
-use windrow_env::{EnvError, EnvFactory, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow_process::{ControlBlock, Frame, MESSAGE_WORDS, Message, ProcessError, WorkerLane};
+use windrow_env::{EnvError, EnvFactory, EnvRecipe, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow_peer::{ControlBlock, WorkerLane};
 use windrow_slab::{Part, RemoteRing, Step};
 use windrow_sync::catch_panic;
 
-use super::messages::{
-    CALL, DONE, FAILED, Fault, Introduction, MOVE, RESET, SEEDED, STEP, Seat, frame,
-};
+use super::messages::{MemberAnswer, MemberCommand, MemberFault, RowsLayout, SEEDED};
 use crate::CollectError;
 use crate::error::{ErrorKind, message_to_send, sent};
 use crate::process::child::{Child, ServeError};
-use crate::process::messages::frame as common;
+use crate::process::messages::{FromWorker, ToWorker};
 
-/// Serves the one who has introduced itself, until it wants no more.
-pub(in crate::process) fn serve(
-    child: &mut Child,
-    introduction: &Introduction,
-) -> Result<(), ServeError> {
-    let mut env = match guarded(|| introduction.env.build(1)) {
+/// Serves the owner of an environment that `env` describes, until it wants no more.
+pub(in crate::process) fn serve(child: &mut Child, env: &EnvRecipe) -> Result<(), ServeError> {
+    let mut env = match guarded(|| env.build(1)) {
         Ok(env) => env,
         Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
     };
     child.specify(env.as_ref())?;
     loop {
         // Who wants no more closes the socket, or the lane of a member that has a seat.
-        let (seat, files) = match child.expect::<Seat>(frame::SEAT) {
+        let (rows, files) = match child.next() {
             Err(ServeError::Ended) => return Ok(()),
-            seat => seat?,
+            Ok((ToWorker::Rows(rows), files)) => (*rows, files),
+            other => return Err(other.err().unwrap_or(ServeError::Order)),
         };
-        let mut place = match guarded(|| Place::take(child, env.as_mut(), seat, files)) {
+        let mut place = match guarded(|| Place::take(child, env.as_mut(), rows, files)) {
             Ok(place) => place,
             Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
         };
-        let seated = Frame {
-            kind: frame::SEATED,
-            ..Frame::default()
-        };
-        child.send(&seated)?;
+        child.send(&FromWorker::Attached)?;
         match place.serve(child, env.as_mut())? {
             Leaves::ToMove => {}
             Leaves::ForGood => return Ok(()),
@@ -56,9 +48,9 @@ enum Leaves {
 
 /// Where a member sits: its rows and its lane.
 struct Place {
-    seat: Seat,
+    seat: RowsLayout,
     part: Part,
-    lane: WorkerLane,
+    lane: WorkerLane<MemberCommand, MemberAnswer>,
     /// Those that are being reset.
     resets: Vec<Reset>,
 }
@@ -67,7 +59,7 @@ impl Place {
     fn take(
         child: &Child,
         env: &mut dyn VecEnv,
-        seat: Seat,
+        seat: RowsLayout,
         files: Vec<OwnedFd>,
     ) -> Result<Self, EnvError> {
         let Ok([rows, control]) = <[OwnedFd; 2]>::try_from(files) else {
@@ -94,12 +86,12 @@ impl Place {
 
     /// Does what it is told, until it is told to leave.
     fn serve(&mut self, child: &mut Child, env: &mut dyn VecEnv) -> Result<Leaves, ServeError> {
-        while let Some(message) = self.lane.receive() {
+        while let Some(command) = self.lane.receive() {
             let mut panicked = false;
-            let done = match message.kind {
-                CALL => self.answer(child)?,
-                MOVE => true,
-                command => {
+            let done = match command {
+                MemberCommand::Call => child.answer_call().map(|()| true)?,
+                MemberCommand::Move => true,
+                MemberCommand::Step | MemberCommand::Reset => {
                     let did = catch_panic(|| self.obey(command, env));
                     panicked = did.is_err();
                     let did = did.unwrap_or_else(|message| {
@@ -109,11 +101,12 @@ impl Place {
                     did.map_err(|fault| tell(child, &fault)).is_ok()
                 }
             };
-            let kind = if done { DONE } else { FAILED };
-            let words = [0; MESSAGE_WORDS];
-            self.lane.send(Message { kind, words })?;
-            match message.kind {
-                MOVE => return Ok(Leaves::ToMove),
+            self.lane.send(match done {
+                true => &MemberAnswer::Done,
+                false => &MemberAnswer::Failed,
+            })?;
+            match command {
+                MemberCommand::Move => return Ok(Leaves::ToMove),
                 // Nothing is known of an environment that has panicked.
                 _ if panicked => return Err(ServeError::Ended),
                 _ => {}
@@ -122,18 +115,17 @@ impl Place {
         Ok(Leaves::ForGood)
     }
 
-    fn obey(&mut self, command: u32, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
+    fn obey(&mut self, command: MemberCommand, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
         let mut rows = self.part.rows();
         let Some(step) = rows.next_step() else {
             return Ok(());
         };
         match command {
-            RESET => {
+            MemberCommand::Reset => {
                 marked(&self.seat, &step, &mut self.resets).map_err(|error| error.of(0))?;
                 env.reset(&self.resets, step.next_obs)
             }
             _ => {
-                debug_assert_eq!(command, STEP);
                 let outcomes = Outcomes {
                     reward: step.reward,
                     terminated: step.terminated,
@@ -143,17 +135,10 @@ impl Place {
             }
         }
     }
-
-    fn answer(&mut self, child: &mut Child) -> Result<bool, ServeError> {
-        let call = child.gathered(common::CALL)?;
-        let answer = (child.program.answer_calls)(&call);
-        Frame::pieces(common::RETURNED, &answer).try_for_each(|piece| child.send(&piece))?;
-        Ok(true)
-    }
 }
 
 /// Reads which environments are to be reset, and their seeds.
-fn marked(seat: &Seat, step: &Step<'_>, resets: &mut Vec<Reset>) -> Result<(), EnvError> {
+fn marked(seat: &RowsLayout, step: &Step<'_>, resets: &mut Vec<Reset>) -> Result<(), EnvError> {
     let (mark, seed) = seat.reset();
     let rows = step.policy.as_rows();
     let marks = rows.get(mark)?.iter().zip(rows.get(seed)?);
@@ -170,14 +155,13 @@ fn marked(seat: &Seat, step: &Step<'_>, resets: &mut Vec<Reset>) -> Result<(), E
 /// Tells of a fault, before it is answered that there is one.
 fn tell(child: &Child, fault: &VecEnvError) {
     let source: &(dyn Error + 'static) = &fault.source;
-    let told = Fault {
+    let fault = MemberFault {
         env: fault.env,
         message: message_to_send(source),
         sent: sent(source, child.program.send_errors),
     };
     // The owner is gone where it cannot be told.
-    let _: Result<(), ProcessError> =
-        Frame::json(frame::FAULT, &told).and_then(|frame| child.send(&frame));
+    let _ = child.send(&FromWorker::MemberFault(fault));
 }
 
 fn guarded<R>(f: impl FnOnce() -> Result<R, EnvError>) -> Result<R, EnvError> {

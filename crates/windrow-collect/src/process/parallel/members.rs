@@ -10,18 +10,16 @@ use std::time::Instant;
 
 use tensordict::{LeafSpec, for_dtype};
 use windrow_env::{EnvError, EnvSpec, Outcomes, Reset, VecEnvError, not_apart};
-use windrow_process::{
-    ControlBlock, ControlSpec, Frame, Lane, MESSAGE_WORDS, Message, ProcessError,
-};
+use windrow_peer::{ControlBlock, ControlSpec, Frame, Lane, ProcessError};
 use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
 use windrow_sync::Interrupt;
 
 use super::error::MemberError;
-use super::messages::{CALL, MOVE, RESET, SEEDED, STEP, Seat, UNSEEDED, frame};
+use super::messages::{MemberAnswer, MemberCommand, RowsLayout, SEEDED, UNSEEDED};
 use super::staff::{Staff, Terms};
 use super::watch::Report;
 use crate::CollectError;
-use crate::process::messages::{Specified, frame as common};
+use crate::process::messages::{Specified, ToWorker};
 
 /// All members.
 pub(super) struct Members {
@@ -34,13 +32,13 @@ pub(super) struct Members {
 
 /// Where the members sit: their rows and their lanes.
 struct Table {
-    seat: Seat,
+    seat: RowsLayout,
     /// Keeps the memory, and has the bell that members ring.
     ring: Arc<Ring>,
     /// A part for each. Its member alone uses it from a command to its answer, this process at any other time.
     parts: Vec<Part>,
     control: ControlBlock,
-    lanes: Vec<Lane>,
+    lanes: Vec<Lane<MemberCommand, MemberAnswer>>,
 }
 
 impl Members {
@@ -101,7 +99,7 @@ impl Members {
                 self.mark(member, own)?;
             }
         }
-        self.ask(RESET)?;
+        self.ask(MemberCommand::Reset)?;
         resets
             .iter()
             .try_for_each(|reset| self.seen(reset.env, &mut obs))
@@ -139,7 +137,7 @@ impl Members {
         if let Some(which) = which.filter(|which| *which != told) {
             return Err(not_apart(&self.spec, self.num_envs(), which));
         }
-        self.ask(STEP)?;
+        self.ask(MemberCommand::Step)?;
         for &first in told.iter().step_by(self.envs) {
             let member = first / self.envs;
             let own = self.own(member);
@@ -165,14 +163,13 @@ impl Members {
             };
             return Err(EnvError::failed(error).of(member));
         }
-        let mut pieces = Frame::pieces(common::CALL, request);
-        pieces
-            .try_for_each(|piece| self.staff.send(member, piece))
+        let call = Frame::of(&ToWorker::Call(request.to_vec())).map_err(EnvError::failed);
+        call.and_then(|call| self.staff.send(member, call))
             .map_err(|error| error.of(member))?;
         for (index, other) in self.staff.each.iter_mut().enumerate() {
             other.told = index == member;
         }
-        self.ask(CALL)?;
+        self.ask(MemberCommand::Call)?;
         Ok(self.staff.each[member].returned.take().unwrap_or_default())
     }
 
@@ -193,7 +190,7 @@ impl Drop for Members {
 /// Commands and answers.
 impl Members {
     /// Has those who are told do what `command` says, and waits for them.
-    fn ask(&mut self, command: u32) -> Result<(), VecEnvError> {
+    fn ask(&mut self, command: MemberCommand) -> Result<(), VecEnvError> {
         for member in 0..self.staff.each.len() {
             if self.staff.each[member].told {
                 let first = self.own(member).start;
@@ -213,14 +210,10 @@ impl Members {
     }
 
     /// Sends a command to `member`, which is ready and whose rows are written.
-    fn send(&mut self, member: usize, command: u32) -> Result<(), EnvError> {
+    fn send(&mut self, member: usize, command: MemberCommand) -> Result<(), EnvError> {
         let table = self.table.as_mut().ok_or(MemberError::Closed)?;
-        let message = Message {
-            kind: command,
-            words: [0; MESSAGE_WORDS],
-        };
         table.lanes[member]
-            .send(message)
+            .send(&command)
             .map_err(EnvError::failed)?;
         let member = &mut self.staff.each[member];
         (member.doing, member.answered, member.returned) = (Some(command), None, None);
@@ -231,8 +224,10 @@ impl Members {
     fn hear(&mut self) -> bool {
         if let Some(table) = &mut self.table {
             for (member, lane) in self.staff.each.iter_mut().zip(&mut table.lanes) {
-                if let Some(answer) = lane.try_receive() {
-                    member.answered = Some(answer.kind);
+                match lane.try_receive() {
+                    Some(Ok(answer)) => member.answered = Some(answer),
+                    Some(Err(error)) => member.fail_with(EnvError::failed(error)),
+                    None => {}
                 }
             }
         }
@@ -290,14 +285,14 @@ impl Members {
     /// Gives all members a seat at a new table.
     fn sit(&mut self, columns: Vec<LeafSpec>, bind: bool) -> Result<(), VecEnvError> {
         let shape = (self.staff.each.len(), self.envs);
-        let table = Table::new(Seat::new(&self.spec, columns, bind, shape));
+        let table = Table::new(RowsLayout::new(&self.spec, columns, bind, shape));
         let table = table.map_err(|error| error.of(0))?;
         if self.table.is_some() {
             self.staff
                 .each
                 .iter_mut()
                 .for_each(|member| member.told = true);
-            self.ask(MOVE)?;
+            self.ask(MemberCommand::Move)?;
         }
         for member in 0..self.staff.each.len() {
             let sent = table
@@ -307,7 +302,7 @@ impl Members {
         }
         self.staff.door.hang(&table.ring);
         self.table = Some(table);
-        let seated = |report| matches!(report, Report::Seated).then_some(());
+        let seated = |report| matches!(report, Report::Attached).then_some(());
         let envs = self.envs;
         let seated = self.staff.gather(seated);
         seated.map(|_| ()).map_err(|fault| {
@@ -328,7 +323,7 @@ impl Members {
     fn row<R>(
         &mut self,
         member: usize,
-        f: impl FnOnce(&Seat, Step<'_>) -> Result<R, SlabError>,
+        f: impl FnOnce(&RowsLayout, Step<'_>) -> Result<R, SlabError>,
     ) -> Result<R, VecEnvError> {
         let first = self.own(member).start;
         let error = |error: EnvError| error.of(first);
@@ -377,7 +372,7 @@ impl Members {
 }
 
 impl Table {
-    fn new(seat: Seat) -> Result<Self, EnvError> {
+    fn new(seat: RowsLayout) -> Result<Self, EnvError> {
         let layout = seat.layout()?;
         let (fingerprint, workers) = (layout.fingerprint(), seat.workers);
         let spec = RingSpec {
@@ -409,11 +404,11 @@ impl Table {
     /// Tells member `worker` where its seat is.
     fn frame(&self, worker: usize) -> Result<Frame, EnvError> {
         let frame = || -> Result<Frame, ProcessError> {
-            let seat = Seat {
+            let seat = RowsLayout {
                 worker,
                 ..self.seat.clone()
             };
-            let mut frame = Frame::json(frame::SEAT, &seat)?;
+            let mut frame = Frame::of(&ToWorker::Rows(Box::new(seat)))?;
             let rows = self.ring.file().map(|file| frame.attach(file.as_fd()));
             rows.transpose()?;
             frame.attach(self.control.as_fd())?;

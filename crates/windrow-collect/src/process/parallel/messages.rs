@@ -1,59 +1,49 @@
-//! What the owner of environments in processes and these processes tell each other.
+//! What the owner of environments in processes and these processes say to each other, beside [`ToWorker`](crate::process::messages::ToWorker).
 
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, LeafSpec};
-use windrow_env::{EnvRecipe, EnvSpec};
+use windrow_env::EnvSpec;
 use windrow_slab::{Key, Layout, PartOrder, RecordSpec, Shares, SlabError};
 
 use crate::error::SentError;
 
-/// Kinds of frames, beside those of collectors.
-pub(crate) mod frame {
-    /// To the worker: [`Introduction`](super::Introduction).
-    pub(crate) const MEMBER: u8 = 20;
-    /// To the worker: [`Seat`](super::Seat), with the files of rows and lanes.
-    pub(crate) const SEAT: u8 = 21;
-    /// From the worker: it has taken its seat.
-    pub(crate) const SEATED: u8 = 22;
-    /// From the worker: [`Fault`](super::Fault).
-    pub(crate) const FAULT: u8 = 23;
+/// From the owner to a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum MemberCommand {
+    /// Step all environments.
+    Step,
+    /// Reset those that are marked in [the columns behind the actions](RowsLayout::reset).
+    Reset,
+    /// Answer a call, which comes by the socket.
+    Call,
+    /// Leave these rows for others, which come by the socket.
+    Move,
 }
 
-/// By a lane to the worker: step all environments.
-pub(super) const STEP: u32 = 1;
-/// Reset those that are marked in [the columns behind the actions](Seat::reset).
-pub(super) const RESET: u32 = 2;
-/// Answer a call, which comes in a frame.
-pub(super) const CALL: u32 = 3;
-/// Leave this seat for another one, which comes in a frame.
-pub(super) const MOVE: u32 = 4;
-/// By a lane from the worker: done.
-pub(super) const DONE: u32 = 1;
-/// It failed, as a frame tells.
-pub(super) const FAILED: u32 = 2;
+/// From a member to its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum MemberAnswer {
+    Done,
+    /// It failed, as a message by the socket says.
+    Failed,
+}
 
 /// How a reset is marked.
 pub(super) const UNSEEDED: i64 = 1;
 pub(super) const SEEDED: i64 = 2;
 
-/// What a worker process makes.
+/// What failed in a member.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Introduction {
-    pub(crate) env: EnvRecipe,
-}
-
-/// What failed in a worker process.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Fault {
+pub(in crate::process) struct MemberFault {
     /// The environment, among those of the worker.
     pub(super) env: usize,
     pub(super) message: String,
     pub(super) sent: Option<SentError>,
 }
 
-/// Where the rows of all workers lie: one step, one part for each worker.
+/// How the rows of all members lie: one step, one part for each member.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Seat {
+pub(in crate::process) struct RowsLayout {
     /// What the environments read: actions, and what the policy writes beside.
     pub(super) columns: Vec<LeafSpec>,
     /// Whether the environments are told of the columns.
@@ -61,11 +51,11 @@ pub(super) struct Seat {
     pub(super) observation: Vec<LeafSpec>,
     pub(super) workers: usize,
     pub(super) envs: usize,
-    /// The worker that sits here.
+    /// The member that uses them.
     pub(super) worker: usize,
 }
 
-impl Seat {
+impl RowsLayout {
     pub(super) fn new(
         spec: &EnvSpec,
         columns: Vec<LeafSpec>,

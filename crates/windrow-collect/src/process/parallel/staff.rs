@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windrow_env::{EnvError, EnvRecipe, VecEnvError};
-use windrow_process::{Frame, Supervisor, WorkerProgram};
+use windrow_peer::{Frame, Supervisor, WorkerProgram};
 use windrow_sync::Interrupt;
 use windrow_sync::mpsc::{Receiver, channel};
 
 use super::error::MemberError;
-use super::messages::{CALL, DONE, Introduction, RESET, STEP, frame};
+use super::messages::{MemberAnswer, MemberCommand};
 use super::watch::{Door, Report, Watch};
 use crate::CollectError;
 use crate::error::{SentError, last_words};
+use crate::process::messages::ToWorker;
 use crate::process::program::is_prepared;
 
 /// How long members have to end by themselves where nobody asked to close them.
@@ -51,14 +52,12 @@ pub(super) struct Member {
     /// Takes part in the next command.
     pub(super) told: bool,
     /// What it does.
-    pub(super) doing: Option<u32>,
-    /// The kind of its answer to that.
-    pub(super) answered: Option<u32>,
+    pub(super) doing: Option<MemberCommand>,
+    /// Its answer to that.
+    pub(super) answered: Option<MemberAnswer>,
     /// What failed, and which of its environments it was.
     pub(super) fault: Option<VecEnvError>,
     pub(super) returned: Option<Vec<u8>>,
-    /// Of what it returns, as far as it has come.
-    pieces: Vec<u8>,
     dead: Option<MemberError>,
 }
 
@@ -71,8 +70,8 @@ impl Member {
         match self.answered {
             None => false,
             // Frames come by another way than answers, and may be later.
-            Some(DONE) => doing != CALL || self.returned.is_some(),
-            Some(_) => self.fault.is_some(),
+            Some(MemberAnswer::Done) => doing != MemberCommand::Call || self.returned.is_some(),
+            Some(MemberAnswer::Failed) => self.fault.is_some(),
         }
     }
 
@@ -80,6 +79,11 @@ impl Member {
     pub(super) fn take_fault(&mut self) -> Option<VecEnvError> {
         let dead = || Some(EnvError::from(self.dead.clone()?).of(0));
         self.fault.take().or_else(dead)
+    }
+
+    /// It has sent what no member sends.
+    pub(super) fn fail_with(&mut self, error: EnvError) {
+        (self.answered, self.fault) = (Some(MemberAnswer::Failed), Some(error.of(0)));
     }
 
     fn fail(&mut self, env: usize, message: String, sent: Option<SentError>) {
@@ -102,12 +106,10 @@ impl Staff {
         let count = terms.members.len();
         let supervisor = Supervisor::start(program, count, watch).map_err(EnvError::failed)?;
         for (member, env) in terms.members.iter().enumerate() {
-            let introduction = Introduction { env: env.clone() };
             let introduced = || {
-                let whole = Frame::json(frame::MEMBER, &introduction)?;
+                let frame = Frame::of(&ToWorker::Member(env.clone()))?;
                 supervisor.spawn(member)?;
-                let mut pieces = Frame::pieces(whole.kind, &whole.body);
-                pieces.try_for_each(|piece| supervisor.send(member, piece))
+                supervisor.send(member, frame)
             };
             introduced().map_err(EnvError::failed)?;
         }
@@ -132,7 +134,7 @@ impl Staff {
         while all.iter().any(Option::is_none) {
             let received = self.interrupt.receive(&self.reports);
             match received.map_err(|error| EnvError::failed(error).of(0))? {
-                Some((member, report @ (Report::Specified(_) | Report::Seated))) => {
+                Some((member, report @ (Report::Specified(_) | Report::Attached))) => {
                     all[member] = pick(report);
                 }
                 Some((member, report)) => self.note(member, report),
@@ -162,22 +164,19 @@ impl Staff {
             Report::Fault(fault) => member.fail(fault.env, fault.message, fault.sent),
             Report::Refused(refusal) => member.fail(0, refusal.message, refusal.sent),
             Report::Broken(error) => member.fault = Some(EnvError::failed(error).of(0)),
-            Report::Returned(piece) if piece.is_empty() => {
-                member.returned = Some(std::mem::take(&mut member.pieces));
-            }
-            Report::Returned(piece) => member.pieces.extend(piece),
+            Report::Returned(answer) => member.returned = Some(answer),
             Report::Died { status, stderr } => {
                 let doing = match member.doing {
-                    Some(STEP) => "in `step`",
-                    Some(RESET) => "in `reset`",
-                    Some(CALL) => "answering a call",
-                    _ => "",
+                    Some(MemberCommand::Step) => "in `step`",
+                    Some(MemberCommand::Reset) => "in `reset`",
+                    Some(MemberCommand::Call) => "answering a call",
+                    Some(MemberCommand::Move) | None => "",
                 };
                 let words = last_words(doing, None, &stderr);
                 member.pid = None;
                 member.dead = Some(MemberError::Died { status, words });
             }
-            Report::Specified(_) | Report::Seated => {}
+            Report::Specified(_) | Report::Attached => {}
         }
     }
 

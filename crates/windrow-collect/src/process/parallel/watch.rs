@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use windrow_process::{Death, Events, Frame, ProcessError};
+use windrow_peer::{Death, Events, Frame, ProcessError};
 use windrow_slab::Ring;
 use windrow_sync::mpsc::Sender;
 use windrow_sync::{Mutex, lock};
 
-use super::messages::{Fault, frame};
-use crate::process::messages::{Refusal, Specified, frame as common};
+use super::messages::MemberFault;
+use crate::process::messages::{FromWorker, Refusal, Specified};
 
 /// What is heard of a member.
 #[derive(Debug)]
 pub(super) enum Report {
     Started(u32),
     Specified(Box<Specified>),
-    Seated,
+    Attached,
     /// What it was asked to make or to take up fails.
     Refused(Refusal),
-    Fault(Fault),
+    Fault(MemberFault),
     Returned(Vec<u8>),
     Died {
         status: String,
@@ -67,19 +67,20 @@ impl Events for Watch {
     }
 
     fn frame(&mut self, member: usize, frame: Frame) {
-        let report = match frame.kind {
-            common::SPECIFIED => frame.parse().map(|made| Report::Specified(Box::new(made))),
-            common::REFUSAL => frame.parse().map(Report::Refused),
-            common::RETURNED => Ok(Report::Returned(frame.body)),
-            frame::SEATED => Ok(Report::Seated),
-            frame::FAULT => frame.parse().map(Report::Fault),
-            other => Err(ProcessError::Handshake {
-                what: "a member sent a frame of an unknown kind",
-                expected: "one of this version".to_owned(),
-                got: other.to_string(),
+        let report = match frame.parse() {
+            Ok(FromWorker::Specified(made)) => Report::Specified(made),
+            Ok(FromWorker::Refused(refusal)) => Report::Refused(refusal),
+            Ok(FromWorker::Returned(answer)) => Report::Returned(answer),
+            Ok(FromWorker::Attached) => Report::Attached,
+            Ok(FromWorker::MemberFault(fault)) => Report::Fault(fault),
+            Ok(other) => Report::Broken(ProcessError::Handshake {
+                what: "a member sent what only workers of collectors send",
+                expected: "a report of a member".to_owned(),
+                got: format!("{other:?}"),
             }),
+            Err(error) => Report::Broken(error),
         };
-        self.tell(member, report.unwrap_or_else(Report::Broken));
+        self.tell(member, report);
     }
 
     fn died(&mut self, member: usize, death: Death) {

@@ -1,0 +1,40 @@
+#![doc = include_str!("../README.md")]
+
+mod error;
+
+#[cfg(target_os = "linux")]
+mod clock;
+#[cfg(target_os = "linux")]
+mod codec;
+#[cfg(target_os = "linux")]
+mod control;
+#[cfg(target_os = "linux")]
+mod exchange;
+#[cfg(target_os = "linux")]
+mod launch;
+#[cfg(target_os = "linux")]
+mod refused;
+#[cfg(target_os = "linux")]
+mod shared;
+#[cfg(target_os = "linux")]
+mod supervise;
+#[cfg(target_os = "linux")]
+mod wire;
+
+#[cfg(target_os = "linux")]
+pub use clock::shared_clock;
+#[cfg(target_os = "linux")]
+pub use codec::{LANE_BYTES, decode, encode, json};
+#[cfg(all(loom, target_os = "linux"))]
+pub use control::Dies;
+#[cfg(target_os = "linux")]
+pub use control::{ControlBlock, ControlSpec, Episode, Lane, LiveWriter, Place, WorkerLane};
+pub use error::ProcessError;
+#[cfg(target_os = "linux")]
+pub use exchange::{Exchange, ExchangeReader, Pinned, Snapshot, Target};
+#[cfg(target_os = "linux")]
+pub use launch::{Child, ChildEnd, Exit, FromNursery, Nursery, Process, WorkerProgram, adopt};
+#[cfg(target_os = "linux")]
+pub use supervise::{Death, Events, Supervisor};
+#[cfg(target_os = "linux")]
+pub use wire::{Frame, FrameReader, FrameWriter, MAX_BODY, MAX_FDS, Stream, send};

@@ -1,0 +1,158 @@
+"""All that the extension calls in Python: these functions, and the methods of objects that keep these protocols.
+
+The extension knows no other module of this package by its name. What is given to it beside these are environments, spaces and arrays
+of libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from windrow._lazy import module
+from windrow._needs import torch as needs_torch
+from windrow.envs._batched import warn_of_turns
+from windrow.envs._convert import of as recipe_of
+from windrow.envs._gym_wrappers import peel
+from windrow.envs._info import tell_of_left_out, tell_of_the_rest
+from windrow.envs._innermost import innermost
+from windrow.envs._specs import Key
+from windrow.envs._vectors import habits, options, seed, tell_of_cuts
+from windrow.processes.answers import answer
+from windrow.processes.exceptions import received, sent
+from windrow.processes.setup import environments, members, policy, read_environments, read_policy, seed_torch
+from windrow.processes.start import program, uses_torch
+
+__all__ = [
+    "EnvPort",
+    "PolicyPort",
+    "StagePort",
+    "answer",
+    "environments",
+    "habits",
+    "innermost",
+    "members",
+    "needs_torch",
+    "options",
+    "peel",
+    "policy",
+    "program",
+    "read_by",
+    "read_environments",
+    "read_policy",
+    "received",
+    "recipe_of",
+    "seed",
+    "seed_torch",
+    "sent",
+    "tell_of_cuts",
+    "tell_of_left_out",
+    "tell_of_the_rest",
+    "uses_torch",
+    "warn_of_turns",
+]
+
+_torch_policy = module("windrow._torch_policy")
+
+
+def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
+    """The observations that ``policy`` gets, see :func:`windrow._torch_policy.read_by`."""
+    read: list[Key] = _torch_policy.read_by(policy, trust, observed, info)
+    return read
+
+
+class EnvPort(Protocol):
+    """Environments that Python steps, in whole arrays: one array for each leaf, ``[num_envs, *shape]``.
+
+    Called in the thread of the worker that steps them.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """The specs, as entries of ``Description`` in ``describe.rs``. Called once, when the environments are made."""
+        ...
+
+    def reads(self, keys: list[Any]) -> None:
+        """Names the columns of the policy that :meth:`step` gets as its state, in this order. Called once, when the policy is bound."""
+        ...
+
+    def reset(self, envs: list[int], seeds: list[int | None]) -> list[Any]:
+        """Resets these environments, and returns the observations of all."""
+        ...
+
+    def step(self, actions: list[Any], state: list[Any]) -> tuple[list[Any], Any, Any, Any]:
+        """Steps all environments: observations, rewards, and whether each was terminated or truncated."""
+        ...
+
+    def close(self) -> None:
+        """Closes the environments. Called when the engine drops them."""
+        ...
+
+
+class PolicyPort(Protocol):
+    """A policy that Python evaluates.
+
+    Called in the thread of the worker that acts, or of the inference server.
+
+    Attributes:
+        wants_first: :meth:`act` takes a flag for each row that begins an episode, after the observations.
+        wants_places: then the place of each row, too.
+    """
+
+    wants_first: bool
+    wants_places: bool
+
+    def bind(
+        self, inputs: dict[Key, Any], action_keys: list[Key], batch: list[int], groups: Sequence[tuple[Key, list[int]]] = ()
+    ) -> list[tuple[list[str], Any]]:
+        """Evaluates the policy once, and returns the names and tensors that it writes, actions first."""
+        ...
+
+    def act(self, *inputs: Any) -> tuple[Any, ...]:
+        """The tensors for one step, in the order that :meth:`bind` returned."""
+        ...
+
+    def load(self, weights: Any) -> None:
+        """Loads weights that :meth:`check` accepted."""
+        ...
+
+    def check(self, weights: Any) -> None:
+        """Raises ValueError where weights belong to another policy."""
+        ...
+
+    def weights(self) -> dict[str, Any]:
+        """The weights by name."""
+        ...
+
+
+class StagePort(Protocol):
+    """What a collector does with each batch, in the thread that iterates or in that of ``start``."""
+
+    def _prepare(self) -> AbstractContextManager[None] | None:
+        """Runs before frames are collected; returns a context for their collection."""
+        ...
+
+    def _processed(self, batch: Any) -> Any:
+        """A batch after post-processing. Called with zeros, too, to learn its shape."""
+        ...
+
+    def _finish(self, batch: Any) -> Any:
+        """What iteration returns for a batch."""
+        ...
+
+    def _write(self, batch: Any, number: int | None, patient: bool) -> None:
+        """Writes a batch to the replay buffer, as writer ``number`` of the buffer."""
+        ...
+
+    def _fail(self, error: BaseException) -> None:
+        """Keeps the error that has ended the thread of ``start``."""
+        ...
+
+
+if TYPE_CHECKING:
+    from windrow._torch_policy import TorchPolicy
+    from windrow.collectors import BaseCollector
+    from windrow.envs._torchrl import Adapter
+
+    def _keep(env: Adapter, policy: TorchPolicy, collector: BaseCollector) -> tuple[EnvPort, PolicyPort, StagePort]:
+        return env, policy, collector

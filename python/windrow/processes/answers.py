@@ -1,0 +1,77 @@
+"""In a worker process, answers to what the collector's process asks of an environment, see :mod:`windrow.processes.proxy`."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+from types import ModuleType
+from typing import Any
+
+from windrow.collectors import _env_states, _statistics
+from windrow.envs._factory import Factory, env_of
+from windrow.processes.exceptions import sent
+from windrow.processes.pickling import dumps
+from windrow.processes import setup
+
+
+#: Objects of these modules are sent as copies; of any other class, what is asked of them is asked where they are.
+_VALUES = ("builtins", "gymnasium.spaces", "numpy", "tensordict", "torch", "torchrl.data", "windrow.envs._specs", "collections")
+
+
+def answer(request: bytes) -> bytes:
+    """In a worker process, the answer to a question of :class:`windrow.processes.proxy.Remote`: whether an exception was raised,
+    and it or what was asked for."""
+    try:
+        return dumps((False, _answered(*pickle.loads(request))))
+    except BaseException as error:
+        return pickle.dumps((True, sent(error)))
+
+
+def _answered(verb: str, *arguments: Any) -> Any:
+    if verb == "states":
+        return _env_states.states_of([setup.asked.environment])
+    if verb == "load_states":
+        return _env_states.load([setup.asked.environment], *arguments)
+    if verb == "dump":
+        return _dump(*arguments)
+    found = _environment()
+    path, given = arguments[0], arguments[1:]
+    for kind, name in path:
+        found = getattr(found, name) if kind == "attribute" else found[name]
+    if verb == "repr":
+        return repr(found)
+    if verb == "set":
+        return setattr(found, *given)
+    if verb == "call":
+        args, kwargs = given
+        return found(*args, **kwargs)
+    if _is_value(found):
+        return "value", found
+    return ("callable" if callable(found) else "object"), None
+
+
+def _dump(step: int) -> None:
+    """Lets the recorders of the environment write what they have recorded."""
+    # There are none of Python's own: what records is a transform of a library.
+    if "torchrl" in sys.modules:
+        for recorder in _statistics.recorders(_environment()):
+            recorder.dump(step=step)
+
+
+def _environment() -> Any:
+    given = setup.asked.environment
+    return given.made if isinstance(given, Factory) else env_of(given)
+
+
+def _is_value(found: Any) -> bool:
+    if isinstance(found, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ModuleType, type)):
+        return False
+    if isinstance(found, (list, tuple, set, frozenset)):
+        return all(map(_is_value, found))
+    if isinstance(found, dict):
+        return all(map(_is_value, found.values()))
+    module = type(found).__module__
+    if hasattr(found, "forward") or hasattr(found, "step"):
+        return False
+    return any(module == known or module.startswith(f"{known}.") for known in _VALUES)

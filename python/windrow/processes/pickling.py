@@ -1,0 +1,93 @@
+"""Values as bytes for another process, functions and classes of a script or a notebook included."""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+from types import FunctionType
+from typing import Any
+
+
+class NoProcesses(RuntimeError):
+    """Workers cannot be processes; in threads the same collector would do."""
+
+
+class Unsendable(NoProcesses, TypeError):
+    """Something that a worker process needs cannot be pickled."""
+
+
+def dumps(value: Any) -> bytes:
+    """``value`` as bytes, functions and classes of a script or a notebook included.
+
+    Raises:
+        NoProcesses: cloudpickle is not installed.
+        Exception: what pickle raises for a value that it cannot write.
+    """
+    with io.BytesIO() as file:
+        pickler()(file).dump(value)
+        return file.getvalue()
+
+
+class Sendable:
+    """In the place of a function where that is pickled, which plain pickle can do then too, functions of a script included."""
+
+    #: See :func:`windrow.processes.blame.parts`.
+    is_around_a_function = True
+
+    def __init__(self, value: Any) -> None:
+        self.sendable = value
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (dumps(self.sendable),)
+
+    def __deepcopy__(self, _: Any) -> Sendable:
+        return self
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+@functools.cache
+def pickler() -> type[pickle.Pickler]:
+    """Cloudpickle's, which also takes what ``torch.compile`` has compiled."""
+    try:
+        import cloudpickle
+    except ModuleNotFoundError as error:
+        raise NoProcesses(
+            'placement="processes" needs cloudpickle: pip install cloudpickle, or choose placement="threads"'
+        ) from error
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, Sendable):
+                # In one piece with what is around it.
+                return _itself, (value.sendable,)
+            plain = _uncompiled(value)
+            return super().reducer_override(value) if plain is None else (_compiled, plain)
+
+    return Pickler
+
+
+def _uncompiled(value: Any) -> tuple[Any, dict[str, Any]] | None:
+    """The module or function that torch has compiled to ``value``, and the arguments known; None for anything else."""
+    known: dict[str, Any] = {}
+    if type(value).__name__ == "OptimizedModule":
+        plain, backend = value._orig_mod, value.dynamo_ctx.callback
+        while hasattr(backend, "_torchdynamo_orig_backend"):
+            backend = backend._torchdynamo_orig_backend
+        if isinstance(backend, FunctionType):
+            known = {"backend": backend}
+    elif isinstance(value, FunctionType) and "_torchdynamo_disable" not in vars(value):
+        plain = vars(value).get("_torchdynamo_orig_callable")
+    else:
+        return None
+    return None if plain is None else (plain, vars(value).get("_windrow_compiled", known))
+
+
+def _compiled(plain: Any, arguments: dict[str, Any]) -> Any:
+    """``plain``, compiled when it is called first: code of another process is of no use here."""
+    import torch
+
+    return torch.compile(plain, **arguments)

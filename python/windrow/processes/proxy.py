@@ -1,0 +1,114 @@
+"""What lives in worker processes, as the collector's process sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from windrow._windrow import CollectorCore
+from windrow.processes.exceptions import received
+from windrow.processes.pickling import dumps
+
+if TYPE_CHECKING:
+    from windrow._windrow import EvaluatorProcess, ParallelMembers
+
+#: Seconds that the end of a collector waits for states of environments.
+_PATIENCE = 0.2
+
+Path = tuple[tuple[str, Any], ...]
+"""Names of attributes, and keys in brackets, from a worker's environment on."""
+
+
+class Remote:
+    """An object in a worker process, found from the environment there by ``path``.
+
+    Attributes and keys are read there, between two parts that the worker fills. Plain values, arrays, tensors and specs come back
+    as copies; anything else is a ``Remote`` again. A method is called there. Setting an attribute sets it there.
+    """
+
+    def __init__(self, core: CollectorCore | EvaluatorProcess | ParallelMembers, worker: int, path: Path = ()) -> None:
+        vars(self).update(_core=core, _worker=worker, _path=path)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            # Asked for by the interpreter and by pickle, which would copy what is there.
+            raise AttributeError(name)
+        return self._found((*self._path, ("attribute", name)))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._found((*self._path, ("key", key)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask("set", self._path, name, value)
+
+    def __repr__(self) -> str:
+        return f"<in worker {self._worker}: {self._ask('repr', self._path)}>"
+
+    def _found(self, path: Path) -> Any:
+        what, value = self._ask("get", path)
+        if what == "value":
+            return value
+        return (RemoteMethod if what == "callable" else Remote)(self._core, self._worker, path)
+
+    def _ask(self, *request: Any) -> Any:
+        return self._read(self._answer(*request))
+
+    def _answer(self, *request: Any) -> bytes:
+        return self._core.call_worker(self._worker, dumps(request))
+
+    def _read(self, answer: bytes) -> Any:
+        is_raised, value = pickle.loads(answer)
+        if is_raised:
+            raise received(value)
+        return value
+
+
+class RemoteMethod(Remote):
+    """A :class:`Remote` that can be called, with arguments that can be pickled. So can what it returns."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._ask("call", self._path, args, kwargs)
+
+
+class RemoteEnv(Remote):
+    """The environment of a worker process."""
+
+    def states(self) -> dict[str, Any]:
+        """The states of the worker's environments; of a worker that has ended, those that were known last."""
+        try:
+            answer = self._answer("states")
+        except (RuntimeError, ValueError):
+            return vars(self).get("_known", {})
+        vars(self)["_known"] = self._read(answer)
+        return vars(self)["_known"]
+
+    def dump(self, step: int) -> None:
+        """Lets recorders among the environment's transforms write what they have recorded."""
+        self._ask("dump", step)
+
+    def load_states(self, states: Mapping[str, Any]) -> None:
+        """Gives them states that :meth:`states` returned."""
+        if states:
+            self._ask("load_states", dict(states))
+
+
+def remember(envs: list[Any]) -> None:
+    """Asks for the states of all ``envs`` that are in processes, which are about to end: later calls of their ``states`` return them.
+    Does not wait for a worker whose step or part takes long."""
+
+    def ask(env: RemoteEnv) -> None:
+        with contextlib.suppress(Exception):
+            env.states()
+
+    until = time.monotonic() + _PATIENCE
+    asking = [threading.Thread(target=ask, args=(env,), daemon=True) for env in envs if isinstance(env, RemoteEnv)]
+    # No thread can be started at the end of the interpreter.
+    with contextlib.suppress(RuntimeError):
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join(max(0.0, until - time.monotonic()))

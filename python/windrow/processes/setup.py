@@ -1,0 +1,213 @@
+"""What a worker process is sent before it works: environments, a policy, and what both expect of the process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import random
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from windrow._windrow import tensors_to_bytes
+from windrow.envs import _convert
+from windrow.envs._factory import Factory, is_function
+from windrow.envs._recipe import Parallel
+from windrow.processes.blame import pickled
+from windrow.processes.pickling import dumps
+
+
+#: Counts the environments in processes of this program.
+_MADE = itertools.count()
+
+asked = types.SimpleNamespace(environment=None)
+"""In a worker process, the environments as the user gave them, or the factory that has made them."""
+
+
+def environments(
+    env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], object] | None, *, is_quiet: bool = False
+) -> bytes:
+    """How to make the environments ``env`` in another process, after a call of ``init_fn``. Windrow gives no warnings there if the process
+    ``is_quiet``, or belongs to another worker than the first: each of many would warn of the same.
+
+    Raises:
+        NoProcesses: something that they are made of cannot be sent; the error names it.
+    """
+    recipe = _convert.of(env, kwargs)
+    if getattr(recipe, "own", False):
+        # The worker has a copy, which nobody but the worker can close.
+        recipe = replace(recipe, env=_convert.Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
+    given = env.env if isinstance(env, _convert.Beside) else env
+    is_quiet = is_quiet or getattr(given, "number", 0) > 0
+    sent = (_Secret(), _registered(), _number_type(), is_quiet, recipe, given, init_fn)
+    return pickled(sent, {"create_env_fn": given, "create_env_kwargs": kwargs, "init_fn": init_fn})
+
+
+def member(
+    env: Any,
+    kwargs: dict[str, Any] | None = None,
+    of: str = "ParallelEnv",
+    instead: str = "take SerialEnv",
+    *,
+    is_quiet: bool = False,
+) -> bytes:
+    """How to make the environments ``env``, a member ``of`` something that errors name with what to do ``instead``, in another process.
+    A member ``is_quiet`` where the first one warns for all.
+
+    Raises:
+        TypeError: as :func:`environments`.
+    """
+    try:
+        return environments(Factory(env) if is_function(env) else env, kwargs, None, is_quiet=is_quiet)
+    except TypeError as error:
+        # Said of collectors elsewhere.
+        told = str(error).replace('placement="processes" sends', f"{of} sends").replace('choose placement="threads"', instead)
+        raise TypeError(told) from error.__cause__
+
+
+def members(recipe: Parallel) -> list[tuple[bytes, int]]:
+    """The members of ``recipe`` as they are sent, and what torch's generator in each begins with: other numbers, which follow from
+    ``torch.manual_seed`` here."""
+    torch = sys.modules.get("torch")
+    draws = random.Random(f"{torch.initial_seed() if torch else 0} {next(_MADE)}")
+    sent = recipe.sent or [member(one, is_quiet=number > 0) for number, one in enumerate(recipe.members)]
+    return [(one, draws.getrandbits(63)) for one in sent]
+
+
+def policy(core: Any) -> bytes:
+    """The policy ``core``, in the form that the engine takes, for another process.
+
+    A network's parameters are sent as bytes, so that the process can use it without torch.
+
+    Raises:
+        NoProcesses: something that it is made of cannot be sent; the error names it.
+    """
+    if isinstance(core, dict) and "remote" not in core:
+        # In an actor they are bytes already.
+        weights = core["weights"] if isinstance(core["weights"], bytes) else tensors_to_bytes(core["weights"])
+        core = {**core, "weights": weights, "fallback": core["fallback"] and _makers(core["fallback"])}
+    elif isinstance(core, list):
+        core = _makers(core)
+    return pickle.dumps(core)
+
+
+def read_environments(sent: bytes) -> Any:
+    """The recipe of the environments that :func:`environments` has sent."""
+    _, specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent)
+    _take_number_type(number_type)
+    if is_quiet:
+        warnings.filterwarnings("ignore", module=r"windrow\b")
+    _register(specs)
+    if init_fn is not None:
+        init_fn()
+    asked.environment = given
+    return recipe
+
+
+def read_policy(sent: bytes) -> Any:
+    """The policy that :func:`policy` has sent, in the form that the engine takes."""
+    return pickle.loads(sent)
+
+
+class _Secret:
+    """The key by which processes of ``multiprocessing`` know each other, which its own children inherit. Where this is read, the process
+    takes the key over, so what is read after it may be a proxy of a ``Manager``.
+    """
+
+    def __reduce__(self) -> Any:
+        process = sys.modules.get("multiprocessing.process")
+        return _take_secret, (None if process is None else bytes(process.current_process().authkey),)
+
+
+def _take_secret(key: bytes | None) -> None:
+    if key is not None:
+        from multiprocessing.process import current_process
+
+        current_process().authkey = key
+
+
+def surroundings() -> bytes:
+    """What a process on any machine has to know before it can read what is the user's: where modules are, ids of Gymnasium, and torch's
+    type of real numbers."""
+    return pickle.dumps(([os.path.abspath(entry) for entry in sys.path], dumps((_registered(), _number_type()))))
+
+
+def arrive(sent: bytes) -> None:
+    """Takes over what :func:`surroundings` has told."""
+    path, known = pickle.loads(sent)
+    sys.path += [entry for entry in path if entry not in sys.path]
+    specs, number_type = pickle.loads(known)
+    _take_number_type(number_type)
+    _register(specs)
+
+
+def _register(specs: list[Any]) -> None:
+    if specs:
+        import gymnasium
+
+        for spec in specs:
+            gymnasium.registry.setdefault(spec.id, spec)
+
+
+def seed_torch(seed: int) -> bool:
+    """Seeds torch, which begins every process with the same numbers, if this one has imported it; whether it has."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)
+    return torch is not None
+
+
+def _number_type() -> str | None:
+    """Torch's default type of real numbers, where it is another than in a process that has just begun."""
+    torch = sys.modules.get("torch")
+    name = "float32" if torch is None else str(torch.get_default_dtype()).removeprefix("torch.")
+    return None if name == "float32" else name
+
+
+def _take_number_type(name: str | None) -> None:
+    if name is not None:
+        import torch
+
+        torch.set_default_dtype(getattr(torch, name))
+
+
+def _makers(makers: list[Callable[[], Any]]) -> list[Callable[[], Any]]:
+    """Functions that do what ``makers`` do, which are read when they are called first."""
+    return [partial(_make, _number_type(), pickled(maker, {"policy": maker})) for maker in makers]
+
+
+def _make(number_type: str | None, pickled: bytes) -> Any:
+    _take_number_type(number_type)
+    return pickle.loads(pickled)()
+
+
+def _registered() -> list[Any]:
+    """Ids of Gymnasium that another process does not know, since this program or a package of the user's has registered them."""
+    gymnasium = sys.modules.get("gymnasium")
+    if gymnasium is None:
+        return []
+    specs = []
+    for spec in gymnasium.registry.values():
+        entry = spec.entry_point
+        if isinstance(entry, str) and entry.startswith("gymnasium.envs."):
+            continue
+        try:
+            specs.append(replace(spec, entry_point=_elsewhere(entry)))
+        except Exception:
+            # Its own environments may not be wanted.
+            continue
+    return specs
+
+
+def _elsewhere(entry: Any) -> Any:
+    """The entry point of an id, which imports what it needs when it is called first."""
+    return partial(_enter, dumps(entry)) if callable(entry) else entry
+
+
+def _enter(pickled: bytes, **arguments: Any) -> Any:
+    return pickle.loads(pickled)(**arguments)

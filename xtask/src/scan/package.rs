@@ -1,0 +1,29 @@
+//! Which module of the Python package knows which.
+
+use std::collections::BTreeSet;
+
+use super::Source;
+
+/// Which module of Python imports which.
+pub(crate) fn imports<'a>(
+    python: impl IntoIterator<Item = &'a Source>,
+) -> BTreeSet<(String, String)> {
+    let edges = python.into_iter().flat_map(|source| {
+        let imports = source.imports.iter();
+        imports.map(|known| (source.module.clone(), known.clone()))
+    });
+    edges.filter(|(from, to)| from != to).collect()
+}
+
+/// The private modules of Python that stand in a string of Rust.
+pub(crate) fn named<'a>(
+    sources: impl IntoIterator<Item = &'a Source>,
+    python: impl IntoIterator<Item = &'a Source>,
+) -> Vec<&'a str> {
+    let own = sources.into_iter().filter(|source| source.is_own());
+    let tokens = own.flat_map(|source| &source.code.0);
+    let strings: BTreeSet<_> = tokens.map(|token| token.text.trim_matches('"')).collect();
+    let modules = python.into_iter().map(|source| source.module.as_str());
+    let is_named = |module: &&str| module.contains("._") && strings.contains(module);
+    modules.filter(is_named).collect()
+}
