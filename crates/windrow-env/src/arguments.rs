@@ -1,4 +1,4 @@
-//! Arguments of what is made by a name.
+//! Arguments of environments and policies that are made by name.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::EnvError;
 
-/// Arguments of an environment or a policy that is made by its name, as values that can be written down; none by default.
+/// Arguments of an environment or a policy that is made by its name, as values that can be serialized; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Arguments(Option<Value>);
 
 impl Arguments {
-    /// `given`, for what is registered as `name`.
+    /// The arguments `given`, for the entry `name` of a registry.
     ///
     /// # Errors
     /// [`EnvError::Unreadable`] for what JSON cannot hold, such as a map whose keys are no strings.
@@ -32,10 +32,10 @@ impl Arguments {
         self.0.is_none()
     }
 
-    /// The arguments of what is registered as `name`. Where there are none, they are read from an empty object.
+    /// The arguments of the entry `name` as an `A`; without arguments, read from an empty object.
     ///
     /// # Errors
-    /// [`EnvError::Unreadable`] with the arguments and what is wrong with them.
+    /// [`EnvError::Unreadable`] with the arguments and the reason.
     pub fn read<A: DeserializeOwned>(&self, name: &str) -> Result<A, EnvError> {
         let nothing = Value::Object(serde_json::Map::new());
         let given = self.0.as_ref().unwrap_or(&nothing);
@@ -45,10 +45,10 @@ impl Arguments {
         })
     }
 
-    /// Checks that there are none for what is registered as `name`.
+    /// Checks that there are none, for the entry `name`, which takes none.
     ///
     /// # Errors
-    /// [`EnvError::NoArguments`] with those that there are.
+    /// [`EnvError::NoArguments`] with the arguments.
     pub fn check_none(&self, name: &str) -> Result<(), EnvError> {
         match &self.0 {
             None => Ok(()),

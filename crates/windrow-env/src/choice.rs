@@ -1,9 +1,9 @@
-//! Choices among several: found, and written as indices or one-hot vectors.
+//! Choices among several options, written as indices or one-hot vectors.
 
 use crate::Spec;
 
-/// Index of the largest of `values`, the first of equal ones; 0 when there are none. What cannot be compared, such as NaN,
-/// is larger than nothing.
+/// Index of the largest of `values`, the first of equal ones; 0 when there are none. NaN is
+/// never the largest.
 ///
 /// ```
 /// use windrow_env::largest;
@@ -22,7 +22,7 @@ pub fn largest<T: PartialOrd>(values: &[T]) -> usize {
     best
 }
 
-/// How an action holds choices: element types and shapes are those of the action's [`Spec`].
+/// How an action encodes choices; element types and shapes are those of the action's [`Spec`].
 ///
 /// ```
 /// use windrow_env::{ChoiceCode, Spec};
@@ -42,7 +42,7 @@ pub enum ChoiceCode {
 }
 
 impl ChoiceCode {
-    /// How actions of `spec` hold choices.
+    /// How actions of `spec` encode choices.
     #[must_use]
     pub fn of(spec: &Spec) -> Self {
         match spec {
@@ -51,7 +51,7 @@ impl ChoiceCode {
         }
     }
 
-    /// Elements of a row, where each choice has so many options.
+    /// Elements of a row whose choices have these numbers of options.
     #[must_use]
     pub fn elements(self, options: &[usize]) -> usize {
         match self {
@@ -61,7 +61,7 @@ impl ChoiceCode {
     }
 
     /// Writes choice `number` of a row, whose options begin at option `first` among those of all choices. A one-hot row holds
-    /// zeros before its first choice is written. A choice that `row` has no place for is not written.
+    /// zeros before its first choice is written. A choice beyond the end of `row` is not written.
     #[inline]
     pub fn write(self, row: &mut [i64], number: usize, first: usize, choice: usize) {
         let (place, value) = match self {

@@ -1,4 +1,4 @@
-//! Whether values lie in the domain that a spec gives them.
+//! Domains of specs: checking values, and drawing them.
 
 use tensordict::NestedKey;
 use windrow_slab::{Key, Row, RowMut};
@@ -7,7 +7,7 @@ use crate::number::{numbers, write_numbers};
 use crate::{ChoiceCode, EnvError, Spec, SpecError};
 
 impl Spec {
-    /// Whether `row`, laid out by this spec, holds values of its domain. NaN lies in none.
+    /// Checks that `row`, laid out by this spec, holds values of its domain. NaN is in no domain.
     #[must_use]
     pub fn contains(&self, row: Row<'_>) -> bool {
         self.check("value", row).is_ok()
@@ -36,7 +36,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether each vector of a one-hot leaf, known to hold zeros and ones, has a single one.
+    /// Checks that each vector of a one-hot leaf, known to hold zeros and ones, has a single one.
     fn check_ones(&self, name: &NestedKey, values: &[f64]) -> Result<(), EnvError> {
         let Self::OneHot { nvec } = self else {
             return Ok(());

@@ -2,7 +2,7 @@ use windrow_slab::{Row, RowMut};
 
 use crate::{EnvError, EnvSpec};
 
-/// One world. It writes into rows that it is lent and keeps no reference to them.
+/// One environment. It writes into lent rows and keeps no reference to them.
 ///
 /// An episode starts with [`reset`](Env::reset) and lasts until [`step`](Env::step) reports `terminated` or
 /// `truncated`. An environment never resets by itself: the engine does, in the same step, after it has kept the
@@ -13,8 +13,8 @@ pub trait Env: Send {
 
     /// Starts an episode and writes its first observation, every leaf of it.
     ///
-    /// With a seed the environment's generator starts anew from it; without, it goes on where it is (and is
-    /// seeded from the operating system the first time).
+    /// With a seed, the environment's generator restarts from it. Without, the generator continues; the first time, the
+    /// operating system seeds it.
     ///
     /// # Errors
     /// The reason why the episode cannot start.
@@ -24,7 +24,7 @@ pub trait Env: Send {
     ///
     /// # Errors
     /// [`EnvError::Action`] for an action outside the space, [`EnvError::NotReset`] before the first reset, or
-    /// the reason why the world cannot move on.
+    /// the reason why the step failed.
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError>;
 }
 
@@ -33,9 +33,9 @@ pub trait Env: Send {
 pub struct Outcome {
     /// Reward of the step.
     pub reward: f32,
-    /// The episode ended because of what happened in it: no future to bootstrap from.
+    /// The episode ended by itself: there is no future to bootstrap from.
     pub terminated: bool,
-    /// The episode was cut short, by a time limit for instance: the future goes on unseen.
+    /// The episode was cut, for instance by a time limit: the future would continue unseen.
     pub truncated: bool,
 }
 

@@ -21,7 +21,7 @@ pub enum EnvError {
     /// A spec, an argument or a value that does not fit.
     #[error(transparent)]
     Spec(Box<SpecError>),
-    /// An environment of another library does not keep its spec, or has one that does not fit; its adapter says how.
+    /// An environment of another library breaks its spec, or has a spec that does not fit; its adapter gives the reason.
     #[error("{0}")]
     Foreign(String),
     /// The error of one of several environments.
@@ -66,7 +66,7 @@ pub enum EnvError {
         /// Observations or actions.
         rows: &'static str,
     },
-    /// A row was accessed as something that the spec does not say.
+    /// A row was accessed by a wrong column or element type.
     #[error("environment broke its spec: {0}")]
     Row(#[from] SlabError),
     /// A [`FiniteCheck`](crate::FiniteCheck) found a number that is infinite or none.

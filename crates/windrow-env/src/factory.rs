@@ -1,4 +1,4 @@
-//! Sources of environments that a collector takes: constructors, closures, ids and recipes.
+//! Sources of environments: constructors, closures, ids and recipes.
 
 use crate::{Env, EnvError, EnvRecipe, Serial, Transform, Transformed, VecEnv, make_vec};
 
@@ -24,7 +24,7 @@ pub trait EnvFactory {
     /// factory makes vectors of environments itself and `num_envs` is not 1.
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>;
 
-    /// The factory as a value that can be written down; `None` for code, such as closures.
+    /// The factory as a value that can be serialized; `None` for code, such as closures.
     fn recipe(&self) -> Option<EnvRecipe> {
         None
     }
@@ -62,13 +62,13 @@ impl EnvFactory for String {
 
 /// Return types of closures that are an [`EnvFactory`]: an environment, a vector of them, or a `Result` of either.
 ///
-/// A [`VecEnv`] of one's own becomes acceptable by an implementation that calls [`sole`].
+/// For your own [`VecEnv`], implement this trait by a call of [`sole`].
 pub trait IntoVecEnv: Sized {
     /// Several of them as one vector of environments.
     ///
     /// # Errors
-    /// The error of a copy that is one; [`EnvError::Empty`] when there are no copies, [`EnvError::AlreadyVector`] when
-    /// there are several of what is a vector already.
+    /// The error of a copy that is a `Result`; [`EnvError::Empty`] without copies, [`EnvError::AlreadyVector`] for several copies of a
+    /// vector.
     fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError>;
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn many<T>(num_envs: usize, make: impl FnMut() -> T) -> Result<Vec<T>
     Ok(made)
 }
 
-/// The one copy of something that is a vector of environments already.
+/// The only copy of a vector of environments.
 ///
 /// # Errors
 /// [`EnvError::Empty`] or [`EnvError::AlreadyVector`] when there is not exactly one.

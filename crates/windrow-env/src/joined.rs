@@ -4,9 +4,9 @@ use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
 use crate::vec_env::{check_rows, out_of_range};
 use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError};
 
-/// Several vectors of environments as one. They have the same observations and actions, and may differ in anything else.
+/// Several vectors of environments as one. They have the same observations and actions, and may differ otherwise.
 ///
-/// Environments of one type are better joined by [`Serial`](crate::Serial), which copies no rows.
+/// For environments of one type, [`Serial`](crate::Serial) is better: it copies no rows.
 pub struct Joined {
     spec: EnvSpec,
     members: Vec<Member>,
@@ -15,7 +15,7 @@ pub struct Joined {
     num_envs: usize,
 }
 
-/// One vector, and the rows it is stepped in.
+/// One vector, and the rows in which it steps.
 struct Member {
     envs: Box<dyn VecEnv>,
     /// Number of its first environment among all.
@@ -215,7 +215,7 @@ pub(crate) fn copy(
     to: Option<RowMut<'_>>,
 ) -> Result<(), EnvError> {
     let (Some(from), Some(mut to)) = (from, to) else {
-        // A row that does not exist was reported before.
+        // A missing row was reported before.
         return Ok(());
     };
     for (leaf, spec) in leaves.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Names that nothing is called: what looks like them, and how an error says so.
+//! Errors about unknown names, with suggestions.
 
-/// The names of `known` that look like `name`, best first. The part before a slash is a namespace, which has to be right.
+/// The names of `known` that look like `name`, best first. The part before a slash is a namespace, which must be equal.
 ///
 /// ```
 /// use windrow_env::names::near;

@@ -21,7 +21,7 @@ use member::Member;
 pub use output::{Answer, PoolOutput};
 use queues::{MemberQueues, Members};
 
-/// N environments that M threads step, each on request: results are received in the order in which they are ready.
+/// N environments that M threads step on request; outputs are received in the order in which they are ready.
 ///
 /// A call whose name ends with `_send` sends a command to some environments and returns at once; the matching `_recv` call waits for as
 /// many outputs as its [options](RecvOptions) say. An environment has one command at a time. A call out of order is an error that names
@@ -34,7 +34,7 @@ use queues::{MemberQueues, Members};
 /// let pool = AsyncEnvPool::of(&["CartPole-v1"; 4], 2)?;
 /// pool.async_reset_send(&[0, 1, 2, 3].map(|env| Reset { env, seed: Some(env as u64) }))?;
 /// drop(pool.async_reset_recv(RecvOptions::at_least(4))?);
-/// // Acts in whichever environments are ready, and does not wait for the others.
+/// // Acts in the environments that are ready, and does not wait for the others.
 /// let mut envs = vec![0, 1, 2, 3];
 /// for _ in 0..20 {
 ///     pool.async_step_and_maybe_reset_send_with(&envs, |_, mut actions| {
@@ -49,11 +49,11 @@ use queues::{MemberQueues, Members};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A hand-over takes some microseconds, so this is for environments that take longer than that, or for those of very different speed;
+/// A hand-over takes some microseconds, so a pool suits environments whose steps take longer, or differ much in speed;
 /// [`Serial`](crate::Serial) steps quick ones. An environment may be a process, such as `windrow_collect::Parallel` of one member.
 ///
 /// A member may itself be a vector of `k` environments, as many in each: then member `m` has the environments from `m * k` on, and gets
-/// commands and is received as a whole. Memory is that of two observations and an action for each environment, whatever is sent.
+/// commands and is received as a whole. Each environment has memory for two observations and an action.
 #[derive(Debug)]
 pub struct AsyncEnvPool {
     spec: EnvSpec,
@@ -173,7 +173,7 @@ impl AsyncEnvPool {
         Ok(pool)
     }
 
-    /// Checks `interrupt` while a call waits for answers, which stay; its error ends the call as [`PoolError::Interrupted`].
+    /// Checks `interrupt` while a call waits; its error ends the call as [`PoolError::Interrupted`], and outputs stay.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
@@ -296,17 +296,17 @@ impl AsyncEnvPool {
         self.send_with(Command::StepAndMaybeReset, members, fill)
     }
 
-    /// The answers to [`async_reset_send`](Self::async_reset_send).
+    /// The outputs of [`async_reset_send`](Self::async_reset_send).
     ///
     /// # Errors
-    /// [`PoolError::Env`] and [`PoolError::Panicked`] as soon as an environment that may be received has failed: the answers of the
+    /// [`PoolError::Env`] and [`PoolError::Panicked`] as soon as an environment that may be received has failed: the outputs of the
     /// others stay. [`PoolError::NotSent`] and [`PoolError::NotSentTo`] where the wait would have no end, [`PoolError::TimedOut`],
     /// [`PoolError::Bounds`], [`PoolError::Interrupted`], [`PoolError::Closed`].
     pub fn async_reset_recv(&self, options: RecvOptions) -> Result<PoolOutput<'_>, PoolError> {
         self.receive(Command::Reset, options)
     }
 
-    /// The answers to [`async_step_send`](Self::async_step_send).
+    /// The outputs of [`async_step_send`](Self::async_step_send).
     ///
     /// # Errors
     /// As [`async_reset_recv`](Self::async_reset_recv).
@@ -314,7 +314,7 @@ impl AsyncEnvPool {
         self.receive(Command::Step, options)
     }
 
-    /// The answers to [`async_step_and_maybe_reset_send`](Self::async_step_and_maybe_reset_send).
+    /// The outputs of [`async_step_and_maybe_reset_send`](Self::async_step_and_maybe_reset_send).
     ///
     /// # Errors
     /// As [`async_reset_recv`](Self::async_reset_recv).
@@ -325,7 +325,7 @@ impl AsyncEnvPool {
         self.receive(Command::StepAndMaybeReset, options)
     }
 
-    /// The answers to `called`.
+    /// The outputs of the command `called`.
     ///
     /// # Errors
     /// As [`async_reset_recv`](Self::async_reset_recv).
@@ -454,14 +454,14 @@ impl AsyncEnvPool {
     }
 
     /// Ends the threads, which drop the environments, and waits at most `timeout` for them; outputs that were not received are lost.
-    /// Every later call is [`PoolError::Closed`]. A second shutdown waits for what the first has left.
+    /// Every later call is [`PoolError::Closed`]. A second shutdown waits for threads that the first has left.
     ///
     /// # Errors
     /// [`PoolError::Stuck`]: an environment has not returned.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), PoolError> {
         self.queues.close();
         let here = current().id();
-        // An environment that drops its own pool waits for nobody.
+        // An environment that drops its own pool must not wait for its own thread.
         if self
             .handles()
             .iter()
@@ -472,7 +472,7 @@ impl AsyncEnvPool {
         let ended = self.queues.wait_for_end(timeout);
         ended.map_err(|envs| PoolError::Stuck { envs, timeout })?;
         for thread in self.handles().drain(..) {
-            // It catches the panics of environments.
+            // A thread catches the panics of environments, so that it ends without one.
             let _ = thread.join();
         }
         Ok(())

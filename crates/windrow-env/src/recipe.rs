@@ -1,4 +1,4 @@
-//! Environments as values that can be written down.
+//! Environments as values that can be serialized.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkip, Joined, 
 
 /// How to make environments: which ones, how many, and the transforms around them.
 ///
-/// A recipe of an id is a value: it can be compared, written down, sent to another process and read there. One of a
+/// A recipe of an id is a value: it can be compared, serialized and sent to other processes. A recipe of a
 /// factory can be used in this process only.
 ///
 /// ```
@@ -46,14 +46,14 @@ enum EnvSource {
     Factory(Opaque),
 }
 
-/// A factory given as code: it cannot be written down, and only its type is known.
+/// A factory given as code: it cannot be serialized, and only its type is known.
 #[derive(Clone)]
 struct Opaque {
     factory: Arc<dyn EnvFactory + Send + Sync>,
     type_name: &'static str,
 }
 
-/// A recipe as it is written down.
+/// The serialized form of a recipe.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EnvRecipeRepr {
@@ -101,7 +101,7 @@ impl EnvRecipe {
         Ok(self)
     }
 
-    /// The environments that `factory` makes. Such a recipe cannot be written down.
+    /// The environments that `factory` makes. Such a recipe cannot be serialized.
     #[must_use]
     pub fn opaque<F: EnvFactory + Send + Sync + 'static>(factory: F) -> Self {
         Self::new(EnvSource::Factory(Opaque {
@@ -267,7 +267,7 @@ impl fmt::Debug for Opaque {
     }
 }
 
-/// The very same factory.
+/// Whether both are the same factory.
 impl PartialEq for Opaque {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.factory, &other.factory)

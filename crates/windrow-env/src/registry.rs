@@ -161,7 +161,7 @@ impl EnvRegistry {
         }
     }
 
-    /// `read` makes what `factory` gets of the arguments for the environment of an id.
+    /// `read` turns the arguments of an id into the value that `factory` takes.
     fn insert<A, F, R>(&mut self, id: String, read: Read<A>, factory: F)
     where
         A: 'static,
@@ -183,7 +183,7 @@ impl EnvRegistry {
         self.entries.insert(id, entry);
     }
 
-    /// Registers what takes no arguments, in place of anything else under this id.
+    /// Registers an environment without arguments, replacing any other of this id.
     fn put<F, R>(&mut self, id: impl Into<String>, factory: F)
     where
         F: Fn() -> R + Clone + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! NumPy's default random number generator, so that a seed means the same episode here and in Gymnasium.
+//! NumPy's default random number generator, so that a seed gives the same episode as in Gymnasium.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -35,7 +35,7 @@ impl NumpyRng {
     /// A generator seeded by the operating system, which gives other numbers every time.
     #[must_use]
     pub fn from_entropy() -> Self {
-        // The standard library keys its hash maps from the operating system, each with another key.
+        // The standard library keys each hash map with other numbers from the operating system.
         Self::new(RandomState::new().build_hasher().finish())
     }
 

@@ -1,4 +1,4 @@
-//! Written forms of types that serde cannot write by itself, for `#[serde(with = "...")]`.
+//! Serialized forms of types that serde does not know, for `#[serde(with = "...")]`.
 
 /// Keys: a name as a string, several as a list of strings, outermost first.
 pub mod key {
@@ -12,7 +12,7 @@ pub mod key {
         Path(Vec<String>),
     }
 
-    /// Writes the form.
+    /// Writes the value.
     ///
     /// # Errors
     /// Errors of the serializer.
@@ -20,7 +20,7 @@ pub mod key {
         write(key).serialize(to)
     }
 
-    /// Reads the form.
+    /// Reads the value.
     ///
     /// # Errors
     /// Errors of the deserializer, and input of another form.
@@ -52,7 +52,7 @@ pub mod key {
     pub mod optional {
         use super::*;
 
-        /// Writes the form.
+        /// Writes the value.
         ///
         /// # Errors
         /// Errors of the serializer.
@@ -60,7 +60,7 @@ pub mod key {
             key.as_ref().map(write).serialize(to)
         }
 
-        /// Reads the form.
+        /// Reads the value.
         ///
         /// # Errors
         /// Errors of the deserializer, and input of another form.
@@ -76,7 +76,7 @@ pub mod key {
     pub mod several {
         use super::*;
 
-        /// Writes the form.
+        /// Writes the value.
         ///
         /// # Errors
         /// Errors of the serializer.
@@ -84,7 +84,7 @@ pub mod key {
             to.collect_seq(keys.iter().map(write))
         }
 
-        /// Reads the form.
+        /// Reads the value.
         ///
         /// # Errors
         /// Errors of the deserializer, and input of another form.
@@ -98,7 +98,7 @@ pub mod key {
     pub mod list {
         use super::*;
 
-        /// Writes the form.
+        /// Writes the value.
         ///
         /// # Errors
         /// Errors of the serializer.
@@ -110,7 +110,7 @@ pub mod key {
             keys.as_ref().map(written).serialize(to)
         }
 
-        /// Reads the form.
+        /// Reads the value.
         ///
         /// # Errors
         /// Errors of the deserializer, and input of another form.
@@ -124,7 +124,7 @@ pub mod key {
     }
 }
 
-/// Numbers: those that JSON has no form for as the strings `inf`, `-inf` and `NaN`.
+/// Numbers; those that JSON cannot hold become the strings `inf`, `-inf` and `NaN`.
 pub mod float {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -135,7 +135,7 @@ pub mod float {
         Other(String),
     }
 
-    /// Writes the form.
+    /// Writes the value.
     ///
     /// # Errors
     /// Errors of the serializer.
@@ -146,7 +146,7 @@ pub mod float {
         }
     }
 
-    /// Reads the form.
+    /// Reads the value.
     ///
     /// # Errors
     /// Errors of the deserializer, and input of another form.
@@ -158,8 +158,8 @@ pub mod float {
     }
 }
 
-/// Lists of numbers, bit for bit: numbers that JSON has no form for as strings, one that comes several times in a row as a pair of the
-/// number and how often it comes. `[0.5, "-inf", [255.0, 100800]]`
+/// Lists of numbers, bit for bit. Numbers that JSON cannot hold become strings, and a run of equal numbers a pair of number and
+/// length: `[0.5, "-inf", [255.0, 100800]]`
 pub mod floats {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -178,10 +178,10 @@ pub mod floats {
         Other(String),
     }
 
-    /// Before the bits of a number that is none, where they are not the usual ones.
+    /// Prefix of the bits of an unusual NaN.
     const NAN: &str = "NaN:";
 
-    /// Writes the form.
+    /// Writes the value.
     ///
     /// # Errors
     /// Errors of the serializer.
@@ -193,7 +193,7 @@ pub mod floats {
         }))
     }
 
-    /// Reads the form.
+    /// Reads the value.
     ///
     /// # Errors
     /// Errors of the deserializer, and input of another form.

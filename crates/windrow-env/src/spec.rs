@@ -14,7 +14,7 @@ use crate::{EnvError, Gathers};
 
 /// The domain of one leaf, or a tree of named leaves.
 ///
-/// It is written down as its kind and arguments, `{"Discrete": {"n": 2}}`, and its bounds bit for bit.
+/// Its serialized form is kind and arguments, `{"Discrete": {"n": 2}}`, with bounds bit for bit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -60,7 +60,7 @@ pub enum Spec {
         /// Number of choices of each vector.
         nvec: Vec<usize>,
     },
-    /// Named specs, in this order. Several composites may have one name: they are one group, whose leaves have others between them.
+    /// Named specs, in this order. Composites of the same name are one group, with other leaves in between.
     Composite(Vec<(String, Spec)>),
 }
 
@@ -220,8 +220,8 @@ impl Spec {
     }
 }
 
-/// Observation and action of an environment, and the longest episode. It can be written down, and is [checked](Self::check)
-/// when it is read.
+/// Observation and action of an environment, and the longest episode. It can be serialized, and is [checked](Self::check)
+/// when it is deserialized.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EnvSpec {
@@ -239,13 +239,13 @@ pub struct EnvSpec {
     pub rewards: Vec<NestedKey>,
     /// Observations that a policy's states begin with: environments leave them as they are, and policies write what follows.
     pub states: Vec<NestedKey>,
-    /// Actions of choices, each with the observation (`bool`, `int8` or `uint8`, an element for each choice) that says which of them are legal:
-    /// random actions are.
+    /// Actions of choices, each with the observation (`bool`, `int8` or `uint8`, an element for each choice) that marks the legal ones, to which
+    /// random actions are restricted.
     pub masks: Vec<(NestedKey, NestedKey)>,
     /// Observations that are flags of nested groups, such as single agents. Where the last step of a batch is marked as truncated,
     /// those called `truncated` and `done` (`bool`) are marked under `"next"` too.
     pub flags: Vec<NestedKey>,
-    /// Observations beside the environment's own, such as entries of `info` in Gymnasium: a policy of Python's that is called with tensors
+    /// Observations beside the environment's own, such as entries of `info` in Gymnasium: a Python policy that is called with tensors
     /// gets those that it names.
     pub info: Vec<NestedKey>,
     /// Nested observations and actions that share dimensions of their own, such as agents: batches give these to the dict in
@@ -261,8 +261,8 @@ pub struct EnvSpec {
     /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
     /// seeded them.
     pub keeps_seed: bool,
-    /// Whether the environments take any integers as actions, as those of TorchRL do: such as stand for none of the choices of
-    /// [`action`](Self::action), and in another integer type than it has. See [`takes`](Self::takes).
+    /// Whether the environments take any integers as actions, like those of TorchRL: also numbers outside of the choices of
+    /// [`action`](Self::action), and other integer types. See [`takes`](Self::takes).
     pub any_integers: bool,
 }
 
@@ -358,7 +358,7 @@ impl EnvSpec {
     /// dimensions may differ; limits and dimensions that do are left out.
     ///
     /// # Errors
-    /// [`SpecError::Unlike`] when a policy would not see the same of both, or could not choose the same.
+    /// [`SpecError::Unlike`] if observations or actions differ for a policy.
     ///
     /// ```
     /// use windrow_env::{CartPole, Env, Pendulum, TimeLimit};
@@ -390,7 +390,7 @@ impl EnvSpec {
         Ok(())
     }
 
-    /// Whether `part` is the same in `other`.
+    /// Checks that `part` is the same in `other`.
     fn alike<P: PartialEq + std::fmt::Debug>(
         &self,
         name: &'static str,

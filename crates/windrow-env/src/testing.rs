@@ -1,18 +1,18 @@
-//! Environments to test with, and a test for environments.
+//! Environments for tests, and a test for environments.
 //!
 //! # Writing an environment
 //!
 //! [`CountingEnv`] is the smallest complete one; read its source first. An environment
 //!
-//! 1. says what it observes and accepts in an [`EnvSpec`](crate::EnvSpec), once, in its constructor;
-//! 2. writes every leaf of its observation into the row it is lent, in `reset` and in `step`, through
+//! 1. declares its observations and actions in an [`EnvSpec`](crate::EnvSpec), once, in its constructor;
+//! 2. writes every leaf of its observation into the given row, in `reset` and in `step`, through
 //!    [`Key`](windrow_slab::Key)s: the n-th key is the n-th leaf of the spec, and its type the leaf's element type;
-//! 3. draws all its randomness from an [`EnvRng`](crate::EnvRng), which does with seeds what
-//!    [`Env::reset`](crate::Env::reset) promises;
-//! 4. reports how a step went in an [`Outcome`](crate::Outcome), and never resets by itself;
-//! 5. returns an [`EnvError`](crate::EnvError) where it cannot go on: [`NotReset`](crate::EnvError::NotReset) before
+//! 3. draws all its randomness from an [`EnvRng`](crate::EnvRng), which treats seeds as
+//!    [`Env::reset`](crate::Env::reset) requires;
+//! 4. returns an [`Outcome`](crate::Outcome) from each step, and never resets by itself;
+//! 5. returns an [`EnvError`](crate::EnvError) if it cannot continue: [`NotReset`](crate::EnvError::NotReset) before
 //!    the first reset, [`Action`](crate::EnvError::Action) for an action it does not know, and
-//!    [`EnvError::failed`](crate::EnvError::failed) for anything of its own.
+//!    [`EnvError::failed`](crate::EnvError::failed) for its own errors.
 //!
 //! Leave time limits to [`TimeLimit`](crate::TimeLimit). [`check_env`] then finds the rest of the mistakes:
 //!

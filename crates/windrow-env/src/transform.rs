@@ -9,7 +9,7 @@ use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, Spec, SpecError, VecE
 
 /// A change of what environments observe, accept or earn, described by its arguments alone.
 ///
-/// A transform is a value: it can be copied, compared and written down, and belongs to no environments.
+/// A transform is a value: it can be copied, compared and serialized, and belongs to no environments.
 /// [`Transformed`](crate::Transformed) puts it around environments; then [`attach`](Self::attach) checks the arguments
 /// against their spec, once, and returns the [`BoundTransform`] that every step passes through.
 ///
@@ -65,11 +65,11 @@ pub trait Transform: Debug {
 
 /// A transform bound to environments: a few calls at every step, which neither allocate nor look anything up.
 pub trait BoundTransform: Debug + Send {
-    /// Writes the actions that the environments take for `actions`, those that the policy chose. Only called after
+    /// Writes the environments' actions for `actions`, which the policy chose. Only called after
     /// [`Attach::replace_actions`]; other columns of the policy are passed on in any case.
     ///
     /// # Errors
-    /// [`EnvError::Action`] for the first action that stands for none of the environment's.
+    /// [`EnvError::Action`] for the first action that the environments do not have.
     fn act(&mut self, _actions: Rows<'_>, _inner: RowsMut<'_>) -> Result<(), VecEnvError> {
         Err(EnvError::Unfilled { rows: "actions" }.of(0))
     }
@@ -77,7 +77,7 @@ pub trait BoundTransform: Debug + Send {
     /// Changes the first observations of the environments that were just reset; rows of others stay as they are.
     ///
     /// # Errors
-    /// The first environment whose observation cannot be transformed, and why.
+    /// The first environment whose observation cannot be transformed, and the reason.
     fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError>;
 
     /// Changes observations, rewards and flags after a step of all environments.
@@ -131,7 +131,7 @@ pub trait BoundTransform: Debug + Send {
     }
 }
 
-/// Observations for a [`BoundTransform`] to change.
+/// The observations that a [`BoundTransform`] changes.
 #[derive(Debug)]
 pub struct Observations<'a> {
     inner: Option<Rows<'a>>,
@@ -161,7 +161,7 @@ impl<'a> Observations<'a> {
     }
 }
 
-/// Environments that a transform is being put around.
+/// The environments to which a transform is being attached.
 #[derive(Debug)]
 pub struct Attach<'a> {
     inner: &'a EnvSpec,

@@ -1,3 +1,5 @@
+//! Environments with a transform around them: the only place that forwards calls (ADR 0010).
+
 use windrow_slab::{Key, LeafSpec, RowBlock, Rows, RowsMut};
 
 use crate::transform::{Attach, BoundTransform, Observations, Transform};
@@ -22,7 +24,7 @@ pub struct Transformed<V, T: Transform> {
     envs: V,
     spec: EnvSpec,
     effect: T::Bound,
-    /// Rows of the environments' own, where there are any. Behind one pointer, since most transforms have none.
+    /// The environments' own rows, if there are any. Boxed, since most transforms have none.
     own: Option<Box<Own>>,
 }
 
@@ -85,7 +87,7 @@ impl<V: VecEnv, T: Transform> Transformed<V, T> {
     }
 }
 
-/// Whether the environments of `inner` can write into the first of the leaves that `outside` has.
+/// Whether environments with the leaves `inner` can write into the first leaves of `outside`.
 fn check_places(inner: &EnvSpec, outside: &EnvSpec) -> Result<(), EnvError> {
     let (written, seen) = (inner.observation_leaves(), outside.observation_leaves());
     for (i, leaf) in written.iter().enumerate() {

@@ -3,7 +3,7 @@ use windrow_slab::{LeafSpec, Rows, RowsMut};
 use crate::factory::many;
 use crate::{Env, EnvError, EnvSpec, Gathering, SpecError, Transform, Transformed, VecEnvError};
 
-/// `num_envs` worlds in lockstep. It never resets by itself: the engine does.
+/// `num_envs` environments in lockstep. They never reset by themselves: the engine resets them.
 pub trait VecEnv: Send {
     /// Observation and action of each environment; the same for all and for their whole life.
     fn spec(&self) -> &EnvSpec;
@@ -15,13 +15,13 @@ pub trait VecEnv: Send {
     /// the others stay as they are.
     ///
     /// # Errors
-    /// The first environment that could not be reset, and why.
+    /// The first environment that could not be reset, and the reason.
     fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError>;
 
     /// Steps all environments: `actions` and `obs` are `[num_envs, *shape]` a leaf, `outcomes` `[num_envs]`.
     ///
     /// # Errors
-    /// The first environment that could not be stepped, and why.
+    /// The first environment that could not be stepped, and the reason.
     fn step(
         &mut self,
         actions: Rows<'_>,
@@ -47,8 +47,8 @@ pub trait VecEnv: Send {
         }
     }
 
-    /// Prepares for the columns that the policy writes, those of the action first: `actions` in [`step`](Self::step) has
-    /// them. Environments that read the action alone do nothing; those around others forward the call.
+    /// Announces the columns of `actions` in [`step`](Self::step): those of the action, then the policy's others. Environments that read
+    /// the action alone do nothing; those that contain others forward the call.
     ///
     /// # Errors
     /// A column that the environments read is missing, or of another type or shape.
@@ -118,14 +118,14 @@ pub struct Serial<E> {
     panicked_at: Option<usize>,
 }
 
-/// Notes the environment that is being called when its panic drops this. Stores nothing before, so it costs nothing.
+/// Records the environment that is being called, if a panic drops this. Stores nothing before, so it costs nothing.
 struct Calling<'a> {
     env: usize,
     panicked_at: &'a mut Option<usize>,
 }
 
 impl Calling<'_> {
-    /// All calls came back.
+    /// All calls have returned.
     #[inline(always)]
     fn end(self) {
         std::mem::forget(self);
@@ -244,7 +244,7 @@ impl<E: Env> VecEnv for Serial<E> {
     }
 }
 
-/// Checks that each of `total` environments has a row of everything, so that a loop over them has nothing to compare.
+/// Checks that each of `total` environments has all rows, so that a loop over them needs no checks.
 #[inline(always)]
 pub(crate) fn check_rows(
     total: usize,
@@ -265,7 +265,7 @@ pub(crate) fn check_rows(
     }
 }
 
-/// The error where `which` of `envs` environments are to be stepped, and all step together.
+/// The error for a step of only `which` of `envs` environments that step together.
 #[cold]
 #[must_use]
 pub fn not_apart(spec: &EnvSpec, envs: usize, which: &[usize]) -> VecEnvError {

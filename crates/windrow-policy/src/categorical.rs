@@ -20,7 +20,7 @@ pub(crate) struct Categorical {
     arch: Arch,
 }
 
-/// How [`Categorical::act`] chooses, and what it notes.
+/// Inputs and outputs of [`Categorical::act`].
 pub(crate) struct Choose<'a, 'b> {
     pub(crate) input: &'a PolicyIn<'b>,
     /// `[rows, width]`.
@@ -131,8 +131,8 @@ fn max(values: &[f32]) -> f32 {
     values.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// The index where the running sum of `weights` exceeds `threshold`; without a branch on the random number, which
-/// no processor could foresee.
+/// The index where the running sum of `weights` exceeds `threshold`. Does not branch on the random number, which no processor could
+/// predict.
 pub(crate) fn pick(weights: &[f32], threshold: f32) -> usize {
     let (mut sum, mut index) = (0.0, 0);
     for &weight in weights {
@@ -146,7 +146,7 @@ pub(crate) fn pick(weights: &[f32], threshold: f32) -> usize {
     }
 }
 
-/// Rounding may leave the threshold at the very sum: then the last choice that can occur at all.
+/// The last choice with a positive weight, for a threshold that rounding has put at the sum of all weights.
 #[cold]
 fn last_possible(weights: &[f32]) -> usize {
     weights.iter().rposition(|&w| w > 0.0).unwrap_or(0)

@@ -18,9 +18,9 @@ pub struct EnvRows {
     is_first: Vec<bool>,
     /// Whether any of `is_first` is set.
     any_first: bool,
-    /// Where state of each row is kept; empty where that is the number of the row.
+    /// Place of each row's state; empty if it is the number of the row.
     places: Vec<usize>,
-    /// The stream of each row's environment at its frame: carried along, since the next frame's is one addition away.
+    /// The random stream of each row's environment at its frame. Stored, since the next frame's is one addition away.
     noise: Vec<Noise>,
 }
 
@@ -42,7 +42,7 @@ impl EnvRows {
         envs
     }
 
-    /// Leaves no row, and keeps the memory.
+    /// Removes all rows, and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.frames.clear();
@@ -52,7 +52,7 @@ impl EnvRows {
         self.noise.clear();
     }
 
-    /// The rows of `other` behind these, each with its own noise and place.
+    /// Appends the rows of `other`, each with its noise and place.
     pub(crate) fn append(&mut self, other: &Self) {
         self.ids.extend_from_slice(&other.ids);
         self.frames.extend_from_slice(&other.frames);
@@ -62,13 +62,13 @@ impl EnvRows {
         self.noise.extend_from_slice(&other.noise);
     }
 
-    /// State of the rows is kept at `first` and the places behind it.
+    /// Sets the places of states: `first` for the first row, and so on.
     pub(crate) fn set_places(&mut self, first: usize) {
         self.places.clear();
         self.places.extend(first..first + self.len());
     }
 
-    /// Whether rows may be other environments in each call.
+    /// Whether each call may have rows of other environments.
     pub(crate) fn has_places(&self) -> bool {
         !self.places.is_empty()
     }
@@ -88,7 +88,7 @@ impl EnvRows {
         }
     }
 
-    /// The rows that [`write`](Self::write) appended, in the memory of these; `None`, and no rows, where `bytes` are something else.
+    /// Replaces the rows by those that [`write`](Self::write) appended; `None`, and no rows, if `bytes` are something else.
     #[must_use]
     pub fn read(&mut self, bytes: &[u8]) -> Option<()> {
         self.clear();
@@ -119,7 +119,7 @@ impl EnvRows {
         self.ids.is_empty()
     }
 
-    /// Which environment each row belongs to, over all workers. `[rows]`.
+    /// The number of each row's environment, over all workers. `[rows]`.
     #[must_use]
     pub fn ids(&self) -> &[u32] {
         &self.ids
@@ -131,7 +131,7 @@ impl EnvRows {
         &self.frames
     }
 
-    /// Rows that begin an episode: state of their environment is to be forgotten. `[rows]`.
+    /// Whether each row begins an episode, so that states of its environment end. `[rows]`.
     #[inline(always)]
     #[must_use]
     pub fn is_first(&self) -> &[bool] {
@@ -155,7 +155,7 @@ impl EnvRows {
         self.noise[row].clone()
     }
 
-    /// The random numbers of all rows, to be cloned before they are drawn from. `[rows]`.
+    /// The random streams of all rows; clone one before you draw from it. `[rows]`.
     #[inline(always)]
     #[must_use]
     pub fn all_noise(&self) -> &[Noise] {

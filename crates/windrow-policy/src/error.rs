@@ -6,11 +6,11 @@ use windrow_slab::SlabError;
 
 use crate::WeightsError;
 
-/// What can go wrong with a policy.
+/// Errors of policies, their weights and inference servers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A row was accessed as something that the spec does not say.
+    /// A row was accessed by a wrong column or element type.
     #[error("policy broke its spec: {0}")]
     Row(#[from] SlabError),
     /// The policy was made for another kind of environment.
@@ -20,11 +20,11 @@ pub enum PolicyError {
         policy: String,
         /// Id of the environment.
         env: String,
-        /// What was compared.
+        /// The compared property.
         what: String,
-        /// What the one side needs.
+        /// The value that one side needs.
         expected: String,
-        /// What the other side has.
+        /// The value that the other side has.
         got: String,
     },
     /// `act` was called before `bind`.
@@ -43,10 +43,10 @@ pub enum PolicyError {
         /// Rows of the input.
         got: usize,
     },
-    /// A network returned a number from which no action follows.
+    /// A network returned a number that gives no action.
     #[error("environment {env}, frame {frame}: {what} is {value}")]
     NotFinite {
-        /// Which number.
+        /// The output, in words.
         what: &'static str,
         /// Its value.
         value: f32,
@@ -65,11 +65,11 @@ pub enum PolicyError {
         layer: usize,
         /// Kind of the layer.
         kind: &'static str,
-        /// What was compared.
+        /// The compared property.
         what: &'static str,
-        /// What the layer needs.
+        /// The value that the layer needs.
         expected: usize,
-        /// What it was given.
+        /// The value that it got.
         got: usize,
     },
     /// A layer that is too large.
@@ -90,7 +90,7 @@ pub enum PolicyError {
     /// No policy is registered under this name.
     #[error("no policy is called {name:?}{}", elsewhere(near, known))]
     UnknownPolicy {
-        /// The name that was asked for.
+        /// The unknown name.
         name: String,
         /// Registered names that look like it, best first.
         near: Vec<String>,
@@ -103,7 +103,7 @@ pub enum PolicyError {
         /// The name.
         name: String,
     },
-    /// A recipe of policies that code of the program makes.
+    /// A recipe with a factory given as code cannot be serialized.
     #[error(
         "policies made by {factory} cannot be written down, which worker processes need: register them under a name with windrow::worker_main at the start of main and pass PolicyRecipe::named, give a NetworkPolicy or a RandomPolicy, or choose placement threads"
     )]
@@ -117,7 +117,7 @@ pub enum PolicyError {
         /// Why it cannot be read.
         reason: String,
     },
-    /// A policy that keeps states [by row](crate::States::ByRow) cannot be [served](crate::InferenceServer): its rows are those of whichever clients have asked.
+    /// A policy that keeps states [by row](crate::States::ByRow) cannot be [served](crate::InferenceServer): its rows belong to varying clients.
     #[error(
         "a policy that keeps a state for each row cannot be served: it writes {key:?} before and after each step; keep it by EnvRows::place and declare States::ByPlace, or let each worker evaluate it"
     )]
@@ -128,10 +128,10 @@ pub enum PolicyError {
     /// The error of a served policy, which all requests of its batch get.
     #[error(transparent)]
     Served(Arc<PolicyError>),
-    /// There is no [server](crate::InferenceServer) any more.
+    /// The [server](crate::InferenceServer) has ended.
     #[error("the inference server has ended: {reason}")]
     ServerEnded {
-        /// Why it has.
+        /// Why it has ended.
         reason: Arc<str>,
     },
     /// A choice of an [inference server](crate::InferenceServer) is out of its range.
@@ -139,9 +139,9 @@ pub enum PolicyError {
     ServerConfig {
         /// The choice.
         name: &'static str,
-        /// What it may be.
+        /// The allowed values.
         expected: String,
-        /// What was given.
+        /// The value that was given.
         got: usize,
     },
     /// A thread could not be created.

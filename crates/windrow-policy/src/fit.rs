@@ -1,4 +1,4 @@
-//! Whether a policy and an environment fit each other.
+//! Checks that a policy and an environment fit each other.
 
 use tensordict::DType;
 use windrow_env::{ChoiceCode, EnvSpec, Spec};
@@ -39,7 +39,7 @@ impl Fit<'_> {
         }
     }
 
-    /// Whether the policy's number, when it has one, is the environment's.
+    /// Checks that the policy's number, if it has one, equals the environment's.
     pub(crate) fn equal(
         &self,
         what: &str,
@@ -154,7 +154,7 @@ impl Fit<'_> {
     }
 }
 
-/// The smallest `f32` that is not below `low`: what is rounded the other way lies out of bounds.
+/// The smallest `f32` that is not below `low`: rounding down would leave the bounds.
 fn at_least(low: f64) -> f32 {
     match low as f32 {
         rounded if f64::from(rounded) < low => rounded.next_up(),
@@ -186,7 +186,7 @@ fn describe(spec: &Spec) -> String {
 }
 
 impl PolicySpec {
-    /// Whether the first columns are the environment's action leaves, exactly, or such as it [takes](EnvSpec::takes) for them.
+    /// Checks that the first columns are the environment's action leaves, or columns that it [takes](EnvSpec::takes) for them.
     ///
     /// # Errors
     /// [`PolicyError::Fit`] naming the first action leaf that is missing or declared otherwise.

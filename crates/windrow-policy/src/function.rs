@@ -7,7 +7,7 @@ use windrow_slab::{LeafSpec, RowsMut};
 use crate::weights::expect_none;
 use crate::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 
-/// A policy that is a function of what it sees; made by [`policy_fn`].
+/// A policy that is a function of its inputs; made by [`policy_fn`].
 #[derive(Clone)]
 pub struct FnPolicy<F> {
     columns: Vec<LeafSpec>,

@@ -5,7 +5,7 @@ use std::f32::consts::{LN_2, TAU};
 use crate::heads::{Prepared, softplus};
 use crate::{PolicyError, PolicyIn};
 
-/// Bounds that a squashed action is stretched to, one pair for each action element.
+/// Bounds of squashed actions, one pair for each action element.
 pub(crate) type Bounds = Box<[(f32, f32)]>;
 
 /// Independent normal distributions, squashed into bounds or not.
@@ -13,7 +13,7 @@ pub(crate) type Bounds = Box<[(f32, f32)]>;
 pub(crate) struct Gaussian {
     /// Action elements.
     pub(crate) actions: usize,
-    /// How the network's second half becomes deviations; without, they are a parameter.
+    /// How the network's second half becomes deviations; `None` if they are a parameter.
     pub(crate) mapping: Option<Prepared>,
     pub(crate) bounds: Option<Bounds>,
 }
@@ -103,7 +103,7 @@ impl Gaussian {
 /// Distances are cut off here, so that the sum of many squares stays finite.
 const FAR: f32 = 1e17;
 
-/// The deviation whose logarithm is `log_std`: a positive number, also where that of `exp` rounds to none.
+/// The deviation whose logarithm is `log_std`: positive, even if `exp` rounds to zero.
 fn deviation(log_std: f32) -> f32 {
     let scale = log_std.exp();
     // `max` would replace NaN, which the check of the result has to see.

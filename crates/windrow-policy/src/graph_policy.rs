@@ -1,4 +1,4 @@
-//! A graph as a policy.
+//! A graph as a policy (ADR 0020).
 
 mod action;
 
@@ -20,9 +20,9 @@ use action::Action;
 
 /// A [`Graph`] whose values are actions and other columns.
 ///
-/// It reads observations of any element type, and states: numbers that it has written for the step before, and that are what they
-/// were at first where an episode begins. Integers are exact up to 2^24, others become the nearest `float32`. What a graph draws does not depend on
-/// [`PolicyIn::exploration`]: give another graph for another type.
+/// It reads observations of any element type, and states: numbers that it has written at the step before, or their initial values
+/// where an episode begins. Integers are exact up to 2^24, others become the nearest `float32`. Random numbers of a graph do not depend on
+/// [`PolicyIn::exploration`]: use another graph for another type.
 ///
 /// The value of an action is the action itself, or, where the environment takes choices, a number for each option, of which the
 /// largest is the choice.
@@ -61,7 +61,7 @@ pub struct GraphPolicy {
 enum Read {
     /// An observation.
     Observation(LeafSpec),
-    /// The value of the step before, or these numbers where an episode begins.
+    /// A state: the value of the step before, or these numbers where an episode begins.
     State {
         next: Value,
         #[serde(with = "windrow_env::serde_form::floats")]
@@ -77,7 +77,7 @@ impl Read {
 
 #[derive(Debug, Clone)]
 struct Bound {
-    /// The environment, for a graph that takes the place of this one.
+    /// The environment, to bind a graph that replaces this one.
     env: EnvSpec,
     columns: Vec<LeafSpec>,
     /// The leaf of each input that is an observation, and whether its numbers have to be converted.
@@ -88,7 +88,7 @@ struct Bound {
     /// `[rows, elements]` of each output, then of each state.
     values: Vec<Vec<f32>>,
     widths: Vec<usize>,
-    /// Of each input that is a state, `[places, elements]`; empty unless rows are other environments in each call.
+    /// The states by place, `[places, elements]` for each input that is one; empty unless calls have rows of varying environments.
     kept: Vec<Vec<f32>>,
     known: KnownRows,
 }
@@ -146,7 +146,7 @@ impl GraphPolicy {
         &self.graph
     }
 
-    /// The policy whose JSON, without parameters, serde has written; they are zero.
+    /// Reads a policy from the JSON that serde has written; its parameters are zero.
     ///
     /// # Errors
     /// [`PolicyError::Unreadable`] for anything else, and the errors of [`Graph::check`].
@@ -159,7 +159,7 @@ impl GraphPolicy {
         Ok(policy)
     }
 
-    /// Room for parameters, and whether everything fits, after the policy was read.
+    /// Allocates parameters and checks that everything fits, after the policy was read.
     pub(crate) fn prepare(&mut self) -> Result<(), PolicyError> {
         self.graph.allocate()?;
         self.check_widths()
@@ -382,7 +382,7 @@ impl Policy for GraphPolicy {
     }
 }
 
-/// Which leaf of the environment `own` is, and its element type there.
+/// The index of the environment's leaf for `own`, and its element type.
 fn observed(
     fit: &Fit<'_>,
     specs: &[LeafSpec],
@@ -406,7 +406,7 @@ fn observed(
 }
 
 impl Bound {
-    /// Gathers what is not there as `float32`: other observations, and states.
+    /// Gathers inputs that have to be copied: observations of other types than `float32`, and states.
     fn read(
         &mut self,
         inputs: &[Read],
@@ -487,7 +487,7 @@ impl Bound {
         Ok(())
     }
 
-    /// Makes what comes next the states of the next step.
+    /// Stores the outputs that are the states of the next step.
     fn keep(&mut self, inputs: &[Read], envs: &EnvRows) {
         let states = (0..inputs.len()).filter(|&index| inputs[index].is_state());
         let first = self.values.len() - states.clone().count();

@@ -21,7 +21,7 @@ pub enum Head {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Scale {
-    /// The network writes the means, then as many numbers that are mapped to deviations.
+    /// The network writes the means, then the numbers that are mapped to deviations.
     Mapped(ScaleMapping),
     /// The network writes the means only; the logarithms of the deviations are a parameter of their own. A deviation that would
     /// round to 0 is the smallest normal number instead, about 1e-38.
@@ -85,7 +85,7 @@ impl ScaleMapping {
         self.prepare().apply(x)
     }
 
-    /// Does once what does not depend on `x`.
+    /// Computes once the part that does not depend on `x`.
     pub(crate) fn prepare(self) -> Prepared {
         Prepared(match self {
             Self::BiasedSoftplus { bias } => Some((bias - SOFTPLUS_FLOOR).exp_m1().max(1e-6).ln()),

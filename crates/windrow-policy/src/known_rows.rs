@@ -1,6 +1,8 @@
+//! Which environments a policy has states of.
+
 use crate::EnvRows;
 
-/// Of which environments a policy has a state, for policies that keep one by [place](EnvRows::place).
+/// The environments whose states a policy has, for policies that keep states by [place](EnvRows::place).
 ///
 /// ```
 /// use windrow_policy::{EnvRows, KnownRows};
@@ -14,16 +16,16 @@ use crate::EnvRows;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct KnownRows {
-    /// For each place, the frame that its state is for.
+    /// By place: the frame that its state is for.
     next_frames: Vec<u64>,
     begins: Vec<bool>,
 }
 
-/// The frame of a place without a state, which no environment reaches.
+/// Marks a place without a state; no environment reaches this frame.
 const NONE: u64 = u64::MAX;
 
 impl KnownRows {
-    /// Rows whose state is to be its first value: they begin an episode, or have gone on without the policy, or it failed at the step
+    /// Which rows start with an initial state: they begin an episode, or went on without the policy, or the policy failed at the step
     /// before. `[rows]`.
     pub fn begins(&mut self, envs: &EnvRows) -> &[bool] {
         let rows = envs.is_first().iter().zip(envs.frames()).enumerate();
@@ -34,7 +36,7 @@ impl KnownRows {
         &self.begins
     }
 
-    /// The policy has acted, and has the states of these rows for their next frames.
+    /// Records that the policy has acted: it now has states of these rows for their next frames.
     pub fn keep(&mut self, envs: &EnvRows) {
         for (row, frame) in envs.frames().iter().enumerate() {
             let place = envs.place(row);

@@ -72,11 +72,11 @@ struct RealRows {
     log_probs: Vec<f32>,
 }
 
-/// How outputs become an action, chosen when the policy is bound.
+/// How outputs become an action: chosen when the policy is bound.
 #[derive(Debug, Clone)]
 enum Act {
     Sample(Categorical),
-    /// The choice of the largest number.
+    /// The choice with the largest number.
     Largest {
         code: ChoiceCode,
     },
@@ -109,7 +109,7 @@ impl NetworkPolicy {
         }
     }
 
-    /// Observes this leaf; called again, the next one too, after it.
+    /// Observes this leaf, behind those of earlier calls.
     #[must_use]
     pub fn in_key(mut self, key: impl Into<NestedKey>) -> Self {
         self.in_keys.push(key.into());
@@ -173,7 +173,7 @@ impl NetworkPolicy {
         }
     }
 
-    /// The extra columns, given how actions are made.
+    /// The extra columns for these actions.
     fn extra_columns(&self, act: &Act, width: usize) -> Vec<LeafSpec> {
         let mut extra = Vec::new();
         let column = |name, shape: &[usize]| LeafSpec::new(name, DType::F32, shape);
@@ -376,7 +376,7 @@ impl RealRows {
     }
 }
 
-/// Makes `values` `len` long, which allocates only when it never was.
+/// Resizes `values` to `len`; allocates only if it was never that long.
 fn fit_len(values: &mut Vec<f32>, len: usize) {
     if values.len() != len {
         values.resize(len, 0.0);

@@ -1,4 +1,4 @@
-//! Counter-based randomness: a stream of random numbers for every (seed, environment, frame).
+//! Counter-based randomness: a stream of random numbers for every (seed, environment, frame) (ADR 0003).
 
 use std::convert::Infallible;
 

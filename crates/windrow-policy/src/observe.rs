@@ -1,4 +1,4 @@
-//! One block of numbers out of one or several observation leaves.
+//! Joins one or several observation leaves into one block of numbers.
 
 use tensordict::{DType, NestedKey};
 use windrow_slab::{Key, Rows};

@@ -11,9 +11,9 @@ pub type Weights = TensorDict;
 ///
 /// State that outlives a step, such as that of a recurrent network, belongs to the policy, one for each row: a policy sees the same
 /// environments in the same order in each call, unless it is [served](crate::InferenceServer): then rows are any of them, and state goes by
-/// [`EnvRows::place`], which the policy declares by [`States::ByPlace`]. [`KnownRows`](crate::KnownRows) keeps the books. The
+/// [`EnvRows::place`], which the policy declares by [`States::ByPlace`]. [`KnownRows`](crate::KnownRows) tracks which states are there. The
 /// policy resets the state of a row to its first value where [`EnvRows::is_first`] says that an episode begins. It declares the
-/// part that a learner needs in [`PolicySpec`] and writes it as any other column: the state from which an action was chosen as
+/// part that a learner needs in [`PolicySpec`] and writes it like other columns: the state from which an action was chosen as
 /// `k`, the state after it as `("next", k)`. The policy does not see random steps at the start, and its own columns are zero
 /// there; [`EnvRows::frames`] skips numbers in a row that went on without the policy.
 ///
@@ -56,14 +56,14 @@ pub type Weights = TensorDict;
 /// }
 /// ```
 pub trait Policy: Send {
-    /// Prepares the policy for the environments of one worker, or of all that a [server](crate::InferenceServer) has as clients, and returns the columns that it will write: first the action
+    /// Prepares the policy for the environments of one worker, or of all clients of a [server](crate::InferenceServer), and returns the columns that it will write: first the action
     /// leaves, exactly as [`EnvSpec::action_leaves`](windrow_env::EnvSpec::action_leaves) gives them or such as the environment
     /// [takes](windrow_env::EnvSpec::takes) in their place, then any of its own.
     ///
-    /// Called once, before the first [`act`](Policy::act). `binding` holds everything that the policy learns before it acts.
+    /// Called once, before the first [`act`](Policy::act).
     ///
     /// # Errors
-    /// [`PolicyError`] when the policy does not fit the environment: what was expected and what came.
+    /// [`PolicyError`] if the policy does not fit the environment.
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError>;
 
     /// Whether [`Binding::first_rows`] is to hold observations: a collector then begins an episode in each environment before
@@ -105,13 +105,13 @@ pub trait Policy: Send {
         Weights::new([])
     }
 
-    /// The version of the weights that chose the last actions, where that is not the version [loaded](Policy::load) last: where
-    /// a [server](crate::InferenceServer) evaluates the policy.
+    /// The version of the weights that chose the last actions, for a policy that a [server](crate::InferenceServer) evaluates; `None` if it
+    /// is the version [loaded](Policy::load) last.
     fn version(&self) -> Option<i64> {
         None
     }
 
-    /// The policy, with its parameters, as a value that can be written down; `None` for code of the program.
+    /// The policy with its parameters as a value that can be serialized; `None` for closures and the like.
     fn recipe(&self) -> Option<PolicyRecipe> {
         None
     }
@@ -168,7 +168,7 @@ pub struct PolicySpec {
     pub columns: Vec<LeafSpec>,
     /// The code that evaluates the policy.
     pub backend: Backend,
-    /// How it keeps what it remembers of environments.
+    /// How it keeps states of environments.
     #[serde(default)]
     pub states: States,
 }
@@ -191,7 +191,7 @@ impl PolicySpec {
         self
     }
 
-    /// The same policy, which keeps its states so.
+    /// The same policy, with `states`.
     #[must_use]
     pub fn states(mut self, states: States) -> Self {
         self.states = states;
@@ -203,17 +203,17 @@ impl PolicySpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Backend {
-    /// Code of Rust.
+    /// Rust code.
     Native,
     /// A learning framework, such as PyTorch, which the policy calls.
     Framework,
 }
 
-/// How a policy keeps what it remembers of environments, if it remembers anything.
+/// How a policy keeps states of environments, if it has any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum States {
-    /// By the numbers of rows: each call has the same environments, in the same order. Such a policy cannot be
+    /// By row: each call has the same environments in the same order. Such a policy cannot be
     /// [served](crate::InferenceServer) if it writes a state.
     #[default]
     ByRow,
@@ -233,7 +233,7 @@ pub struct PolicyIn<'a> {
 }
 
 impl PolicyIn<'_> {
-    /// Whether there is an environment and an observation for each of `rows` rows.
+    /// Checks that there is an environment and an observation for each of `rows` rows.
     ///
     /// # Errors
     /// [`PolicyError::Rows`] naming the first input of another length.

@@ -11,8 +11,8 @@ use crate::{Binding, Noise, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicyS
 /// Rows from which on vector instructions are worth the choice between their variants.
 const MANY_ROWS: usize = 16;
 
-/// Draws every action leaf from its whole domain, whatever it observes; of choices with a [mask](EnvSpec::masks), those that
-/// are legal.
+/// Draws every action leaf from its whole domain, independently of observations; choices with a [mask](EnvSpec::masks) are
+/// restricted to legal ones.
 ///
 /// Choices and bounded values are uniform; values with one bound are that bound plus or minus an exponential of
 /// mean 1, values without bounds normal. Integers are uniform over both bounds included, or the above rounded
@@ -94,7 +94,7 @@ impl Policy for RandomPolicy {
     }
 }
 
-/// Draws every leaf of every row. Kept out of `act`, which is a few instructions for a single choice without it.
+/// Draws every leaf of every row. A function of its own, because `act` is a few instructions for a single choice without it.
 #[inline(never)]
 fn draw_leaves(
     leaves: &[Sampler],
@@ -135,7 +135,7 @@ enum Sampler {
         mask: usize,
         dtype: DType,
     },
-    /// So many zeros or ones.
+    /// This number of zeros or ones.
     Bits(Box<[()]>),
     /// A number for each element.
     Values(DType, Box<[Domain]>),
@@ -251,7 +251,7 @@ fn non_zero(n: usize) -> Option<u64> {
     (n > 0).then_some(n as u64)
 }
 
-/// Where one number may lie.
+/// The domain of one number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Domain {
     /// Between two bounds, the upper one a whole unit higher for integers.
@@ -345,7 +345,7 @@ impl FillChoices<'_> {
     #[inline(always)]
     fn run(self) {
         let (n, leaf) = (self.n, self.leaf);
-        // Told apart outside the loops, so that each is a vector loop.
+        // Distinguished outside the loops, so that each is a vector loop.
         match (u32::try_from(n), leaf) {
             (Ok(_), 0) => self.each(|noise| choice(n & u64::from(u32::MAX), noise, 0)),
             (Ok(_), _) => self.each(|noise| choice(n & u64::from(u32::MAX), noise, leaf)),

@@ -1,4 +1,4 @@
-//! Policies as values that can be written down.
+//! Policies as values that can be serialized.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -10,7 +10,7 @@ use windrow_env::{Arguments, EnvError, EnvRegistry, IntoEnv};
 
 use crate::{Policy, PolicyError};
 
-/// Policies that can be made from a name, for workers that are not given the code.
+/// Policies by name, for workers that cannot get the code.
 ///
 /// ```
 /// use windrow_policy::{PolicyRecipe, PolicyRegistry, RandomPolicy};
@@ -39,7 +39,7 @@ impl PolicyRegistry {
         Self::default()
     }
 
-    /// Registers the policies of `factory` as `name`; it is given the number of the worker, and returns a policy, or a `Result`
+    /// Registers the policies of `factory` as `name`; it gets the number of the worker, and returns a policy or a `Result`
     /// of one.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl PolicyRegistry {
     }
 
     /// As [`register`](Self::register), for policies with arguments, which a
-    /// [recipe of a name](crate::PolicyRecipe::named_with) carries. `factory` is given these and the number of the worker. Without
+    /// [recipe of a name](crate::PolicyRecipe::named_with) carries. `factory` gets these and the number of the worker. Without
     /// arguments, they are read from an empty object: each needs a default then.
     ///
     /// # Errors
@@ -169,9 +169,9 @@ impl<P: Policy + 'static> IntoPolicy for Result<P, PolicyError> {
     }
 }
 
-/// The environments and policies that a program has under names of its own.
+/// The environments and policies that a program has registered.
 ///
-/// Names can be given to workers anywhere; code cannot. A program that has registered its environments and policies, and
+/// Names can be sent to workers anywhere; code cannot. A program that has registered its environments and policies, and
 /// [installed](Self::install) the registry at the start of `main`, may use their names wherever a collector takes one.
 ///
 /// ```

@@ -8,7 +8,7 @@ use tensordict::{DType, NestedKey, Shape, Tensor, TensorDict, TensorError};
 
 use crate::Weights;
 
-/// Why parameters were not taken over; nothing was changed then.
+/// Why parameters were not loaded; nothing was changed then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
@@ -52,7 +52,7 @@ pub enum Misfit {
         /// Shape of the tensor.
         got: Shape,
     },
-    /// A tensor of `float64` for a parameter of `float32`, which cannot hold one of its numbers.
+    /// A `float64` tensor with a number that the `float32` parameter cannot hold.
     Range {
         /// Name of the parameter.
         name: String,
@@ -71,8 +71,8 @@ pub enum Misfit {
 }
 
 impl Misfit {
-    /// The tensor that there is for parameter `name`, of element type `dtype` and of `shape`. One of `float64` does for a
-    /// parameter of `float32`, once it is [cast](Tensor::cast): numbers are rounded to the nearest.
+    /// The tensor for parameter `name` of element type `dtype` and shape `shape`. A `float64` tensor can be [cast](Tensor::cast) to a
+    /// `float32` parameter: numbers are rounded to the nearest.
     ///
     /// # Errors
     /// The difference.
@@ -159,7 +159,7 @@ fn list(misfits: &[Misfit]) -> String {
 }
 
 impl WeightsError {
-    /// The same error, said to have come from the file at `path`.
+    /// The same error, which names the file at `path`.
     #[must_use]
     pub(crate) fn in_file(self, path: &Path) -> Self {
         match self {
@@ -176,12 +176,12 @@ impl WeightsError {
 /// Refuses all tensors: for policies without parameters.
 ///
 /// # Errors
-/// [`WeightsError::Misfits`] naming what is there.
+/// [`WeightsError::Misfits`] naming the tensors.
 pub(crate) fn expect_none(weights: &Weights) -> Result<(), WeightsError> {
     Reader::new(weights, "").finish()
 }
 
-/// Takes tensors out by name and notes each one that does not fit, so that an error names all of them.
+/// Takes tensors out by name and records each that does not fit, so that an error names all of them.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     prefix: &'a str,
@@ -217,7 +217,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The elements of parameter `name`, row-major; empty, and the misfit noted, when it does not fit.
+    /// The elements of parameter `name`, row-major; empty, and a misfit recorded, if the tensor does not fit.
     pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Vec<f32> {
         let name = format!("{}{name}", self.prefix);
         let found = self.left.remove(&name);
@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Whether all of it could be used and nothing is left over.
+    /// Checks that all tensors fitted and none is left over.
     pub(crate) fn finish(mut self) -> Result<(), WeightsError> {
         if let Some(error) = self.unreadable {
             return Err(error.into());

@@ -15,7 +15,7 @@ use crate::ReplayError;
 pub fn check_room<T>(what: &'static str, len: usize) -> Result<(), ReplayError> {
     let mut room = Vec::<T>::new();
     let given = room.try_reserve_exact(len);
-    // Memory that nobody looks at would be optimised away.
+    // The compiler would remove an allocation that is not used.
     std::hint::black_box(room.as_ptr());
     given.map_err(|_| ReplayError::NoMemory {
         what,

@@ -24,13 +24,13 @@ mod take;
 
 pub(crate) use saved::breaks;
 
-/// Keeps the frames that collectors make, and gives learners samples of them.
+/// Stores the frames of collectors, and returns samples of them to learners.
 ///
 /// A handle: clones share one buffer, and all methods may be called from several threads at once. A frame is visible when all
 /// frames of its batch are there, and no frame is sampled while it is overwritten: samples do not wait
 /// for writers, and writers only wait for samples that began before.
 ///
-/// Frames lie in rows, one each, whatever the shape of the batch that they came in: `capacity` counts frames, and `[envs,
+/// Each row holds one frame, independently of the shape of its batch: `capacity` counts frames, and `[envs,
 /// time]` is written environment by environment, so that the frames of an episode follow each other. A buffer of another
 /// kind whose storage has `ndim=2` keeps rows of time instead; slices of this one are the same.
 ///
@@ -69,7 +69,7 @@ struct BufferInner {
     capacity: usize,
     batch_size: Option<usize>,
     timeout: Duration,
-    /// Held while frames are written, from giving up the old rows to admitting the new.
+    /// Held while frames are written, from dropping the old rows to publishing the new ones.
     turn: Mutex<()>,
     state: Mutex<BufferState>,
     /// Notified when there may be more to sample.
@@ -87,7 +87,7 @@ impl BufferInner {
         lock(&self.turn)
     }
 
-    /// As [`turn`](Self::turn), when no checkpoint is being written.
+    /// As [`turn`](Self::turn), while no checkpoint is being written.
     fn turn_after_saving(&self) -> MutexGuard<'_, ()> {
         loop {
             let turn = self.turn();
@@ -127,7 +127,7 @@ impl ReplayBuffer {
         self.len() == 0
     }
 
-    /// Frames that there is room for.
+    /// Capacity in frames.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.shared.capacity
@@ -163,7 +163,7 @@ impl ReplayBuffer {
     }
 
     /// Whether the last sample was the last of a pass over the frames: where a sampler without replacement has drawn each of
-    /// them, or all that make a batch. Never so with other samplers.
+    /// them, or all that make a batch. Always false with other samplers.
     #[must_use]
     pub fn ran_out(&self) -> bool {
         self.shared.lock().sampler.ran_out()
@@ -189,7 +189,7 @@ impl ReplayBuffer {
         false
     }
 
-    /// Gives up all frames, and counts from 0 again. The next may have other keys and shapes.
+    /// Drops all frames, and counts from 0 again. New frames may have other keys and shapes.
     pub fn empty(&self) {
         let turn = self.shared.turn_after_saving();
         self.shared.lock().clear();
@@ -233,18 +233,18 @@ impl ReplayBuffer {
 pub struct ReplayStats {
     /// Frames that can be sampled.
     pub frames: usize,
-    /// Frames that there is room for.
+    /// Capacity in frames.
     pub capacity: usize,
     /// Frames written since the buffer was last empty.
     pub write_count: u64,
     /// Frames sampled since then.
     pub sampled: u64,
-    /// Frames overwritten since the last sample, where they are written one after another. When these are as many as there is
-    /// room for, most of the frames are never sampled: see [`RateLimiter`].
+    /// Frames overwritten since the last sample, where they are written one after another. When these reach the
+    /// capacity, most of the frames are never sampled: see [`RateLimiter`].
     pub overwritten: u64,
-    /// Trajectories that the frames are of, pieces included; none where the writer does not keep frames in order.
+    /// Number of trajectories, pieces included; `None` if the writer does not keep frames in order.
     pub trajectories: Option<usize>,
-    /// Those of them that reach the end of their episode.
+    /// Number of trajectories that reach the end of their episode.
     pub complete_trajectories: Option<usize>,
     /// Collectors that are attached.
     pub writers: usize,
@@ -282,20 +282,20 @@ impl ReplayBufferBuilder {
         self
     }
 
-    /// The limiter that makes samples and insertions wait for each other. By default they do not: a collector that was started then
-    /// collects as fast as it can, however slow the learner is.
+    /// The limiter that makes samples and insertions wait for each other. By default they do not: a started collector then collects as
+    /// fast as it can, even if the learner is slow.
     pub fn limiter(mut self, limiter: RateLimiter) -> Self {
         self.limiter = Some(limiter);
         self
     }
 
-    /// Frames of a sample that names no number.
+    /// Frames of a sample for which none is given.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
         self
     }
 
-    /// The seed of all choices; by default from the operating system.
+    /// The seed of all random choices; by default from the operating system.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -311,8 +311,8 @@ impl ReplayBufferBuilder {
     /// Builds the buffer, which continues with the frames that a storage on disk holds already.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when an argument is invalid or parts do not suit each other; [`ReplayError::NoMemory`] when the
-    /// system has none for the state of sampler and writer; those of the storage.
+    /// [`ReplayError::Argument`] when an argument is invalid or parts do not fit each other; [`ReplayError::NoMemory`] if
+    /// there is none for the state of sampler and writer; errors of the storage.
     pub fn build(mut self) -> Result<ReplayBuffer, ReplayError> {
         let capacity = self.storage.capacity();
         let argument = |name, expected: String, got: String| {
@@ -355,7 +355,7 @@ impl ReplayBufferBuilder {
     }
 }
 
-/// Checks that the writer suits the sampler.
+/// Checks that the writer fits the sampler.
 fn check_writer(sampler: &dyn Sampler, writer: &dyn Writer) -> Result<(), ReplayError> {
     if sampler.consumes() && writer.order() == RowOrder::Ring {
         return Err(ReplayError::Argument {

@@ -1,4 +1,4 @@
-//! Checkpoints: directories that hold the rows of a storage and the state of its buffer.
+//! Checkpoints: directories that hold the rows of a storage and the state of its buffer (ADR 0005).
 //!
 //! ```text
 //! checkpoint/
@@ -8,8 +8,8 @@
 //!     …
 //! ```
 //!
-//! A new checkpoint is written into a folder of its own and brought to the disk; then the manifest is replaced, in one
-//! step; then the folder before is removed. Killed anywhere, a process leaves the last finished checkpoint.
+//! A new checkpoint is written into a folder of its own and synced to the disk; then the manifest is replaced in one step; then the
+//! previous folder is removed. A process that is killed at any time leaves the last finished checkpoint.
 //!
 //! The directory may hold other things. A checkpoint removes files of its own kind from folders of its own name and from the
 //! folder that the manifest before named, then the folder if it is empty, and nothing else.
@@ -134,7 +134,7 @@ impl Manifest {
     }
 }
 
-/// Whether a name is that of an entry of a directory, not a path.
+/// Whether a name names an entry of a directory and is no path.
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!(parts.next(), Some(Component::Normal(_))) && parts.next().is_none()

@@ -1,4 +1,4 @@
-//! The rows that hold frames, and the runs that these form.
+//! The rows that hold frames, and the runs that these form (ADR 0005).
 
 use crate::episode_ends::EpisodeMarks;
 use crate::runs::{Open, Runs};
@@ -26,7 +26,7 @@ impl Contents {
         Frames::new(&self.rows, self.runs.as_ref())
     }
 
-    /// Tells a sampler of all rows that hold frames.
+    /// Announces all rows that hold frames to a sampler.
     pub(crate) fn announce(&self, sampler: &mut dyn Sampler) {
         for span in self.rows.spans() {
             if !span.is_empty() {
@@ -35,7 +35,7 @@ impl Contents {
         }
     }
 
-    /// Gives up rows.
+    /// Drops rows.
     pub(crate) fn evict(&mut self, rows: RowSpan) {
         self.rows.remove(rows);
         if let Some(runs) = &mut self.runs {
@@ -43,7 +43,7 @@ impl Contents {
         }
     }
 
-    /// Takes rows in. `marks` are those of a ring's frames, `skipped` the frames before them that were overwritten at once.
+    /// Adds rows. `marks` are those of a ring's frames, `skipped` the frames before them that were overwritten at once.
     pub(crate) fn admit(&mut self, rows: RowSpan, marks: Option<&EpisodeMarks>, skipped: usize) {
         self.rows.add(rows);
         if let (Some(runs), Some(marks)) = (&mut self.runs, marks) {
@@ -52,7 +52,7 @@ impl Contents {
         }
     }
 
-    /// Gives up all rows.
+    /// Drops all rows.
     pub(crate) fn clear(&mut self) {
         self.rows = RowSet::new(self.rows.order(), self.rows.capacity());
         if let Some(runs) = &mut self.runs {
@@ -76,12 +76,12 @@ impl Contents {
 
     fn renew(&mut self, marks: &EpisodeMarks, breaks: &[usize]) {
         if let Some(runs) = &mut self.runs {
-            // Any number will do that leads to the same rows.
+            // Any number that gives the same rows will do.
             runs.renew(self.rows.row(0) as u64, marks, breaks);
         }
     }
 
-    /// How the last run may go on, where frames are in order.
+    /// How the last run may continue, if frames are in order.
     pub(crate) fn open(&self) -> Option<Open> {
         self.runs.as_ref().map(Runs::open)
     }

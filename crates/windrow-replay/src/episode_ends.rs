@@ -1,4 +1,4 @@
-//! Episode marks: the entries of frames that say where episodes end, and which trajectory a frame belongs to.
+//! Episode marks: the entries of frames that mark the ends of episodes, and the trajectory of each frame.
 
 use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
@@ -23,7 +23,7 @@ impl RunKeys {
         self.end_key.clone().unwrap_or_else(|| DONE.into())
     }
 
-    /// The keys that an id is looked for under, in this order.
+    /// The keys of ids, in the order in which they are tried.
     fn ids(&self) -> Vec<NestedKey> {
         match &self.traj_key {
             Some(key) => vec![key.clone()],
@@ -31,7 +31,7 @@ impl RunKeys {
         }
     }
 
-    /// All keys that are looked at.
+    /// All keys that are read.
     pub(crate) fn candidates(&self) -> Vec<NestedKey> {
         let mut keys = self.ids();
         keys.push(self.end());
@@ -48,7 +48,7 @@ pub(crate) struct EpisodeMarks {
     /// Whether the batch has several rows: the last is of another environment than the first of the next batch.
     several_rows: bool,
     author: Author,
-    /// One flag a frame; none when nothing says where episodes end.
+    /// One flag a frame; `None` without ends.
     ends: Option<Tensor>,
     /// One id a frame.
     ids: Option<Vec<i64>>,
@@ -119,7 +119,7 @@ impl EpisodeMarks {
         }
     }
 
-    /// Leaves the first `frames` out.
+    /// Drops the first `frames` frames.
     pub(crate) fn skip(mut self, frames: usize) -> Result<Self, TensorError> {
         if frames == 0 {
             return Ok(self);
@@ -139,12 +139,12 @@ impl EpisodeMarks {
         self.frames
     }
 
-    /// Where a run must stand for the first of these frames to go on with it.
+    /// The state in which the last run can continue with the first of these frames.
     pub(crate) fn first_of(&self) -> Open {
         self.beside(0)
     }
 
-    /// How the run of the last of these frames may go on.
+    /// How the run of the last of these frames may continue.
     pub(crate) fn open(&self) -> Open {
         self.beside(self.frames - 1)
     }
@@ -173,14 +173,14 @@ impl EpisodeMarks {
         (self.frames - frame).is_multiple_of(self.row)
     }
 
-    /// Behind the run that begins with frame `start`, `limit` at most, and whether its episode ends there.
+    /// The end of the run that begins with frame `start`, `limit` at most, and whether its episode ends there.
     pub(crate) fn run_end(&self, start: usize, limit: usize) -> (usize, bool) {
         // Counted from the end: see `skip`.
         let left = (self.frames - start - 1) % self.row + 1;
         let limit = limit.min(start + left);
         let ids = self.ids.as_deref();
         let ends = self.ends.as_ref().and_then(|ends| ends.as_slice().ok());
-        // A piece at a time, so that neither list is looked through beyond the end that the other one has.
+        // Piece by piece, so that neither list is searched far beyond the end that the other one has.
         let mut at = start;
         while at < limit {
             let piece = at..limit.min(at + PIECE);
@@ -197,7 +197,7 @@ impl EpisodeMarks {
     }
 }
 
-/// Frames that are looked at together.
+/// Frames that are searched together.
 const PIECE: usize = 64;
 
 /// Place of the first flag that is set.

@@ -13,7 +13,7 @@ use windrow_store::StoreError;
 
 use crate::ReplayError;
 
-/// Makes an error of the operating system one that names the operation and the file.
+/// Adds operation and file to an error of the operating system.
 pub(crate) fn io_error(op: &'static str, path: &Path) -> impl Fn(io::Error) -> ReplayError {
     move |error| ReplayError::Io {
         op,
@@ -22,7 +22,7 @@ pub(crate) fn io_error(op: &'static str, path: &Path) -> impl Fn(io::Error) -> R
     }
 }
 
-/// Makes `path` a file of these bytes, on the disk when this returns. No reader ever sees a part of it.
+/// Replaces `path` by a file of these bytes, which is on the disk when this returns. No reader ever sees a part of it.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ReplayError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let unfinished = tempfile::Builder::new()
@@ -39,7 +39,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ReplayError> {
     sync_directory(directory)
 }
 
-/// Brings names that were made, renamed or removed in `directory` to the disk.
+/// Syncs names that were made, renamed or removed in `directory` to the disk.
 pub(crate) fn sync_directory(directory: &Path) -> Result<(), ReplayError> {
     // Elsewhere directories cannot be opened as files, and names need no such help.
     if cfg!(unix) {
@@ -59,7 +59,7 @@ pub(crate) struct Locked {
 
 #[cfg(not(loom))]
 impl Locked {
-    /// Locks `directory` by the file `name` in it; makes both where they are not there.
+    /// Locks `directory` by the file `name` in it; creates both if they are missing.
     ///
     /// # Errors
     /// [`StoreError::InUse`] naming the directory when it is locked; [`ReplayError::Io`].

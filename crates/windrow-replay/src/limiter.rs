@@ -4,7 +4,7 @@ use crate::{Access, LimiterWait, ReplayError};
 
 /// Bounds the ratio of samples to insertions: makes either wait for the other, counted in frames.
 ///
-/// It watches the cursor `inserted * samples_per_insert - sampled`. A sample of `n` frames waits while the buffer holds
+/// It bounds the cursor `inserted * samples_per_insert - sampled`. A sample of `n` frames waits while the buffer holds
 /// fewer than `min_size_to_sample` frames, or the sample would take the cursor below `min_diff`; an insertion waits while
 /// it would take the cursor above `max_diff`, but never before the buffer holds `min_size_to_sample` frames. These are the
 /// rules of Reverb's rate limiters.
@@ -76,7 +76,7 @@ impl RateLimiter {
         })
     }
 
-    /// Checks that a buffer of `capacity` frames can hold as many as samples wait for.
+    /// Checks that a buffer of `capacity` frames can hold the frames that samples wait for.
     ///
     /// # Errors
     /// [`ReplayError::Argument`].
@@ -130,7 +130,7 @@ impl RateLimiter {
         })
     }
 
-    /// The error of a call that must wait now and always will: it moves the cursor further than it may go.
+    /// The error of a call that would wait forever, since it moves the cursor beyond its bounds.
     pub(crate) fn forbids(&self, what: Access, frames: usize) -> Option<ReplayError> {
         let moves = match what {
             Access::Insert => frames as f64 * self.samples_per_insert,

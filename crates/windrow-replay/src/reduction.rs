@@ -2,7 +2,7 @@ use tensordict::{DType, NestedKey, Tensor, TensorDict};
 
 use crate::ReplayError;
 
-/// How several values of one row make the one that rows are compared by. With a NaN among them, that is NaN.
+/// How several values of one row become the one that rows are compared by. With a NaN among them, the result is NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Reduction {
@@ -15,12 +15,12 @@ pub enum Reduction {
     Max,
     /// The least.
     Min,
-    /// The one in the middle, of an even number the lower.
+    /// The median; of an even number of values, the lower one.
     Median,
 }
 
 impl Reduction {
-    /// One value for each of the frames, of its values of the entry `key`; 0 where it has none.
+    /// One value for each frame, reduced from its values of the entry `key`; 0 if it has none.
     ///
     /// # Errors
     /// When the entry is missing.

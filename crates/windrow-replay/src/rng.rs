@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// The random numbers of one buffer: a function of its seed and of how many were drawn.
+/// The random numbers of one buffer: a function of its seed and the count of draws.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SampleRng {
     seed: u64,
@@ -26,7 +26,7 @@ impl SampleRng {
     /// A generator with a seed from the operating system.
     #[must_use]
     pub fn from_entropy() -> Self {
-        // The standard library keys its hash maps from the operating system, each with another key.
+        // The standard library keys each hash map with other numbers from the operating system.
         Self::new(RandomState::new().build_hasher().finish())
     }
 

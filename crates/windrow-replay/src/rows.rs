@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::ReplayError;
 
-/// Rows that follow each other and go on at row 0 behind the last row of the buffer.
+/// Consecutive rows; row 0 follows the last row of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowSpan {
     first: usize,
@@ -36,7 +36,7 @@ impl RowSpan {
         self.len == 0
     }
 
-    /// The rows as ordinary ranges: those up to the end of the buffer, and those that go on at 0.
+    /// The rows as ordinary ranges: those up to the end of the buffer, and those from row 0 on.
     #[must_use]
     pub fn ranges(self) -> [Range<usize>; 2] {
         let end = self.first + self.len;
@@ -64,8 +64,8 @@ impl RowSpan {
 /// The order in which a [`Writer`](crate::Writer) fills rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOrder {
-    /// One row after another, and from the last row on to the first: new frames replace the oldest. The buffer then knows
-    /// which frames follow each other, and slices can be drawn.
+    /// One row after another, the first again after the last: new frames replace the oldest. The buffer then knows which frames follow
+    /// each other, and slices can be drawn.
     Ring,
     /// Any row. Frames lose their order, so there are no slices.
     Any,
@@ -191,7 +191,7 @@ impl RowSet {
         }
     }
 
-    /// Behind the last row that holds a frame, or held one.
+    /// End of the rows that hold a frame, or held one.
     #[must_use]
     pub fn end(&self) -> usize {
         match &self.0 {
@@ -255,7 +255,7 @@ impl RowSet {
         }
     }
 
-    /// Takes in rows that hold no frame: in a ring, those behind the newest.
+    /// Adds rows that hold no frame: in a ring, those behind the newest.
     pub fn add(&mut self, added: RowSpan) {
         match &mut self.0 {
             Rows::Ring(span) if span.is_empty() => *span = added,
@@ -273,7 +273,7 @@ impl RowSet {
         }
     }
 
-    /// Gives up rows that hold a frame: in a ring, the oldest.
+    /// Removes rows that hold a frame: in a ring, the oldest.
     pub fn remove(&mut self, removed: RowSpan) {
         match &mut self.0 {
             Rows::Ring(span) => {

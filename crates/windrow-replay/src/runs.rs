@@ -19,7 +19,7 @@ pub struct Run {
     pub(crate) apart: bool,
 }
 
-/// The author of frames. Ids of trajectories are unique to one author, so only its own frames go on where its last ones ended.
+/// The author of frames. Ids of trajectories are unique to one author, so only its own frames can continue its last run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Author {
     /// A collector, by the number of its first attachment.
@@ -85,7 +85,7 @@ impl Runs {
         self.ended
     }
 
-    /// Numbers of the runs that there are.
+    /// Numbers of the runs.
     #[must_use]
     pub fn numbers(&self) -> std::ops::Range<u64> {
         self.base..self.base + self.runs.len() as u64
@@ -102,7 +102,7 @@ impl Runs {
         self.runs.iter()
     }
 
-    /// Frames that there is room for.
+    /// Capacity in frames.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -131,7 +131,7 @@ impl Runs {
         self.iter().map(|run| run.len).max().unwrap_or(0)
     }
 
-    /// Forgets the oldest `frames` frames.
+    /// Drops the oldest `frames` frames.
     pub(crate) fn evict(&mut self, mut frames: usize) {
         while frames > 0
             && let Some(oldest) = self.runs.front_mut()
@@ -151,14 +151,14 @@ impl Runs {
         }
     }
 
-    /// Forgets all, and counts frames from 0 again; runs are counted on.
+    /// Drops all runs, and counts frames from 0 again; the numbers of runs continue.
     pub(crate) fn clear(&mut self) {
         self.base += self.runs.len() as u64;
         self.runs.clear();
         (self.ended, self.next, self.open) = (0, 0, Open::No);
     }
 
-    /// Passes over frames that were written and overwritten at once.
+    /// Skips frames that were overwritten in the same write.
     pub(crate) fn skip(&mut self, frames: usize) {
         if frames > 0 {
             self.next += frames as u64;
@@ -166,7 +166,7 @@ impl Runs {
         }
     }
 
-    /// Takes in frames that were written.
+    /// Adds frames that were written.
     pub(crate) fn push(&mut self, marks: &EpisodeMarks) {
         let goes_on = self.goes_on(marks);
         let mut at = 0;
@@ -204,8 +204,8 @@ impl Runs {
         self.open != Open::No && marks.first_of() == self.open
     }
 
-    /// Which of the frames that are about to be pushed do not follow the one before, whatever they say of themselves;
-    /// `skipped` frames before them are overwritten at once.
+    /// The frames of the next push that do not follow the frame before, whatever their ids say; `skipped` frames before them are
+    /// overwritten at once.
     pub(crate) fn breaks(&self, marks: &EpisodeMarks, skipped: usize) -> Vec<usize> {
         let begins = |&at: &usize| match at {
             0 => skipped > 0 || !self.goes_on(marks),
@@ -214,7 +214,7 @@ impl Runs {
         marks.row_starts().filter(begins).collect()
     }
 
-    /// Which frames, counted from the oldest, do not follow the one before whatever they say of themselves.
+    /// The frames, counted from the oldest, that do not follow the frame before, whatever their ids say.
     pub(crate) fn all_breaks(&self) -> Vec<usize> {
         let oldest = self.runs.front().map_or(0, |run| run.first);
         let apart = self.iter().filter(|run| run.apart);
@@ -238,7 +238,7 @@ impl Runs {
         }
     }
 
-    /// How the last run may go on.
+    /// How the last run may continue.
     pub(crate) fn open(&self) -> Open {
         self.open
     }
@@ -272,7 +272,7 @@ impl Runs {
     }
 }
 
-/// Highest number of a frame that is believed: it leaves room for more than can ever be written.
+/// Highest accepted number of a frame: it leaves room for more frames than can ever be written.
 const LAST_FRAME: i64 = i64::MAX / 2;
 
 /// Runs that lie end to end, the oldest first.

@@ -42,7 +42,7 @@ pub trait Sampler: CloneSampler + Debug + Send {
         None
     }
 
-    /// Whether the sampler needs to know which frames are older than others: [`Frames::row`] then counts from the oldest. The
+    /// Whether the sampler needs frames in order: [`Frames::row`] then counts from the oldest. The
     /// buffer refuses writers that do not keep frames in order.
     fn needs_order(&self) -> bool {
         self.run_keys().is_some()
@@ -58,7 +58,7 @@ pub trait Sampler: CloneSampler + Debug + Send {
         false
     }
 
-    /// The rows that the last draw has used up, once. The buffer gives them up: no later draw has their frames.
+    /// Takes the rows that the last draw has used up. The buffer drops them: no later draw has their frames.
     fn spent(&mut self) -> Vec<u32> {
         Vec::new()
     }
@@ -125,7 +125,7 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Err(ReplayError::NoPriorities)
     }
 
-    /// The state from which another sampler draws as this one would. Frames are not part of it: they are announced again.
+    /// The state from which another sampler continues the draws of this one. It holds no frames: they are announced again.
     ///
     /// # Errors
     /// When tensors cannot be made.
@@ -133,7 +133,7 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Ok(TensorDict::new([]))
     }
 
-    /// Takes a state over; [`written`](Sampler::written) has announced the frames before. The buffer calls this on a copy of the
+    /// Loads a state; [`written`](Sampler::written) has announced the frames before. The buffer calls this on a copy of the
     /// sampler, and drops the copy when it fails.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl<'a> Frames<'a> {
         self.rows.contains(row)
     }
 
-    /// Behind the last row that holds one of them, or held one.
+    /// End of the rows that hold one of them, or held one.
     #[must_use]
     pub fn end(&self) -> usize {
         self.rows.end()
@@ -243,7 +243,7 @@ pub struct Slices {
     pub truncated_key: Option<NestedKey>,
 }
 
-/// Why a sampler drew nothing.
+/// The reason why a sampler drew nothing.
 #[derive(Debug)]
 pub enum NoDraw {
     /// Frames are missing.

@@ -1,4 +1,5 @@
-//! The state of a buffer as it is saved: everything but frames.
+//! The state of a buffer as it is saved: everything but frames. It is loaded into copies of sampler and writer, which then replace the
+//! buffer's own (ADR 0013).
 
 use tensordict::{Tensor, TensorDict};
 
@@ -7,7 +8,7 @@ use crate::runs::{RunColumns, SavedRuns};
 use crate::state::BufferState;
 use crate::{ReplayError, RowSpan, SampleRng, StateError};
 
-/// A state that makes sense for a buffer of its capacity; only sampler and writer have still to look at their parts.
+/// A state that is valid for a buffer of its capacity; only sampler and writer have still to check their parts.
 #[derive(Debug)]
 pub(crate) struct SavedState {
     capacity: usize,
@@ -15,7 +16,7 @@ pub(crate) struct SavedState {
     pub(crate) rows: Vec<u32>,
     /// The row that the next frame of a ring goes to.
     cursor: usize,
-    /// There for a ring.
+    /// Present for a ring.
     pub(crate) runs: Option<SavedRuns>,
     pub(crate) write_count: u64,
     pub(crate) sampled: u64,
@@ -26,7 +27,7 @@ pub(crate) struct SavedState {
 }
 
 impl SavedState {
-    /// The state that a buffer is in now.
+    /// The present state of a buffer.
     ///
     /// # Errors
     /// When tensors cannot be made.
@@ -56,7 +57,7 @@ impl SavedState {
         RowSpan::new(first, self.rows.len(), self.capacity)
     }
 
-    /// Of every row of the buffer, whether its frame was written apart from the one before.
+    /// By row: whether its frame was written apart from the one before.
     pub(crate) fn apart(&self) -> Vec<bool> {
         let mut apart = vec![false; self.capacity];
         for at in self.runs.iter().flat_map(SavedRuns::breaks) {
@@ -157,7 +158,7 @@ struct Counts {
 
 impl Counts {
     fn parse(dict: &TensorDict) -> Result<Self, ReplayError> {
-        // Higher ones leave no room for what is counted from there on.
+        // Higher ones leave no room for further counts.
         const MOST: i64 = i64::MAX / 2;
         let counts = dict.as_slice::<i64>("counts")?;
         for &count in counts {

@@ -33,7 +33,7 @@ pub(crate) struct BufferState {
     pub(crate) sampled: u64,
     /// Frames overwritten since the last sample, in a ring.
     pub(crate) overwritten: u64,
-    /// While a checkpoint is written, of every row whether its frame is still to be copied into it.
+    /// By row, while a checkpoint is written: whether its frame is still to be copied.
     pub(crate) saving: Option<Vec<bool>>,
     /// Whether a thread is writing frames at this moment.
     pub(crate) writing: bool,
@@ -123,14 +123,14 @@ impl BufferState {
         }
     }
 
-    /// Takes another sampler, which has begun, and announces the rows that hold frames to it.
+    /// Replaces the sampler by one that has begun, and announces the rows that hold frames to it.
     pub(crate) fn replace_sampler(&mut self, mut sampler: Box<dyn Sampler>) {
         self.contents.announce(&mut *sampler);
         self.keys = Keys::of(&*sampler);
         self.sampler = sampler;
     }
 
-    /// Sets the priorities of rows, where the sampler has any.
+    /// Sets the priorities of rows, if the sampler has any.
     pub(crate) fn prioritize(
         &mut self,
         rows: &[i64],
@@ -159,7 +159,7 @@ impl BufferState {
         }
     }
 
-    /// Gives up rows, so that no sample reads them while they are overwritten.
+    /// Drops rows, so that no sample reads them while they are overwritten.
     pub(crate) fn evict(&mut self, rows: RowSpan) {
         if !rows.is_empty() {
             self.contents.evict(rows);
@@ -176,7 +176,7 @@ impl BufferState {
         }
     }
 
-    /// Counts frames that were offered and taken in.
+    /// Counts frames that were offered and written.
     pub(crate) fn count(&mut self, frames: usize) {
         self.write_count += frames as u64;
         if let Some(limiter) = &mut self.limiter {
@@ -184,7 +184,7 @@ impl BufferState {
         }
     }
 
-    /// Gives up all rows.
+    /// Drops all rows.
     pub(crate) fn clear(&mut self) {
         self.contents.clear();
         self.writer.cleared();
@@ -199,7 +199,7 @@ impl BufferState {
     /// The parts of this state that `saved` replaces; copies of sampler and writer load theirs.
     ///
     /// # Errors
-    /// [`ReplayError::State`] when the saved state is of another writer; those of sampler and writer.
+    /// [`ReplayError::State`] if the saved state is of another writer; errors of sampler and writer.
     pub(crate) fn restored(&self, saved: SavedState) -> Result<Restored, ReplayError> {
         let is_ring = self.contents.rows.order() == RowOrder::Ring;
         if is_ring != saved.runs.is_some() {
@@ -223,7 +223,7 @@ impl BufferState {
         })
     }
 
-    /// Replaces the parts that a saved state has given.
+    /// Replaces the parts by those of a saved state.
     pub(crate) fn apply(&mut self, restored: Restored) {
         self.contents = restored.contents;
         self.sampler = restored.sampler;
@@ -287,7 +287,7 @@ impl BufferState {
 /// Collectors that write to the buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    /// The number that each was first attached by, which stands for its trajectories.
+    /// By writer: the number of its first attachment, which identifies its trajectories.
     attached: BTreeMap<u64, u64>,
     next: u64,
     failure: Option<Arc<dyn Error + Send + Sync>>,
@@ -305,7 +305,7 @@ impl Writers {
         id
     }
 
-    /// The number that this writer was first attached by, if it is attached.
+    /// The number of this writer's first attachment, if it is attached.
     pub(crate) fn first(&self, id: u64) -> Option<u64> {
         self.attached.get(&id).copied()
     }

@@ -26,11 +26,10 @@ pub use tensor::LazyTensorStorage;
 /// A storage knows nothing of trajectories, order or priorities: the buffer decides which row a frame goes to, and which rows
 /// are read. All methods may be called from any thread.
 pub trait Storage: Send + Sync + Debug {
-    /// Frames that there is room for.
+    /// Capacity in frames.
     fn capacity(&self) -> usize;
 
-    /// Lays memory out for frames like these, when that has not happened yet or the storage is empty; otherwise checks that
-    /// they fit.
+    /// Allocates memory for frames like these, if the storage has none yet or is empty; otherwise checks that they fit.
     ///
     /// `frames`: flat, `[n]`.
     ///
@@ -38,7 +37,7 @@ pub trait Storage: Send + Sync + Debug {
     /// [`ReplayError::Store`], naming the entry, when keys, dtypes or shapes differ from those of the first frames.
     fn prepare(&self, frames: &TensorDict) -> Result<(), ReplayError>;
 
-    /// Writes frames `[n]` into the rows `first, first + 1, …`, which go on at row 0 behind the last.
+    /// Writes frames `[n]` into the rows `first, first + 1, …`, where row 0 follows the last.
     ///
     /// All of them become readable at once. Waits for another writer, and for readers that began before; a thread must
     /// therefore drop its own reader before it writes. Prepares the storage when that has not happened yet.
@@ -48,9 +47,8 @@ pub trait Storage: Send + Sync + Debug {
     /// than rows; nothing is written then.
     fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError>;
 
-    /// As [`write`](Storage::write), of frames that follow each other but for those in the places `breaks` of `frames`, which
-    /// ascend: a storage that outlives its process keeps in mind that these were written apart from the frames in the rows
-    /// before. [`write`](Storage::write) leaves that as it is.
+    /// As [`write`](Storage::write), for frames of which those at the ascending indices `breaks` do not follow the frame before: a storage
+    /// that outlives its process records that they were written apart. [`write`](Storage::write) leaves these records alone.
     ///
     /// # Errors
     /// As [`write`](Storage::write).
@@ -67,7 +65,7 @@ pub trait Storage: Send + Sync + Debug {
     /// Registers a reader. The rows that are filled now stay as they are until it is dropped.
     fn read(&self) -> Box<dyn StorageRead + '_>;
 
-    /// Forgets all frames; the layout stays until other frames come. Waits as [`write`](Storage::write) does.
+    /// Drops all frames; the layout stays until other frames come. Waits as [`write`](Storage::write) does.
     fn clear(&self);
 
     /// Whether all frames have the keys, dtypes and shapes of the first.
@@ -75,7 +73,7 @@ pub trait Storage: Send + Sync + Debug {
         true
     }
 
-    /// The rows found when the storage was opened; none when it began empty.
+    /// The rows found when the storage was opened; `None` if it began empty.
     fn recovered(&self) -> Option<Recovered> {
         None
     }

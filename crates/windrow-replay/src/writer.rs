@@ -16,8 +16,8 @@ pub use reuse::ReuseWriter;
 /// Decides which rows frames are written to. Its methods are never called concurrently: the buffer holds its lock.
 ///
 /// A writer of [`RowOrder::Ring`] leaves the choice of rows to the buffer, as [`RoundRobinWriter`] does. A writer of
-/// [`RowOrder::Any`] implements [`place`](Self::place); the methods after it matter only to writers that remember something
-/// of each row.
+/// [`RowOrder::Any`] implements [`place`](Self::place); the methods after it matter only to writers that store something for each
+/// row.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub use reuse::ReuseWriter;
 /// # Ok::<(), ReplayError>(())
 /// ```
 pub trait Writer: CloneWriter + Debug + Send {
-    /// Its name in error messages: that of its type where it has no other.
+    /// Its name in error messages; by default its type.
     fn name(&self) -> &'static str {
         let path = std::any::type_name::<Self>();
         path.rsplit("::").next().unwrap_or(path)
@@ -78,7 +78,7 @@ pub trait Writer: CloneWriter + Debug + Send {
     /// those that hold frames already; a chosen one among them loses its frame. Not called in a ring.
     ///
     /// # Errors
-    /// When an entry that the writer looks at is missing. The writer must then be as it was before.
+    /// When an entry that the writer reads is missing. The writer must then be as it was before.
     fn place(
         &mut self,
         frames: &TensorDict,
@@ -96,7 +96,7 @@ pub trait Writer: CloneWriter + Debug + Send {
     /// All rows were dropped.
     fn cleared(&mut self) {}
 
-    /// The entries of frames that [`found`](Self::found) looks at.
+    /// The entries of frames that [`found`](Self::found) reads.
     fn keys(&self) -> Vec<NestedKey> {
         Vec::new()
     }
@@ -110,7 +110,7 @@ pub trait Writer: CloneWriter + Debug + Send {
         Ok(())
     }
 
-    /// The state that the writer needs to go on, when `rows` hold frames.
+    /// The state from which another writer continues, when `rows` hold frames.
     ///
     /// # Errors
     /// When tensors cannot be made.
@@ -119,7 +119,7 @@ pub trait Writer: CloneWriter + Debug + Send {
         Ok(TensorDict::new([]))
     }
 
-    /// Goes on from a state that was saved when `rows` held frames.
+    /// Continues from a state that was saved when `rows` held frames.
     ///
     /// # Errors
     /// When it is the state of another writer. The buffer then drops this writer, which is a copy.

@@ -29,7 +29,7 @@ pub enum SlabError {
         /// Its size.
         bytes: usize,
     },
-    /// A slab was asked for without room for a single frame.
+    /// A slab without room for a single frame was requested.
     #[error(
         "a slab needs at least one part, one step and one environment, got {parts} parts of {steps} steps and {envs} environments"
     )]
@@ -49,7 +49,7 @@ pub enum SlabError {
         /// Steps of another.
         other: usize,
     },
-    /// A ring's parts, workers and slabs do not go together.
+    /// A ring's parts, workers and slabs do not fit together.
     #[error(
         "a ring needs at least one worker and one slab and, by worker, as many parts as workers; got {workers} workers, {slabs} slabs, {parts} parts"
     )]
@@ -132,7 +132,7 @@ pub enum SlabError {
     /// The system refuses something that memory between processes needs.
     #[error("{call} failed: {}", std::io::Error::from_raw_os_error(*code))]
     System {
-        /// The system call, and what it was for.
+        /// The system call, and its purpose.
         call: &'static str,
         /// What it said.
         code: i32,

@@ -1,4 +1,4 @@
-//! Which column of a record lies where in a slab.
+//! The places of a record's columns in a slab (ADR 0001).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -60,7 +60,7 @@ pub enum PartOrder {
     Interleaved,
 }
 
-/// Where every column of every part lies in a slab.
+/// The place of every column of every part in a slab.
 ///
 /// Physical order `[column][part][time][env][element]`, or `[column][time][part][env][element]` where parts are
 /// [interleaved](PartOrder::Interleaved); columns are 64-byte aligned. What a policy reads at one step is one contiguous block, and
@@ -123,7 +123,7 @@ impl<T> Columns<T> {
         by_env_and_policy.chain(by_engine).chain(optional)
     }
 
-    /// Something else for each, in physical order; `None` as soon as `to` gives none.
+    /// Maps each column, in physical order; `None` as soon as `to` returns none.
     fn try_map<U>(&self, mut to: impl FnMut(&T) -> Option<U>) -> Option<Columns<U>> {
         let mut each = |columns: &[T]| columns.iter().map(&mut to).collect::<Option<Box<[U]>>>();
         let (obs, policy, next_obs) =
@@ -220,8 +220,8 @@ impl Layout {
         self.bytes
     }
 
-    /// A number that stands for the place of every column: two layouts with different ones do not fit the same memory. The same
-    /// for as long as programs are of one build, and not to be kept for another.
+    /// A hash of the places of all columns: two layouts with different ones do not fit the same memory. It is equal within one build of a
+    /// program; do not store it.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();

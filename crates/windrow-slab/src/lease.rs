@@ -26,7 +26,7 @@ pub struct Lease {
     commits: Vec<Commit>,
 }
 
-/// A dimension of a batch, by what lies between two of its indices.
+/// A dimension of a batch, by the distance between two of its indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dim {
     Part,
@@ -77,7 +77,7 @@ impl Lease {
         &self.commits
     }
 
-    /// How the frames of the slab are shared out.
+    /// How the frames of the slab are divided into parts.
     #[must_use]
     pub fn shares(&self) -> &Shares {
         self.layout().shares()
@@ -128,7 +128,7 @@ impl Lease {
     /// [in sequence](PartOrder::Sequential) and every one but the last has all its steps. `None` otherwise.
     ///
     /// # Errors
-    /// None that a well-made layout can cause; passed on from [`TensorDict::set`].
+    /// The errors of [`TensorDict::set`], which no valid layout causes.
     pub fn along_time(&self) -> Result<Option<TensorDict>, TensorError> {
         let shares = self.shares();
         let whole = self.commits.iter().zip(&shares.steps);
@@ -259,7 +259,7 @@ impl Lease {
     }
 }
 
-/// Fills a free slab with conspicuous values, so that reading one row too many shows.
+/// Fills a free slab with conspicuous values, so that reads beyond the batch are easy to see.
 #[cfg(debug_assertions)]
 fn poison(layout: &Layout, slab: &Slab) {
     use tensordict::DType;

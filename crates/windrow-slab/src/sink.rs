@@ -1,4 +1,4 @@
-//! The seam between collectors and replay buffers.
+//! The interface between collectors and replay buffers (ADR 0011).
 
 use std::error::Error;
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! Spinning for a moment before a thread sleeps.
+//! Spinning briefly before a thread sleeps.
 
 #[cfg(not(any(loom, shuttle)))]
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 #[cfg(not(any(loom, shuttle)))]
 use windrow_sync::atomic::{AtomicU32, Ordering};
 
-/// Decides whether the next wait spins before it sleeps, by the length of the last one: a thread that waits long leaves
-/// its core to those that it waits for.
+/// Decides by the length of the last wait whether the next one spins before it sleeps: a thread that waits long leaves its core to the
+/// threads that it waits for.
 ///
-/// To wake a sleeping thread costs a futex round trip (about 15 µs), to reach a spinning one well under one. Models leave
-/// spinning out: it adds states and nothing that they could find.
+/// Waking a sleeping thread costs a futex round trip (about 15 µs), reaching a spinning one far less. Models leave
+/// spinning out: it adds states and no new behaviour.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct AdaptiveSpin {
@@ -27,7 +27,7 @@ pub(crate) struct Waiting {
 
 #[cfg(not(any(loom, shuttle)))]
 impl AdaptiveSpin {
-    /// Some futex round trips: a wait is not long because the thread slept and had to be woken.
+    /// The length of a long wait: some futex round trips, so that a short wait does not count as long because the thread slept.
     const LONG_MICROS: u32 = 100;
 
     pub(crate) fn new() -> Self {
@@ -71,8 +71,8 @@ impl Waiting {
 
     /// Spins until `changed`, for some microseconds at most; returns whether it has. Returns at once after a long wait.
     ///
-    /// The limit is a time, since one round takes some processors far longer than others. A few yields follow: where
-    /// workers outnumber cores, a thread that spins may keep the very thread from running that it waits for.
+    /// The limit is a time, since one round takes some processors far longer than others. A few yields follow: if
+    /// workers outnumber cores, a spinning thread may occupy the core that the awaited thread needs.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn spin_until(&self, mut changed: impl FnMut() -> bool) -> bool {
         const SPINNING: Duration = Duration::from_micros(5);
@@ -91,8 +91,8 @@ impl Waiting {
         yield_until(30, changed)
     }
 
-    /// As [`spin_until`](Self::spin_until), without keeping a core from others: for waits between processes, of which there
-    /// are often more than cores. What one of them spins away is what the next one has to wait.
+    /// As [`spin_until`](Self::spin_until), but yields instead of spinning: for waits between processes, which often outnumber cores, so
+    /// that a spinning one delays the next (ADR 0014).
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn yield_until(&self, changed: impl FnMut() -> bool) -> bool {
         self.spins && yield_until(50, changed)
@@ -109,7 +109,7 @@ impl Waiting {
     }
 }
 
-/// Looks `times` times, and lets other threads of this core run after each.
+/// Checks `times` times, and yields after each check.
 #[cfg(not(any(loom, shuttle)))]
 fn yield_until(times: usize, mut changed: impl FnMut() -> bool) -> bool {
     for _ in 0..times {

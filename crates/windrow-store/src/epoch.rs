@@ -1,14 +1,14 @@
-//! The lock between one writer and many readers. The crate's README describes the protocol.
+//! The lock between one writer and many readers. The crate's README describes the protocol, ADR 0005 its reasons.
 
 use std::ops::Range;
 
 use windrow_sync::{Condvar, Mutex, MutexGuard, lock, unpoisoned};
 
 /// Readers never wait. A writer waits for the writer before it and for the readers that registered before it began; later
-/// readers learn its rows, and leave them alone.
+/// readers get its rows, and skip them.
 ///
 /// Readers are counted in two epochs. A writer starts the other epoch and waits until the old one is empty; the next writer
-/// turns back to that one, which is empty because the writer before has waited for it.
+/// uses that one again, which is empty because the writer before has waited for it.
 #[derive(Debug)]
 pub(crate) struct EpochLock {
     state: Mutex<Epochs>,
@@ -23,7 +23,7 @@ struct Epochs {
     current: usize,
     /// Readers of both epochs.
     readers: [usize; 2],
-    /// Writers asleep: waking nobody costs a system call as well.
+    /// Number of sleeping writers, since a wake-up costs a system call even if none sleeps.
     asleep: usize,
 }
 
@@ -46,7 +46,7 @@ impl PendingWrite {
         behind < self.len
     }
 
-    /// The rows up to the last one of the store, then those that go on at row 0. Either may be empty.
+    /// The rows up to the last one of the store, then those from row 0 on. Either may be empty.
     pub(crate) fn pieces(self, capacity: usize) -> [Range<usize>; 2] {
         let before_seam = self.len.min(capacity - self.first);
         [
@@ -115,7 +115,7 @@ impl EpochLock {
     pub(crate) fn leave(&self, token: ReadToken) {
         let mut state = self.state();
         state.readers[token.epoch] -= 1;
-        // Only a writer starts another epoch, so one waits for the readers of this one.
+        // The epoch differs only if a writer has started another one, and waits for the readers of this one.
         let awaited = state.current != token.epoch && state.readers[token.epoch] == 0;
         drop(state);
         if awaited {

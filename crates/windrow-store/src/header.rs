@@ -1,4 +1,4 @@
-//! The header in front of the rows: which rows are filled, and what is being written.
+//! The header in front of the rows: which rows are filled, and which write is under way.
 
 use std::ops::Range;
 
@@ -19,23 +19,23 @@ const SEQUENCE: usize = 3;
 /// Two notes of [`Note::WORDS`] each: write `n` uses note `n % 2`, so that the last finished one stays.
 const NOTES: usize = 4;
 
-/// What the first word of a mapped file says, the version of its format included.
+/// The first word of a mapped file, which includes the version of the format.
 #[cfg(not(loom))]
 const OF_WINDROW: u64 = u64::from_le_bytes(*b"windrow1");
 
-/// What it says from the creation of the file until all else is made.
+/// The first word while the file is being created.
 #[cfg(not(loom))]
 pub(crate) const UNMADE: u64 = u64::from_le_bytes(*b"windrow0");
 
-/// More than any store counts to: a header that says more is damaged.
+/// Upper limit of all counts: a header with more is damaged.
 #[cfg(not(loom))]
 const MOST: u64 = 1 << 62;
 
 /// Words and bits in front of the rows, shared by the one writer and any number of readers.
 ///
-/// A write notes what it is about to do, sets the sequence to odd, clears its rows' bits, copies, sets the bits, and
+/// A write records its rows, sets the sequence to odd, clears its rows' bits, copies, sets the bits, and
 /// sets the sequence to even. All of it lies in the store's memory, so that a mapped file can be read after its process
-/// died at any instruction: an odd sequence means that the rows of the latest note are torn.
+/// died at any instruction: an odd sequence means that the rows of the latest record are torn.
 #[derive(Debug)]
 pub(crate) struct Header {
     /// The start of the store's memory, `len(capacity)` words of it.
@@ -51,7 +51,7 @@ unsafe impl Send for Header {}
 // SAFETY: as above.
 unsafe impl Sync for Header {}
 
-/// What one write does.
+/// The record of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Note {
     /// First row.
@@ -116,8 +116,7 @@ impl Header {
         word >> (row % 64) & 1 == 1
     }
 
-    /// Notes that a write begins, and clears its rows' bits. Only the one writer calls this and the other methods that change
-    /// words.
+    /// Records the beginning of a write, and clears its rows' bits. Only the writer calls this and the other methods that change words.
     pub(crate) fn begin(&self, write: PendingWrite, after: u64) {
         let sequence = self.load(SEQUENCE);
         let note = Note {
@@ -134,14 +133,14 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// Notes that the write is whole: its rows are filled from now on.
+    /// Records the end of a write: its rows are filled from now on.
     pub(crate) fn commit(&self, write: PendingWrite) {
         fence(Ordering::SeqCst);
         self.set(write, true);
         self.finish();
     }
 
-    /// Notes the end of a write that leaves its rows empty.
+    /// Records the end of a write that leaves its rows empty.
     pub(crate) fn finish(&self) {
         self.word(SEQUENCE)
             .store(self.load(SEQUENCE) + 1, Ordering::Release);
@@ -228,16 +227,16 @@ impl Header {
         self.word(MAGIC).store(OF_WINDROW, Ordering::Release);
     }
 
-    /// Whether nobody has made a store of this memory yet.
+    /// Whether this memory is not a store yet.
     #[cfg(not(loom))]
     pub(crate) fn is_unmade(&self) -> bool {
         self.load(MAGIC) == UNMADE
     }
 
-    /// Repairs what another process left: empties the rows of an unfinished write.
+    /// Repairs the file of a process that died: empties the rows of an unfinished write.
     ///
     /// # Errors
-    /// What was expected and what was found, when the header is not that of a store like this.
+    /// The expected and the found value, if the header does not belong to such a store.
     #[cfg(not(loom))]
     pub(crate) fn recover(&self, fingerprint: u64) -> Result<(), (String, String)> {
         let capacity = self.capacity as u64;

@@ -1,4 +1,4 @@
-//! Where the fields of every row lie.
+//! The places of the fields of every row.
 
 use tensordict::{DType, HeapBuffer, LeafSpec};
 

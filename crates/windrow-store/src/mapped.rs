@@ -1,4 +1,4 @@
-//! Memory that is a file, and memory in pages of its own.
+//! Memory in mapped files, and memory in large pages.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -17,7 +17,7 @@ use crate::header::UNMADE;
 /// by one in the page tables.
 pub(crate) const HUGE: usize = 4 << 20;
 
-/// Zeroed memory, in large pages where the system has them to give.
+/// Zeroed memory, in large pages if the system has some.
 pub(crate) fn pages(bytes: usize) -> io::Result<MmapRaw> {
     let map = MmapMut::map_anon(bytes)?;
     // Small pages work too.
@@ -32,7 +32,7 @@ pub(crate) struct Mapped {
     map: MmapRaw,
     /// Holds the lock.
     file: File,
-    /// Which pieces of the file have room on the disk; none where all of it has.
+    /// Which pieces of the file have room on the disk; `None` if the whole file has.
     pieces: Option<Mutex<Vec<bool>>>,
 }
 
@@ -55,7 +55,7 @@ impl Mapped {
         Self::over(file, path, bytes)
     }
 
-    /// As [`open`](Self::open), for a file that is already open, new and to be gone with this. It takes no room on the disk but where
+    /// As [`open`](Self::open), for a file that is already open, new and to be gone with this. It takes room on the disk only where
     /// [`make_room`](Self::make_room) was called. Errors call it `path`.
     pub(crate) fn sparse(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
         let sized = mark(&file).and_then(|()| file.set_len(bytes as u64));
@@ -69,7 +69,7 @@ impl Mapped {
     /// Makes room on the disk for these bytes of the file, without which a full disk would end the process when they are written.
     ///
     /// # Errors
-    /// The system's, when there is too little; then nothing is kept of what others could use.
+    /// An error of the system if there is too little; the call then takes no room.
     pub(crate) fn make_room(&self, bytes: Range<usize>) -> io::Result<()> {
         let Some(pieces) = &self.pieces else {
             return Ok(());
@@ -155,14 +155,14 @@ pub(crate) fn failed(op: &'static str, path: &Path) -> impl Fn(io::Error) -> Sto
     }
 }
 
-/// Marks an empty file as a store's before it gets its length: a file whose maker dies from here on can be told from a file
-/// of another program, which may begin with anything.
+/// Marks an empty file as a store's before it gets its length: if its maker dies from here on, the file differs from one of
+/// another program, which may begin with anything.
 fn mark(mut file: &File) -> io::Result<()> {
     file.rewind()?;
     file.write_all(&UNMADE.to_ne_bytes())
 }
 
-/// Whether the file is new, or its maker died before it replaced the mark, which it does last.
+/// Whether the file is new, or its maker died before its last step, which replaces the mark.
 fn is_unmade(mut file: &File) -> io::Result<bool> {
     let mut mark = [0; size_of::<u64>()];
     file.rewind()?;
@@ -183,7 +183,7 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         // Some file systems cannot allocate ahead.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(error) => {
-            // A file system may have allocated all that was left, which other programs need.
+            // The file system may have allocated all the rest of the disk, which other programs need.
             file.set_len(0)?;
             Err(error.into())
         }

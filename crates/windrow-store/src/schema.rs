@@ -17,8 +17,7 @@ pub(crate) fn flat(frames: &TensorDict) -> Result<usize, StoreError> {
     }
 }
 
-/// Whether the tensors of `frames` are exactly those of the leaves, with `n` rows each. Calls `each` with one after the
-/// other.
+/// Whether `frames` have exactly the leaves, with `n` rows each. Calls `each` with the tensors, one after the other.
 pub(crate) fn fit(
     leaves: &[LeafSpec],
     frames: &TensorDict,
@@ -107,7 +106,7 @@ fn matching(
     })
 }
 
-/// How `frames` differ from `leaves`, after [`matching`] has found that they do.
+/// The first difference between `frames` and `leaves`, which [`matching`] has found to exist.
 #[cold]
 pub(crate) fn misfit(leaves: &[LeafSpec], frames: &TensorDict, n: usize) -> StoreError {
     for leaf in leaves {

@@ -1,3 +1,5 @@
+//! The store: rows of frames in memory or in a mapped file (ADRs 0005 and 0011).
+
 #[cfg(not(loom))]
 use std::fs::File;
 use std::ops::Range;
@@ -24,8 +26,8 @@ use read::StoreRef;
 /// Rows of frames in memory or in a file, shared by one writer at a time and any number of readers.
 ///
 /// Readers never wait. A write waits for the readers that registered before it, not for later ones; to these its rows
-/// hold no frame until the write is whole. So no reader ever sees half a frame, and what it could read when it registered
-/// stays as it is until it is dropped.
+/// hold no frame until the write is whole. So no reader ever sees half a frame, and rows that a reader could read when it
+/// registered do not change until it is dropped.
 #[derive(Debug)]
 pub struct Store {
     layout: FrameLayout,
@@ -206,7 +208,7 @@ impl Store {
     #[must_use]
     pub fn cursor(&self) -> usize {
         let last = self.header.last();
-        // A mapped file can be changed behind our back.
+        // Another program can change a mapped file.
         last.first.wrapping_add(last.len) % self.layout.capacity
     }
 
@@ -272,7 +274,7 @@ impl Store {
         Ok(())
     }
 
-    /// Sees to it that `rows` can be written, where they are in a file that grows.
+    /// Makes room on the disk for `rows`, if the store is in a growing file.
     #[cfg(not(loom))]
     fn make_room(&self, rows: &Range<usize>) -> Result<(), StoreError> {
         let Backing::File(file) = &self.backing else {
@@ -309,7 +311,7 @@ impl Store {
         }
     }
 
-    /// Prefetches `rows` while earlier rows are written: writing goes from field to field, which no processor foresees.
+    /// Prefetches `rows` while earlier rows are written: writing goes from field to field, which no processor predicts.
     fn prefetch(&self, rows: Range<usize>) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Some(field) = self.layout.fields.last()
@@ -328,7 +330,7 @@ impl Store {
         let _ = rows;
     }
 
-    /// Forgets all frames. Waits as [`write`](Store::write) does.
+    /// Drops all frames. Waits as [`write`](Store::write) does.
     pub fn clear(&self) {
         let len = self.layout.capacity;
         let all = PendingWrite { first: 0, len };
@@ -339,7 +341,7 @@ impl Store {
         drop(guard);
     }
 
-    /// Fills all rows, which no reader may read, with conspicuous bytes, so that a row read too late shows.
+    /// Fills all rows, which no reader may read, with conspicuous bytes, so that late reads are easy to see.
     fn poison(&self) {
         if cfg!(debug_assertions) {
             let start = self.layout.rows_start();

@@ -13,12 +13,12 @@ use super::choices::{BusyPolicy, Metrics, OnResult};
 use super::recipe::{Recipe, STEPS, limited};
 use super::report::Evaluation;
 use super::requests::EvaluatorRequests;
-use super::run::{Runner, Wanted};
+use super::run::{EvaluationOptions, Runner};
 use crate::build::check_step_timeout;
 use crate::config::builder::EnvMaker;
 use crate::{CollectError, CollectorConfig, Placement, WorkerError, WorkerFault};
 
-/// How long it may take until a process that was killed has ended.
+/// How long a killed process may take to end.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Builds an [`Evaluator`]. [`build`](Self::build) checks all options.
@@ -145,7 +145,7 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Seconds after which the process is taken for frozen and killed, as
+    /// Seconds without a step after which the process counts as hung and is killed, as
     /// [`CollectorBuilder::step_timeout`](crate::CollectorBuilder::step_timeout): the evaluation then fails. Needs
     /// [`Placement::Processes`].
     #[must_use]
@@ -194,7 +194,7 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// What happens to a request while another is pending; [`BusyPolicy::Skip`] by default.
+    /// Handling of a request while another is pending; [`BusyPolicy::Skip`] by default.
     #[must_use]
     pub fn busy_policy(mut self, busy_policy: BusyPolicy) -> Self {
         self.busy_policy = busy_policy;
@@ -253,7 +253,7 @@ impl EvaluatorBuilder {
     ///
     /// # Errors
     /// [`CollectError::NotPositive`] when a number is 0; [`CollectError::Policies`] when there is not exactly one
-    /// policy; [`CollectError::Needs`] and [`CollectError::OutOfRange`] for a placement or time-out that cannot be; otherwise the error, or panic, of starting the thread or of making environments or policy.
+    /// policy; [`CollectError::Needs`] and [`CollectError::OutOfRange`] for an impossible placement or time-out; otherwise the error, or panic, of starting the thread or of making environments or policy.
     pub fn build(mut self) -> Result<Evaluator, CollectError> {
         positive("num_trajectories", Some(self.num_trajectories))?;
         positive("max_steps", self.max_steps)?;
@@ -274,7 +274,7 @@ impl EvaluatorBuilder {
                 #[cfg(target_os = "linux")]
                 worker_program: self.worker_program,
             },
-            Wanted {
+            EvaluationOptions {
                 num_trajectories: self.num_trajectories,
                 metrics: self.metrics,
                 on_result: self.on_result,
@@ -300,10 +300,9 @@ impl EvaluatorBuilder {
         })
     }
 
-    /// Chooses the placement of the collector that the evaluator's thread asks for batches; how long its worker takes to be
-    /// killed, where it can be.
+    /// Chooses the placement of the collector; returns how long killing its worker may take, if it can be killed.
     fn place(&mut self) -> Result<Duration, CollectError> {
-        // One environment makes batches with a dimension for it only where a collector is told so.
+        // A collector that is given one environment by number adds a dimension for it, which an evaluation does not have.
         self.config.num_envs = self.config.num_envs.filter(|&num_envs| num_envs > 1);
         match self.config.plan().placement {
             Placement::Inline => Err(CollectError::Needs {

@@ -1,4 +1,4 @@
-//! How an evaluator's collector is made, at first and after a failure.
+//! Making an evaluator's collector, at first and after a failure.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Recipe {
     }
 }
 
-/// Makes what `env` makes, truncated after `max_steps` steps.
+/// Makes the environments of `env`, truncated after `max_steps` steps.
 pub(super) fn limited(env: EnvMaker, max_steps: Option<usize>) -> EnvMaker {
     match max_steps {
         Some(max_steps) => Arc::new(Limited { env, max_steps }),

@@ -25,7 +25,7 @@ pub(super) enum Reply {
 
 /// A request for an evaluation.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct EvaluationJob {
     pub(super) weights: Option<Snapshot>,
     pub(super) step: u64,
 }
@@ -40,13 +40,13 @@ pub(super) struct Snapshot {
 /// The evaluator's state, and a condition variable that is notified of each change.
 #[derive(Debug)]
 pub(super) struct EvaluatorRequests {
-    board: Mutex<EvaluatorState>,
+    state: Mutex<EvaluatorState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct EvaluatorState {
-    queue: VecDeque<(Job, Reply)>,
+    queue: VecDeque<(EvaluationJob, Reply)>,
     /// Step and destination of the running request. The state holds them, not the thread, so that a shutdown can drop
     /// them while the thread is stuck.
     running: Option<(u64, Reply)>,
@@ -57,14 +57,14 @@ struct EvaluatorState {
     /// Stops the collector that is in use.
     handle: Option<Handle>,
     is_shut_down: bool,
-    /// The thread ends its collector, for which it waits as long as it has patience.
+    /// Whether the thread is ending its collector, for which it may wait until the deadline.
     is_ending: bool,
     /// When a shutdown stops waiting for the thread; `None` for no limit.
     deadline: Option<Instant>,
     /// Whether a read has returned the error of the shutdown.
-    told: bool,
+    shutdown_reported: bool,
     /// Whether the thread has ended.
-    gone: bool,
+    thread_ended: bool,
 }
 
 impl EvaluatorState {
@@ -91,7 +91,7 @@ impl EvaluatorState {
 impl EvaluatorRequests {
     pub(super) fn new() -> Self {
         Self {
-            board: Mutex::new(EvaluatorState {
+            state: Mutex::new(EvaluatorState {
                 queue: VecDeque::new(),
                 running: None,
                 unread: VecDeque::new(),
@@ -101,8 +101,8 @@ impl EvaluatorRequests {
                 is_shut_down: false,
                 is_ending: false,
                 deadline: None,
-                told: false,
-                gone: false,
+                shutdown_reported: false,
+                thread_ended: false,
             }),
             changed: Condvar::new(),
         }
@@ -119,57 +119,59 @@ impl EvaluatorRequests {
         reply: Reply,
         when_busy: BusyPolicy,
     ) -> Result<bool, CollectError> {
-        let mut board = self.lock();
-        if board.is_shut_down {
+        let mut state = self.lock();
+        if state.is_shut_down {
             return Err(CollectError::ShutDown);
         }
-        if board.pending() {
+        if state.pending() {
             match when_busy {
                 BusyPolicy::Skip => return Ok(false),
-                BusyPolicy::Error => return Err(board.busy()),
+                BusyPolicy::Error => return Err(state.busy()),
                 BusyPolicy::Queue => {}
             }
         }
         // Copied under the lock, so that a refused request costs nothing and no request overtakes another.
         let weights = weights.map(|weights| {
-            let version = board.next_version;
-            board.next_version += 1;
+            let version = state.next_version;
+            state.next_version += 1;
             Snapshot {
                 version,
                 weights: weights.detach(),
             }
         });
-        let step = step.unwrap_or(board.accepted);
-        board.accepted += 1;
-        board.queue.push_back((Job { weights, step }, reply));
-        drop(board);
+        let step = step.unwrap_or(state.accepted);
+        state.accepted += 1;
+        state
+            .queue
+            .push_back((EvaluationJob { weights, step }, reply));
+        drop(state);
         self.changed.notify_all();
         Ok(true)
     }
 
     /// The oldest unread result; waits for one until `deadline` if one is pending.
     pub(super) fn take(&self, deadline: Option<Instant>) -> Option<Outcome> {
-        let mut board = self.lock();
+        let mut state = self.lock();
         loop {
-            if let Some(result) = board.unread.pop_front() {
+            if let Some(result) = state.unread.pop_front() {
                 return Some(result);
             }
-            if board.is_shut_down {
-                let told = std::mem::replace(&mut board.told, true);
-                return (!told).then_some(Err(CollectError::ShutDown));
+            if state.is_shut_down {
+                let shutdown_reported = std::mem::replace(&mut state.shutdown_reported, true);
+                return (!shutdown_reported).then_some(Err(CollectError::ShutDown));
             }
-            if !board.expecting() {
+            if !state.expecting() {
                 return None;
             }
-            board = self.wait(board, deadline)?;
+            state = self.wait(state, deadline)?;
         }
     }
 
     /// The oldest error that is unread.
     pub(super) fn take_error(&self) -> Option<CollectError> {
-        let mut board = self.lock();
-        let oldest = board.unread.iter().position(Result::is_err)?;
-        board.unread.remove(oldest)?.err()
+        let mut state = self.lock();
+        let oldest = state.unread.iter().position(Result::is_err)?;
+        state.unread.remove(oldest)?.err()
     }
 
     pub(super) fn pending(&self) -> bool {
@@ -182,16 +184,16 @@ impl EvaluatorRequests {
 
     /// Shuts down, and returns when to stop waiting for the thread, if there is a limit. The first call sets this time.
     pub(super) fn stop(&self, patience: Duration) -> Option<Instant> {
-        let mut board = self.lock();
-        if !std::mem::replace(&mut board.is_shut_down, true) {
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.is_shut_down, true) {
             // A time beyond the clock's range is no limit.
-            board.deadline = Instant::now().checked_add(patience);
+            state.deadline = Instant::now().checked_add(patience);
         }
-        let deadline = board.deadline;
+        let deadline = state.deadline;
         // Calls that wait for one of these find their channel disconnected.
-        let forgotten = (std::mem::take(&mut board.queue), board.running.take());
-        let handle = board.handle.take();
-        drop(board);
+        let forgotten = (std::mem::take(&mut state.queue), state.running.take());
+        let handle = state.handle.take();
+        drop(state);
         drop(forgotten);
         if let Some(handle) = handle {
             handle.stop_collection();
@@ -203,13 +205,13 @@ impl EvaluatorRequests {
 
     /// Waits until `deadline` for the thread to end; returns whether it has ended.
     pub(super) fn ended_by(&self, deadline: Option<Instant>) -> bool {
-        let mut board = self.lock();
+        let mut state = self.lock();
         loop {
-            if board.gone {
+            if state.thread_ended {
                 return true;
             }
-            match self.wait(board, deadline) {
-                Some(changed) => board = changed,
+            match self.wait(state, deadline) {
+                Some(changed) => state = changed,
                 None => return false,
             }
         }
@@ -219,32 +221,32 @@ impl EvaluatorRequests {
 /// For the thread.
 impl EvaluatorRequests {
     /// Takes the next request, which then counts as running; `None` after a shutdown.
-    pub(super) fn next(&self) -> Option<Job> {
-        let mut board = self.lock();
+    pub(super) fn next(&self) -> Option<EvaluationJob> {
+        let mut state = self.lock();
         loop {
-            if board.is_shut_down {
+            if state.is_shut_down {
                 return None;
             }
-            if let Some((job, reply)) = board.queue.pop_front() {
-                board.running = Some((job.step, reply));
+            if let Some((job, reply)) = state.queue.pop_front() {
+                state.running = Some((job.step, reply));
                 return Some(job);
             }
-            board = self.wait(board, None)?;
+            state = self.wait(state, None)?;
         }
     }
 
     /// Delivers the result of the running request, unless a shutdown has dropped the request.
     pub(super) fn deliver(&self, result: Outcome) {
-        let mut board = self.lock();
-        match board.running.take() {
+        let mut state = self.lock();
+        match state.running.take() {
             None => {}
-            Some((_, Reply::Unread)) => board.unread.push_back(result),
+            Some((_, Reply::Unread)) => state.unread.push_back(result),
             Some((_, Reply::To(waiting))) => {
                 // The call waits until there is a result.
                 let _ = waiting.send(result);
             }
         }
-        drop(board);
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -253,11 +255,11 @@ impl EvaluatorRequests {
     /// # Errors
     /// [`CollectError::ShutDown`] when there was one already.
     pub(super) fn stop_with(&self, handle: Handle) -> Result<(), CollectError> {
-        let mut board = self.lock();
-        if board.is_shut_down {
+        let mut state = self.lock();
+        if state.is_shut_down {
             return Err(CollectError::ShutDown);
         }
-        board.handle = Some(handle);
+        state.handle = Some(handle);
         Ok(())
     }
 
@@ -269,9 +271,9 @@ impl EvaluatorRequests {
 
     /// How long the thread may wait for what it ends.
     pub(super) fn patience(&self) -> Duration {
-        let board = self.lock();
-        match board.deadline {
-            _ if !board.is_shut_down => <Collector>::PATIENCE,
+        let state = self.lock();
+        match state.deadline {
+            _ if !state.is_shut_down => <Collector>::PATIENCE,
             Some(deadline) => deadline.saturating_duration_since(Instant::now()),
             None => Duration::MAX,
         }
@@ -306,34 +308,34 @@ impl EvaluatorRequests {
 impl EvaluatorRequests {
     fn lock(&self) -> MutexGuard<'_, EvaluatorState> {
         // No change is interrupted by a panic.
-        unpoisoned(self.board.lock())
+        unpoisoned(self.state.lock())
     }
 
     /// Waits for a change; `None` when the deadline has passed.
     fn wait<'a>(
         &self,
-        board: MutexGuard<'a, EvaluatorState>,
+        state: MutexGuard<'a, EvaluatorState>,
         deadline: Option<Instant>,
     ) -> Option<MutexGuard<'a, EvaluatorState>> {
         let Some(deadline) = deadline else {
-            return Some(unpoisoned(self.changed.wait(board)));
+            return Some(unpoisoned(self.changed.wait(state)));
         };
         let left = deadline.checked_duration_since(Instant::now())?;
         if left.is_zero() {
             return None;
         }
-        let waited = self.changed.wait_timeout(board, left);
+        let waited = self.changed.wait_timeout(state, left);
         Some(unpoisoned(waited).0)
     }
 }
 
-/// Notes the end of the thread, also by a panic, so that no call waits for it.
+/// Records the end of the thread when it is dropped, also by a panic, so that no call waits for the thread.
 #[derive(Debug)]
-pub(super) struct Presence<'a>(pub(super) &'a EvaluatorRequests);
+pub(super) struct ThreadEnd<'a>(pub(super) &'a EvaluatorRequests);
 
-impl Drop for Presence<'_> {
+impl Drop for ThreadEnd<'_> {
     fn drop(&mut self) {
-        self.0.lock().gone = true;
+        self.0.lock().thread_ended = true;
         // Only a shutdown or an unexpected panic ends the thread.
         self.0.stop(Duration::ZERO);
     }

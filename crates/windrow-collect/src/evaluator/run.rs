@@ -10,12 +10,12 @@ use windrow_sync::{Interrupt, catch_panic};
 use super::choices::{Metrics, OnResult};
 use super::recipe::Recipe;
 use super::report::{About, DONE, Episodes, Evaluation, KEYS, MASK};
-use super::requests::{EvaluatorRequests, Job, Presence, Snapshot};
+use super::requests::{EvaluationJob, EvaluatorRequests, Snapshot, ThreadEnd};
 use crate::build::entropy;
 use crate::{CollectError, Collector, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault};
 
 /// The options of one evaluation.
-pub(super) struct Wanted {
+pub(super) struct EvaluationOptions {
     pub(super) num_trajectories: usize,
     pub(super) metrics: Option<Metrics>,
     pub(super) on_result: Option<OnResult>,
@@ -25,7 +25,7 @@ pub(super) struct Wanted {
 /// The state of the thread, and its work.
 pub(super) struct Runner {
     recipe: Recipe,
-    wanted: Wanted,
+    options: EvaluationOptions,
     shared: Arc<EvaluatorRequests>,
     /// `None` after a failure.
     collector: Option<Collector>,
@@ -34,10 +34,14 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub(super) fn new(recipe: Recipe, wanted: Wanted, shared: Arc<EvaluatorRequests>) -> Self {
+    pub(super) fn new(
+        recipe: Recipe,
+        options: EvaluationOptions,
+        shared: Arc<EvaluatorRequests>,
+    ) -> Self {
         Self {
             recipe,
-            wanted,
+            options,
             shared,
             collector: None,
             weights: None,
@@ -49,7 +53,7 @@ impl Runner {
     pub(super) fn run(self, ready: Option<&Sender<Result<(), CollectError>>>) {
         let shared = Arc::clone(&self.shared);
         // Dropped last: the thread counts as ended only after the user's environments and policy were dropped.
-        let _presence = Presence(&shared);
+        let _thread_end = ThreadEnd(&shared);
         let mut runner = self;
         if let Some(ready) = ready {
             let made = contained(|| runner.ensure_collector());
@@ -63,14 +67,14 @@ impl Runner {
         while let Some(job) = shared.next() {
             let result = contained(|| runner.evaluate(job));
             match &result {
-                Ok(evaluation) => runner.tell(evaluation),
+                Ok(evaluation) => runner.report(evaluation),
                 // Environments and policy can be used again.
                 Err(CollectError::Metrics { .. }) => {}
-                Err(_) => runner.give_up(),
+                Err(_) => runner.end_collector(),
             }
             shared.deliver(result);
         }
-        runner.give_up();
+        runner.end_collector();
     }
 
     fn ensure_collector(&mut self) -> Result<(), CollectError> {
@@ -79,8 +83,8 @@ impl Runner {
         }
         let shared = &self.shared;
         // A strong reference would be a cycle: the state has the collector's handle, which has the interrupt.
-        let board = Arc::downgrade(shared);
-        let check = move || board.upgrade().map_or(Ok(()), |shared| shared.check_wait());
+        let state = Arc::downgrade(shared);
+        let check = move || state.upgrade().map_or(Ok(()), |shared| shared.check_wait());
         let mut collector = self.recipe.collector(Interrupt::new(check))?;
         if let Some(Snapshot { weights, .. }) = &self.weights {
             collector.update_policy_weights(weights)?;
@@ -90,7 +94,7 @@ impl Runner {
         Ok(())
     }
 
-    fn evaluate(&mut self, job: Job) -> Result<Evaluation, CollectError> {
+    fn evaluate(&mut self, job: EvaluationJob) -> Result<Evaluation, CollectError> {
         self.ensure_collector()?;
         let collector = self.collector.as_mut();
         let collector = collector.expect("The line above has made the collector.");
@@ -101,15 +105,15 @@ impl Runner {
         let seed = self.recipe.config.seed.unwrap_or_else(entropy);
         let began = Instant::now();
         collector.set_seed(seed, false);
-        let columns = if self.wanted.metrics.is_some() {
+        let columns = if self.options.metrics.is_some() {
             KeptColumns::All
         } else {
             KeptColumns::Reported
         };
-        let quota = Quota::new(self.wanted.num_trajectories, collector.stats().num_envs);
+        let quota = Quota::new(self.options.num_trajectories, collector.stats().num_envs);
         let trajectories = collect(collector, quota, columns, &self.shared)?;
         let took = began.elapsed();
-        let metrics = match &mut self.wanted.metrics {
+        let metrics = match &mut self.options.metrics {
             Some(metrics) => metrics(&trajectories).map_err(|source| CollectError::Metrics {
                 step: job.step,
                 source,
@@ -120,22 +124,22 @@ impl Runner {
             step: job.step,
             policy_version: self.weights.as_ref().map_or(0, |given| given.version),
             seed,
-            log_prefix: Arc::clone(&self.wanted.log_prefix),
+            log_prefix: Arc::clone(&self.options.log_prefix),
             metrics,
             took,
         };
         Ok(Episodes::of(&trajectories)?.report(about))
     }
 
-    fn tell(&mut self, evaluation: &Evaluation) {
-        if let Some(on_result) = &mut self.wanted.on_result {
+    fn report(&mut self, evaluation: &Evaluation) {
+        if let Some(on_result) = &mut self.options.on_result {
             // The panic hook has reported a panic, and the result is not affected.
             let _ = catch_panic(|| on_result(evaluation));
         }
     }
 
     /// Ends the collector. Kills its stuck processes once the evaluator's patience is over.
-    fn give_up(&mut self) {
+    fn end_collector(&mut self) {
         let (collector, shared) = (self.collector.take(), &self.shared);
         shared.set_ending(true);
         // It may panic again while it is dropped; no caller is left to get its errors.

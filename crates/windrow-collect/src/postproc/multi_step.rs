@@ -27,9 +27,9 @@ const TERMINATED: &[&str] = &["next", "terminated"];
 /// `"steps_to_next_obs"`, `"gamma"` and `"nonterminal"` are `[…, time]`. `("next", "terminated")` itself says whether
 /// the episode terminated in step `t`, not whether it did so up to step `t + k`: with a value function `v`, the target
 /// of step `t` is `("next", "reward") + gamma · (1 - next_obs_terminated) · v(("next", "observation"))`.
-/// `"nonterminal"` is no substitute: it is false wherever `k` is 0, also where an episode goes on.
+/// `"nonterminal"` is no substitute: it is false wherever `k` is 0, also where an episode continues.
 ///
-/// An episode goes on as long as `("next", "done")` is false and `("collector", "traj_ids")`, where there are any, stay
+/// An episode continues as long as `("next", "done")` is false and `("collector", "traj_ids")`, where there are any, stay
 /// the same. Frames that the mask excludes stay as they are, with `k` = 0.
 ///
 /// ```

@@ -14,7 +14,7 @@ const FLAT_MASK: &[&str] = &["mask"];
 /// A copy of `batch`, `[…, time]`, with one row for each trajectory in it: `[pieces, longest]`, zeros after the end of
 /// each, the second dimension named `"time"`.
 ///
-/// A trajectory that goes on in the next batch is cut: rows are pieces, in the order in which they come in `batch`,
+/// A trajectory that continues in the next batch is cut: rows are pieces, in the order in which they come in `batch`,
 /// environment by environment. A piece ends where `("collector", "traj_ids")` changes, or top-level `"traj_ids"`, and
 /// with its environment's last frame. Where there are no ids, pieces end where `("next", "done")` is true, and ids from
 /// 0 on are added.

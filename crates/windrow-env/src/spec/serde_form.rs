@@ -1,4 +1,4 @@
-//! Specs as they are written down.
+//! The serialized form of specs.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensordict::{Group, NestedKey};
@@ -45,7 +45,7 @@ impl Serialize for EnvSpec {
     }
 }
 
-/// A spec whose parts contradict each other is not read; see [`EnvSpec::check`].
+/// Refuses a spec whose parts contradict each other; see [`EnvSpec::check`].
 impl<'de> Deserialize<'de> for EnvSpec {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let spec = EnvSpecRepr::deserialize(from)?;

@@ -6,7 +6,7 @@ use crate::{
     VecEnvError, serde_form,
 };
 
-/// Tells random policies which actions are legal: those whose element of an observation is set.
+/// Declares which actions are legal for random policies: those whose element of an observation is set.
 ///
 /// ```no_run
 /// use windrow_env::{ActionMask, VecEnv, make_vec};

@@ -5,8 +5,8 @@ use windrow_slab::{Key, RowsMut, SlabError};
 
 use crate::{Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, VecEnvError};
 
-/// A leaf `[1]` behind all observations of the environments, with one number that changes with every step: what
-/// [`StepCounter`](crate::StepCounter), [`LimitFlag`](crate::LimitFlag) and [`InitTracker`](crate::InitTracker) come down to.
+/// A leaf `[1]` behind all observations of the environments, with one number that changes with every step: the
+/// common form of [`StepCounter`](crate::StepCounter), [`LimitFlag`](crate::LimitFlag) and [`InitTracker`](crate::InitTracker).
 #[derive(Debug)]
 pub struct Appended<A: Appendix> {
     key: Key<A::Value>,

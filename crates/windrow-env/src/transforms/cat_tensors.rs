@@ -31,9 +31,9 @@ pub struct CatTensors {
     pub out_key: NestedKey,
     /// The dimension along which they are concatenated, of one environment's values; negative ones count from the end.
     pub dim: i64,
-    /// Whether the observations are left out then.
+    /// Whether the concatenated observations are left out.
     pub del_keys: bool,
-    /// Whether observations that lack the dimension are given it, with size one.
+    /// Whether observations that lack the dimension get it, with size one.
     pub unsqueeze_if_oor: bool,
     /// Whether the observations are taken in the order of their names.
     pub sort: bool,
@@ -190,7 +190,7 @@ pub struct Concatenated {
     /// Elements of all that lie side by side.
     row: usize,
     to: usize,
-    /// Values of another type, on their way.
+    /// Scratch for values of other types.
     doubles: Vec<f64>,
 }
 
@@ -215,7 +215,7 @@ impl Concatenated {
                 }
                 continue;
             }
-            // By way of doubles, so that code is made for each type and not for each pair of them.
+            // Through doubles, so that code is generated for each type and not for each pair of types.
             self.doubles.clear();
             for_dtype!(dtype, F => {
                 let values = from.get(Key::<F>::new(leaf))?.iter();

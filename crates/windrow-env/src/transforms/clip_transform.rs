@@ -20,7 +20,7 @@ pub struct ClipTransform {
     /// Names of the observations, or `reward`.
     #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
-    /// Names of the results, which are then observed in addition; `None` replaces what is clipped.
+    /// Names of the results, which are then observed in addition; `None` replaces the clipped ones.
     #[serde(with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
     /// Names of the actions, which are clipped before environments take them.
@@ -105,7 +105,7 @@ impl Transform for RewardClipping {
     }
 }
 
-/// Clips numbers; what is no number stays so.
+/// Clips numbers; NaN stays NaN.
 #[derive(Debug)]
 pub struct Clipping {
     low: Option<f64>,

@@ -4,7 +4,7 @@ use tensordict::{DType, NestedKey};
 use super::dtype_cast::{Casting, DTypeCastTransform};
 use crate::{Attach, EnvError, Transform, serde_form};
 
-/// Turns observations of `float64` into such of `float32`, as networks take them.
+/// Converts `float64` observations to `float32`, the type of networks.
 ///
 /// ```
 /// use windrow_env::DoubleToFloat;

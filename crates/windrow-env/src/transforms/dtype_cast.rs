@@ -10,8 +10,8 @@ use crate::{
     serde_form,
 };
 
-/// Turns observations and rewards of one element type into such of another, as PyTorch casts: what becomes whole is cut off,
-/// and anything but 0 becomes true.
+/// Casts observations and rewards of one element type to another, as PyTorch does: casts to integers truncate, and anything but 0
+/// becomes true.
 ///
 /// ```
 /// use tensordict::DType;
@@ -29,10 +29,10 @@ pub struct DTypeCastTransform {
     pub dtype_in: DType,
     /// Element type seen from outside.
     pub dtype_out: DType,
-    /// Names of what is cast, all of `dtype_in`; `None` for all observations and rewards of it.
+    /// Names of the entries that are cast, all of `dtype_in`; `None` for all observations and rewards of it.
     #[serde(default, with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
-    /// Names of the results, which are then observed in addition; `None` replaces what is cast.
+    /// Names of the results, which are then observed in addition; `None` replaces the cast ones.
     #[serde(default, with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
 }
@@ -136,7 +136,7 @@ pub struct Casting {
 }
 
 impl Casting {
-    /// One that casts nothing yet.
+    /// Without any cast yet.
     fn of(envs: &Attach<'_>) -> Self {
         let leaves = envs.inner().observation_leaves().into_iter().enumerate();
         let copied = |(i, leaf): (usize, LeafSpec)| (From::Leaf(i, leaf.dtype), leaf.dtype, false);
@@ -267,7 +267,7 @@ fn kept<U: Number>(number: f64) -> f64 {
     }
 }
 
-/// `spec` of another element type: bounds stay where it is a real one.
+/// `spec` with another element type; bounds stay for real numbers.
 fn recast(from: &Spec, spec: Spec) -> Spec {
     match (from, spec) {
         (Spec::Bounded { low, high, .. }, Spec::Unbounded { dtype, shape }) if dtype.is_float() => {

@@ -54,7 +54,7 @@ macro_rules! real {
 
 real!(f32, f64);
 
-/// The type that a `dtype` stands for, which is `f32` or `f64`.
+/// Runs code for the type of a `dtype`, `f32` or `f64`.
 macro_rules! for_real {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -71,7 +71,7 @@ macro_rules! for_real {
 }
 pub(super) use for_real;
 
-/// Numbers that a transform reads, and the place of the results: the same or one of their own.
+/// Numbers that a transform reads, and where their results go: to the same leaf or another.
 #[derive(Debug, Clone)]
 pub(super) struct TransformedColumn {
     /// Leaf that is read; `None` for the reward of the step.
@@ -96,7 +96,7 @@ pub(super) fn reward() -> NestedKey {
 /// The columns `in_keys`, whose results are observed as `out_keys`, or in their place. `spec` says what the results are.
 ///
 /// # Errors
-/// An observation that is not there, or holds no `float32` or `float64`; a name that is taken; other numbers of names.
+/// An observation that is missing, or holds no `float32` or `float64`; a name that is taken; lists of names of different lengths.
 pub(super) fn columns(
     envs: &mut Attach<'_>,
     in_keys: &[NestedKey],
@@ -112,7 +112,7 @@ pub(super) fn columns(
 /// Each of `in_keys` with the name of its result: that of `out_keys`, or its own.
 ///
 /// # Errors
-/// There are not as many of both.
+/// The lists differ in length.
 pub(super) fn paired<'a>(
     envs: &Attach<'_>,
     in_keys: &'a [NestedKey],
@@ -219,7 +219,7 @@ impl<K: ElementwiseOp> Elementwise<K> {
     /// Changes the actions `keys`, too, before environments take them.
     ///
     /// # Errors
-    /// One that is not there, or holds no `float32` or `float64`.
+    /// An action that is missing, or holds no `float32` or `float64`.
     pub(super) fn with_actions(
         mut self,
         envs: &mut Attach<'_>,

@@ -22,7 +22,7 @@ pub struct EndOfLifeTransform {
     /// Name of the flag.
     #[serde(with = "serde_form::key")]
     pub eol_key: NestedKey,
-    /// The observation that says how many lives there are: one number.
+    /// The observation with the number of lives.
     #[serde(with = "serde_form::key")]
     pub lives_key: NestedKey,
     /// How an episode ends.
@@ -84,7 +84,7 @@ pub struct Lives {
 }
 
 impl Lives {
-    /// Notes the lives of `envs`; each one's flag is what `flag` says of the lives before and now.
+    /// Records the lives of `envs`, and writes each flag by `flag`, given the lives before and now.
     fn note(
         &mut self,
         envs: impl Iterator<Item = usize>,

@@ -6,7 +6,7 @@ use crate::{
     Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Transform, VecEnvError,
 };
 
-/// Fails as soon as something that the environments write is infinite or not a number.
+/// Fails as soon as the environments write an infinite number or NaN.
 ///
 /// After a reset, the `float32` and `float64` observations of the environments that were reset have to be finite; after
 /// a step, those of all environments and their rewards. The spec stays as it is. Observations that other
@@ -66,7 +66,7 @@ pub enum NotFinite {
     },
 }
 
-/// An observation that can be other than finite.
+/// An observation of real numbers, which may be infinite or NaN.
 #[derive(Debug, Clone)]
 struct Leaf {
     name: NestedKey,
@@ -103,7 +103,7 @@ impl Transform for FiniteCheck {
     }
 }
 
-/// Looks at every real number that is written.
+/// Checks every real number that is written.
 #[derive(Debug)]
 pub struct Checking {
     leaves: Vec<Leaf>,
@@ -143,7 +143,7 @@ impl Checking {
         Ok(())
     }
 
-    /// Checks one environment after the other: the first to fail is the one that counts.
+    /// Checks one environment after the other; the first failure is the error.
     #[cold]
     fn search(&self, obs: Rows<'_>, rewards: &[f32]) -> Result<(), VecEnvError> {
         for (env, (row, &reward)) in obs.iter().zip(rewards).enumerate() {

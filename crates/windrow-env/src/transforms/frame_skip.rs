@@ -8,7 +8,7 @@ use crate::{
     VecEnvError,
 };
 
-/// Takes every action several times, or until the episode ends: rewards add up, and the last observation is seen.
+/// Takes every action several times, or until the episode ends: rewards add up, and only the last observation counts.
 ///
 /// It steps one environment by itself. An [`EnvRecipe`](crate::EnvRecipe) puts it, and all transforms inside of it, around each of
 /// several.

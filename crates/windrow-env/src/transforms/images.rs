@@ -9,14 +9,14 @@ use super::relayout::{FillLeaf, ObservationLayout, Relayout, mapped};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, Transform};
 
-/// A picture that is made of another.
+/// A picture made from another.
 pub(super) struct Pictured<M> {
     /// Fills the leaf; `fit` sets the places that it reads and writes.
     pub(super) make: M,
     pub(super) spec: Spec,
 }
 
-/// Replaces pictures by what `make` makes of them, given their place, leaf and spec.
+/// Replaces pictures by the results of `make`, which gets their index, leaf and spec.
 pub(super) fn picture<M: FillLeaf>(
     envs: &mut Attach<'_>,
     keys: &Keys,
@@ -50,8 +50,8 @@ pub(super) fn plane(leaf: &LeafSpec) -> Result<[usize; 2], Unfit> {
     }
 }
 
-/// Turns pictures of height, width and channels into such of channels, height and width, as networks take them, and whole numbers up
-/// to 255 into real ones up to 1.
+/// Moves the channels of pictures from the last dimension to the first of three, as networks expect, and scales integers up to 255 to
+/// real numbers up to 1.
 ///
 /// ```
 /// use windrow_env::{Keys, ToTensorImage};
@@ -174,7 +174,7 @@ impl FillLeaf for Channelled {
 }
 
 impl Channelled {
-    /// A value as a real number; `float32` is what PyTorch divides whole numbers in.
+    /// A value as a real number; PyTorch divides integers in `float32`.
     #[inline(always)]
     fn value<T: Number>(&self, x: T) -> f64 {
         match (self.scaled, T::DTYPE) {
@@ -203,7 +203,7 @@ impl Channelled {
     }
 }
 
-/// Turns pictures of three channels, red, green and blue, into such of one: `0.2989 r + 0.587 g + 0.114 b`. Channels come before height
+/// Converts pictures of three channels, red, green and blue, to one: `0.2989 r + 0.587 g + 0.114 b`. Channels come before height
 /// and width.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -293,7 +293,7 @@ fn grey<T: Number>(red: T, green: T, blue: T) -> T {
     }
 }
 
-/// Cuts the middle out of pictures; where it is larger than they are, zeros stand around them.
+/// Crops pictures to their middle; smaller pictures are padded with zeros.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CenterCrop {

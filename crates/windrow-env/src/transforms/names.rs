@@ -11,7 +11,7 @@ use super::keys::Keys;
 use super::relayout::{ObservationLayout, Relayout};
 use crate::{Attach, EnvError, Transform, serde_form};
 
-/// Observes entries under other names. An entry that holds others takes all of them along.
+/// Renames observations. Renaming a nested entry renames all leaves below it.
 ///
 /// ```
 /// use windrow_env::{Keys, Pendulum, RenameTransform, Serial, VecEnv};
@@ -91,7 +91,7 @@ fn is_below(key: &NestedKey, leaf: &NestedKey) -> bool {
     leaf.components().starts_with(key.components())
 }
 
-/// Tells the other parts of the spec of the new name; where the old one stays, rewards and flags have both.
+/// Renames `old` in the other parts of the spec; if the old name stays, rewards and flags have both.
 fn rename_lists(envs: &mut Attach<'_>, old: &NestedKey, new: &NestedKey, stays: bool) {
     let spec = &mut envs.spec;
     let lists = [
@@ -119,7 +119,7 @@ fn rename_lists(envs: &mut Attach<'_>, old: &NestedKey, new: &NestedKey, stays: 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelectTransform {
-    /// The observations; those that there are not are left out without an error.
+    /// The observations; missing ones are no error.
     #[serde(with = "serde_form::key::several")]
     pub selected_keys: Vec<NestedKey>,
 }

@@ -6,7 +6,7 @@ use crate::{
     serde_form,
 };
 
-/// Names observations of which batches of Python have a difference under `"next"`: the next one less the one before, in a smaller
+/// Names observations that Python's batches have as differences under `"next"`: the next one minus the one before, in a smaller
 /// element type. See [`EnvSpec::deltas`](crate::EnvSpec::deltas); nothing changes in the engine.
 ///
 /// ```
@@ -61,7 +61,7 @@ impl Transform for NextObservationDelta {
     }
 }
 
-/// Leaves what it goes around as it is.
+/// Changes nothing.
 #[derive(Debug)]
 pub struct Named;
 

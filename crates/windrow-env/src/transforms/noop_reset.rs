@@ -10,7 +10,7 @@ use crate::{
 /// How often an episode may end within its random steps.
 const TRIALS: usize = 10;
 
-/// Begins each episode with some steps under random actions, which nobody sees.
+/// Begins each episode with some steps under random actions, which are not delivered.
 ///
 /// It steps one environment by itself. An [`EnvRecipe`](crate::EnvRecipe) puts it, and all transforms inside of it, around each of
 /// several. Legal actions are drawn where the environments have masks.
@@ -40,7 +40,7 @@ impl Default for NoopResetEnv {
 }
 
 impl NoopResetEnv {
-    /// Less than `noops` steps, as many as are drawn for each episode.
+    /// A random number of steps below `noops`, drawn for each episode.
     #[must_use]
     pub fn new(noops: usize) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl NoopResetEnv {
         }
     }
 
-    /// As many steps in each episode.
+    /// The same number of steps in each episode.
     #[must_use]
     pub fn always(noops: usize) -> Self {
         Self {
@@ -89,13 +89,13 @@ pub struct Beginning {
     of: NoopResetEnv,
     rng: EnvRng,
     actions: RowBlock,
-    /// Actions of choices, and the observations that say which are legal.
+    /// Actions that are choices, and the observations that mark the legal ones.
     masks: Vec<(usize, usize)>,
     leaves: Vec<LeafSpec>,
 }
 
 impl Beginning {
-    /// Takes `steps` steps; whether the episode goes on after them.
+    /// Takes `steps` steps; returns whether the episode continues after them.
     fn play<V: VecEnv>(
         &mut self,
         envs: &mut V,

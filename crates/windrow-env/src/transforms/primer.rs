@@ -7,7 +7,7 @@ use crate::{
     serde_form,
 };
 
-/// Observes what a policy's state begins with: a leaf `f32` that holds one number, always.
+/// Observes the initial value of a policy's state: a leaf `f32` that always holds one number.
 ///
 /// A policy that reads the leaf and writes it under `"next"` carries its state on from there. A bare observation becomes the
 /// named one it is delivered as.

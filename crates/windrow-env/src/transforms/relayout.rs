@@ -80,8 +80,8 @@ impl ObservationLayout {
         self.entries.retain(|entry| kept(&entry.key));
     }
 
-    /// The leaves as a spec, and those that are copied. `None` instead of these where each leaf of the environments has its own place
-    /// still, so that they can write there.
+    /// The leaves as a spec, and those that are copied. `None` instead of the copies if each leaf of the environments has kept its index,
+    /// so that environments can write it in place.
     fn into_spec(self, inner: usize) -> (Spec, Option<Vec<Copied>>) {
         let mut tree = Vec::new();
         for entry in &self.entries {
@@ -100,7 +100,7 @@ impl ObservationLayout {
         (spec, (!in_place).then_some(copies))
     }
 
-    /// The leaves as a spec, if each of `inner` ones has its own place still.
+    /// The leaves as a spec, if each of the `inner` ones has kept its index.
     pub(super) fn into_spec_in_place(self, inner: usize) -> Option<Spec> {
         let (spec, copies) = self.into_spec(inner);
         copies.is_none().then_some(spec)
@@ -179,7 +179,7 @@ fn push<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: &Sp
     }
 }
 
-/// Leaves out of the other parts of the spec what is observed no longer.
+/// Removes entries that are no longer observed from the other parts of the spec.
 fn keep_lists(envs: &mut Attach<'_>) {
     let spec = &mut envs.spec;
     let leaves = spec.observation_leaves();
@@ -208,7 +208,7 @@ pub trait FillLeaf: Debug + Send {
     fn next(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError>;
 }
 
-/// For transforms that copy and make nothing.
+/// For transforms that only copy.
 impl FillLeaf for Infallible {
     fn next(&mut self, _: usize, _: Row<'_>, _: &mut RowMut<'_>) -> Result<(), EnvError> {
         match *self {}
@@ -282,7 +282,7 @@ pub(super) fn dimension(dim: i64, ndim: usize) -> Option<usize> {
     usize::try_from(dim).ok().filter(|&dim| dim < ndim)
 }
 
-/// `spec` in another `shape` of as many elements. Choices become whole numbers of the same range.
+/// `spec` in another `shape` with the same elements. Choices become integers of the same range.
 pub(super) fn reshaped(spec: &Spec, shape: Shape) -> Spec {
     if spec.shape() == shape {
         return spec.clone();

@@ -26,7 +26,7 @@ pub struct Resize {
     /// New size of the last dimension; `w` where it is not given.
     #[serde(default)]
     pub h: Option<usize>,
-    /// How values between others are found.
+    /// The kind of interpolation.
     #[serde(default)]
     pub interpolation: Interpolation,
     /// Observations that are changed.
@@ -34,7 +34,7 @@ pub struct Resize {
     pub keys: Keys,
 }
 
-/// How values between others are found.
+/// The kind of interpolation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -66,7 +66,7 @@ impl Resize {
         [self.w, self.h.unwrap_or(self.w)]
     }
 
-    /// Resizes `pictures`, `[..., height, width]`, to the same numbers to which it resizes them as observations.
+    /// Resizes `pictures`, `[..., height, width]`, with the same results as for observations.
     ///
     /// # Errors
     /// [`SpecError::Argument`] where they are no pictures, or of a type or size that cannot be resized.
@@ -159,7 +159,7 @@ impl FillLeaf for Resized {
     }
 }
 
-/// A real number that pictures are resized in.
+/// A real number in which pictures are resized.
 pub trait Real: Element {
     /// As a double.
     fn double(self) -> f64;
@@ -278,7 +278,7 @@ impl<R: Real> Axis<R> {
         (self.starts[i], &self.weights[i * self.taps..][..self.taps])
     }
 
-    /// Combines elements of `row`. The usual numbers of weights are known to the compiler.
+    /// Combines elements of `row`, in loops of fixed length for the usual numbers of weights.
     fn combine(&self, row: &[R], to: &mut [R]) {
         match self.taps {
             3 => self.combine_of::<3>(row, to),

@@ -17,9 +17,9 @@ use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 pub struct RewardScaling {
     /// The summand, or the number that is subtracted first; finite.
     pub loc: f64,
-    /// The factor, or divisor; finite, and taken for 1e-6 where it is less.
+    /// The factor, or divisor; finite, and 1e-6 at least.
     pub scale: f64,
-    /// How the two are meant.
+    /// Which of the two formulas holds.
     #[serde(default)]
     pub standard_normal: bool,
     /// Names of the rewards; `None` for the reward of the step.

@@ -4,7 +4,7 @@ use tensordict::NestedKey;
 use super::target_return::Remaining;
 use crate::{Attach, EnvError, Transform, serde_form};
 
-/// Observes what each episode has earned.
+/// Observes the sum of rewards of each episode.
 ///
 /// Appends the observation `episode_reward`, `float32 [1]`: 0 after a reset, then the sum of the rewards up to and
 /// including this step's, added up in `float32` in the order of the steps. After the last step of an episode it is
@@ -56,7 +56,7 @@ impl RewardSum {
         Self::default()
     }
 
-    /// Sums the reward `key` up, such as that of agents.
+    /// Sums the reward `key`, such as that of agents.
     #[must_use]
     pub fn of(mut self, key: impl Into<NestedKey>) -> Self {
         self.in_key = key.into();

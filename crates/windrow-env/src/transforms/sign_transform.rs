@@ -19,7 +19,7 @@ pub struct SignTransform {
     /// Names of the observations, or `reward`.
     #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
-    /// Names of the signs, which are then observed in addition; `None` replaces what they are of.
+    /// Names of the signs, which are then observed in addition; `None` replaces the originals.
     #[serde(with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
     /// Names of the actions that environments get as signs.

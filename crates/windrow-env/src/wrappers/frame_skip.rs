@@ -2,8 +2,8 @@ use windrow_slab::{Row, RowMut};
 
 use crate::{Env, EnvError, EnvSpec, Outcome, SpecError};
 
-/// An environment that takes every action several times, or until the episode ends: rewards add up, and the last
-/// observation is seen.
+/// An environment that takes every action several times, or until the episode ends: rewards add up, and only the last
+/// observation counts.
 ///
 /// Limits inside count every step, limits outside every action.
 #[derive(Debug, Clone)]

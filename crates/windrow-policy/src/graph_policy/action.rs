@@ -8,7 +8,7 @@ use crate::fit::Fit;
 use crate::gaussian::check;
 use crate::{PolicyError, PolicyIn};
 
-/// How the value of an action becomes one.
+/// How the value of an action becomes the action.
 #[derive(Debug, Clone)]
 pub(super) enum Action {
     /// Its numbers are the action.
@@ -20,10 +20,10 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// For an action that the graph writes as `own` and the environment takes as `leaf`.
+    /// The conversion from `own`, the graph's form of the action, to the environment's `leaf`.
     ///
     /// # Errors
-    /// [`PolicyError::Fit`] where one cannot be made of the other.
+    /// [`PolicyError::Fit`] if there is none.
     pub(super) fn new(
         fit: &Fit<'_>,
         spec: &Spec,
@@ -64,7 +64,7 @@ impl Action {
     /// Writes the action of every row into column `index`.
     ///
     /// # Errors
-    /// [`PolicyError::NotFinite`] for the first row without an action; [`PolicyError::Failed`] for a choice that there is not.
+    /// [`PolicyError::NotFinite`] for the first row without an action; [`PolicyError::Failed`] for a choice that does not exist.
     pub(super) fn write(
         &self,
         index: usize,
@@ -106,7 +106,7 @@ impl Action {
     }
 }
 
-/// Whether the choices of a row are among their options.
+/// Checks that the choices of a row exist.
 fn check_choices(code: ChoiceCode, options: &[usize], row: &[i64]) -> Result<(), PolicyError> {
     let mut first = 0;
     for (number, &options) in options.iter().enumerate() {

@@ -173,7 +173,7 @@ impl Activation {
         }
     }
 
-    /// As [`apply`](Self::apply), one element at a time or as the compiler sees fit.
+    /// As [`apply`](Self::apply), in plain loops that the compiler may vectorise.
     #[inline(always)]
     fn apply_plain(self, values: &mut [f32]) {
         match self {
@@ -218,7 +218,7 @@ fn elu(x: f32, alpha: f32, rate: f32) -> f32 {
     }
 }
 
-/// As `clamp`, which panics where the bounds are the wrong way round.
+/// As `clamp`, without its panic for bounds in the wrong order.
 #[inline(always)]
 fn between(x: f32, low: f32, high: f32) -> f32 {
     if x < low {

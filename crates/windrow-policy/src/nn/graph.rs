@@ -1,3 +1,5 @@
+//! Graphs of operations: the form of lowered policies (ADR 0020).
+
 use serde::{Deserialize, Serialize};
 
 use crate::weights::Reader;
@@ -15,13 +17,13 @@ pub struct Value(pub(crate) usize);
 /// Numbers `start`, `start + step`, … of one of the values that [`Op::Take`] reads: `count` of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run(
-    /// Which of the values.
+    /// Index of the value.
     pub u32,
     /// The first number.
     pub u32,
-    /// How many there are.
+    /// Count of numbers.
     pub u32,
-    /// From one number to the next; 0 repeats one.
+    /// Distance from one number to the next; 0 repeats one.
     pub i32,
 );
 
@@ -33,10 +35,10 @@ pub enum Op {
     Input(usize),
     /// A parameter.
     Parameter(usize),
-    /// Numbers, as their bits, so that none is lost when they are written down.
+    /// Numbers, as bits, so that serialization loses none.
     Constant(Vec<u32>),
-    /// `x Wᵀ + b`, from `x`, `W` and, if there is one, `b`. Neither `W` nor `b` may depend on inputs. Where `x` has several times
-    /// as many numbers as `W` reads, each such run is mapped.
+    /// `x Wᵀ + b`, from `x`, `W` and, if there is one, `b`. Neither `W` nor `b` may depend on inputs. If `x` has a multiple of
+    /// the numbers that `W` reads, each run of them is mapped.
     Linear {
         /// Numbers that `W`, `[outputs, inputs]`, writes.
         outputs: usize,
@@ -81,7 +83,7 @@ pub enum Op {
     /// Elements by index: the first value is cut into runs of this length, the second has the indices within them, equally many for each
     /// run. Evaluation fails for an index outside of the run; NaN gives NaN.
     Gather(usize),
-    /// The value itself. Evaluation fails where a number is outside of these bounds, as observations that break their spec are.
+    /// The value itself. Evaluation fails if a number is outside of these bounds, such as an observation that breaks its spec.
     Within {
         /// The smallest number.
         #[serde(with = "windrow_env::serde_form::float")]
@@ -95,8 +97,8 @@ pub enum Op {
     Pick(usize),
     /// Random numbers for each row: their distribution, their count, and the branch of the row's noise that they come from.
     Noise(Draw, usize, usize),
-    /// Random numbers with the gamma distributions whose shapes the value has, and scale 1, by the branch of the row's noise of that
-    /// number. NaN where a shape is not positive.
+    /// Samples of gamma distributions with the value's numbers as shapes and scale 1, from this branch of the row's noise. NaN if a shape
+    /// is not positive.
     Gamma(usize),
 }
 
@@ -127,8 +129,8 @@ pub(crate) struct Node {
 
 /// A network of any form, for inference: values, each computed from those before it.
 ///
-/// Every row is evaluated by itself, and its result is the same to the last bit whatever other rows are evaluated with it. What depends
-/// on parameters alone is computed once, when they are loaded. Linear maps are those of [`Sequential`].
+/// Every row is evaluated by itself, and its result does not depend on other rows, to the last bit. Values that depend on parameters
+/// alone are computed once, when these are loaded. Linear maps are those of [`Sequential`].
 ///
 /// ```
 /// use windrow_policy::nn::{Activation, Graph, Zip};
@@ -151,7 +153,7 @@ pub struct Graph {
     inputs: Vec<usize>,
     parameters: Vec<Parameter>,
     nodes: Vec<Node>,
-    /// For the values that are asked for; made at the first evaluation, and anew when parameters change.
+    /// The plan for the requested values; made at the first evaluation, and again when parameters change.
     #[serde(skip)]
     plan: Option<(Vec<Value>, GraphPlan)>,
     /// The random numbers of [`forward`](Self::forward), by row.
@@ -225,7 +227,7 @@ impl Graph {
         self.push(Op::Take(vec![Run(0, start as u32, count as u32, 1)]), &[x])
     }
 
-    /// Any other value; what does not fit is an error of [`check`](Self::check).
+    /// Any other value; operands that do not fit are an error of [`check`](Self::check).
     pub fn push(&mut self, op: Op, from: &[Value]) -> Value {
         let from = from.to_vec();
         self.nodes.push(Node { op, from });
@@ -290,7 +292,7 @@ impl Graph {
             .ok_or_else(|| misfit(asked, "values", all, asked))
     }
 
-    /// Whether all values fit each other.
+    /// Checks that the operands of all operations fit.
     ///
     /// # Errors
     /// [`PolicyError::Layer`] naming the first value that does not fit.
@@ -346,7 +348,7 @@ impl Graph {
             .map_or(&[], |parameter| &parameter.values)
     }
 
-    /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output. Draws are those of environment 0 with
+    /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output. Random numbers are those of environment 0 with
     /// seed 0, one frame for each row.
     ///
     /// Allocates only at the first call for these values, for a larger number of rows, or after parameters have changed.
@@ -371,7 +373,7 @@ impl Graph {
         plan.forward(inputs, &self.noise[..rows], outputs)
     }
 
-    /// Computes what depends on parameters alone, and packs weights, unless that has been done for these values.
+    /// Makes the plan for `values`, unless it is there already: computes values that depend on parameters alone, and packs weights.
     pub(crate) fn prepare(&mut self, values: &[Value]) -> Result<(), PolicyError> {
         if self.plan.as_ref().is_none_or(|(of, _)| of != values) {
             let widths = self.widths()?;
@@ -424,7 +426,7 @@ impl Graph {
         weights
     }
 
-    /// Room for parameters that were not written down.
+    /// Allocates parameters after deserialization, which leaves them out.
     pub(crate) fn allocate(&mut self) -> Result<(), PolicyError> {
         for (number, parameter) in self.parameters.iter_mut().enumerate() {
             let len = parameter

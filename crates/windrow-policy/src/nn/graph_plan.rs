@@ -19,7 +19,7 @@ use super::plan::{BLOCK, Lanes, copy_rows};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Location {
     Input(usize),
-    /// Scratch memory, and the distance of rows in it.
+    /// A slot of scratch memory, and the distance of rows in it.
     Slot(usize, usize),
     Fixed(usize),
 }
@@ -27,7 +27,7 @@ enum Location {
 /// An operation with its constants ready.
 #[derive(Debug, Clone)]
 pub(super) enum Task {
-    /// An input as it was given.
+    /// A copy of an input.
     Copy,
     /// A linear map of the inputs from this one on, with the functions that follow it.
     Linear(Arc<Packed>, usize, Vec<Function>),
@@ -55,9 +55,9 @@ struct Step {
     from: Vec<Location>,
     /// Scratch memory that is written.
     to: Location,
-    /// Numbers in a row of what is written.
+    /// Numbers in a row of the result.
     width: usize,
-    /// Numbers in a row of the first value that is read.
+    /// Numbers in a row of the first operand.
     first: usize,
 }
 
@@ -117,7 +117,7 @@ struct Planner<'a> {
     arch: Arch,
     steps: Vec<Step>,
     memory: Memory,
-    /// Padded widths of the scratch memory, and what is free of it.
+    /// Padded widths of all slots of scratch memory, and the free slots.
     slots: Vec<usize>,
     free: Vec<usize>,
     places: Vec<Option<Location>>,
@@ -126,7 +126,7 @@ struct Planner<'a> {
 }
 
 impl GraphPlan {
-    /// For values of a graph that has been found to fit together.
+    /// The plan for `values` of a graph that was checked.
     ///
     /// # Errors
     /// [`PolicyError::Layer`] for weights that depend on inputs.
@@ -140,7 +140,7 @@ impl GraphPlan {
         for value in values {
             uses[value.0] += 1;
         }
-        // Nodes refer to those before them alone.
+        // Nodes refer only to nodes before them.
         for (number, node) in graph.nodes().iter().enumerate().rev() {
             if uses[number] > 0 {
                 node.from.iter().for_each(|from| uses[from.0] += 1);
@@ -249,7 +249,7 @@ impl Planner<'_> {
         self.places[number] = Some(place);
         for value in &node.from {
             self.uses[value.0] = self.uses[value.0].saturating_sub(1);
-            // A function that became part of a linear map has its place.
+            // A function that became part of a linear map has its place already.
             if let (0, Some(Location::Slot(slot, _))) = (self.uses[value.0], self.places[value.0])
                 && !matches!(place, Location::Slot(own, _) if own == slot)
             {

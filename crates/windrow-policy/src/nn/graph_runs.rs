@@ -12,7 +12,7 @@ use super::graph::Draw;
 use super::graph_plan::Task;
 use super::norm::sum;
 
-/// A number that is outside of its bounds.
+/// A number outside of its bounds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stray {
     what: &'static str,
@@ -32,7 +32,7 @@ impl Display for Stray {
 }
 
 impl Task {
-    /// One row of a task that treats each run of numbers by itself; returns a number that is out of place.
+    /// Runs a task on one row, run by run; returns a number outside of its bounds, if there is one.
     #[inline(always)]
     pub(super) fn by_runs(&self, x: &[f32], second: &[f32], out: &mut [f32]) -> Option<Stray> {
         let mut stray = None;
@@ -109,7 +109,7 @@ impl Task {
     }
 }
 
-/// The index that a number stands for, if it is one below the given count; any other number is `stray`.
+/// The index that a number stands for, if it is below the given count; any other number is recorded as `stray`.
 #[inline(always)]
 fn at(place: f32, count: usize, stray: &mut Option<Stray>) -> Option<usize> {
     let is_place = place >= 0.0 && place < count as f32;
@@ -135,7 +135,7 @@ fn softmax(x: &[f32], out: &mut [f32]) {
 
 #[inline(always)]
 fn log_softmax(x: &[f32], out: &mut [f32]) {
-    // What is largest is taken away first: otherwise it would hide how little is left.
+    // The largest term is subtracted first, since it would hide the small rest.
     let top = Reduction::Max.apply(x);
     let total = sum(x, |x| (x - top).exp()).ln();
     out.iter_mut()

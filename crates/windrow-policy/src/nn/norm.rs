@@ -16,7 +16,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// Over `features` numbers, with weight one, bias zero and PyTorch's `eps` of 1e-5; without parameters where there is no
+    /// Over `features` numbers, with weight one, bias zero and PyTorch's `eps` of 1e-5; without parameters if there is no
     /// memory for them.
     pub(crate) fn new(features: usize) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! A network made ready for evaluation: packed weights, fused steps, scratch memory.
+//! A network prepared for evaluation: packed weights, fused steps, scratch memory.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -6,8 +6,8 @@ use super::aligned::Aligned;
 use super::kernel::{Packed, padded};
 use super::{Activation, Layer, LayerNorm};
 
-/// Rows that pass through the whole network before the next ones do, so that what lies between two layers stays
-/// in the nearest caches and scratch memory is bounded.
+/// Rows that pass through the whole network before the next ones, so that values between two layers stay in the nearest caches and
+/// scratch memory is bounded.
 pub(super) const BLOCK: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Layers whose sizes have been found to fit each other, on rows of `inputs` numbers, for this processor.
+    /// The plan of checked layers for this processor, on rows of `inputs` numbers.
     pub(crate) fn new(layers: &[Layer], inputs: usize) -> Self {
         Self::for_arch(layers, inputs, Arch::new())
     }
@@ -186,7 +186,7 @@ mod tests {
         // Without fused multiply-add every product is rounded.
         let close = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
         assert!(scalar.iter().zip(&best).all(close));
-        // With it, the order of all operations is the same, and so is every bit.
+        // With it, all operations have the same order, so every bit is the same.
         if let Some(v3) = V3::try_new() {
             assert_eq!(evaluate(Arch::V3(v3), 131), best);
         }

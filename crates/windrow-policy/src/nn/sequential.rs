@@ -14,7 +14,7 @@ use super::{Activation, Layer, LayerNorm, Linear};
 /// `"2.weight"`, …, so that a `state_dict` saved as safetensors loads as it is. Parameters start like PyTorch's
 /// (uniform between plus and minus `1 / √inputs`), from [`seed`](Self::seed), 0 unless said otherwise.
 ///
-/// A row's result is the same to the last bit whatever other rows are evaluated with it.
+/// A row's result does not depend on other rows, to the last bit.
 ///
 /// ```
 /// use windrow_policy::nn::Sequential;
@@ -29,18 +29,18 @@ use super::{Activation, Layer, LayerNorm, Linear};
 pub struct Sequential {
     layers: Vec<Layer>,
     seed: u64,
-    /// Made at the first evaluation, and anew when parameters change.
+    /// Made at the first evaluation, and again when parameters change.
     plan: Option<Plan>,
 }
 
 impl Sequential {
-    /// A network without layers, which hands its input on.
+    /// A network without layers, which returns its input.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// `layers` with the parameters that they have.
+    /// A network of `layers`, which keep their parameters.
     pub(crate) fn of_layers(layers: impl Iterator<Item = Layer>) -> Self {
         Self {
             layers: layers.collect(),
@@ -165,7 +165,7 @@ impl Sequential {
         self.layers.iter().rev().find_map(Layer::outputs)
     }
 
-    /// Whether every layer reads as many numbers as the one before it writes, and there was memory for its parameters.
+    /// Checks that the sizes of adjacent layers agree, and that there was memory for all parameters.
     ///
     /// # Errors
     /// [`PolicyError::Layer`] naming the first layer that does not; [`PolicyError::LayerMemory`] naming the first without.
@@ -309,7 +309,7 @@ impl Sequential {
         read
     }
 
-    /// Takes over what [`read`](Self::read) gave, once all of it has been found to fit.
+    /// Takes over the parameters that [`read`](Self::read) returned.
     pub(crate) fn set(&mut self, parameters: Vec<Vec<f32>>) {
         let mut parameters = parameters.into_iter();
         for layer in &mut self.layers {

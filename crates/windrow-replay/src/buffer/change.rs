@@ -1,4 +1,4 @@
-//! Changes to a buffer that holds frames already.
+//! Changes of a buffer that holds frames already.
 
 use tensordict::TensorDict;
 
@@ -14,7 +14,7 @@ impl ReplayBuffer {
     /// highest priority.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when an argument of the sampler is invalid, or the writer does not suit it;
+    /// [`ReplayError::Argument`] when an argument of the sampler is invalid, or the writer does not fit it;
     /// [`ReplayError::NoRuns`] when it needs to know where trajectories end and cannot. Nothing is changed then.
     pub fn set_sampler(&self, sampler: impl Into<Box<dyn Sampler>>) -> Result<(), ReplayError> {
         let mut sampler = sampler.into();
@@ -60,7 +60,7 @@ impl ReplayBuffer {
         let rows = state.contents.rows.checked(rows)?;
         self.shared.storage.prepare(frames)?;
         check_places(&state, &*self.shared.storage, &rows, frames)?;
-        // With the lock held: nobody chooses these rows meanwhile.
+        // The lock is held, so that no sample chooses these rows meanwhile.
         let written = write(&*self.shared.storage, &rows, frames, None);
         drop(state);
         drop(turn);

@@ -28,22 +28,21 @@ enum FrameOrigin {
 }
 
 impl ReplayBuffer {
-    /// Takes a copy of the frames of `batch` in, `[time]` or `[…, time]`; returns the rows of those that were kept, in their
-    /// order.
+    /// Copies the frames of `batch`, `[time]` or `[…, time]`, into the buffer; returns the rows of those that were kept, in their order.
     ///
     /// All of them become visible together. Of more frames than the buffer has rows, the last are kept. The first batch
-    /// settles which keys, dtypes and shapes frames have, where the storage is not a list.
+    /// determines the keys, dtypes and shapes of frames, unless the storage is a list.
     ///
-    /// A trajectory goes on up to the end of its episode, another id or the end of a row of the batch. It goes on in the next
-    /// batch where both have one row and that one begins with the same id; frames without ids, which must be `[time]`, where
-    /// the same thread writes both. Frames that a user wrote never go on in those of a collector, nor behind what was loaded or
-    /// found on disk: the same id means another trajectory there. Users who write what several collectors made, or pieces of
-    /// several episodes without ids, tell them apart by ids of their own or by `("next", "truncated")` and `("next", "done")`.
+    /// A trajectory ends with its episode, another id or the end of a row of the batch. It continues in the next batch if both have one
+    /// row and the next begins with the same id; frames without ids, which must be `[time]`, continue if the same thread writes both.
+    /// Frames of users never continue those of a collector, nor frames that were loaded or found on disk: there, the same id means another
+    /// trajectory. If you write frames of several collectors, or pieces of several episodes without ids, separate them by ids of your own
+    /// or by `("next", "truncated")` and `("next", "done")`.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] for a batch without frames, those of the storage when they do not fit,
+    /// [`ReplayError::Argument`] for a batch without frames, errors of the storage if they do not fit,
     /// [`ReplayError::NoRuns`] when the sampler needs to know where trajectories end and cannot,
-    /// [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] when the limiter does not let them in,
+    /// [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] if the limiter does not admit them,
     /// [`ReplayError::Writer`] once when a collector has failed. No frame of the batch is visible then.
     pub fn extend(&self, batch: &TensorDict) -> Result<Vec<i64>, ReplayError> {
         self.extend_within(batch, self.shared.timeout)
@@ -77,7 +76,7 @@ impl ReplayBuffer {
         self.put_for_user(batch, FrameOrigin::Collector(collector), timeout)
     }
 
-    /// Takes a copy of a collector's batch in, as [`Sink::extend`](windrow_slab::Sink::extend) does, but waits for the limiter
+    /// Copies a collector's batch into the buffer, as [`Sink::extend`](windrow_slab::Sink::extend) does, but waits for the limiter
     /// no longer than `timeout`.
     ///
     /// # Errors
@@ -93,8 +92,8 @@ impl ReplayBuffer {
         self.put_for_writer(batch, writer, Some(timeout))
     }
 
-    /// Takes a copy of one frame in, a dict of batch size `[]`; returns its row, if it was kept. It goes on where the frames
-    /// before end as a batch `[1]` would.
+    /// Copies one frame, a dict of batch size `[]`, into the buffer; returns its row, if it was kept. It continues the frames before like
+    /// a batch `[1]`.
     ///
     /// # Errors
     /// As [`extend`](Self::extend), and [`ReplayError::Tensor`] when the batch size is another.
@@ -188,12 +187,12 @@ impl Entries {
     }
 }
 
-/// The right to write, and the state as it is when that begins.
+/// The right to write, and the state at its beginning.
 type WriteTurn<'a> = (MutexGuard<'a, ()>, MutexGuard<'a, BufferState>);
 
 impl BufferInner {
     /// Waits until no other thread writes, a checkpoint that is being written has copied the frames to be overwritten, and the
-    /// limiter lets `frames` frames in.
+    /// limiter admits `frames` frames.
     fn turn_for(
         &self,
         frames: usize,
@@ -210,7 +209,7 @@ impl BufferInner {
                 return Err(ReplayError::Detached);
             }
             if state.waits_for_checkpoint(frames) {
-                // Without a limit: the frames have only to be copied.
+                // Without a time limit, since copying these frames ends soon.
                 drop(turn);
                 drop(self.writable.wait(state));
                 continue;
@@ -218,7 +217,7 @@ impl BufferInner {
             let Some(why) = state.blocks_insert(frames)? else {
                 return Ok((turn, state));
             };
-            // Others may write while this waits: less, or after a reset of the buffer.
+            // Others may write while this waits, such as smaller batches.
             drop(turn);
             let waited = begin.elapsed();
             match timeout.map(|timeout| timeout.saturating_sub(waited)) {

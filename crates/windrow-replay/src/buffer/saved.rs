@@ -34,11 +34,10 @@ impl ReplayBuffer {
         Ok(dict)
     }
 
-    /// Goes on from a [state](Self::state_dict) of a buffer of the same parts: further samples are those that it would have
-    /// given. The trajectory that was being written does not continue: another author may use the same ids.
+    /// Continues from a [state](Self::state_dict) of a buffer of the same parts: further samples are those of that buffer. The trajectory that was being written does not continue: another author may use the same ids.
     ///
     /// # Errors
-    /// [`ReplayError::State`] when it is of another buffer, or those of the storage when the frames are of another kind.
+    /// [`ReplayError::State`] when it is of another buffer, or errors of the storage if the frames are of another kind.
     /// Nothing is changed when the state is refused.
     pub fn load_state_dict(&self, saved: &TensorDict) -> Result<(), ReplayError> {
         let state = SavedState::parse(saved, self.shared.capacity)?;
@@ -60,7 +59,7 @@ impl ReplayBuffer {
     }
 
     /// Writes a checkpoint into `directory`: the frames in files of their own, with checksums, and last a manifest that
-    /// names them. Killed anywhere, a process leaves the checkpoint before. Other things in the directory stay.
+    /// names them. A process that is killed meanwhile leaves the previous checkpoint. Other files in the directory stay.
     ///
     /// The checkpoint is of the moment at which this begins. Samples and writers go on meanwhile; a writer waits only until frames
     /// that it would overwrite are copied, the oldest of which come first.
@@ -90,11 +89,11 @@ impl ReplayBuffer {
         checkpoint.finish()
     }
 
-    /// Goes on from the last finished checkpoint in `directory`.
+    /// Continues from the last finished checkpoint in `directory`.
     ///
     /// # Errors
-    /// [`ReplayError::Damaged`], [`ReplayError::Misfit`] and [`ReplayError::Io`] naming the file, and those of
-    /// [`load_state_dict`](Self::load_state_dict). All is read before anything is changed, and nothing is when that fails; the
+    /// [`ReplayError::Damaged`], [`ReplayError::Misfit`] and [`ReplayError::Io`] naming the file, and the errors of
+    /// [`load_state_dict`](Self::load_state_dict). Everything is checked before anything changes; the
     /// buffer is empty afterwards only where files change between two readings, or there is no room for their frames.
     pub fn load(&self, directory: impl AsRef<Path>) -> Result<(), ReplayError> {
         let checkpoint = Checkpoint::open(directory)?;
@@ -106,8 +105,8 @@ impl ReplayBuffer {
         )
     }
 
-    /// Gives up the frames of the buffer, lets `write` fill the rows, and goes on from the saved state. Changes nothing when the
-    /// state is of another sampler or writer, or `prepare` fails.
+    /// Drops the frames of the buffer, fills the rows by `write`, and continues from the saved state. Changes nothing if the state is of
+    /// another sampler or writer, or `prepare` fails.
     fn restore(
         &self,
         saved: SavedState,
@@ -118,7 +117,7 @@ impl ReplayBuffer {
         let apart = saved.apart();
         let restored = self.shared.lock().restored(saved)?;
         prepare(&*self.shared.storage)?;
-        // Held to the end: nobody finds the buffer empty meanwhile.
+        // Held to the end, so that no other thread finds the buffer empty meanwhile.
         let mut state = self.shared.lock();
         state.clear();
         self.shared.storage.clear();

@@ -10,7 +10,7 @@ use crate::{
 ///
 /// A frame of priority `p` is drawn with a probability proportional to `(p + eps)^alpha`, and comes with the weight
 /// `(P / P_min)^-beta` that makes up for it, where `P` is its probability and `P_min` the least of all: the weight of the
-/// rarest frame is 1. A new frame has the highest priority ever given, 1 at first, so that each has its chance.
+/// rarest frame is 1. A new frame has the highest priority ever given, 1 at first, so that each can be drawn soon.
 ///
 /// Source: T. Schaul, J. Quan, I. Antonoglou, D. Silver, *Prioritized Experience Replay*, 2016.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ impl PrioritizedSampler {
         }
     }
 
-    /// Is added to every priority, so that none is 0.
+    /// Sets the number that is added to every priority, so that none is 0.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.priorities.eps = eps;

@@ -40,7 +40,7 @@ impl PrioritizedSliceSampler {
         }
     }
 
-    /// Is added to every priority, so that none is 0.
+    /// Sets the number that is added to every priority, so that none is 0.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.priorities.eps = eps;
@@ -54,7 +54,7 @@ impl PrioritizedSliceSampler {
         self
     }
 
-    /// Behind the last frame of `run` where a slice can begin, if there is one.
+    /// End of the frames of `run` where a slice can begin, if there are any.
     fn starts_end(&self, run: &Run) -> Option<u64> {
         if run.len < self.rules.least(self.len) {
             return None;
@@ -89,7 +89,7 @@ impl PrioritizedSliceSampler {
         }));
     }
 
-    /// Sets anew where slices can begin in the oldest run, which has lost frames.
+    /// Recomputes where slices can begin in the oldest run, which has lost frames.
     fn shrink(&mut self, runs: &Runs) {
         let oldest = runs.numbers().start;
         let Some(run) = runs.get(oldest).filter(|run| run.len < self.len) else {

@@ -9,8 +9,8 @@ use crate::{ReplayError, Run, RunKeys, Runs, SampleRng, Shortage};
 ///
 /// A batch is flat: `num_slices` slices of `slice_len` frames, end to end; with slices of equal length it can be seen as
 /// `[num_slices, slice_len]`. No slice crosses the end of an episode, a change of the trajectory's id, a writer's row, or
-/// the place where the ring is being overwritten. Which trajectories are long enough is kept up to date by the writes, so
-/// that a draw costs O(1).
+/// the place where the ring is being overwritten. Writes update the list of trajectories that are long enough, so that a
+/// draw costs O(1).
 ///
 /// ```
 /// use windrow_replay::SliceSampler;
@@ -229,7 +229,7 @@ impl SliceRules {
         Shortage::SliceLen { needed, longest }.into()
     }
 
-    /// The batch whose slices are `pieces`: number of the first frame, and frames.
+    /// The batch of the slices `pieces`, each given by the number of its first frame and its frames.
     pub(super) fn draw(&self, len: usize, runs: &Runs, pieces: &[(u64, usize)]) -> Draw {
         let padded = self.pad_output.then_some(len);
         let mut rows = Vec::with_capacity(pieces.len() * len);
@@ -307,7 +307,7 @@ pub(super) fn piece(
 
 /// Numbers of the runs of at least `least` frames, in order.
 ///
-/// Runs are looked at once: only the newest can still grow, and only the oldest can shrink.
+/// Each run is classified once: only the newest can still grow, and only the oldest can shrink.
 #[derive(Debug, Clone, Default)]
 struct Eligible {
     least: usize,

@@ -10,8 +10,8 @@ use crate::{ReplayError, RowSpan, RunKeys, Runs, SampleRng, Shortage, StateError
 ///
 /// Slices are those of a [`SliceSampler`]: where in its trajectory a slice begins is random, and with `strict_length` only
 /// trajectories as long as a slice take part. Frames written meanwhile take part in a pass, and overwritten ones leave it;
-/// with the draw that leaves no trajectory, it is over and the next begins, and so it does when slices of another length are
-/// asked for. No batch has two slices of one trajectory: where there are fewer trajectories than slices in a batch, it is
+/// the draw that leaves no trajectory ends it and begins the next, as does a draw of slices of another
+/// length. No batch has two slices of one trajectory: where there are fewer trajectories than slices in a batch, it is
 /// shorter.
 ///
 /// ```
@@ -151,14 +151,14 @@ impl Sampler for SliceSamplerWithoutReplacement {
     }
 }
 
-/// As a place in [`Pass::pending`]: the run is too short for a slice.
+/// Marks a run that is too short for a slice, in place of an index into [`Pass::pending`].
 const SHORT: u32 = u32::MAX;
-/// As a place: the run had its turn in this pass.
+/// Marks a run from which this pass has drawn.
 const DRAWN: u32 = u32::MAX - 1;
 
-/// Which runs are still to be drawn from.
+/// The runs from which a pass has still to draw.
 ///
-/// Brought up to date with every write at O(1) a run, since only the newest run can grow and only the oldest can shrink.
+/// Updated with every write at O(1) a run, since only the newest run can grow and only the oldest can shrink.
 #[derive(Debug, Clone, Default)]
 struct Pass {
     /// Frames that a run must have; 0 before the first draw.
@@ -214,7 +214,7 @@ impl Pass {
         self.next = present.end.saturating_sub(1);
     }
 
-    /// Notes whether the run with number `run` is long enough.
+    /// Records whether the run with number `run` is long enough.
     fn look(&mut self, run: u64, runs: &Runs) {
         let at = (run - self.base) as usize;
         let enough = runs.get(run).is_some_and(|run| run.len >= self.least);
@@ -233,7 +233,7 @@ impl Pass {
         }
     }
 
-    /// Takes a run that is no longer there, or too short by now, out of `pending`, if it is in.
+    /// Removes a run that is gone or too short by now from `pending`, if it is in.
     fn remove(&mut self, place: u32) {
         if place != SHORT && place != DRAWN {
             self.swap_remove(place as usize);
@@ -248,14 +248,14 @@ impl Pass {
         run
     }
 
-    /// The run in place `place` of `pending` has its turn.
+    /// Takes the run at index `place` of `pending`.
     fn take(&mut self, place: usize) -> u64 {
         let run = self.swap_remove(place);
         self.places[(run - self.base) as usize] = DRAWN;
         run
     }
 
-    /// The oldest run that is pending has its turn.
+    /// Takes the oldest pending run.
     fn take_first(&mut self) -> Option<u64> {
         self.cursor = self.cursor.max(self.base);
         loop {

@@ -1,4 +1,4 @@
-//! Drawing rows in proportion to a number that each of them has.
+//! Draws rows in proportion to a value of each.
 
 use std::ops::Range;
 
@@ -109,7 +109,7 @@ impl SumTree {
         self.refresh();
     }
 
-    /// Computes sums and minima above the touched leaves anew: from their parts, so that no error piles up.
+    /// Recomputes sums and minima above the touched leaves from their parts, so that no errors accumulate.
     fn refresh(&mut self) {
         for &leaf in &self.touched {
             let values = &self.values[leaf as usize * FAN..][..FAN];
@@ -156,7 +156,7 @@ impl SumTree {
     /// Draws `count` places with `unit()` in `[0, 1)`, each with the probability that is its share of the total, which must
     /// be above 0.
     ///
-    /// All go down together, level by level, so that memory is waited for once a level and not once a place.
+    /// All draws descend together, level by level, so that a cache miss is waited for once a level and not once a draw.
     pub(crate) fn draw(&mut self, count: usize, mut unit: impl FnMut() -> f64) -> Vec<u32> {
         let total = self.total();
         self.masses.clear();
@@ -175,7 +175,7 @@ impl SumTree {
         let (leaves, _) = self.values.as_chunks::<FAN>();
         let last = (leaves.len() - 1) as u32;
         places.iter_mut().for_each(|leaf| *leaf = (*leaf).min(last));
-        // Touched first, since the memory of many leaves can be waited for together.
+        // Touched first, so that cache misses of many leaves overlap.
         let touched = places
             .iter()
             .map(|&leaf| leaves[leaf as usize][0].to_bits());
@@ -188,8 +188,7 @@ impl SumTree {
         places
     }
 
-    /// `place`, or if its value is 0 the one before whose is not: rounding has put a mass at a sum behind which nothing is
-    /// added.
+    /// `place`, or the nearest one before with a value above 0: rounding may put a mass at a sum to which nothing is added.
     #[inline]
     fn positive_near(&self, place: usize) -> usize {
         if self.values[place] > 0.0 {

@@ -15,7 +15,7 @@ pub struct SamplerWithoutReplacement {
     shuffle: bool,
     /// Rows that this pass has still to draw. Shuffled: in any order. In order: descending.
     pending: Vec<u32>,
-    /// Where in `pending` a row is, if it is there.
+    /// By row: its index in `pending`, if it is there.
     place: Vec<u32>,
     /// In order: rows below this were drawn in this pass.
     cursor: usize,
@@ -81,7 +81,7 @@ impl SamplerWithoutReplacement {
         }
     }
 
-    /// The next rows from the cursor on, and where the cursor is behind them.
+    /// The next rows from the cursor on, and the cursor behind them.
     fn next_in_order(&self, batch_size: usize, frames: &Frames<'_>) -> (Vec<u32>, usize) {
         let mut cursor = self.cursor;
         let mut rows = Vec::with_capacity(batch_size.min(frames.len()));
@@ -94,7 +94,7 @@ impl SamplerWithoutReplacement {
         (rows, cursor)
     }
 
-    /// Whether so few frames are no batch.
+    /// Whether this number of frames is too small for a batch.
     fn is_no_batch(&self, frames: usize, batch_size: usize) -> bool {
         frames == 0 || (self.drop_last && frames < batch_size)
     }

@@ -9,11 +9,11 @@ use crate::{Reduction, ReplayError, RowOrder, RowSet, StateError, check_room};
 /// Keeps the frames of the highest values: in a full buffer, a frame replaces only one whose value is lower.
 ///
 /// To keep whole trajectories, write one in each row: a
-/// batch of size `[N]` whose entries have time as their next dimension, `[N, T, …]`; their values are then added up.
+/// batch of size `[N]` whose entries have time as their next dimension, `[N, T, …]`; their values are then summed.
 /// Frames lose their order, so there are no slices.
 ///
-/// NaN is below all numbers, as negative infinity is: such a frame is taken in while there is room, gives way to any finite
-/// number, and takes the place of none.
+/// NaN is below all numbers, as negative infinity is: such a frame is kept while there is room, is replaced by any finite
+/// number, and replaces none.
 ///
 /// ```
 /// use tensordict::{Tensor, TensorDict};
@@ -128,7 +128,7 @@ impl MaxRewardWriter {
         placed
     }
 
-    /// Takes over the values of `rows`, all of which hold frames.
+    /// Loads the values of `rows`, which all hold frames.
     fn restore(&mut self, rows: &[u32], values: &[f64]) {
         self.cleared();
         self.end = rows.iter().map(|row| row + 1).max().unwrap_or(0);

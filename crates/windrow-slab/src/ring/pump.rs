@@ -1,4 +1,4 @@
-//! Work that a ring's threads do for workers in other processes.
+//! Work that a ring's threads do for workers in other processes (ADR 0014).
 
 use std::sync::{OnceLock, Weak};
 

@@ -1,4 +1,4 @@
-//! Waking threads of other processes.
+//! Waking threads of other processes (ADR 0014).
 
 use std::time::Duration;
 

@@ -50,13 +50,13 @@ impl SharedFile {
     /// The file behind a descriptor that another process passed on.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the file could shrink: to read what is then missing would end this
-    /// process.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the file could shrink: reading bytes that are then missing would kill
+    /// this process.
     ///
     /// # Safety
-    /// The processes that map the file agree on who writes which bytes when. Where a [`RemoteRing`](crate::RemoteRing) is opened
-    /// over it, the ring's owner names each part to one process at a time, and leaves it alone until that process has given it
-    /// back or has ended.
+    /// The processes that map the file must agree on the writer of each byte at any time. If a [`RemoteRing`](crate::RemoteRing) is
+    /// opened over it, the ring's owner names each part to one process at a time, and does not touch it until that process has returned
+    /// it or has ended.
     pub unsafe fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let seals = fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
         match seals.contains(SealFlags::SHRINK) {
@@ -68,20 +68,20 @@ impl SharedFile {
         }
     }
 
-    /// Has the system set the bytes aside, so that writing them later cannot fail. New bytes are zero; those that were there
-    /// stay as they are. The file grows where it ends before them.
+    /// Reserves memory for the bytes, so that writing them later cannot fail. New bytes are zero, existing ones stay. The file grows if
+    /// needed.
     ///
     /// # Errors
-    /// [`OutOfMemory`](io::ErrorKind::OutOfMemory) or [`StorageFull`](io::ErrorKind::StorageFull) when there is not so much memory,
+    /// [`OutOfMemory`](io::ErrorKind::OutOfMemory) or [`StorageFull`](io::ErrorKind::StorageFull) if there is too little memory,
     /// [`FileTooLarge`](io::ErrorKind::FileTooLarge) beyond the process's limit for the size of files (`ulimit -f`).
     pub fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
-        // The system would not only refuse, but also send a signal that ends the process.
+        // The system would not only refuse, but also send a signal that kills the process.
         let limit = getrlimit(Resource::Fsize).current;
         if limit.is_some_and(|limit| end > limit) || i64::try_from(end).is_err() {
             return Err(Errno::FBIG.into());
         }
-        // The system would go on until none is left, and then end processes.
+        // The system would continue until no memory is left, and then kill processes.
         if len > free::bytes().unwrap_or(u64::MAX) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }

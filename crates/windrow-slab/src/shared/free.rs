@@ -1,4 +1,4 @@
-//! How much memory the system has left.
+//! The memory that the system has left.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A ring as a worker in another process sees it.
+//! A worker's view of a ring in another process (ADR 0014).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,9 +17,9 @@ use crate::{Layout, Part, SlabError};
 
 /// A ring that another process owns, in the process of a worker.
 ///
-/// The owner claims a part and names it: slab, part and number. The worker makes a [`Part`] of these, and fills it as it would
-/// one of its own ring. How it reports the part is up to both: here, to commit or drop a part only says that this process no
-/// longer writes it. The ring's owner commits or drops the part that it has claimed.
+/// The owner claims a part and sends its numbers: slab, part and sequence. The worker makes a [`Part`] of these and fills it like a part
+/// of its own ring. Committing or dropping it here only ends this process's right to write; the report to the owner is a message of
+/// the caller's. The owner then commits or drops the part that it has claimed.
 #[derive(Debug)]
 pub struct RemoteRing {
     layout: Layout,
@@ -30,7 +30,7 @@ pub struct RemoteRing {
 
 #[derive(Debug, Default)]
 struct Slabs {
-    /// Those named so far, by their number.
+    /// The slabs named so far, by number.
     mapped: BTreeMap<usize, Arc<Slab>>,
     /// Slab and part of each `Part` that is alive.
     lent: Vec<(usize, usize)>,
@@ -58,8 +58,8 @@ impl RemoteRing {
         &self.layout
     }
 
-    /// The part that the ring's owner has named by its [slab](Part::slot), its [index](Part::index) in it and the slab's
-    /// [number](Part::seq). A slab is mapped when it is first named.
+    /// The part that the ring's owner names by its [slab](Part::slot), its [index](Part::index) in it and the slab's
+    /// [number](Part::seq). Maps the slab when it is named for the first time.
     ///
     /// # Errors
     /// [`SlabError::NoSuchSlab`], [`SlabError::NoSuchPart`], and [`SlabError::StillLent`] while an earlier [`Part`] of the same
