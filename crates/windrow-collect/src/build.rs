@@ -19,10 +19,12 @@ use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::{CatResults, Delivery, Placement};
+use crate::deliver::batches::{Batches, Shape};
 use crate::deliver::collector::Collector;
 use crate::deliver::core::Core;
-use crate::deliver::driver::{Driver, Shape};
+use crate::deliver::driver::Driver;
 use crate::deliver::sink_writer::SinkWriter;
+use crate::deliver::slabs::Slabs;
 use crate::deliver::stage::LastStage;
 use crate::shared::Shared;
 use crate::shared::lifecycle::Lifecycle;
@@ -133,11 +135,15 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         (chosen.sink, chosen.interrupt),
         (spec, num_envs),
     );
+    let update_at_each_batch = config.update_at_each_batch;
     let shape = shape(
         config,
         batcher.map(|batcher| batcher.of_envs(beginning.total_envs)),
     );
-    let driver = Driver::new(members, Arc::new(core), shape, stage);
+    let core = Arc::new(core);
+    let slabs = Slabs::new(members, Arc::clone(&core));
+    let batches = Batches::new(slabs, Arc::clone(&core), shape);
+    let driver = Driver::new(core, batches, stage, update_at_each_batch);
     Ok(Collector::new(driver))
 }
 
@@ -155,7 +161,6 @@ fn shape(config: &CollectorConfig, batcher: Option<TrajectoryBatcher>) -> Shape 
         batcher,
         trajs_per_write: config.trajs_per_write,
         split_trajs: config.split_trajs,
-        update_at_each_batch: config.update_at_each_batch,
     }
 }
 
