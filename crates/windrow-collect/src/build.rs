@@ -87,10 +87,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
     let statistics = SharedStatistics::new(&reference_maker.config, staff.statistics());
-    let record = RecordSpec {
-        notes: statistics.notes(),
-        ..record(config, &spec, policy.columns.clone())
-    };
+    let record = record(config, &spec, policy.columns.clone(), statistics.notes());
     let shares = slab_shares(config, schedule.steps.clone(), num_envs);
     let ring = Layout::new(&record, shares.clone())
         .and_then(|layout| staff.ring(layout, ring_spec(config, workers)))
@@ -119,14 +116,11 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         step_timeout: config.step_timeout.map(Duration::from_secs_f64),
     };
     let (members, shared) = staff.seat(shared, seats, &*reference)?;
-    if let Some(updater) = chosen.updater {
-        shared.weights.push_through(updater);
-    }
     let publisher = WeightPublisher::new(
         Arc::clone(&shared),
         reference,
         backend,
-        chosen.weight_source,
+        (chosen.updater, chosen.weight_source),
     );
     let core = core(
         config,
@@ -210,8 +204,13 @@ fn slab_shares(config: &CollectorConfig, steps: Vec<usize>, num_envs: usize) -> 
     }
 }
 
-/// The columns of a frame, where policies write `columns`.
-fn record(config: &CollectorConfig, spec: &EnvSpec, columns: Vec<LeafSpec>) -> RecordSpec {
+/// The columns of a frame, where policies write `columns`, and the numbers beside those of a part.
+fn record(
+    config: &CollectorConfig,
+    spec: &EnvSpec,
+    columns: Vec<LeafSpec>,
+    notes: usize,
+) -> RecordSpec {
     RecordSpec {
         observation: spec.observation_leaves(),
         policy: columns,
@@ -219,7 +218,7 @@ fn record(config: &CollectorConfig, spec: &EnvSpec, columns: Vec<LeafSpec>) -> R
         groups: spec.groups.clone(),
         traj_ids: config.track_traj_ids,
         policy_version: config.track_policy_version,
-        ..RecordSpec::default()
+        notes,
     }
 }
 

@@ -212,7 +212,11 @@ class ParallelEnv(SerialEnv):
             warn_of_turns()
             return recipe
         from windrow import _sending
+        from windrow.collectors import _statistics
 
+        if not self._is_quiet and any(map(_statistics.gathers, self._makers)):
+            apart = "environments in processes of a ParallelEnv gather running statistics in copies: put VecNorm around the ParallelEnv to share them"
+            warnings.warn(apart, UserWarning, stacklevel=outside())
         # One that makes several is pickled once, and once more for the first member, which warns for all.
         sent: dict[tuple[int, int, bool], bytes] = {}
 
@@ -310,6 +314,8 @@ class EnvCreator:
         self._shared: Any = None
         #: Of the transforms of windrow's environments.
         self._statistics: Any = None
+        #: Whether there are such transforms, as far as is known.
+        self._gathers = False
 
     def __call__(self, **kwargs: Any) -> Any:
         made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
@@ -319,6 +325,7 @@ class EnvCreator:
             from windrow.collectors import _statistics
 
             _statistics.share(made, self._own_memory())
+            self._gathers = _statistics.gathers(made)
         return made
 
     def _own_memory(self) -> Any:
