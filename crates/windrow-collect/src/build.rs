@@ -19,10 +19,12 @@ use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::{CatResults, Delivery, Placement};
+use crate::deliver::batches::{Batches, Shape};
 use crate::deliver::collector::Collector;
 use crate::deliver::core::Core;
-use crate::deliver::driver::{Driver, Shape};
+use crate::deliver::driver::Driver;
 use crate::deliver::sink_writer::SinkWriter;
+use crate::deliver::slabs::Slabs;
 use crate::deliver::stage::LastStage;
 use crate::shared::Shared;
 use crate::shared::lifecycle::Lifecycle;
@@ -86,10 +88,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
     let statistics = SharedStatistics::new(&reference_maker.config, staff.statistics());
-    let record = RecordSpec {
-        notes: statistics.notes(),
-        ..record(config, &spec, policy.columns.clone())
-    };
+    let record = record(config, &spec, policy.columns.clone(), statistics.notes());
     let shares = slab_shares(config, schedule.steps.clone(), num_envs);
     let ring = Layout::new(&record, shares.clone())
         .and_then(|layout| staff.ring(layout, ring_spec(config, workers)))
@@ -118,14 +117,11 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         step_timeout: config.step_timeout.map(Duration::from_secs_f64),
     };
     let (members, shared) = staff.seat(shared, seats, &*reference)?;
-    if let Some(updater) = chosen.updater {
-        shared.weights.push_through(updater);
-    }
     let publisher = WeightPublisher::new(
         Arc::clone(&shared),
         reference,
         backend,
-        chosen.weight_source,
+        (chosen.updater, chosen.weight_source),
     );
     let core = core(
         config,
@@ -134,11 +130,15 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         (chosen.sink, chosen.interrupt),
         (spec, num_envs),
     );
+    let update_at_each_batch = config.update_at_each_batch;
     let shape = shape(
         config,
         batcher.map(|batcher| batcher.of_envs(beginning.total_envs)),
     );
-    let driver = Driver::new(members, Arc::new(core), shape, stage);
+    let core = Arc::new(core);
+    let slabs = Slabs::new(members, Arc::clone(&core));
+    let batches = Batches::new(slabs, Arc::clone(&core), shape);
+    let driver = Driver::new(core, batches, stage, update_at_each_batch);
     Ok(Collector::new(driver))
 }
 
@@ -156,7 +156,6 @@ fn shape(config: &CollectorConfig, batcher: Option<TrajectoryBatcher>) -> Shape 
         batcher,
         trajs_per_write: config.trajs_per_write,
         split_trajs: config.split_trajs,
-        update_at_each_batch: config.update_at_each_batch,
     }
 }
 
@@ -206,8 +205,13 @@ fn slab_shares(config: &CollectorConfig, steps: Vec<usize>, num_envs: usize) -> 
     }
 }
 
-/// The columns of a frame, where policies write `columns`.
-fn record(config: &CollectorConfig, spec: &EnvSpec, columns: Vec<LeafSpec>) -> RecordSpec {
+/// The columns of a frame, where policies write `columns`, and the numbers beside those of a part.
+fn record(
+    config: &CollectorConfig,
+    spec: &EnvSpec,
+    columns: Vec<LeafSpec>,
+    notes: usize,
+) -> RecordSpec {
     RecordSpec {
         observation: spec.observation_leaves(),
         policy: columns,
@@ -215,7 +219,7 @@ fn record(config: &CollectorConfig, spec: &EnvSpec, columns: Vec<LeafSpec>) -> R
         groups: spec.groups.clone(),
         traj_ids: config.track_traj_ids,
         policy_version: config.track_policy_version,
-        ..RecordSpec::default()
+        notes,
     }
 }
 

@@ -97,7 +97,7 @@ pub enum EnvError {
         got: String,
     },
     /// Single environments of an id under which vectors are registered.
-    #[error("{id} is registered as vectors of environments: frame_skip needs single ones")]
+    #[error("{id} is registered as vectors of environments: make_vec makes them")]
     OnlyVectors {
         /// The id.
         id: String,

@@ -45,4 +45,4 @@ pub use transformed::Transformed;
 pub use transforms::*;
 pub use vec_env::{Outcomes, Reset, Serial, VecEnv, not_apart};
 pub use windrow_sync::Interrupt;
-pub use wrappers::{FrameSkip, TimeLimit};
+pub use wrappers::TimeLimit;

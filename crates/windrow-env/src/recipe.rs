@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::arguments::Arguments;
 use crate::factory::many;
-use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkip, Joined, Serial, VecEnv};
+use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkipTransform, Joined, VecEnv};
 
 /// How to make environments: which ones, how many, and the transforms around them.
 ///
@@ -37,12 +37,7 @@ pub struct EnvRecipe {
 
 #[derive(Debug, Clone, PartialEq)]
 enum EnvSource {
-    Id {
-        id: String,
-        arguments: Arguments,
-        /// How often each action is taken.
-        frame_skip: usize,
-    },
+    Id { id: String, arguments: Arguments },
     Factory(Opaque),
 }
 
@@ -60,7 +55,8 @@ struct EnvRecipeRepr {
     id: String,
     #[serde(default, skip_serializing_if = "Arguments::is_none")]
     arguments: Arguments,
-    #[serde(default = "one")]
+    /// The first of the transforms, in short.
+    #[serde(default = "one", skip_serializing)]
     frame_skip: usize,
     #[serde(default = "one")]
     num_envs: usize,
@@ -76,17 +72,19 @@ impl EnvRecipe {
     /// The environment registered as `id`.
     #[must_use]
     pub fn of(id: impl Into<String>) -> Self {
-        Self::of_skipping(id, 1)
-    }
-
-    /// The environment registered as `id`, which takes every action `frame_skip` times, as [`FrameSkip`] does.
-    #[must_use]
-    pub fn of_skipping(id: impl Into<String>, frame_skip: usize) -> Self {
         Self::new(EnvSource::Id {
             id: id.into(),
             arguments: Arguments::default(),
-            frame_skip,
         })
+    }
+
+    /// The environment registered as `id`, inside of a [`FrameSkipTransform`] if actions are taken several times.
+    #[must_use]
+    pub fn of_skipping(id: impl Into<String>, frame_skip: usize) -> Self {
+        match frame_skip {
+            1 => Self::of(id),
+            _ => Self::of(id).with_transform(FrameSkipTransform::new(frame_skip)),
+        }
     }
 
     /// Passes `arguments` to the environment, which is registered [with some](EnvRegistry::register_with). A recipe of a factory has
@@ -95,7 +93,7 @@ impl EnvRecipe {
     /// # Errors
     /// [`EnvError::Unreadable`] for what JSON cannot hold, such as a map whose keys are no strings.
     pub fn with_arguments(mut self, given: &impl Serialize) -> Result<Self, EnvError> {
-        if let EnvSource::Id { id, arguments, .. } = &mut self.source {
+        if let EnvSource::Id { id, arguments } = &mut self.source {
             *arguments = Arguments::new(id, given)?;
         }
         Ok(self)
@@ -190,14 +188,10 @@ impl EnvRecipe {
 
     fn written(&self) -> Result<EnvRecipeRepr, EnvError> {
         match &self.source {
-            EnvSource::Id {
-                id,
-                arguments,
-                frame_skip,
-            } => Ok(EnvRecipeRepr {
+            EnvSource::Id { id, arguments } => Ok(EnvRecipeRepr {
                 id: id.clone(),
                 arguments: arguments.clone(),
-                frame_skip: *frame_skip,
+                frame_skip: 1,
                 num_envs: self.num_envs,
                 transforms: self.transforms.clone(),
             }),
@@ -221,20 +215,7 @@ impl EnvFactory for EnvRecipe {
 impl EnvSource {
     fn build(&self, registry: &EnvRegistry, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         match self {
-            Self::Id {
-                id,
-                arguments,
-                frame_skip: 1,
-            } => registry.make_vec_with(id, arguments, num_envs),
-            Self::Id {
-                id,
-                arguments,
-                frame_skip,
-            } => {
-                let make = || FrameSkip::new(registry.make_with(id, arguments)?, *frame_skip);
-                let envs = many(num_envs, make)?.into_iter();
-                Ok(Box::new(Serial::new(envs.collect::<Result<_, _>>()?)?))
-            }
+            Self::Id { id, arguments } => registry.make_vec_with(id, arguments, num_envs),
             Self::Factory(opaque) => opaque.factory.build(num_envs),
         }
     }
@@ -249,15 +230,13 @@ impl Serialize for EnvRecipe {
 
 impl From<EnvRecipeRepr> for EnvRecipe {
     fn from(written: EnvRecipeRepr) -> Self {
-        Self {
-            source: EnvSource::Id {
-                id: written.id,
-                arguments: written.arguments,
-                frame_skip: written.frame_skip,
-            },
-            num_envs: written.num_envs,
-            transforms: written.transforms,
+        let mut recipe = Self::of_skipping(written.id, written.frame_skip);
+        if let EnvSource::Id { arguments, .. } = &mut recipe.source {
+            *arguments = written.arguments;
         }
+        recipe.num_envs = written.num_envs;
+        recipe.transforms.extend(written.transforms);
+        recipe
     }
 }
 
@@ -435,6 +414,18 @@ mod tests {
         envs.reset(&[0, 1]).unwrap();
         envs.step(1i8).unwrap();
         assert_eq!(envs.seen::<i32>("observation"), [3, 3]);
+    }
+
+    #[test]
+    fn a_skip_is_the_first_of_the_transforms() {
+        let recipe = EnvRecipe::of_skipping("Pendulum-v1", 4).with_transform(RewardSum::new());
+        let short = r#"{"id": "Pendulum-v1", "frame_skip": 4, "transforms": [{"RewardSum": {}}]}"#;
+        assert_eq!(EnvRecipe::from_json(short).unwrap(), recipe);
+        assert_eq!(recipe.transforms().len(), 2);
+        assert_eq!(
+            EnvRecipe::of_skipping("Pendulum-v1", 1).transforms().len(),
+            0
+        );
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl EnvRegistry {
     /// [`EnvError::UnknownId`] with the ids of the same namespace that look like it; the error of
     /// the factory.
     pub fn make(&self, id: &str) -> Result<Box<dyn Env>, EnvError> {
-        self.make_with(id, &Arguments::default())
+        (self.entry(id)?.one)(&Arguments::default())
     }
 
     /// `num_envs` environments in lockstep, stepped one after the other.
@@ -207,15 +207,6 @@ impl EnvRegistry {
     /// As [`make`](Self::make), and [`EnvError::Empty`] when `num_envs` is 0.
     pub fn make_vec(&self, id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         self.make_vec_with(id, &Arguments::default(), num_envs)
-    }
-
-    /// As [`make`](Self::make), with `arguments`.
-    pub(crate) fn make_with(
-        &self,
-        id: &str,
-        arguments: &Arguments,
-    ) -> Result<Box<dyn Env>, EnvError> {
-        (self.entry(id)?.one)(arguments)
     }
 
     /// As [`make_vec`](Self::make_vec), with `arguments`.
@@ -393,7 +384,7 @@ mod tests {
     #[test]
     fn arguments_reach_the_factory() {
         let registry = with_limits();
-        for (id, frame_skip) in [("Limited", 1), ("Limited", 2), ("Vector", 1)] {
+        for (id, frame_skip) in [("Limited", 1), ("Limited", 2), ("Vector", 1), ("Vector", 2)] {
             let recipe = EnvRecipe::of_skipping(id, frame_skip);
             let limit = |recipe: &EnvRecipe| {
                 let recipe = EnvRecipe::from_json(&recipe.to_json().unwrap()).unwrap();
@@ -434,8 +425,8 @@ mod tests {
             assert!(error.starts_with(&begins), "{error}");
         }
         assert_eq!(
-            error(EnvRecipe::of_skipping("Vector", 2)),
-            "Vector is registered as vectors of environments: frame_skip needs single ones"
+            registry.make("Vector").err().unwrap().to_string(),
+            "Vector is registered as vectors of environments: make_vec makes them"
         );
         let unwritable = EnvRecipe::of("Limited").with_arguments(&BTreeMap::from([((1, 2), 3)]));
         assert!(matches!(unwritable, Err(EnvError::Unreadable { .. })));

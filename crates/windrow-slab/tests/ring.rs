@@ -722,3 +722,44 @@ fn a_retired_worker_leaves_its_part_empty_and_by_arrival_the_later_ones_to_other
         assert_eq!(by_arrival.try_next().unwrap().frames(), frames);
     }
 }
+
+#[test]
+fn each_part_has_notes_of_its_own_from_its_owner_to_its_worker_and_back() {
+    for order in [PartOrder::Sequential, PartOrder::Interleaved] {
+        let record = RecordSpec {
+            observation: vec![LeafSpec::new("observation", DType::I64, [])],
+            notes: 9,
+            ..RecordSpec::default()
+        };
+        let shares = Shares {
+            steps: vec![4; 3],
+            envs: 1,
+            batched: true,
+            order,
+        };
+        let spec = RingSpec {
+            order: Order::ByWorker,
+            workers: 3,
+            ahead: 0,
+            max_slabs: 1,
+            cut_after: None,
+        };
+        let ring = Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap();
+        for round in 0..2 {
+            ring.request().unwrap();
+            let mut parts = [0, 1, 2].map(|worker| ring.claim(worker).unwrap());
+            for (worker, part) in parts.iter_mut().enumerate() {
+                assert_eq!(part.notes().len(), 16, "whole cache lines");
+                part.notes().fill((10 * round + worker) as f64);
+            }
+            parts.into_iter().for_each(|part| part.commit());
+            let lease = ring.try_next().unwrap();
+            for worker in 0..3 {
+                assert_eq!(lease.notes(worker), [(10 * round + worker) as f64; 16]);
+            }
+            assert!(lease.notes(3).is_empty());
+            let batch = lease.part(0).unwrap();
+            assert!(!batch.contains_key("notes"));
+        }
+    }
+}

@@ -73,7 +73,7 @@ pub mod envs {
     #[doc(inline)]
     pub use windrow_env::{
         Acrobot, Arguments, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
-        EnvRegistry, EnvRng, EnvSpec, FrameSkip, IntoEnv, IntoVecEnv, Joined, MountainCar,
+        EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, MountainCar,
         MountainCarContinuous, NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial, Spec,
         SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
     };

@@ -7,14 +7,16 @@ import os
 import pickle
 from typing import Any
 
+import gymnasium
+import numpy
 import pytest
 import torch
 import torchrl.envs as theirs
 import windrow.envs as own
 from waiting import until
 
-from windrow.collectors import Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
-from windrow.envs import Compose, EnvCreator, GymEnv, RewardSum, SerialEnv, TransformedEnv, VecNorm, VecNormV2
+from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.envs import Compose, EnvCreator, GymEnv, GymWrapper, ParallelEnv, RewardSum, SerialEnv, TransformedEnv, VecNorm, VecNormV2
 
 
 def normed() -> TransformedEnv:
@@ -37,6 +39,72 @@ def test_workers_of_one_environment_share_its_statistics(placement: str, num_env
             assert count(env) >= 60 * number + 2 * num_envs
         assert bool(batch["observation"].isfinite().all())
         assert count(env) == 120 + 2 * num_envs
+
+
+def numbers(env: Any) -> list[torch.Tensor]:
+    return [torch.as_tensor(value) for value in env.transform[0].state_dict()["_extra_state"].values()]
+
+
+@pytest.mark.parametrize("placement", ["threads", "processes"])
+def test_statistics_do_not_depend_on_how_environments_are_shared_out(placement: str) -> None:
+    def collected(workers: int) -> list[torch.Tensor]:
+        env = normed()
+        arguments: dict[str, Any] = {"num_envs": 4 // workers, "frames_per_batch": 40, "total_frames": 120, "seed": 3, "placement": placement}
+        with MultiSyncCollector([env] * workers, None, **arguments) as collector:
+            seen = [batch["next", "observation"].reshape(4, 10, 3).clone() for batch in collector]
+        return seen + numbers(env)
+
+    alone = collected(1)
+    for workers in (2, 4):
+        for got, expected in zip(collected(workers), alone, strict=True):
+            assert torch.equal(got, expected), f"{workers} workers"
+
+
+class Drifts(gymnasium.Env[Any, Any]):
+    """Observes how many steps it has taken."""
+
+    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.steps = 0
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return numpy.full(2, self.steps, numpy.float32), 0.0, False, False, {}
+
+
+def drifting() -> TransformedEnv:
+    return TransformedEnv(GymWrapper(Drifts()), Compose(VecNorm(in_keys=["observation"], decay=0.99)))
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_environments_of_python_in_processes_gather_copies_and_say_so(made: bool) -> None:
+    shared: Any = EnvCreator(drifting) if made else drifting()
+    if made:
+        shared().close()
+    with pytest.warns(UserWarning, match="put VecNorm around the ParallelEnv"):
+        env = ParallelEnv(2, shared)
+        env.rollout(3)
+    env.close()
+    around = TransformedEnv(ParallelEnv(2, lambda: GymWrapper(Drifts())), VecNorm(in_keys=["observation"]))
+    around.rollout(3)
+    assert float(around.transform.state_dict()["_extra_state"]["observation_count"]) > 7
+    around.close()
+
+
+@pytest.mark.parametrize("kind", [Collector, AsyncCollector])
+def test_the_worker_of_a_class_of_one_updates_statistics_at_each_step_in_a_process_too(kind: Any) -> None:
+    def collected(kind: Any, **options: Any) -> list[torch.Tensor]:
+        creator = EnvCreator(drifting)
+        env = creator()
+        with kind(creator, None, frames_per_batch=20, total_frames=60, num_envs=2, **options) as collector:
+            seen = [batch["next", "observation"].clone() for batch in collector]
+        return seen + numbers(env)
+
+    for got, expected in zip(collected(kind, placement="processes"), collected(Collector), strict=True):
+        assert torch.equal(got, expected)
 
 
 def test_killed_workers_leave_whole_statistics() -> None:

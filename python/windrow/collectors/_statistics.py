@@ -10,7 +10,6 @@ from typing import Any
 
 from windrow._lazy import torch
 from windrow._windrow import Statistics
-from windrow.envs._batched import SerialEnv
 from windrow.envs._convert import Beside
 from windrow.envs._factory import Factory, is_function
 from windrow.envs._torchrl_compat import is_transform, is_windrows
@@ -85,6 +84,13 @@ def thaw_recipes(env: Any) -> None:
             part._evaluates = False
 
 
+def gathers(make: Any) -> bool:
+    """Whether environments of ``make``, an environment of windrow or what makes one, share statistics of their transforms, as far as is known."""
+    if is_function(make):
+        return bool(getattr(make, "_gathers", False))
+    return any(isinstance(part, Running) for part in _parts(make))
+
+
 def has_gathered(env: Any) -> bool:
     """Whether the transforms of ``env`` of windrow have all statistics that they gather."""
     return all(part._statistics.read() is not None for part in _parts(env) if isinstance(part, Running))
@@ -118,12 +124,12 @@ def _records(part: Any) -> bool:
     return any(parameter.name == "step" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def _set_makers(env: SerialEnv, makers: list[Any]) -> None:
+def _set_makers(env: Any, makers: list[Any]) -> None:
     env._makers, env._source = makers, None
 
 
 def _is_several(part: Any) -> bool:
-    return is_windrows(part) and isinstance(part, SerialEnv)
+    return is_windrows(part) and "_makers" in vars(part)
 
 
 def _parts(env: Any) -> Iterator[Any]:

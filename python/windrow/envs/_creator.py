@@ -44,6 +44,8 @@ class EnvCreator:
         self._shared: Any = None
         #: Of the transforms of windrow's environments.
         self._statistics: Any = None
+        #: Whether there are such transforms, as far as is known.
+        self._gathers = False
 
     def __call__(self, **kwargs: Any) -> Any:
         made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
@@ -51,6 +53,7 @@ class EnvCreator:
             self._memory().give(made)
         elif self.share_memory and isinstance(made, EnvBase):
             _statistics.share(made, self._own_memory())
+            self._gathers = _statistics.gathers(made)
         return made
 
     def _own_memory(self) -> Any:

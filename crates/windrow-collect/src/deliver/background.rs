@@ -188,7 +188,7 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
     let mut told = None;
     if let Some(failure) = failure {
         driver.core.ring.stop();
-        driver.workers.dismiss();
+        driver.workers().dismiss();
         let failure = driver.stage.fail(failure);
         told = failure.as_ref().map(ToString::to_string);
         driver.core.lifecycle.fail(failure);

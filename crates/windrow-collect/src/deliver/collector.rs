@@ -67,7 +67,7 @@ impl<S: LastStage> Collector<S> {
         let core = Arc::clone(&driver.core);
         let schedule = core.shared.schedule();
         // Batches of whole trajectories depend on their lengths; writes depend on the frames collected.
-        let known = !driver.has_batcher() || core.writer.is_some();
+        let known = !driver.batches.are_trajectories() || core.writer.is_some();
         let total = schedule.total_frames.filter(|_| known);
         let len = total.map(|total| total.div_ceil(schedule.frames_per_batch()) as usize);
         drop(schedule);
@@ -105,7 +105,7 @@ impl<S: LastStage> Collector<S> {
     pub fn fake_batch(&mut self) -> Result<S::Out, CollectError> {
         self.check_running()?;
         let driver = self.driver()?;
-        if driver.has_batcher() {
+        if driver.batches.are_trajectories() {
             return Err(CollectError::NoShape);
         }
         driver.fake_batch()
@@ -303,7 +303,7 @@ impl<S: LastStage> Iterator for Collector<S> {
         {
             self.core.ring.stop();
             if let Some(driver) = &mut self.driver {
-                driver.workers.dismiss();
+                driver.workers().dismiss();
             }
             self.core.lifecycle.end_with(error);
         }

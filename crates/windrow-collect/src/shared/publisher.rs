@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use windrow_policy::{Backend, Policy, Weights};
+use windrow_policy::{Backend, Policy, WeightUpdater, Weights};
 use windrow_sync::{Mutex, lock};
 
 use super::Shared;
@@ -24,8 +24,11 @@ impl WeightPublisher {
         shared: Arc<Shared>,
         reference: Box<dyn Policy>,
         backend: Backend,
-        source: Option<WeightSource>,
+        (updater, source): (Option<Box<dyn WeightUpdater>>, Option<WeightSource>),
     ) -> Self {
+        if let Some(updater) = updater {
+            shared.weights.push_through(updater);
+        }
         Self {
             shared,
             backend,

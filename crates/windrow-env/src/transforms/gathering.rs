@@ -277,6 +277,8 @@ fn add(moments: &mut [f64], other: &[f64]) {
 #[derive(Debug)]
 pub struct Gathering {
     of: Gathers,
+    /// Whether these environments use the statistics, and never change them.
+    only_reads: bool,
     apart: Option<Apart>,
 }
 
@@ -295,8 +297,12 @@ pub(super) struct Apart {
 }
 
 impl Gathering {
-    pub(super) fn new(of: Gathers) -> Self {
-        Self { of, apart: None }
+    pub(super) fn new(of: Gathers, only_reads: bool) -> Self {
+        Self {
+            of,
+            only_reads,
+            apart: None,
+        }
     }
 
     /// What is gathered.
@@ -363,7 +369,8 @@ impl Gathering {
             None => {
                 let mut kept = of.statistics.lock();
                 kept.is_frozen = notes[2] != 0.0;
-                if notes[1] != kept.writes as f64 || kept.is_frozen {
+                // Others may have gathered since, where these environments do not.
+                if notes[1] != kept.writes as f64 || kept.is_frozen || self.only_reads {
                     kept.writes = notes[1] as u64;
                     if let Some(gathered) = &mut kept.gathered {
                         let numbers = &notes[HEAD..HEAD + of.kept_numbers()];
@@ -378,7 +385,12 @@ impl Gathering {
     /// Writes what was gathered since the last call into the notes that the statistics came in.
     pub fn hand_in(&mut self, notes: &mut [f64]) {
         let of = &self.of;
-        let numbers = &mut notes[HEAD..];
+        let (head, numbers) = notes.split_at_mut(HEAD);
+        if self.only_reads {
+            // Nothing that counts.
+            head[0] = 0.0;
+            return;
+        }
         match &mut self.apart {
             Some(apart) => {
                 numbers[..apart.deltas.len()].copy_from_slice(&apart.deltas);

@@ -291,7 +291,7 @@ impl Plan {
                     kind: of.kind(),
                 };
                 envs.spec.statistics.push(gathers.clone());
-                Some(Gathering::new(gathers))
+                Some(Gathering::new(gathers, self.frozen))
             }
         };
         let widest = kept.iter().map(|kept| kept.elements).max().unwrap_or(0);

@@ -489,6 +489,47 @@ fn what_was_gathered_before_numbers_were_written_or_frozen_is_left_out() {
 }
 
 #[test]
+fn environments_that_only_read_take_what_others_have_gathered_and_hand_in_nothing() {
+    for apart in [true, false] {
+        let shared = Statistics::new();
+        let norm = VecNorm::new(["observation"]).sharing(&shared);
+        let mut training = Six::new(6, &norm.clone().into(), false);
+        training.play(0);
+        let frozen = VecNorm {
+            frozen: true,
+            ..norm
+        };
+        let mut reading = Six::new(6, &frozen.into(), apart);
+        let gathers = reading.gatherings().next().unwrap().gathers().clone();
+        if !apart {
+            let copy = shared.copied();
+            (reading.gatherings()).for_each(|gathering| gathering.go_on_with(&copy));
+        }
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let mut notes = vec![0.0; gathers.numbers()];
+            gathers.send(&mut notes);
+            reading
+                .gatherings()
+                .next()
+                .unwrap()
+                .take_up(&notes)
+                .unwrap();
+            reading.seen.clear();
+            reading.play(0);
+            seen.push(reading.seen.clone());
+            training.play(1);
+            let before = shared.read();
+            reading.gatherings().next().unwrap().hand_in(&mut notes);
+            gathers.replace(&notes);
+            Gathers::merge(&[(&gathers, &notes)]);
+            assert_eq!(shared.read(), before);
+        }
+        assert!(seen[0] != seen[1] && seen[1] != seen[2]);
+    }
+}
+
+#[test]
 fn the_only_worker_goes_on_with_a_copy_and_hands_in_its_numbers() {
     let (shared, here) = (Statistics::new(), Statistics::new());
     let mut away = Six::new(6, &NORMS[2](&shared), false);

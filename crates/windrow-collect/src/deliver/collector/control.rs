@@ -74,7 +74,7 @@ impl<S: LastStage> Collector<S> {
     /// Drops unfinished trajectories.
     fn forget(&mut self) {
         match &mut self.driver {
-            Some(driver) => driver.drop_trajectories(),
+            Some(driver) => driver.batches.drop_trajectories(),
             None => self.core.forget.store(true, Ordering::Relaxed),
         }
     }

@@ -70,7 +70,7 @@ impl<S: LastStage> Collector<S> {
             stuck = self
                 .driver
                 .as_mut()
-                .map_or(stuck, |driver| driver.workers.kill(stuck));
+                .map_or(stuck, |driver| driver.workers().kill(stuck));
         }
         self.waited = true;
         self.core.shared.profile.end();
@@ -83,7 +83,7 @@ impl<S: LastStage> Collector<S> {
             });
         }
         if let Some(driver) = &mut self.driver {
-            driver.drop_frames();
+            driver.batches.drop_frames();
         }
         self.failures()?;
         self.core.shared.profile.check()
@@ -128,7 +128,7 @@ impl<S: LastStage> Collector<S> {
         let left = deadline.saturating_duration_since(Instant::now());
         self.driver
             .as_mut()
-            .map_or(0, |driver| driver.workers.join(left))
+            .map_or(0, |driver| driver.workers().join(left))
     }
 
     /// All errors that no call has delivered.

@@ -1,0 +1,214 @@
+//! Batches made of slabs: of their frames, or of the trajectories that these complete.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tensordict::{Tensor, TensorDict, TensorError};
+use windrow_slab::Layout;
+
+use crate::CollectError;
+use crate::config::plan::Delivery;
+use crate::deliver::assemble::{Filled, assemble, push_parts, put_together, unpadded};
+use crate::deliver::core::Core;
+use crate::deliver::slabs::Slabs;
+use crate::postproc::split_trajectories;
+use crate::trajectories::TrajectoryBatcher;
+
+/// How frames make batches.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// Puts whole trajectories together, where these are delivered.
+    pub(crate) batcher: Option<TrajectoryBatcher>,
+    /// Trajectories of one write to a replay buffer; all that are complete, unless given.
+    pub(crate) trajs_per_write: Option<usize>,
+    pub(crate) split_trajs: bool,
+}
+
+/// Makes batches of slabs.
+pub(crate) struct Batches {
+    pub(crate) slabs: Slabs,
+    core: Arc<Core>,
+    shape: Shape,
+    /// Slabs of the next batch that were taken already.
+    gathered: Vec<Filled>,
+    /// Batches of one request that were not delivered yet: one, or all that are to be written.
+    ready: VecDeque<TensorDict>,
+}
+
+impl Batches {
+    pub(crate) fn new(slabs: Slabs, core: Arc<Core>, shape: Shape) -> Self {
+        Self {
+            slabs,
+            core,
+            shape,
+            gathered: Vec::new(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// Whether whole trajectories are delivered.
+    pub(crate) fn are_trajectories(&self) -> bool {
+        self.shape.batcher.is_some()
+    }
+
+    /// Whether batches wait to be delivered.
+    pub(crate) fn are_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The next batch of the present request, if there is one.
+    pub(crate) fn pop(&mut self) -> Option<TensorDict> {
+        self.ready.pop_front()
+    }
+
+    /// Takes a batch back, to be popped next.
+    pub(crate) fn put_back(&mut self, batch: TensorDict) {
+        self.ready.push_front(batch);
+    }
+
+    /// Makes trajectories ready that were complete before; whether they are enough for a batch. Those that are written were made
+    /// ready as they were completed.
+    pub(crate) fn complete(&mut self) -> Result<bool, TensorError> {
+        if self.core.writer.is_none()
+            && let Some(batcher) = &mut self.shape.batcher
+            && let Some(batch) = batcher.pop()?
+        {
+            self.make_ready(batch)?;
+        }
+        Ok(self.are_ready())
+    }
+
+    /// Collects the slabs of one batch, and makes ready what comes of them: a batch of all, or the trajectories that they complete. Whether
+    /// that answers the request: trajectories that are not written may be too few.
+    ///
+    /// # Errors
+    /// Those of [`Slabs::next`]. The next call goes on where this one stopped.
+    pub(crate) fn take(&mut self) -> Result<bool, CollectError> {
+        while self.gathered.len() < self.core.plan.slabs_per_batch()
+            && let Some(slab) = self.slabs.next()?
+        {
+            self.gathered.push(slab);
+        }
+        let slabs = std::mem::take(&mut self.gathered);
+        let writes = self.core.writer.is_some();
+        if !self.are_trajectories() {
+            let batch = self.assemble(&slabs)?;
+            // Before the last stage, which may drop the mask. Splitting adds padding of its own.
+            let batch = match writes && !self.shape.split_trajs {
+                true => unpadded(batch)?,
+                false => batch,
+            };
+            self.make_ready(batch)?;
+            return Ok(true);
+        }
+        self.push(&slabs)?;
+        drop(slabs);
+        let most = self.shape.trajs_per_write.unwrap_or(usize::MAX);
+        while writes
+            && let Some(batcher) = &mut self.shape.batcher
+            && let Some(group) = batcher.pop_up_to(most)?
+        {
+            self.make_ready(group)?;
+        }
+        Ok(writes || self.complete()?)
+    }
+
+    /// A batch outside the count, which nothing interrupts.
+    pub(crate) fn rollout(&mut self) -> Result<TensorDict, CollectError> {
+        let core = Arc::clone(&self.core);
+        core.shared.schedule().counting = false;
+        core.ring.end_at(u64::MAX);
+        let slabs: Result<Vec<_>, _> = (0..core.plan.slabs_per_batch())
+            .map(|_| self.slabs.take())
+            .collect();
+        core.shared.schedule().counting = true;
+        core.count_on(core.ring.begun());
+        Ok(self.assemble(&slabs?)?)
+    }
+
+    /// Zeros in the shape of a batch.
+    pub(crate) fn zeros(&self) -> Result<TensorDict, TensorError> {
+        let core = &self.core;
+        let shares = core.ring.layout().shares();
+        let parts = (0..core.plan.slabs_per_batch())
+            .flat_map(|_| &shares.steps)
+            .map(|&steps| zeros(core.ring.layout(), steps))
+            .collect::<Result<Vec<_>, _>>()?;
+        let longest = shares.steps.iter().copied().max().unwrap_or(0);
+        self.split(put_together(
+            &parts,
+            longest,
+            core.cat_results,
+            core.preempting,
+        )?)
+    }
+
+    /// Drops unfinished trajectories; the rest of each is left out when it comes.
+    pub(crate) fn drop_trajectories(&mut self) {
+        let batcher = self.shape.batcher.as_mut();
+        let dropped = batcher.map_or(0, |batcher| batcher.sever() as u64);
+        self.core.counters().dropped += dropped;
+    }
+
+    /// Drops frames of trajectories that will not be delivered any more.
+    pub(crate) fn drop_frames(&mut self) {
+        let batcher = self.shape.batcher.as_mut();
+        let dropped = batcher.map_or(0, |batcher| batcher.clear() as u64);
+        self.core.counters().dropped += dropped;
+    }
+
+    /// Drops all frames that were collected and not delivered.
+    pub(crate) fn clear(&mut self) {
+        self.slabs.clear();
+        self.gathered.clear();
+        self.ready.clear();
+        self.drop_frames();
+    }
+
+    fn make_ready(&mut self, batch: TensorDict) -> Result<(), TensorError> {
+        let batch = self.split(batch)?;
+        self.ready.push_back(batch);
+        Ok(())
+    }
+
+    /// `batch`, with a row for each piece of a trajectory where `split_trajs` says so.
+    fn split(&self, batch: TensorDict) -> Result<TensorDict, TensorError> {
+        match self.shape.split_trajs {
+            true => split_trajectories(&batch),
+            false => Ok(batch),
+        }
+    }
+
+    fn assemble(&self, slabs: &[Filled]) -> Result<TensorDict, TensorError> {
+        assemble(slabs, self.core.cat_results, self.core.preempting)
+    }
+
+    fn push(&mut self, slabs: &[Filled]) -> Result<(), TensorError> {
+        let Some(batcher) = &mut self.shape.batcher else {
+            return Ok(());
+        };
+        let synchronous = self.core.plan.delivery == Delivery::Synchronous;
+        for slab in slabs {
+            push_parts(batcher, slab, synchronous)?;
+        }
+        self.core.counters().dropped += batcher.take_unwanted() as u64;
+        Ok(())
+    }
+}
+
+/// A part of `steps` steps that holds zeros, shaped as [`Lease::part`](windrow_slab::Lease::part) is.
+fn zeros(layout: &Layout, steps: usize) -> Result<TensorDict, TensorError> {
+    let shares = layout.shares();
+    let (size, names): (&[usize], &[Option<&str>]) = match shares.batched {
+        true => (&[shares.envs, steps], &[None, Some("time")]),
+        false => (&[steps], &[Some("time")]),
+    };
+    let mut part = TensorDict::new(size);
+    part.set_names(names)?;
+    for leaf in layout.columns() {
+        let shape = [size, &leaf.shape[..]].concat();
+        part.set(&leaf.key, Tensor::zeros(leaf.dtype, shape)?)?;
+    }
+    part.set_groups(layout.groups())?;
+    Ok(part)
+}

@@ -1,0 +1,117 @@
+//! Slabs that workers have filled, one after the other and counted, up to a short last one.
+
+use std::sync::Arc;
+
+use windrow_slab::SlabError;
+use windrow_sync::Interrupt;
+
+use crate::CollectError;
+use crate::deliver::assemble::Filled;
+use crate::deliver::core::Core;
+use crate::placement::Workers;
+
+/// Asks the workers for slabs.
+pub(crate) struct Slabs {
+    pub(crate) workers: Workers,
+    core: Arc<Core>,
+    /// Ends waits for workers.
+    pub(crate) interrupt: Interrupt,
+    /// The slab that was started last, where it was ready before others.
+    last: Option<Filled>,
+    /// A slab was asked for, and the wait for it interrupted: workers have begun it.
+    pub(crate) asked: bool,
+}
+
+impl Slabs {
+    pub(crate) fn new(workers: Workers, core: Arc<Core>) -> Self {
+        Self {
+            workers,
+            interrupt: core.interrupt.clone(),
+            core,
+            last: None,
+            asked: false,
+        }
+    }
+
+    /// Whether no frames are left.
+    pub(crate) fn are_over(&self) -> bool {
+        self.core.frames_left() == 0 && self.last.is_none()
+    }
+
+    /// The next slab with frames, counted; `None` when no frames are left.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take), and that of the interrupt.
+    pub(crate) fn next(&mut self) -> Result<Option<Filled>, CollectError> {
+        let core = Arc::clone(&self.core);
+        while core.frames_left() > 0 {
+            if core.ring.is_at_end() {
+                if let Some(last) = self.last.take() {
+                    return Ok(Some(last));
+                }
+                // Parts that were cut short have left frames over.
+                core.count_on(core.ring.begun());
+            }
+            let slab = self.take()?;
+            if self.count(&slab) > 0 {
+                let is_last = slab.lease.seq() + 1 == core.shared.schedule().end();
+                if !is_last || core.frames_left() == 0 {
+                    return Ok(Some(slab));
+                }
+                // It may be short, and was ready before a slower one's that was started earlier.
+                self.last = Some(slab);
+            }
+            // Slabs without frames may follow each other for ever.
+            self.interrupt.check()?;
+        }
+        Ok(self.last.take())
+    }
+
+    /// Counts the frames of `slab`: how many there are. A worker that is gone may have left a part without any.
+    fn count(&self, slab: &Filled) -> u64 {
+        let (core, lease) = (&self.core, &slab.lease);
+        let frames = lease.frames() as u64;
+        core.counters().frames += frames;
+        if core.plan.ahead(core.workers()) == 0 {
+            // Frames that were not collected, since a part was cut short or a worker is gone, are left to be.
+            core.count_on(lease.seq() + 1);
+        }
+        if frames > 0 {
+            let newest = core.shared.weights.version();
+            core.counters().collected(frames, newest, lease.commits());
+        }
+        frames
+    }
+
+    /// The next whole slab, not counted.
+    ///
+    /// # Errors
+    /// [`CollectError::WaitInterrupted`]: the next call waits for the same slab. Otherwise the failure of a worker, or
+    /// [`CollectError::ShutDown`].
+    pub(crate) fn take(&mut self) -> Result<Filled, CollectError> {
+        let (core, taken) = (
+            &self.core,
+            self.workers.next(&self.core.ring, &self.interrupt),
+        );
+        // Also after an error: then nothing that could be waited for is under way.
+        self.asked = matches!(taken, Err(CollectError::WaitInterrupted(_)));
+        let lease = taken.map_err(|error| match error {
+            CollectError::Slab(SlabError::Stopped) => {
+                let failure = core.shared.reports.take_failure();
+                failure.map_or(CollectError::ShutDown, CollectError::from)
+            }
+            other => other,
+        })?;
+        core.shared.statistics.take(&lease);
+        let schedule = core.shared.schedule();
+        let shares = (0..lease.commits().len()).map(|part| schedule.share(lease.seq(), part));
+        let steps = shares.map(|share| share.steps).max().unwrap_or(0);
+        drop(schedule);
+        Ok(Filled { lease, steps })
+    }
+
+    /// Forgets a slab that was collected and not delivered.
+    pub(crate) fn clear(&mut self) {
+        self.last = None;
+    }
+}
