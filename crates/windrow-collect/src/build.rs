@@ -29,6 +29,7 @@ use crate::shared::lifecycle::Lifecycle;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::reports::LossRule;
+use crate::shared::statistics::SharedStatistics;
 use crate::shared::stats::Counters;
 use crate::trajectories::TrajectoryBatcher;
 use crate::worker::actor::describe;
@@ -84,7 +85,11 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     let policy = staff.bind(&spec, &chosen.interrupt)?;
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
-    let record = record(config, &spec, policy.columns.clone());
+    let statistics = SharedStatistics::new(&reference_maker.config, staff.statistics());
+    let record = RecordSpec {
+        notes: statistics.notes(),
+        ..record(config, &spec, policy.columns.clone())
+    };
     let shares = slab_shares(config, schedule.steps.clone(), num_envs);
     let ring = Layout::new(&record, shares.clone())
         .and_then(|layout| staff.ring(layout, ring_spec(config, workers)))
@@ -94,7 +99,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         on_loss: config.on_loss,
         is_interruption: chosen.is_interruption,
     };
-    let mut shared = Shared::new(ring, schedule, workers, loss_rule, seed);
+    let mut shared = Shared::new(ring, schedule, workers, loss_rule, seed, statistics);
     if let Some(service) = service {
         shared = shared.served_by(service);
     }
@@ -210,7 +215,7 @@ fn record(config: &CollectorConfig, spec: &EnvSpec, columns: Vec<LeafSpec>) -> R
         groups: spec.groups.clone(),
         traj_ids: config.track_traj_ids,
         policy_version: config.track_policy_version,
-        notes: 0,
+        ..RecordSpec::default()
     }
 }
 

@@ -5,6 +5,7 @@
 //! | the [`Schedule`](schedule::Schedule): steps of each part, random or not | [`Reports`](reports::Reports): progress, counters, lost workers, errors |
 //! | [`Orders`](orders::Orders): restart, resume | its part, committed or given back |
 //! | the newest weights | its recorder, when it is profiled |
+//! | [running statistics](statistics), beside the frames of a part | what its environments have gathered, in the same place |
 //! | [`Calls`](calls::Calls) of the program's own, where it is a process | their answers |
 //!
 //! The consumer holds [`Shared`]. A worker sees it through a [`Desk`](desk::Desk) only.
@@ -20,6 +21,7 @@ pub(crate) mod reports;
 pub(crate) mod schedule;
 pub(crate) mod service;
 mod state;
+pub(crate) mod statistics;
 pub(crate) mod stats;
 
 pub(crate) use local_desk::LocalDesk;

@@ -7,7 +7,7 @@ mod rollout;
 #[cfg(test)]
 mod tests;
 
-use windrow_env::VecEnv;
+use windrow_env::{Gathering, VecEnv};
 use windrow_slab::Part;
 use windrow_sync::catch_panic;
 
@@ -16,6 +16,7 @@ use crate::probe::{Phase, Probe, Recorder};
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::orders::Orders;
 use crate::shared::reentrancy::ReentrancyGuard;
+use crate::shared::statistics;
 use actor::Actor;
 use cursor::Cursor;
 use making::Maker;
@@ -115,13 +116,11 @@ impl<D: Desk> Worker<D> {
         self.actor.refresh(|held| desk.newer_weights(held))?;
         self.actor.set_warming_up(random);
         probe.mark(Phase::LoadWeights);
-        rollout(
-            self.env.as_mut(),
-            &mut self.actor,
-            &mut self.cursor,
-            part,
-            probe,
-        )
+        let env = self.env.as_mut();
+        statistics::take_up(env, part).map_err(|error| error.of(0))?;
+        rollout(env, &mut self.actor, &mut self.cursor, part, probe)?;
+        statistics::hand_in(env, part);
+        Ok(())
     }
 
     fn follow(&mut self, orders: Orders) {
@@ -152,6 +151,8 @@ impl<D: Desk> Worker<D> {
             Verdict::Interrupted(error) => {
                 // Where an interrupted environment stands is unknown.
                 self.cursor.start_over();
+                let gatherings = self.env.gatherings().into_iter();
+                gatherings.for_each(Gathering::forget);
                 return Err(error);
             }
         }

@@ -2,7 +2,7 @@ use tensordict::{DType, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
 
 use crate::vec_env::{check_rows, out_of_range};
-use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError};
 
 /// Several vectors of environments as one. They have the same observations and actions, and may differ otherwise.
 ///
@@ -36,6 +36,8 @@ impl Joined {
         };
         let mut spec = first.spec().clone();
         let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
+        let statistics = vectors.iter().flat_map(|envs| &envs.spec().statistics);
+        spec.statistics = statistics.cloned().collect();
         let mut members = Vec::with_capacity(vectors.len());
         let mut num_envs = 0;
         for envs in vectors {
@@ -131,6 +133,13 @@ impl VecEnv for Joined {
     fn panicked_at(&self) -> Option<usize> {
         let mut members = self.members.iter();
         members.find_map(|member| Some(member.first + member.envs.panicked_at()?))
+    }
+
+    fn gatherings(&mut self) -> Vec<&mut Gathering> {
+        let members = self.members.iter_mut();
+        members
+            .flat_map(|member| member.envs.gatherings())
+            .collect()
     }
 }
 

@@ -294,7 +294,7 @@ mod tests {
     /// A recipe with every transform, and arguments that are easily lost.
     fn full() -> EnvRecipe {
         let norm = ObservationNorm::new("observation", &[0.1, -0.0, 1e-300], &[1.0 / 3.0]);
-        let shared = Statistics::new().unwrap();
+        let shared = Statistics::new();
         let means = VecNormV2::new([("body", "speed")]).with_lockstep(Lockstep::Mean);
         EnvRecipe::of_skipping("Pendulum-v1", 4)
             .with_num_envs(3)

@@ -10,7 +10,7 @@ use windrow_slab::LeafSpec;
 
 pub use error::SpecError;
 
-use crate::EnvError;
+use crate::{EnvError, Gathers};
 
 /// The domain of one leaf, or a tree of named leaves.
 ///
@@ -256,6 +256,8 @@ pub struct EnvSpec {
     /// Observations that batches of Python have under `"next"` as differences from those before, each with the element type of these, by
     /// its name in PyTorch (`"float16"`).
     pub deltas: Vec<(NestedKey, String)>,
+    /// Running statistics that the environments share with others, from the innermost transform to the outermost.
+    pub statistics: Vec<Gathers>,
     /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
     /// seeded them.
     pub keeps_seed: bool,
@@ -282,6 +284,7 @@ impl EnvSpec {
             groups: Vec::new(),
             dimensions: Vec::new(),
             deltas: Vec::new(),
+            statistics: Vec::new(),
             keeps_seed: false,
             any_integers: false,
         }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use tensordict::NestedKey;
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
-use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, SpecError, VecEnv, VecEnvError};
+use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, Spec, SpecError, VecEnv, VecEnvError};
 
 /// A change of what environments observe, accept or earn, described by its arguments alone.
 ///
@@ -123,6 +123,11 @@ pub trait BoundTransform: Debug + Send {
     /// No memory for rows of these columns.
     fn bind(&mut self, _columns: &[LeafSpec]) -> Result<(), EnvError> {
         Ok(())
+    }
+
+    /// The running statistics that it gathers and shares with others, which are the last in [`EnvSpec::statistics`].
+    fn gathering(&mut self) -> Option<&mut Gathering> {
+        None
     }
 }
 

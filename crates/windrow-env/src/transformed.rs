@@ -3,7 +3,7 @@
 use windrow_slab::{Key, LeafSpec, RowBlock, Rows, RowsMut};
 
 use crate::transform::{Attach, BoundTransform, Observations, Transform};
-use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError};
 use tensordict::for_dtype;
 
 /// Environments with a [`Transform`] around them.
@@ -173,6 +173,12 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
 
     fn panicked_at(&self) -> Option<usize> {
         self.envs.panicked_at()
+    }
+
+    fn gatherings(&mut self) -> Vec<&mut Gathering> {
+        let mut gatherings = self.envs.gatherings();
+        gatherings.extend(self.effect.gathering());
+        gatherings
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {

@@ -1,7 +1,7 @@
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::factory::many;
-use crate::{Env, EnvError, EnvSpec, SpecError, Transform, Transformed, VecEnvError};
+use crate::{Env, EnvError, EnvSpec, Gathering, SpecError, Transform, Transformed, VecEnvError};
 
 /// `num_envs` environments in lockstep. They never reset by themselves: the engine resets them.
 pub trait VecEnv: Send {
@@ -58,6 +58,12 @@ pub trait VecEnv: Send {
     /// Nothing else is called after a panic.
     fn panicked_at(&self) -> Option<usize> {
         None
+    }
+
+    /// The running statistics that these environments share with others, in the order of [`EnvSpec::statistics`]. Those around others
+    /// forward the call.
+    fn gatherings(&mut self) -> Vec<&mut Gathering> {
+        Vec::new()
     }
 
     /// These environments with `transform` around them.
@@ -320,6 +326,10 @@ impl<V: VecEnv + ?Sized> VecEnv for Box<V> {
 
     fn panicked_at(&self) -> Option<usize> {
         (**self).panicked_at()
+    }
+
+    fn gatherings(&mut self) -> Vec<&mut Gathering> {
+        (**self).gatherings()
     }
 }
 

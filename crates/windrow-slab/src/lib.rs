@@ -27,7 +27,7 @@ pub use row_block::RowBlock;
 pub use rows::{Key, Row, RowMut, Rows, RowsMut};
 pub use scheduling::become_batch_thread;
 #[cfg(target_os = "linux")]
-pub use shared::{Bell, Mapping, RemoteRing, SharedFile, SharedNumbers, Turn};
+pub use shared::{Bell, Mapping, RemoteRing, SharedFile};
 pub use sink::{Sink, SinkError, WriterId};
 pub use tensordict::LeafSpec;
 pub use wait_queue::WaitQueue;

@@ -1,15 +1,13 @@
-//! Slabs in memory that several processes map: workers fill parts where the consumer reads them. Also numbers that they change in turn.
+//! Slabs in memory that several processes map: workers fill parts where the consumer reads them.
 
 mod bell;
 mod file;
 mod free;
-mod numbers;
 mod remote;
 mod segment;
 
 pub use bell::Bell;
 pub use file::{Mapping, SharedFile};
-pub use numbers::{SharedNumbers, Turn};
 pub use remote::RemoteRing;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use segment::MappedWords;

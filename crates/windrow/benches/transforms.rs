@@ -29,7 +29,7 @@ fn main() {
     timing::at_most("vecnorm_v2_stack_us", 0.3, || {
         added(|envs| stack(envs.transformed(second()).unwrap()))
     });
-    let shared = Statistics::new().unwrap();
+    let shared = Statistics::new();
     timing::at_most("vecnorm_stack_shared_us", 0.3, || {
         added(|envs| stack(envs.transformed(norm().sharing(&shared)).unwrap()))
     });

@@ -188,6 +188,7 @@ class BaseCollector(TorchRLMethods):
             "num_workers": self._workers.repeated,
             "placement": self._placement,
             "delivery": "synchronous" if self._sync else 1,
+            "merge_statistics": not self._single,
             "inference": self._asks or self._inference,
             "init_random_frames": random_frames,
             "exploration_type": self._exploration,

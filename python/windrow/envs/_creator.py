@@ -25,8 +25,9 @@ class EnvCreator:
         create_env_kwargs: arguments that each call passes on; they win over those of the call.
         share_memory: let environments share what their transforms gather, such as running statistics, as TorchRL's
             ``EnvCreator`` does: those that this object makes, and copies of it that worker processes make theirs with, as long as
-            this one lives. They share the tensors of ``state_dict()``, and numbers and locks of ``multiprocessing``. How workers take
-            turns decides what each finds there. A state that cannot be shared is an error when an environment is made.
+            this one lives. Environments of torchrl share the tensors of ``state_dict()``, and numbers and locks of ``multiprocessing``, and how
+            workers take turns decides what each finds there; those of windrow share running statistics as :class:`VecNorm` says. A state that
+            cannot be shared is an error when an environment is made.
         kwargs: more of ``create_env_kwargs``.
     """
 

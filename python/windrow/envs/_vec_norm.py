@@ -43,8 +43,8 @@ def _write(statistics: Statistics, rule: str, parts: Parts) -> None:
 
 
 class Running(Transform):
-    """Normalises by running statistics. All environments that are made from this object share them, in threads and in processes;
-    copies have their own.
+    """Normalises by running statistics. All environments that are made from this object share them, also in the workers of a collector;
+    copies have their own, and so have objects that are sent to another process in other ways.
     """
 
     #: Name of the engine's transform.
@@ -73,7 +73,7 @@ class Running(Transform):
         return self._statistics.frozen
 
     def freeze(self) -> Running:
-        """Keeps the statistics as they are from now on, also for environments that are stepped already."""
+        """Keeps the statistics as they are: at once, and in workers of a collector with their next parts."""
         self._statistics.frozen = True
         return self
 
@@ -181,14 +181,15 @@ class Running(Transform):
 class VecNorm(Running):
     """Normalises observations and rewards by running statistics: sums, sums of squares and a count, from which older steps fade.
 
-    Each step of environments in lockstep changes the statistics once. All environments that are made from this object share
-    them, in threads and in processes; how workers take turns then decides what each finds. Evaluators leave them as they are.
+    Each step of environments in lockstep changes the statistics once, also in collectors of one worker. In those of several, each environment
+    normalises by the statistics from the beginning of its part of a batch and what it has gathered since; what all have gathered is merged when the
+    batch is delivered, in the order of environments. Evaluators leave them as they are.
 
     Args:
         in_keys: observations, or ``"reward"``; ``["observation", "reward"]`` unless given.
         out_keys: names of the results; those of ``in_keys`` unless given.
         shared_td: None: environments share statistics by this object.
-        lock: accepted for TorchRL's sake: the statistics have a lock of their own.
+        lock: accepted for TorchRL's sake, without effect.
         decay: what is left of older steps after each step.
         eps: the least variance, and the least deviation.
         shapes: None: those of the environment.
@@ -244,13 +245,14 @@ class VecNormV2(Running):
     """Normalises observations and rewards by running means of them and of their squares.
 
     Environments in lockstep that this is around at once have statistics each, unless ``reduce_batch_dims``; those that a
-    collector makes of one environment take turns. All environments that are made from this object share statistics, in threads
-    and in processes; how workers take turns then decides what each finds. Evaluators leave them as they are.
+    collector of one worker makes of one environment take turns. In collectors of several workers, each environment normalises by the statistics from
+    the beginning of its part of a batch and what it has gathered since; what all have gathered is merged when the batch is delivered, in the order
+    of environments. Evaluators leave them as they are.
 
     Args:
         in_keys: observations, or ``"reward"``.
         out_keys: names of the results; those of ``in_keys`` unless given.
-        lock: accepted for TorchRL's sake: the statistics have a lock of their own.
+        lock: accepted for TorchRL's sake, without effect.
         stateful: True: statistics are no entries of frames.
         decay: what is left of older steps after each step; 1 weighs all steps alike.
         eps: the least deviation.

@@ -66,7 +66,7 @@ impl MultiSyncCollector {
     /// ```
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
-        builder_of(env, Placement::Threads, Delivery::Synchronous)
+        builder_of(env, Placement::Threads, Delivery::Synchronous).merge_statistics(true)
     }
 }
 
@@ -75,7 +75,7 @@ impl MultiAsyncCollector {
     /// collects for one batch.
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
-        builder_of(env, Placement::Threads, Delivery::FIRST_COME)
+        builder_of(env, Placement::Threads, Delivery::FIRST_COME).merge_statistics(true)
     }
 }
 
@@ -98,7 +98,9 @@ impl AsyncBatchedCollector {
     /// ```
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
-        builder_of(env, Placement::Threads, Delivery::FIRST_COME).inference(Inference::Served)
+        builder_of(env, Placement::Threads, Delivery::FIRST_COME)
+            .merge_statistics(true)
+            .inference(Inference::Served)
     }
 }
 
@@ -112,7 +114,7 @@ impl MultiCollector {
         } else {
             Delivery::FIRST_COME
         };
-        builder_of(env, Placement::Threads, delivery)
+        builder_of(env, Placement::Threads, delivery).merge_statistics(true)
     }
 }
 

@@ -9,6 +9,7 @@ use windrow_sync::Interrupt;
 
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
+use crate::config::options::CollectorConfig;
 use crate::worker::making::Maker;
 
 /// What makes the environments and the policy of each worker.
@@ -35,7 +36,10 @@ pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<Maker>, CollectErr
             got: workers,
         });
     }
-    let config = Arc::new(chosen.config.clone());
+    let config = Arc::new(CollectorConfig {
+        num_workers: Some(workers),
+        ..chosen.config.clone()
+    });
     let maker = |worker: usize| Maker {
         worker,
         config: Arc::clone(&config),
@@ -70,7 +74,12 @@ pub(super) fn common<'a>(
     for (worker, (spec, num_envs)) in workers.enumerate() {
         let failed = |source| CollectError::Env { worker, source };
         spec.check().map_err(failed)?;
-        let (joined, expected) = joint.get_or_insert_with(|| (spec.clone(), num_envs));
+        let (joined, expected) = joint.get_or_insert_with(|| {
+            let mut joined = spec.clone();
+            // Those of one worker mean nothing to others.
+            joined.statistics.clear();
+            (joined, num_envs)
+        });
         joined.join(spec).map_err(failed)?;
         if num_envs != *expected {
             return Err(CollectError::UnequalEnvs {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use windrow_env::{EnvSpec, VecEnv};
+use windrow_env::{EnvSpec, Gathers, VecEnv};
 use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{Layout, RecordSpec, Ring, RingSpec, Shares, SlabError};
 use windrow_sync::Interrupt;
@@ -81,6 +81,16 @@ impl Staff {
             Self::Here(local) => common(local.envs.iter().map(|env| (env.spec(), env.num_envs()))),
             #[cfg(target_os = "linux")]
             Self::Processes(hiring) => common(hiring.specs()),
+        }
+    }
+
+    /// The running statistics that the environments of each worker share.
+    pub(super) fn statistics(&self) -> Vec<Vec<Gathers>> {
+        let of = |spec: &EnvSpec| spec.statistics.clone();
+        match self {
+            Self::Here(local) => local.envs.iter().map(|env| of(env.spec())).collect(),
+            #[cfg(target_os = "linux")]
+            Self::Processes(hiring) => hiring.specs().map(|(spec, _)| of(spec)).collect(),
         }
     }
 

@@ -91,6 +91,11 @@ options! {
     /// environment gives batches without that dimension, and a batched one keeps its own number.
     num_envs?: usize,
 
+    /// Lets each environment gather running statistics for itself within a part, and merges them in the order of environments, as
+    /// several workers do in any case. Collectors that may have several workers do so with one too, so that the data of synchronous
+    /// batches do not depend on the number of workers; in others, all environments change the statistics at each step.
+    merge_statistics: bool = false,
+
     /// Frames in one delivered batch: a number over all environments, shared out evenly, or a list with the frames of each
     /// worker. Where a batch is one worker's, all entries are equal. Required.
     frames_per_batch => FramesPerBatch,

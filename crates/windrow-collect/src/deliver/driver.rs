@@ -346,6 +346,7 @@ impl<S: LastStage> Driver<S> {
                 .map_or(CollectError::ShutDown, CollectError::from),
             other => other,
         })?;
+        self.core.shared.statistics.take(&lease);
         let schedule = self.core.shared.schedule();
         let shares = (0..lease.commits().len()).map(|part| schedule.share(lease.seq(), part));
         let steps = shares.map(|share| share.steps).max().unwrap_or(0);

@@ -136,8 +136,11 @@ impl Parallel {
     /// The error of the first member that could not be made, or that observes or accepts something else than the first, with its number.
     pub fn start(&self) -> Result<ParallelEnvs, EnvError> {
         let members = Members::start(&self.terms)?;
+        let mut spec = members.spec().clone();
+        // What members gather stays in their processes.
+        spec.statistics.clear();
         Ok(ParallelEnvs {
-            spec: members.spec().clone(),
+            spec,
             num_envs: members.num_envs(),
             interrupt: self.terms.interrupt.clone(),
             members: Arc::new(Mutex::new(members)),

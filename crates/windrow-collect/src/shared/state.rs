@@ -14,6 +14,7 @@ use super::reentrancy::CollectorId;
 use super::reports::{LossRule, Reports};
 use super::schedule::Schedule;
 use super::service::Service;
+use super::statistics::SharedStatistics;
 use crate::config::plan::OnLoss;
 use crate::error::{FaultKind, WorkerError};
 use crate::probe::Profile;
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) profile: Profile,
     /// Calls to workers in processes.
     pub(crate) calls: Calls,
+    /// Running statistics that environments share.
+    pub(crate) statistics: SharedStatistics,
 }
 
 impl Shared {
@@ -45,6 +48,7 @@ impl Shared {
         workers: usize,
         loss_rule: LossRule,
         seed: u64,
+        statistics: SharedStatistics,
     ) -> Self {
         Self {
             collector: CollectorId::next(),
@@ -58,6 +62,7 @@ impl Shared {
             loss_rule,
             profile: Profile::new(workers),
             calls: Calls::new(workers),
+            statistics,
         }
     }
 
@@ -115,7 +120,8 @@ impl Shared {
     }
 
     /// What worker `worker` has to do for `part`, which was claimed for it.
-    pub(crate) fn job(&self, worker: usize, part: Part) -> Job {
+    pub(crate) fn job(&self, worker: usize, mut part: Part) -> Job {
+        self.statistics.send(worker, &mut part);
         Job {
             share: self.schedule().share(part.seq(), part.index()),
             orders: std::mem::take(&mut *lock(&self.orders[worker])),

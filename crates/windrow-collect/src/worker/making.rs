@@ -14,6 +14,7 @@ use crate::config::options::CollectorConfig;
 use crate::config::plan::Placement;
 use crate::error::{IsInterruption, WorkerError, WorkerFault};
 use crate::shared::service::Service;
+use crate::shared::statistics;
 
 /// Makes the environments and the policy of one worker.
 #[derive(Clone)]
@@ -56,7 +57,8 @@ impl Maker {
     }
 
     fn try_envs(&self) -> Result<Box<dyn VecEnv>, EnvError> {
-        let env = self.env.build(self.config.num_envs.unwrap_or(1))?;
+        let mut env = self.env.build(self.config.num_envs.unwrap_or(1))?;
+        statistics::prepare(env.as_mut(), &self.config)?;
         Ok(match self.config.max_frames_per_traj {
             None => env,
             Some(frames) => Box::new(env.transformed(StepCounter::new().with_max_steps(frames))?),

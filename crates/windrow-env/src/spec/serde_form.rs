@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensordict::{Group, NestedKey};
 
 use super::{EnvSpec, Spec};
+use crate::Gathers;
 
 /// The serialized form of a spec, which has the same fields.
 #[derive(Serialize, Deserialize)]
@@ -30,6 +31,8 @@ struct EnvSpecRepr {
     dimensions: Vec<usize>,
     #[serde(default)]
     deltas: Vec<(NestedKey, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    statistics: Vec<Gathers>,
     #[serde(default)]
     keeps_seed: bool,
     #[serde(default)]

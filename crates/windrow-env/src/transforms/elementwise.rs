@@ -7,7 +7,8 @@ use tensordict::{DType, Element, NestedKey};
 use windrow_slab::{Key, LeafSpec, Rows, RowsMut};
 
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, VecEnvError,
+    Attach, BoundTransform, EnvError, Gathering, Observations, Outcomes, Reset, Spec, SpecError,
+    VecEnvError,
 };
 
 /// `float32` or `float64`.
@@ -183,15 +184,17 @@ pub trait ElementwiseOp: Debug + Send {
         values: &mut [T],
     ) -> Result<(), EnvError>;
 
-    /// Runs `change`, which changes all columns of a step or a reset. Override it to hold a lock meanwhile.
-    ///
-    /// # Errors
-    /// Shared numbers of the operation cannot be read or written.
-    fn within<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> Result<R, EnvError>
+    /// Runs `change`, which changes the columns of a step or a reset.
+    fn within<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R
     where
         Self: Sized,
     {
-        Ok(change(self))
+        change(self)
+    }
+
+    /// As [`Effect::gathering`].
+    fn gathering(&mut self) -> Option<&mut Gathering> {
+        None
     }
 }
 
@@ -360,13 +363,11 @@ impl<K: ElementwiseOp> BoundTransform for Elementwise<K> {
 
     fn reset(&mut self, resets: &[Reset], mut obs: Observations<'_>) -> Result<(), VecEnvError> {
         let (columns, rows) = (&self.columns, &mut obs.rows);
-        let changed = self
-            .kernel
+        self.kernel
             .within(|kernel| match resets.len() == rows.envs() {
                 true => Self::all(columns, kernel, rows, None).map_err(|error| error.of(0)),
                 false => Self::some(columns, kernel, rows, resets),
-            });
-        changed.map_err(|error| error.of(0))?
+            })
     }
 
     #[inline]
@@ -377,7 +378,10 @@ impl<K: ElementwiseOp> BoundTransform for Elementwise<K> {
     ) -> Result<(), VecEnvError> {
         let (columns, rows) = (&self.columns, &mut obs.rows);
         let change = |kernel: &mut K| Self::all(columns, kernel, rows, Some(outcomes.reward));
-        let changed = self.kernel.within(change).flatten();
-        changed.map_err(|error| error.of(0))
+        self.kernel.within(change).map_err(|error| error.of(0))
+    }
+
+    fn gathering(&mut self) -> Option<&mut Gathering> {
+        self.kernel.gathering()
     }
 }

@@ -1,197 +1,230 @@
-//! Running statistics that environments share, also those in other processes.
+//! Running statistics that environments share.
 
-use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
 use serde::{Deserialize, Serialize};
+use windrow_sync::unpoisoned;
 
 use super::elementwise::TransformedColumn;
-use crate::{EnvError, SpecError};
+use crate::{EnvError, SpecError, serde_form};
 
-#[cfg(not(target_os = "linux"))]
-pub(super) use elsewhere::SharedNumbers;
-#[cfg(target_os = "linux")]
-pub(super) use windrow_slab::SharedNumbers;
-
-/// A place for running statistics that several environments share: memory that the environments of other threads and processes open
-/// by a path, which is no file in any folder. It is free when nobody has it open.
+/// A place for running statistics that several environments share.
 ///
-/// Each environment takes the statistics, changes them and puts them back at each of its steps, while the others wait; one that dies
-/// meanwhile leaves those from before. How workers take turns decides what each finds there.
+/// Environments of this process change the numbers at each of their steps, one after the other, unless a collector has several
+/// workers: then each environment adds what it gathers in a part to the numbers from the part's beginning, and the collector
+/// [merges](crate::Gathers::merge) what all have gathered.
+///
+/// In writing, it is its number and what was gathered so far. Read in the process that has the place, that is the same place again; read
+/// in another process, it is a copy.
 ///
 /// ```
 /// use windrow_env::{Pendulum, Serial, Statistics, VecEnv, VecNorm};
 ///
-/// let shared = Statistics::new()?;
+/// let shared = Statistics::new();
 /// let norm = VecNorm::new(["observation"]).sharing(&shared);
 /// let one = Serial::from_fn(4, Pendulum::v1)?.transformed(norm.clone())?;
 /// let other = Serial::from_fn(4, Pendulum::v1)?.transformed(norm)?;
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(from = "Place", into = "Place")]
+#[serde(from = "Written", into = "Written")]
 pub struct Statistics {
-    place: Place,
-    held: Option<Arc<SharedNumbers>>,
+    place: Arc<Place>,
+    section: u32,
+    kept: Arc<Mutex<Kept>>,
 }
 
-/// Where statistics are, in writing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The statistics of one number.
+#[derive(Debug)]
 struct Place {
-    /// The memory, which others can open by this path for as long as a value that keeps it open lives.
-    path: PathBuf,
-    /// Tells it from any other.
-    token: u64,
-    /// The number of these statistics in it.
+    number: u64,
+    sections: Mutex<BTreeMap<u32, Arc<Mutex<Kept>>>>,
+}
+
+/// Statistics as they are now.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// `None` as long as no environment has begun.
+    pub(super) gathered: Option<Gathered>,
+    pub(super) is_frozen: bool,
+    /// How often the numbers were written from outside: what was gathered before then does not count.
+    pub(super) writes: u64,
+}
+
+/// Places of this process, by number.
+static PLACES: LazyLock<Mutex<HashMap<u64, Weak<Place>>>> = LazyLock::new(Mutex::default);
+
+/// Statistics in writing.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    /// Differs from that of any other place.
+    number: u64,
     #[serde(default)]
     section: u32,
+    #[serde(default)]
+    frozen: bool,
+    #[serde(default)]
+    gathered: Option<Gathered>,
 }
 
-impl From<Place> for Statistics {
-    fn from(place: Place) -> Self {
-        Self { place, held: None }
+impl From<Written> for Statistics {
+    fn from(of: Written) -> Self {
+        let kept = Kept {
+            gathered: of.gathered,
+            is_frozen: of.frozen,
+            writes: 0,
+        };
+        Place::numbered(of.number).section(of.section, kept)
     }
 }
 
-impl From<Statistics> for Place {
+impl From<Statistics> for Written {
     fn from(of: Statistics) -> Self {
+        let kept = of.lock();
         Self {
-            path: of.path(),
-            ..of.place
+            number: of.place.number,
+            section: of.section,
+            frozen: kept.is_frozen,
+            gathered: kept.gathered.clone(),
         }
     }
 }
 
 impl PartialEq for Statistics {
     fn eq(&self, other: &Self) -> bool {
-        Place::from(self.clone()) == other.clone().into()
+        (self.place.number, self.section) == (other.place.number, other.section)
+    }
+}
+
+impl Place {
+    /// The place of this process with this number.
+    fn numbered(number: u64) -> Arc<Self> {
+        let mut places = unpoisoned(PLACES.lock());
+        if let Some(place) = places.get(&number).and_then(Weak::upgrade) {
+            return place;
+        }
+        places.retain(|_, place| place.strong_count() > 0);
+        let sections = Mutex::default();
+        let place = Arc::new(Self { number, sections });
+        places.insert(number, Arc::downgrade(&place));
+        place
+    }
+
+    /// Its statistics of number `section`, which are `first` where nothing was gathered yet.
+    fn section(self: Arc<Self>, section: u32, first: Kept) -> Statistics {
+        let mut sections = unpoisoned(self.sections.lock());
+        let kept = Arc::clone(sections.entry(section).or_default());
+        drop(sections);
+        let mut now = unpoisoned(kept.lock());
+        if now.gathered.is_none() {
+            now.gathered = first.gathered;
+            now.is_frozen |= first.is_frozen;
+        }
+        drop(now);
+        Statistics {
+            place: self,
+            section,
+            kept,
+        }
+    }
+}
+
+impl Default for Statistics {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl Statistics {
-    /// A place of its own, which stays until this value and all clones are dropped.
-    ///
-    /// # Errors
-    /// [`EnvError::Failed`] where the system gives none.
-    pub fn new() -> Result<Self, EnvError> {
-        let made = SharedNumbers::create();
-        Ok(Self::holding(made.map_err(refused("cannot be made"))?, 0))
-    }
-
-    /// The same place, which stays until this value is dropped, too.
-    ///
-    /// # Errors
-    /// [`EnvError::Failed`] where it is gone.
-    pub fn opened(&self) -> Result<Self, EnvError> {
-        Ok(Self::holding(self.open()?, self.place.section))
-    }
-
-    fn holding(numbers: SharedNumbers, section: u32) -> Self {
-        let place = Place {
-            path: numbers.path(),
-            token: numbers.token(),
-            section,
-        };
-        Self {
-            place,
-            held: Some(Arc::new(numbers)),
-        }
+    /// A place of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        // Half of the range, which other languages have a signed integer for.
+        let number = RandomState::new().hash_one(0u8) >> 1;
+        Place::numbered(number).section(0, Kept::default())
     }
 
     /// Number `section` of several statistics in this place, which share nothing else.
     #[must_use]
     pub fn section(&self, section: u32) -> Self {
-        let mut other = self.clone();
-        other.place.section = section;
-        other
+        Arc::clone(&self.place).section(section, Kept::default())
     }
 
-    /// Where other processes find these: path, token and section.
+    /// A copy for environments of one worker, which nobody else finds. It takes whatever the collector sends first.
     #[must_use]
-    pub fn place(&self) -> (PathBuf, u64, u32) {
-        (self.path(), self.place.token, self.place.section)
+    pub fn copied(&self) -> Self {
+        let kept = self.lock();
+        let copy = Kept {
+            gathered: kept.gathered.clone(),
+            is_frozen: kept.is_frozen,
+            writes: u64::MAX,
+        };
+        Self {
+            place: Arc::clone(&self.place),
+            section: self.section,
+            kept: Arc::new(Mutex::new(copy)),
+        }
     }
 
     /// Whether no environment changes the numbers.
-    ///
-    /// # Errors
-    /// [`EnvError::Failed`] where they are gone.
-    pub fn is_frozen(&self) -> Result<bool, EnvError> {
-        Ok(self.open()?.flag() != 0)
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.lock().is_frozen
     }
 
-    /// Keeps environments from changing the numbers, or lets them again, also those that are stepped already.
-    ///
-    /// # Errors
-    /// [`EnvError::Failed`] where they are gone.
-    pub fn set_frozen(&self, is_frozen: bool) -> Result<(), EnvError> {
-        self.open()?.set_flag(is_frozen.into());
-        Ok(())
+    /// Keeps environments from changing the numbers, or lets them again: at once, and in workers of a collector with their next parts.
+    pub fn set_frozen(&self, is_frozen: bool) {
+        self.lock().is_frozen = is_frozen;
     }
 
     /// What has been gathered; `None` as long as no environment has begun.
-    ///
-    /// # Errors
-    /// [`EnvError::Failed`] where it is gone.
-    pub fn read(&self) -> Result<Option<Gathered>, EnvError> {
-        let mut shared = self.open()?;
-        let text = shared.text().map_err(refused("cannot be read"))?;
-        if text.is_empty() {
-            return Ok(None);
-        }
-        let mut of: Gathered = serde_json::from_slice(&text).map_err(EnvError::failed)?;
-        of.numbers = vec![0.0; shared.count()];
-        let read = shared.turn(|turn| turn.read(&mut of.numbers));
-        read.map_err(refused("cannot be read"))?;
-        Ok(Some(of))
+    #[must_use]
+    pub fn read(&self) -> Option<Gathered> {
+        self.lock().gathered.clone()
     }
 
     /// Puts `gathered` in the place of what was gathered.
     ///
     /// # Errors
-    /// [`EnvError::Failed`] where it is gone, [`SpecError::Argument`] where environments have statistics of something else.
+    /// [`SpecError::Argument`] where environments have statistics of something else.
     pub fn write(&self, gathered: &Gathered) -> Result<(), EnvError> {
-        let mut shared = self.settled(gathered)?;
-        let written = shared.turn(|turn| turn.write(&gathered.numbers));
-        written.map_err(refused("cannot be written"))
+        self.settle(gathered)?;
+        let mut kept = self.lock();
+        kept.writes += 1;
+        kept.gathered = Some(gathered.clone());
+        Ok(())
     }
 
-    fn path(&self) -> PathBuf {
-        let held = self.held.as_ref();
-        held.map_or_else(|| self.place.path.clone(), |held| held.path())
+    pub(super) fn lock(&self) -> MutexGuard<'_, Kept> {
+        unpoisoned(self.kept.lock())
     }
 
-    fn open(&self) -> Result<SharedNumbers, EnvError> {
-        let opened = SharedNumbers::open(&self.path(), self.place.token, self.place.section);
-        opened.map_err(refused("are gone or cannot be opened"))
+    /// Where the numbers are, to be locked at each step.
+    pub(super) fn kept(&self) -> &Arc<Mutex<Kept>> {
+        &self.kept
     }
 
-    /// Opens them for statistics of the kind of `of`. Whoever opens them first settles that kind; numbers are 0 then.
+    /// Makes them statistics of the kind of `of`, which the first environments settle: they begin with its numbers.
     ///
     /// # Errors
-    /// [`EnvError::Failed`] where they are gone, [`SpecError::Argument`] where others share statistics of something else.
-    pub(super) fn settled(&self, of: &Gathered) -> Result<SharedNumbers, EnvError> {
-        let (mut shared, count) = (self.open()?, of.numbers.len());
-        let own = serde_json::to_vec(of).map_err(EnvError::failed)?;
-        let settled = shared.settle(&own, count).and_then(|()| shared.text());
-        let first = settled.map_err(refused("cannot be used"))?;
-        if first == own && shared.count() == count {
-            return Ok(shared);
+    /// [`SpecError::Argument`] where others share statistics of something else.
+    pub(super) fn settle(&self, of: &Gathered) -> Result<(), EnvError> {
+        let mut kept = self.lock();
+        let first = kept.gathered.get_or_insert_with(|| of.clone());
+        if first.kind() == of.kind() && first.numbers.len() == of.numbers.len() {
+            return Ok(());
         }
         Err(SpecError::Argument {
             argument: "statistics",
             of: of.rule.clone(),
-            expected: String::from_utf8_lossy(&first).into_owned(),
-            got: String::from_utf8_lossy(&own).into_owned(),
+            expected: first.kind(),
+            got: of.kind(),
         }
         .into())
     }
-}
-
-pub(super) fn refused(what: &str) -> impl Fn(io::Error) -> EnvError {
-    move |error| EnvError::failed(format!("shared statistics {what}: {error}"))
 }
 
 /// Running statistics, as they were at some time.
@@ -202,7 +235,7 @@ pub struct Gathered {
     /// The names of each column, its element type, and the shape of its statistics.
     pub columns: Vec<(Vec<String>, String, Vec<usize>)>,
     /// For each column two numbers for each element, then a count.
-    #[serde(skip)]
+    #[serde(with = "serde_form::floats")]
     pub numbers: Vec<f64>,
 }
 
@@ -230,64 +263,12 @@ impl Gathered {
             numbers: vec![0.0; count],
         }
     }
-}
 
-/// Memory is shared on Linux alone.
-#[cfg(not(target_os = "linux"))]
-mod elsewhere {
-    use std::io::{Error, ErrorKind, Result};
-    use std::path::{Path, PathBuf};
-
-    #[derive(Debug)]
-    pub(in super::super) enum SharedNumbers {}
-
-    impl SharedNumbers {
-        pub(super) fn create() -> Result<Self> {
-            Err(Error::from(ErrorKind::Unsupported))
-        }
-
-        pub(super) fn open(_: &Path, _: u64, _: u32) -> Result<Self> {
-            Self::create()
-        }
-
-        pub(super) fn path(&self) -> PathBuf {
-            match *self {}
-        }
-
-        pub(super) fn token(&self) -> u64 {
-            match *self {}
-        }
-
-        pub(super) fn settle(&mut self, _: &[u8], _: usize) -> Result<()> {
-            match *self {}
-        }
-
-        pub(super) fn text(&mut self) -> Result<Vec<u8>> {
-            match *self {}
-        }
-
-        pub(super) fn count(&self) -> usize {
-            match *self {}
-        }
-
-        pub(super) fn flag(&self) -> u32 {
-            match *self {}
-        }
-
-        pub(super) fn set_flag(&self, _: u32) {
-            match *self {}
-        }
-
-        pub(in super::super) fn turn<R>(&mut self, _: impl FnOnce(&mut Self) -> R) -> Result<R> {
-            match *self {}
-        }
-
-        pub(in super::super) fn read(&self, _: &mut [f64]) {
-            match *self {}
-        }
-
-        pub(in super::super) fn write(&mut self, _: &[f64]) {
-            match *self {}
-        }
+    /// What the numbers are of, in words that errors have.
+    pub(super) fn kind(&self) -> String {
+        let columns: Vec<_> = (self.columns.iter())
+            .map(|(names, dtype, shape)| format!("{names:?} {dtype} {shape:?}"))
+            .collect();
+        format!("{} of {}", self.rule, columns.join(", "))
     }
 }

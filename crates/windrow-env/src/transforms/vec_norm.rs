@@ -1,9 +1,13 @@
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 use windrow_slab::LeafSpec;
+use windrow_sync::unpoisoned;
 
 use super::elementwise::{Elementwise, ElementwiseOp, Real, columns, reward};
-use super::statistics::{Gathered, SharedNumbers, Statistics, refused};
+use super::gathering::{Gathering, Gathers, Rule as Kind};
+use super::statistics::{Gathered, Statistics};
 use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 
 /// Normalises observations and rewards by running statistics of them: sums, sums of squares and a count, from which older steps
@@ -270,7 +274,26 @@ impl Plan {
             total += 2 * elements + 1;
         }
         let of = Gathered::nothing(name, &columns, apart.then_some(times), total);
-        let shared = shared.map(|shared| shared.settled(&of));
+        let gathering = match shared {
+            None => None,
+            Some(shared) => {
+                shared.settle(&of)?;
+                let gathers = Gathers {
+                    statistics: shared.clone(),
+                    rule: match self.rule {
+                        Rule::Sums => Kind::Sums,
+                        Rule::Means(_) => Kind::Means,
+                    },
+                    decay: self.decay,
+                    envs: envs.num_envs(),
+                    groups: times,
+                    elements: columns.iter().map(|column| column.elements).collect(),
+                    kind: of.kind(),
+                };
+                envs.spec.statistics.push(gathers.clone());
+                Some(Gathering::new(gathers))
+            }
+        };
         let widest = kept.iter().map(|kept| kept.elements).max().unwrap_or(0);
         let running = Running {
             plan: self,
@@ -282,7 +305,7 @@ impl Plan {
             kept,
             numbers: of.numbers,
             scratch: vec![0.0; 2 * widest],
-            shared: shared.transpose()?,
+            gathering,
             is_frozen: self.frozen,
         };
         Ok(Elementwise::new(columns, running))
@@ -302,32 +325,36 @@ pub struct Running {
     plan: Plan,
     rates: Rates,
     kept: Vec<Kept>,
-    /// The statistics of all columns; each number is one of the column's element type.
+    /// The statistics of all columns.
     numbers: Vec<f64>,
     /// Room for two numbers for each element.
     scratch: Vec<f64>,
-    shared: Option<SharedNumbers>,
+    /// The statistics that the environments share with others, if they do.
+    gathering: Option<Gathering>,
     /// Whether they are used, but not changed, until the next step.
     is_frozen: bool,
 }
 
 impl ElementwiseOp for Running {
     #[inline]
-    fn within<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> Result<R, EnvError> {
-        let Some(mut shared) = self.shared.take() else {
-            return Ok(change(self));
+    fn within<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        let shared = self.gathering.as_ref().and_then(Gathering::shared);
+        let Some(kept) = shared.map(|shared| Arc::clone(shared.kept())) else {
+            return change(self);
         };
-        let changed = shared.turn(|turn| {
-            turn.read(&mut self.numbers);
-            self.is_frozen = turn.flag() != 0 || self.plan.frozen;
-            let changed = change(self);
-            if !self.is_frozen {
-                turn.write(&self.numbers);
-            }
-            changed
-        });
-        self.shared = Some(shared);
-        changed.map_err(refused("cannot be used"))
+        let mut kept = unpoisoned(kept.lock());
+        self.is_frozen = kept.is_frozen || self.plan.frozen;
+        let Some(gathered) = &mut kept.gathered else {
+            return change(self);
+        };
+        std::mem::swap(&mut self.numbers, &mut gathered.numbers);
+        let changed = change(self);
+        std::mem::swap(&mut self.numbers, &mut gathered.numbers);
+        changed
+    }
+
+    fn gathering(&mut self) -> Option<&mut Gathering> {
+        self.gathering.as_mut()
     }
 
     #[inline]
@@ -337,6 +364,16 @@ impl ElementwiseOp for Running {
         env: usize,
         values: &mut [T],
     ) -> Result<(), EnvError> {
+        if let Some((apart, of)) = self.gathering.as_mut().and_then(Gathering::apart) {
+            let how = (apart.is_frozen || self.plan.frozen, self.rates.eps);
+            let rows = values.chunks_exact_mut(of.elements[column].max(1));
+            for (env, row) in (env..).zip(rows) {
+                if !apart.normalise(of, (column, env), row, how) {
+                    return Err(nothing_gathered());
+                }
+            }
+            return Ok(());
+        }
         let Kept { begin, elements } = self.kept[column];
         let (mut first, others) = self.numbers[begin..].split_at_mut(elements);
         let (mut second, others) = others.split_at_mut(elements);
@@ -356,14 +393,7 @@ impl ElementwiseOp for Running {
             rates: self.rates,
         };
         if self.is_frozen && *of.count == 0.0 {
-            return Err(SpecError::Argument {
-                argument: "frozen",
-                of: "VecNorm".to_owned(),
-                expected: "statistics to normalise with: load some, or gather some first"
-                    .to_owned(),
-                got: "none".to_owned(),
-            }
-            .into());
+            return Err(nothing_gathered());
         }
         match self.plan.rule {
             Rule::Sums => of.by_sums(values, self.is_frozen),
@@ -388,6 +418,16 @@ impl ElementwiseOp for Running {
         }
         Ok(())
     }
+}
+
+fn nothing_gathered() -> EnvError {
+    SpecError::Argument {
+        argument: "frozen",
+        of: "VecNorm".to_owned(),
+        expected: "statistics to normalise with: load some, or gather some first".to_owned(),
+        got: "none".to_owned(),
+    }
+    .into()
 }
 
 /// The statistics of one column.

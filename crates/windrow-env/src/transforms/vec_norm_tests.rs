@@ -4,7 +4,8 @@ use super::Statistics;
 use super::vec_driver::VecDriver;
 use crate::testing::CountingEnv;
 use crate::{
-    AnyTransform, Lockstep, Pendulum, RewardSum, Serial, Transform, VecEnv, VecNorm, VecNormV2,
+    AnyTransform, Gathering, Gathers, Lockstep, Pendulum, RewardSum, Serial, Transform, VecEnv,
+    VecNorm, VecNormV2,
 };
 
 fn pendulums(count: usize) -> Serial<Pendulum> {
@@ -176,7 +177,7 @@ fn step(envs: &mut VecDriver<impl VecEnv>, steps: usize) {
 
 #[test]
 fn shared_statistics_are_those_of_all() {
-    let shared = Statistics::new().unwrap();
+    let shared = Statistics::new();
     let norm = VecNormV2::new(["observation"]).with_decay(1.0);
     let sharing = norm.clone().sharing(&shared);
     // As another process gets it.
@@ -200,7 +201,7 @@ fn shared_statistics_are_those_of_all() {
 
 #[test]
 fn threads_lose_no_step() {
-    let shared = Statistics::new().unwrap();
+    let shared = Statistics::new();
     let norm = VecNorm::new(["observation"])
         .with_decay(1.0)
         .sharing(&shared);
@@ -216,13 +217,13 @@ fn threads_lose_no_step() {
     });
     let mut one_more = VecDriver::new(pendulums(1).transformed(norm).unwrap());
     one_more.reset_seeded(&[0], 9).unwrap();
-    let count = shared.read().unwrap().unwrap().numbers[6];
+    let count = shared.read().unwrap().numbers[6];
     assert_eq!(count, f64::from(3 * 2 * 101 + 1));
 }
 
 #[test]
 fn frozen_statistics_are_used_and_stay() {
-    let shared = Statistics::new().unwrap();
+    let shared = Statistics::new();
     let norm = VecNorm::new(["observation"]).sharing(&shared);
     let frozen = VecNorm {
         frozen: true,
@@ -242,24 +243,24 @@ fn frozen_statistics_are_used_and_stay() {
         seen.push(frozen.seen::<f32>("observation"));
     }
     assert_eq!(seen[0], seen[1]);
-    shared.set_frozen(true).unwrap();
-    let before = shared.read().unwrap();
+    shared.set_frozen(true);
+    let before = shared.read();
     step(&mut moving, 3);
-    assert_eq!(shared.read().unwrap(), before);
-    shared.set_frozen(false).unwrap();
+    assert_eq!(shared.read(), before);
+    shared.set_frozen(false);
     step(&mut moving, 1);
-    assert_ne!(shared.read().unwrap(), before);
+    assert_ne!(shared.read(), before);
 }
 
 #[test]
 fn statistics_are_read_and_written_without_environments() {
-    let (shared, other) = (Statistics::new().unwrap(), Statistics::new().unwrap());
-    assert_eq!(shared.read().unwrap(), None);
+    let (shared, other) = (Statistics::new(), Statistics::new());
+    assert_eq!(shared.read(), None);
     let norm = VecNorm::new(["observation"]).sharing(&shared);
     let mut envs = VecDriver::new(pendulums(1).transformed(norm).unwrap());
     envs.reset_seeded(&[0], 1).unwrap();
     step(&mut envs, 5);
-    let gathered = shared.read().unwrap().unwrap();
+    let gathered = shared.read().unwrap();
     let column = (
         vec!["observation".to_owned()],
         "float32".to_owned(),
@@ -273,20 +274,270 @@ fn statistics_are_read_and_written_without_environments() {
     place.write(&gathered).unwrap();
     let written = serde_json::to_string(&place).unwrap();
     let read: Statistics = serde_json::from_str(&written).unwrap();
-    let opened = read.opened().unwrap();
+    // The place of this process, for as long as somebody has it.
+    other.section(3).set_frozen(true);
+    assert!(read.is_frozen() && read == place);
     drop((other, place));
-    assert_eq!(opened.read().unwrap().unwrap(), gathered);
-    assert_eq!(opened.section(2).read().unwrap(), None);
-    let refused = read.read().unwrap_err().to_string();
+    assert_eq!(read.section(2).read(), None);
+    drop(read);
+    // A copy, as another process makes it.
+    let copied: Statistics = serde_json::from_str(&written).unwrap();
+    assert_eq!(copied.read().unwrap(), gathered);
+    assert!(!copied.is_frozen());
+}
+
+/// Six pendulums that normalise by `norm`, in vectors of `each`, which gather apart where that is said.
+struct Six {
+    each: usize,
+    workers: Vec<VecDriver<Box<dyn VecEnv>>>,
+    notes: Vec<Vec<f64>>,
+    /// What the environments observe, and their rewards, step by step.
+    seen: Vec<f32>,
+}
+
+impl Six {
+    fn new(each: usize, norm: &AnyTransform, apart: bool) -> Self {
+        let vector = |_| VecDriver::new(norm.around(Box::new(pendulums(each))).unwrap());
+        let mut workers: Vec<_> = (0..6 / each).map(vector).collect();
+        if apart {
+            let gatherings = workers
+                .iter_mut()
+                .flat_map(|worker| worker.envs.gatherings());
+            gatherings.for_each(|gathering| gathering.gather_apart(6));
+        }
+        Self {
+            each,
+            workers,
+            notes: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    fn gatherings(
+        &mut self,
+    ) -> impl DoubleEndedIterator<Item = &mut Gathering> + ExactSizeIterator {
+        let workers = self.workers.iter_mut();
+        workers.map(|worker| worker.envs.gatherings().remove(0))
+    }
+
+    fn take_up(&mut self) {
+        self.notes = (self.gatherings())
+            .map(|gathering| {
+                let mut sent = vec![f64::NAN; gathering.gathers().numbers()];
+                gathering.gathers().send(&mut sent);
+                gathering.take_up(&sent).unwrap();
+                sent
+            })
+            .collect();
+    }
+
+    /// A reset and six steps.
+    fn play(&mut self, part: u64) {
+        let all: Vec<_> = (0..self.each).collect();
+        for t in 0..7 {
+            for (number, worker) in self.workers.iter_mut().enumerate() {
+                match t {
+                    0 => worker.reset_seeded(&all, 10 * part + (number * self.each) as u64),
+                    _ => worker.step(0.5f32 * part as f32),
+                }
+                .unwrap();
+                self.seen.extend(worker.seen::<f32>("observation"));
+            }
+            self.seen
+                .extend(self.workers.iter().flat_map(|worker| &worker.reward));
+        }
+    }
+
+    fn hand_in(&mut self) {
+        let mut notes = std::mem::take(&mut self.notes);
+        // Whoever is done first hands in first.
+        for (gathering, notes) in self.gatherings().zip(&mut notes).rev() {
+            gathering.hand_in(notes);
+        }
+        let gathers: Vec<_> = (self.gatherings())
+            .map(|gathering| gathering.gathers().clone())
+            .collect();
+        let notes = notes.iter().map(|notes| &notes[..]);
+        Gathers::merge(&gathers.iter().zip(notes).collect::<Vec<_>>());
+    }
+
+    /// What they observe in three parts and the numbers in the end, where they gather apart.
+    fn merged(each: usize, norm: fn(&Statistics) -> AnyTransform) -> (Vec<f32>, Vec<f64>) {
+        let shared = Statistics::new();
+        let mut six = Self::new(each, &norm(&shared), true);
+        for part in 0..3 {
+            six.take_up();
+            six.play(part);
+            six.hand_in();
+        }
+        (six.seen, shared.read().unwrap().numbers)
+    }
+}
+
+const NORMS: [fn(&Statistics) -> AnyTransform; 4] = [
+    |shared| {
+        VecNorm::new(["observation", "reward"])
+            .sharing(shared)
+            .into()
+    },
+    |shared| {
+        VecNorm::new(["observation"])
+            .with_decay(0.9)
+            .sharing(shared)
+            .into()
+    },
+    |shared| {
+        let norm = VecNormV2::new(["observation", "reward"]).with_decay(0.99);
+        norm.with_lockstep(Lockstep::Mean).sharing(shared).into()
+    },
+    |shared| {
+        let norm = VecNormV2::new(["observation"]).with_decay(1.0);
+        norm.with_lockstep(Lockstep::Mean).sharing(shared).into()
+    },
+];
+
+#[test]
+fn what_environments_gather_apart_does_not_depend_on_how_they_are_shared_out() {
+    let bits = |(seen, numbers): (Vec<f32>, Vec<f64>)| {
+        let seen = seen.into_iter().map(f64::from);
+        seen.chain(numbers).map(f64::to_bits).collect::<Vec<_>>()
+    };
+    for norm in NORMS {
+        let alone = bits(Six::merged(1, norm));
+        for each in [2, 3, 6] {
+            assert_eq!(bits(Six::merged(each, norm)), alone, "{each}");
+        }
+    }
+}
+
+#[test]
+fn merged_statistics_are_those_of_environments_in_lockstep() {
+    for norm in NORMS {
+        let (seen, merged) = Six::merged(2, norm);
+        assert!(seen.iter().all(|x| x.is_finite()));
+        let shared = Statistics::new();
+        let mut lockstep = Six::new(6, &norm(&shared), false);
+        (0..3).for_each(|part| lockstep.play(part));
+        let direct = shared.read().unwrap().numbers;
+        for (merged, direct) in merged.iter().zip(&direct) {
+            let far = (merged - direct).abs();
+            assert!(far <= 1e-4 * (1.0 + direct.abs()), "{merged} for {direct}");
+        }
+    }
+}
+
+#[test]
+fn environments_apart_normalise_by_what_was_merged_and_what_they_gathered_since() {
+    let norm = |shared: &Statistics| {
+        VecNorm::new(["observation"])
+            .with_decay(1.0)
+            .sharing(shared)
+            .into()
+    };
+    let shared = Statistics::new();
+    let mut six = Six::new(3, &norm(&shared), true);
+    let mut plain = pendulum_rows(7);
+    plain.extend(pendulum_rows(7));
+    six.take_up();
+    six.play(0);
+    six.hand_in();
+    let before = shared.read().unwrap().numbers;
+    six.seen.clear();
+    six.take_up();
+    six.play(0);
+    // The last row of environment 0: 42 rows were merged, and it has gathered seven since.
+    let own: Vec<_> = plain[..7].iter().map(|row| f64::from(row[0])).collect();
+    let count = before[6] + 7.0;
+    let mean = (before[0] + own.iter().sum::<f64>()) / count;
+    let square = (before[3] + own.iter().map(|x| x * x).sum::<f64>()) / count;
+    let expected = (own[6] - mean) / (square - mean * mean).max(1e-4).sqrt();
+    let last = six.seen.len() - 6 * 3 - 6;
+    assert_close(&six.seen[last..=last], &[expected], "environment 0");
+}
+
+/// What the first pendulum of part 0 observes.
+fn pendulum_rows(steps: usize) -> Vec<Vec<f32>> {
+    let mut envs = VecDriver::new(pendulums(1));
+    envs.reset_seeded(&[0], 0).unwrap();
+    let mut rows = vec![envs.seen("observation")];
+    for _ in 1..steps {
+        envs.step(0.0f32).unwrap();
+        rows.push(envs.seen("observation"));
+    }
+    rows
+}
+
+#[test]
+fn what_was_gathered_before_numbers_were_written_or_frozen_is_left_out() {
+    let shared = Statistics::new();
+    let mut six = Six::new(2, &NORMS[0](&shared), true);
+    let mut round = |change: &dyn Fn(&mut Six)| {
+        let before = shared.read().unwrap();
+        six.take_up();
+        six.play(0);
+        change(&mut six);
+        six.hand_in();
+        shared.read().unwrap() != before
+    };
+    assert!(round(&|_| ()));
+    assert!(!round(&|_| shared.write(&shared.read().unwrap()).unwrap()));
+    assert!(!round(&|_| shared.set_frozen(true)));
+    // Environments that got frozen numbers gather nothing.
+    assert!(!round(&|_| shared.set_frozen(false)));
+    assert!(!round(&|six| six.gatherings().for_each(Gathering::forget)));
+    assert!(round(&|_| ()));
+}
+
+#[test]
+fn the_only_worker_goes_on_with_a_copy_and_hands_in_its_numbers() {
+    let (shared, here) = (Statistics::new(), Statistics::new());
+    let mut away = Six::new(6, &NORMS[2](&shared), false);
+    let mut direct = Six::new(6, &NORMS[2](&here), false);
+    let copy = shared.copied();
+    away.gatherings()
+        .for_each(|gathering| gathering.go_on_with(&copy));
+    let gathers = away.gatherings().next().unwrap().gathers().clone();
+    let gathers = Gathers {
+        statistics: shared.clone(),
+        ..gathers
+    };
+    for part in 0..3 {
+        let mut notes = vec![0.0; gathers.numbers()];
+        gathers.send(&mut notes);
+        away.gatherings().next().unwrap().take_up(&notes).unwrap();
+        away.play(part);
+        direct.play(part);
+        away.gatherings().next().unwrap().hand_in(&mut notes);
+        if part == 1 {
+            // Written meanwhile: the worker takes that with its next part.
+            let now = shared.read().unwrap();
+            shared.write(&now).unwrap();
+            here.write(&now).unwrap();
+        }
+        gathers.replace(&notes);
+        assert_eq!(shared.read(), here.read());
+    }
+    assert_eq!(away.seen, direct.seen);
+    let mut notes = vec![0.0; gathers.numbers()];
+    gathers.send(&mut notes);
+    notes[0] += 1.0;
+    let error = away
+        .gatherings()
+        .next()
+        .unwrap()
+        .take_up(&notes)
+        .unwrap_err();
     assert!(
-        refused.starts_with("shared statistics are gone"),
-        "{refused}"
+        error
+            .to_string()
+            .contains("expected running statistics of the environments"),
+        "{error}"
     );
 }
 
 #[test]
 fn statistics_of_something_else_are_refused() {
-    let shared = Statistics::new().unwrap();
+    let shared = Statistics::new();
     let of = |key: &str| VecNorm::new([key]).sharing(&shared);
     let _first = pendulums(1).transformed(of("observation")).unwrap();
     let error = pendulums(1)
@@ -294,15 +545,9 @@ fn statistics_of_something_else_are_refused() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.starts_with("statistics of VecNorm: expected {\"rule\":\"VecNorm\",\"columns\":[[[\"observation\"],\"float32\",[3]]]}, got {"),
+        error.starts_with("statistics of VecNorm: expected VecNorm of [\"observation\"] float32 [3], got VecNorm of [\"reward\"] float32 [1]"),
         "{error}"
     );
-    let json = serde_json::to_string(&shared).unwrap();
-    drop(shared);
-    let gone: Statistics = serde_json::from_str(&json).unwrap();
-    let norm = VecNorm::new(["observation"]).sharing(&gone);
-    let error = pendulums(1).transformed(norm).unwrap_err().to_string();
-    assert!(error.starts_with("shared statistics "), "{error}");
 }
 
 #[test]

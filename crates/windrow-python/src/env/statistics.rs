@@ -1,15 +1,14 @@
 //! Running statistics that environments share, as `windrow.envs._vec_norm` reads and writes them.
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 use windrow::binding::Gathered;
-use windrow::envs::{EnvError, Statistics};
+use windrow::envs::Statistics;
 
 use super::handle::to_py;
-use crate::plain;
 
-/// A place for running statistics; open for as long as this lives.
+/// A place for running statistics.
 #[pyclass(name = "Statistics", module = "windrow._windrow", frozen)]
 pub(super) struct SharedStatistics(Statistics);
 
@@ -18,15 +17,17 @@ type Column = (Vec<String>, String, Vec<usize>);
 
 #[pymethods]
 impl SharedStatistics {
-    /// A place of its own, or one that was `written`.
+    /// A place of its own, or one that was `written`: the same place in the process that has it, a copy in another one.
     #[new]
     #[pyo3(signature = (written=None))]
     fn new(py: Python<'_>, written: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let made = match written {
-            Some(written) => plain::read::<Statistics>(written)?.opened(),
-            None => Statistics::new(),
+        let Some(written) = written else {
+            return Ok(Self(Statistics::new()));
         };
-        Ok(Self(made.map_err(|error| raised(py, &error))?))
+        let json: String = json(py)?.call_method1("dumps", (written,))?.extract()?;
+        let read = serde_json::from_str(&json);
+        read.map(Self)
+            .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
     /// Number `section` of several statistics in this place.
@@ -34,45 +35,39 @@ impl SharedStatistics {
         Self(self.0.section(section))
     }
 
-    /// Where other processes and the engine find them.
-    fn written<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (path, token, section) = self.0.place();
-        let written = PyDict::new(py);
-        // As a string: a path of Python's is no plain value.
-        written.set_item("path", path.display().to_string())?;
-        written.set_item("token", token)?;
-        written.set_item("section", section)?;
-        Ok(written)
+    /// What the engine and other processes make theirs of.
+    fn written<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let written = serde_json::to_string(&self.0);
+        let written = written.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        json(py)?.call_method1("loads", (written,))
     }
 
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyType>, (Bound<'py, PyDict>,))> {
+    ) -> PyResult<(Bound<'py, PyType>, (Bound<'py, PyAny>,))> {
         Ok((slf.get_type(), (slf.get().written(slf.py())?,)))
     }
 
     /// Whether environments leave the numbers as they are.
     #[getter]
-    fn frozen(&self, py: Python<'_>) -> PyResult<bool> {
-        self.0.is_frozen().map_err(|error| raised(py, &error))
+    fn frozen(&self) -> bool {
+        self.0.is_frozen()
     }
 
     #[setter]
-    fn set_frozen(&self, py: Python<'_>, frozen: bool) -> PyResult<()> {
-        let set = self.0.set_frozen(frozen);
-        set.map_err(|error| raised(py, &error))
+    fn set_frozen(&self, frozen: bool) {
+        self.0.set_frozen(frozen);
     }
 
     /// What the numbers are of, and the numbers (`float64`): for each column two for each element, then a count. None as long as no
     /// environment has begun.
-    fn read<'py>(&self, py: Python<'py>) -> PyResult<Option<(Vec<Column>, Bound<'py, PyBytes>)>> {
-        let read = self.0.read().map_err(|error| raised(py, &error))?;
-        Ok(read.map(|gathered| {
+    fn read<'py>(&self, py: Python<'py>) -> Option<(Vec<Column>, Bound<'py, PyBytes>)> {
+        self.0.read().map(|gathered| {
             let bytes: Vec<u8> = (gathered.numbers.iter())
                 .flat_map(|number| number.to_ne_bytes())
                 .collect();
             (gathered.columns, PyBytes::new(py, &bytes))
-        }))
+        })
     }
 
     /// Puts other numbers in their place, in the form of `read`, for transforms of the name `rule`.
@@ -90,13 +85,10 @@ impl SharedStatistics {
             numbers: words.map(|word| f64::from_ne_bytes(*word)).collect(),
         };
         let written = self.0.write(&gathered);
-        written.map_err(|error| raised(py, &error))
+        written.map_err(|error| to_py(py, &error))
     }
 }
 
-fn raised(py: Python<'_>, error: &EnvError) -> PyErr {
-    match error {
-        EnvError::Failed(_) => PyRuntimeError::new_err(error.to_string()),
-        _ => to_py(py, error),
-    }
+fn json(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import("json")
 }

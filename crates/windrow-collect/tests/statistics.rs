@@ -1,0 +1,253 @@
+//! Running statistics that the environments of a collector share.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+#[path = "conformance/program.rs"]
+mod program;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tensordict::TensorDict;
+use windrow_collect::{
+    AsyncCollector, Collector, CollectorBuilder, MultiAsyncCollector, MultiSyncCollector, OnLoss,
+    Placement,
+};
+use windrow_env::{
+    AnyTransform, Env, EnvError, EnvRecipe, EnvSpec, Lockstep, Outcome, Pendulum, Serial,
+    Statistics, VecEnv, VecNorm, VecNormV2,
+};
+use windrow_policy::{Head, NetworkPolicy, PolicyRecipe, Registry, nn::Sequential};
+use windrow_slab::{Row, RowMut};
+
+use program::{elsewhere, placements};
+
+const ENVS: usize = 8;
+const STEPS: usize = 6;
+
+fn names(_: &mut Registry) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Ok(())
+}
+
+/// Acts by what was normalised.
+fn policy() -> PolicyRecipe {
+    let net = Sequential::new().linear(4, 8).tanh().linear(8, 2).seed(3);
+    PolicyRecipe::of(NetworkPolicy::new(net, Head::Categorical))
+}
+
+/// Short episodes, normalised by `norm`.
+fn env(norm: AnyTransform) -> EnvRecipe {
+    EnvRecipe::of("CartPole-v1").with_transform(norm)
+}
+
+type Norms = [fn(&Statistics) -> AnyTransform; 3];
+
+const NORMS: Norms = [
+    |shared| {
+        VecNorm::new(["observation", "reward"])
+            .sharing(shared)
+            .into()
+    },
+    |shared| {
+        let norm = VecNormV2::new(["observation"]).with_decay(0.99);
+        norm.sharing(shared).into()
+    },
+    |shared| {
+        let norm = VecNormV2::new(["observation", "reward"]).with_decay(1.0);
+        norm.with_lockstep(Lockstep::Mean).sharing(shared).into()
+    },
+];
+
+fn finished(builder: CollectorBuilder) -> Vec<TensorDict> {
+    let collector = builder.policy_recipe(policy()).seed(5).build().unwrap();
+    let batches = collector.take(5).map(|batch| batch.unwrap().detach());
+    batches.collect()
+}
+
+fn bits(shared: &Statistics) -> Vec<u64> {
+    let numbers = shared.read().unwrap().numbers;
+    numbers.into_iter().map(f64::to_bits).collect()
+}
+
+#[test]
+fn any_number_of_workers_anywhere_gives_the_same_bytes() {
+    let run = |norm: fn(&Statistics) -> AnyTransform, placement, workers| {
+        let shared = Statistics::new();
+        let builder = MultiSyncCollector::builder(env(norm(&shared)))
+            .num_workers(workers)
+            .num_envs(ENVS / workers)
+            .frames_per_batch(ENVS * STEPS)
+            .max_frames_per_traj(9);
+        let batches = finished(program::placed!(builder, placement));
+        (batches, bits(&shared))
+    };
+    for norm in NORMS {
+        let (expected, numbers) = run(norm, Placement::Threads, 1);
+        for placement in placements() {
+            for workers in [1, 2, 4, 8] {
+                let (batches, got) = run(norm, placement, workers);
+                for (batch, expected) in batches.iter().zip(&expected) {
+                    assert!(
+                        batch.same_bits(expected),
+                        "{placement:?}, {workers} workers"
+                    );
+                }
+                assert_eq!(got, numbers, "{placement:?}, {workers} workers");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_only_worker_of_a_class_of_one_updates_them_at_each_step_wherever_it_runs() {
+    for norm in NORMS {
+        let shared = Statistics::new();
+        let of = |builder: CollectorBuilder| {
+            builder
+                .num_envs(3)
+                .frames_per_batch(3 * STEPS)
+                .max_frames_per_traj(9)
+        };
+        let expected = finished(of(Collector::builder(env(norm(&shared)))));
+        let numbers = bits(&shared);
+        for placement in elsewhere() {
+            let (sync, ahead) = (Statistics::new(), Statistics::new());
+            let both = [
+                (&sync, Collector::builder(env(norm(&sync)))),
+                (&ahead, AsyncCollector::builder(env(norm(&ahead)))),
+            ];
+            for (shared, builder) in both {
+                let batches = finished(of(program::placed!(builder, placement)));
+                for (batch, expected) in batches.iter().zip(&expected) {
+                    assert!(batch.same_bits(expected), "{placement:?}");
+                }
+                assert_eq!(bits(shared), numbers, "{placement:?}");
+            }
+        }
+        // Rows of all environments count at once, which those apart do not see.
+        let apart = Statistics::new();
+        let merged = finished(of(MultiSyncCollector::builder(env(norm(&apart)))));
+        assert!(!merged[0].same_bits(&expected[0]));
+    }
+}
+
+/// How many rows were counted.
+fn count(shared: &Statistics) -> f64 {
+    shared.read().map_or(0.0, |gathered| gathered.numbers[8])
+}
+
+#[test]
+fn who_comes_first_is_merged_first_and_nothing_is_lost() {
+    for placement in elsewhere() {
+        let shared = Statistics::new();
+        let norm = VecNormV2::new(["observation"]).with_decay(1.0);
+        let builder = MultiAsyncCollector::builder(env(norm.sharing(&shared).into()))
+            .num_workers(3)
+            .frames_per_batch(20)
+            .total_frames(300);
+        let collector = program::placed!(builder, placement).build().unwrap();
+        let mut resets = 0;
+        for batch in collector {
+            let done = batch
+                .unwrap()
+                .get(("next", "done"))
+                .unwrap()
+                .to_vec::<bool>();
+            resets += done.unwrap().into_iter().filter(|done| *done).count();
+        }
+        // The first episode of each of the three environments, and one after each end.
+        assert_eq!(count(&shared), (300 + 3 + resets) as f64, "{placement:?}");
+    }
+}
+
+#[test]
+fn the_users_object_is_read_written_and_frozen_between_batches() {
+    for placement in placements() {
+        let shared = Statistics::new();
+        let norm = VecNormV2::new(["observation"]).with_decay(1.0);
+        let builder = MultiSyncCollector::builder(env(norm.sharing(&shared).into()))
+            .num_workers(2)
+            .frames_per_batch(20)
+            .max_frames_per_traj(100);
+        let mut collector = program::placed!(builder, placement).build().unwrap();
+        let mut next = || {
+            let batch = collector.next().unwrap().unwrap();
+            let done = batch
+                .get(("next", "done"))
+                .unwrap()
+                .to_vec::<bool>()
+                .unwrap();
+            done.into_iter().filter(|done| *done).count() as f64
+        };
+        let first = 22.0 + next();
+        assert_eq!(count(&shared), first);
+        let saved = shared.read().unwrap();
+        shared.set_frozen(true);
+        next();
+        assert_eq!(shared.read().unwrap(), saved);
+        shared.set_frozen(false);
+        let more = 20.0 + next();
+        assert_eq!(count(&shared), first + more);
+        shared.write(&saved).unwrap();
+        let more = 20.0 + next();
+        assert_eq!(count(&shared), first + more, "{placement:?}");
+    }
+}
+
+/// A pendulum that fails in step `at` of the first that were made.
+struct Fails {
+    env: Pendulum,
+    left: Option<usize>,
+}
+
+impl Env for Fails {
+    fn spec(&self) -> &EnvSpec {
+        self.env.spec()
+    }
+
+    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
+        self.env.reset(seed, obs)
+    }
+
+    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        if let Some(left) = &mut self.left {
+            *left = left
+                .checked_sub(1)
+                .ok_or_else(|| EnvError::failed("on purpose"))?;
+        }
+        self.env.step(action, obs)
+    }
+}
+
+#[test]
+fn what_a_lost_worker_has_gathered_goes_with_its_part() {
+    for placement in [Placement::Inline, Placement::Threads] {
+        let shared = Statistics::new();
+        let norm = VecNormV2::new(["observation"])
+            .with_decay(1.0)
+            .sharing(&shared);
+        let made = Arc::new(AtomicUsize::new(0));
+        let make = move || -> Result<Box<dyn VecEnv>, EnvError> {
+            let first = made.fetch_add(1, Ordering::Relaxed) == 0;
+            let fails = || Fails {
+                env: Pendulum::new(),
+                left: first.then_some(13),
+            };
+            Ok(Box::new(
+                Serial::from_fn(1, fails)?.transformed(norm.clone())?,
+            ))
+        };
+        let collector = MultiSyncCollector::builder(make)
+            .placement(placement)
+            .num_workers(2)
+            .frames_per_batch(20)
+            .total_frames(60)
+            .on_loss(OnLoss::Restart { budget: 1 })
+            .build()
+            .unwrap();
+        assert_eq!(collector.map(Result::unwrap).count(), 3);
+        // Sixty steps, two resets, and one of the environment in the place of the lost one: not the three steps before its end.
+        let count = shared.read().unwrap().numbers[6];
+        assert_eq!(count, 63.0, "{placement:?}");
+    }
+}
