@@ -11,7 +11,7 @@ use windrow_slab::RowsMut;
 use crate::RemoteError;
 use crate::client::Link;
 use crate::protocol::Kind;
-use crate::rows::{self, EXPLORATION, Place};
+use crate::rows::{self, BindRequest, EXPLORATION};
 use crate::wire::Frame;
 use crate::written;
 
@@ -101,7 +101,7 @@ impl Clone for RemotePolicy {
 impl Policy for RemotePolicy {
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
         self.seat = None;
-        let place = Place {
+        let place = BindRequest {
             spec: binding.spec.clone(),
             num_envs: binding.num_envs,
             batched: binding.batched,

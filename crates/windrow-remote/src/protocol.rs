@@ -47,7 +47,7 @@ kinds! {
     Closed = 5,
     /// A request failed. Body: why.
     Failed = 6,
-    /// A place at the inference server. Body: [`Place`](crate::rows::Place), first observations.
+    /// Binds a client of the inference server. Body: [`BindRequest`](crate::rows::BindRequest), first observations.
     Bind = 16,
     /// Its answer. Body: columns of the policy as JSON.
     Bound = 17,

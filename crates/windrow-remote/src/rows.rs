@@ -6,9 +6,9 @@ use windrow_env::EnvSpec;
 use windrow_policy::ExplorationType;
 use windrow_slab::{Key, Rows, RowsMut, SlabError};
 
-/// What a client says of itself when it is bound.
+/// The body of the request that binds a client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct BindRequest {
     pub(crate) spec: EnvSpec,
     pub(crate) num_envs: usize,
     pub(crate) batched: bool,

@@ -23,14 +23,14 @@ pub(crate) struct Background<S: LastStage> {
 /// Holds the thread between two batches while there is a pause.
 #[derive(Debug)]
 struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
     lifecycle: Arc<Lifecycle>,
 }
 
 #[derive(Debug)]
-struct State {
-    place: Place,
+struct GateState {
+    phase: ThreadPhase,
     thread: Option<ThreadId>,
     /// The thread waits before the next batch.
     closed: bool,
@@ -38,7 +38,7 @@ struct State {
 
 /// What the thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ThreadPhase {
     Collecting,
     AtGate,
     Ended,
@@ -51,8 +51,8 @@ impl<S: LastStage> Background<S> {
     /// [`CollectError::Start`] when the operating system refuses a thread.
     pub(crate) fn start(driver: Driver<S>) -> Result<Self, CollectError> {
         let gate = Arc::new(Gate {
-            state: Mutex::new(State {
-                place: Place::Collecting,
+            state: Mutex::new(GateState {
+                phase: ThreadPhase::Collecting,
                 thread: None,
                 closed: false,
             }),
@@ -80,7 +80,7 @@ impl<S: LastStage> Background<S> {
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.gate.lock().place != Place::Ended
+        self.gate.lock().phase != ThreadPhase::Ended
     }
 
     /// Whether the calling thread is this thread, which cannot wait for itself.
@@ -93,7 +93,7 @@ impl<S: LastStage> Background<S> {
     pub(crate) fn hold_within(&self, timeout: Duration) -> bool {
         self.gate.lock().closed = true;
         self.gate
-            .wait_until(timeout, |state| state.place != Place::Collecting)
+            .wait_until(timeout, |state| state.phase != ThreadPhase::Collecting)
     }
 
     /// Lets the thread go on.
@@ -115,7 +115,7 @@ impl<S: LastStage> Background<S> {
             false => timeout,
         };
         self.gate
-            .wait_until(timeout, |state| state.place == Place::Ended)
+            .wait_until(timeout, |state| state.phase == ThreadPhase::Ended)
     }
 
     /// The driver of a thread that has ended, once.
@@ -133,16 +133,16 @@ impl Gate {
     fn pass(&self) -> bool {
         let mut state = self.lock();
         while state.closed && !self.lifecycle.is_ending() {
-            state.place = Place::AtGate;
+            state.phase = ThreadPhase::AtGate;
             self.changed.notify_all();
             state = unpoisoned(self.changed.wait(state));
         }
-        state.place = Place::Collecting;
+        state.phase = ThreadPhase::Collecting;
         !self.lifecycle.is_ending()
     }
 
     /// Waits up to `timeout` until `is_so`: whether it is.
-    fn wait_until(&self, timeout: Duration, is_so: impl Fn(&State) -> bool) -> bool {
+    fn wait_until(&self, timeout: Duration, is_so: impl Fn(&GateState) -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
@@ -155,12 +155,12 @@ impl Gate {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut GateState)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
         // User code never runs under the lock.
         lock(&self.state)
     }
@@ -172,7 +172,7 @@ struct End<'a>(&'a Gate, Arc<Core>);
 impl Drop for End<'_> {
     fn drop(&mut self) {
         self.1.running.store(false, Ordering::Relaxed);
-        self.0.change(|state| state.place = Place::Ended);
+        self.0.change(|state| state.phase = ThreadPhase::Ended);
     }
 }
 

@@ -14,12 +14,12 @@ use crate::shared::lifecycle::Lifecycle;
 #[derive(Debug)]
 pub struct SinkWriter {
     sink: Box<dyn Sink>,
-    state: Mutex<State>,
+    state: Mutex<WriterState>,
     lifecycle: Arc<Lifecycle>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriterState {
     writer: Option<WriterId>,
     /// The writer that the collector was at first: the sink tells its trajectories from those of others by it.
     first: Option<WriterId>,
@@ -145,7 +145,7 @@ impl SinkWriter {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WriterState> {
         // The sink's code never runs under the lock.
         lock(&self.state)
     }

@@ -66,7 +66,7 @@ fn write_into<'py>(
         None => unsafe { PyArray1::<u8>::new(py, [len], false) },
     };
     let out = NonNull::new(array.data()).ok_or_else(|| PyMemoryError::new_err("no array"))?;
-    let out = Place(out);
+    let out = OutPointer(out);
     // SAFETY: an array of so many bytes without gaps, which is fresh or borrowed alone until it is written.
     py.detach(move || unsafe { packing.write({ out }.0) });
     drop(known);
@@ -142,7 +142,7 @@ fn failed(error: &TensorError) -> PyErr {
 
 /// An address that another thread could use: [`write`] alone does.
 #[derive(Clone, Copy)]
-struct Place(NonNull<u8>);
+struct OutPointer(NonNull<u8>);
 
 // SAFETY: the array is not known to any other code yet.
-unsafe impl Send for Place {}
+unsafe impl Send for OutPointer {}

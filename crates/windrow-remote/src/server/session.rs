@@ -12,7 +12,7 @@ use super::producer::{Done, Producer, Reply};
 use super::{Shared, count, lock};
 use crate::limits::LEAST_MESSAGE;
 use crate::protocol::{self, Kind, Parting, Pieces};
-use crate::rows::{self, EXPLORATION, Place};
+use crate::rows::{self, BindRequest, EXPLORATION};
 use crate::wire::Frame;
 
 /// How long a request waits for an earlier one of the same client.
@@ -195,7 +195,7 @@ fn bind(
     let (json, first) = rest
         .split_at_checked(len)
         .ok_or("the request to bind is cut short")?;
-    let place: Place =
+    let place: BindRequest =
         serde_json::from_slice(json).map_err(|error| format!("the request to bind: {error}"))?;
     let (observed, rows) = (place.spec.observation_leaves(), place.num_envs);
     let memory = |what: &str, leaves: &[LeafSpec]| match rows::size(leaves, rows) {
@@ -467,7 +467,7 @@ mod tests {
         const ROWS: usize = 3;
         let server = server(Limits::new());
         let spec = EnvSpec::new("Pole", Spec::unbounded(DType::F32, [4]), Spec::discrete(2));
-        let place = Place {
+        let place = BindRequest {
             spec: spec.clone(),
             num_envs: ROWS,
             batched: false,
