@@ -111,7 +111,7 @@ PROGRAMS = {
             "MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)",
             -2,
         )
-        for where, module, name in [("their recipe", "_recipe", "of"), ("their loan", "_innermost", "innermost"), ("their wrappers", "_gym_wrappers", "peel")]
+        for where, module, name in [("their recipe", "_convert", "of"), ("their loan", "_innermost", "innermost"), ("their wrappers", "_gym_wrappers", "peel")]
     },
     "one that could not be built": (
         "try:\n"
