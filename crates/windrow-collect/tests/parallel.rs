@@ -213,7 +213,7 @@ fn pids(envs: &ParallelEnvs) -> Vec<u32> {
 fn awaited(what: &str, mut is: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -352,9 +352,10 @@ fn processes_of_a_worker_in_a_process_end_with_it() {
         .collect();
     let children = |pid: u32| -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let lists =
-            tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")));
-        let lists: Vec<String> = lists.map(Result::unwrap).collect();
+        // A thread that has ended meanwhile has none.
+        let lists = tasks
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
+        let lists: Vec<String> = lists.collect();
         lists
             .concat()
             .split_whitespace()
@@ -607,6 +608,6 @@ fn a_pool_names_the_process_that_fails_dies_or_freezes() {
         "{stuck}"
     );
     cancelled.store(true, Ordering::Relaxed);
-    pool.shutdown(Duration::from_secs(30)).unwrap();
+    pool.shutdown(Duration::from_secs(60)).unwrap();
     assert!(!pids.iter().any(|&pid| is_alive(pid)));
 }

@@ -451,7 +451,7 @@ fn a_client_is_answered_though_the_server_has_waited_in_vain_for_another() {
             });
         }
         let begun = std::time::Instant::now();
-        while answers.load(Ordering::Relaxed) < 3 && begun.elapsed() < 20 * SECOND {
+        while answers.load(Ordering::Relaxed) < 3 && begun.elapsed() < 60 * SECOND {
             std::thread::sleep(SECOND / 50);
         }
         // Who still waits is told so, and the test fails.

@@ -12,7 +12,7 @@ use windrow_sync::unpoisoned;
 
 use super::beside::{MakeProfiler, made_of};
 use super::profile::{Place, Profile};
-use super::recorder::Recording;
+use super::recorder::{Recording, together};
 use super::summary::Tally;
 use super::{ProfileConfig, ProfilerRecipe, Recorder, Timeline, trace};
 use crate::CollectError;
@@ -72,17 +72,17 @@ impl Order {
         if let Ok(path) = std::path::absolute(&recording.path) {
             recording.path = path.into();
         }
-        let now = shared_clock();
+        let (now, elapsed) = together(shared_clock, || timeline.began.elapsed());
         Self {
             recording,
-            began: now.saturating_sub(timeline.began.elapsed()),
+            began: now.saturating_sub(elapsed),
             unix_nanos: timeline.unix_nanos,
         }
     }
 
     fn timeline(&self) -> Timeline {
-        let now = Instant::now();
-        let since = shared_clock().saturating_sub(self.began);
+        let (now, shared) = together(Instant::now, shared_clock);
+        let since = shared.saturating_sub(self.began);
         Timeline {
             began: now.checked_sub(since).unwrap_or(now),
             unix_nanos: self.unix_nanos,

@@ -308,12 +308,12 @@ mod tests {
     #[test]
     fn a_deadline_may_begin_with_the_first_bytes() {
         let (mut stream, mut there) = pair(false);
+        let began = Instant::now();
         let writing = spawn(move || {
             sleep(2 * SOON);
             there.write_all(&[0]).unwrap();
             there
         });
-        let began = Instant::now();
         stream.set_deadline(Deadline::OnceBegun(SOON));
         let error = stream.read_exact(&mut [0; 2]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -66,7 +66,7 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
         // The server may have closed it already.
         let _ = stream.write_all(&bytes);
     }
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while server.stats().refused < count as u64 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }

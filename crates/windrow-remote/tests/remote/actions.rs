@@ -30,7 +30,7 @@ fn actions_are_those_of_the_policy_here() {
     assert_eq!((stats.accepted, stats.refused, stats.repeated), (2, 0, 0));
     assert_eq!(stats.inference.rows, 50 * 65);
     // Those that said goodbye are forgotten, if not at once.
-    let deadline = Instant::now() + Duration::from_secs(15);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while server.stats().inference.clients > 0 {
         assert!(
             Instant::now() < deadline,
@@ -45,7 +45,7 @@ fn clients_share_batches_also_with_one_in_the_process_of_the_server() {
     const CLIENTS: usize = 4;
     let batching = ServerConfig::new()
         .min_batch_size(2 * CLIENTS)
-        .timeout(Duration::from_secs(20));
+        .timeout(Duration::from_secs(60));
     let recipe = PolicyRecipe::of(net(3));
     let server = RemoteServer::builder(recipe)
         .batching(batching)

@@ -11,7 +11,7 @@ use windrow_env::{EnvSpec, Spec};
 use windrow_policy::{Binding, Policy, PolicyRecipe};
 use windrow_remote::{Address, Remote, RemoteError, RemoteServer};
 
-use crate::tools::{Seat, briefly, by_ids, net, patiently, serve};
+use crate::tools::{Seat, by_ids, net, patiently, serve};
 
 /// Longer than anything takes here, and shorter than a call may by default.
 const SOON: Duration = Duration::from_secs(15);
@@ -21,7 +21,7 @@ fn the_end_of_the_server_is_an_error_of_its_clients() {
     let mut server = serve(net(1));
     let mut seat = Seat::new(
         patiently(&server)
-            .timeout(Duration::from_millis(500))
+            .timeout(Duration::from_secs(2))
             .policy()
             .unwrap(),
         0,
@@ -53,7 +53,7 @@ fn a_server_that_ends_frees_those_that_wait_also_where_the_policy_hangs() {
         until.wait();
         Ok(())
     }));
-    let remote = patiently(&server).timeout(Duration::from_secs(1));
+    let remote = patiently(&server).timeout(Duration::from_secs(5));
     let waiting = std::thread::spawn(move || {
         let mut seat = Seat::new(remote.policy().unwrap(), 0, 1).unwrap();
         seat.act(0).map(|_| ())
@@ -254,7 +254,7 @@ fn a_socket_is_its_user_s_and_goes_with_the_server() {
         matches!(start(), Err(RemoteError::Listen { .. })),
         "another server is there"
     );
-    Seat::new(briefly(&server).policy().unwrap(), 0, 3)
+    Seat::new(patiently(&server).policy().unwrap(), 0, 3)
         .unwrap()
         .act(0)
         .unwrap();

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long the system may take to clear away what has ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Counts of what has to be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
