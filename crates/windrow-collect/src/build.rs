@@ -87,7 +87,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     let policy = staff.bind(&spec, &chosen.interrupt)?;
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
-    let statistics = SharedStatistics::new(&reference_maker.config, staff.statistics());
+    let statistics = SharedStatistics::new(&reference_maker.config, staff.statistics())?;
     let record = record(config, &spec, policy.columns.clone(), statistics.notes());
     let shares = slab_shares(config, schedule.steps.clone(), num_envs);
     let ring = Layout::new(&record, shares.clone())

@@ -194,6 +194,23 @@ fn the_users_object_is_read_written_and_frozen_between_batches() {
     }
 }
 
+#[test]
+fn workers_that_gather_something_else_in_one_place_are_refused() {
+    for placement in placements() {
+        let shared = Statistics::new();
+        let of = |key: &str| env(VecNorm::new([key]).sharing(&shared).into());
+        let builder = MultiSyncCollector::builder("CartPole-v1")
+            .worker_envs([of("observation"), of("reward")])
+            .frames_per_batch(20);
+        let refused = program::placed!(builder, placement).build().err().unwrap();
+        let expected = "statistics of VecNorm: expected VecNorm of [\"";
+        assert!(
+            refused.to_string().contains(expected),
+            "{placement:?}: {refused}"
+        );
+    }
+}
+
 /// A pendulum that fails in step `at` of the first that were made.
 struct Fails {
     env: Pendulum,

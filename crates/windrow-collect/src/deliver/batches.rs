@@ -32,7 +32,7 @@ pub(crate) struct Batches {
     /// Slabs of the next batch that were taken already.
     gathered: Vec<Filled>,
     /// Batches of one request that were not delivered yet: one, or all that are to be written.
-    ready: VecDeque<TensorDict>,
+    pub(crate) ready: VecDeque<TensorDict>,
 }
 
 impl Batches {
@@ -51,21 +51,6 @@ impl Batches {
         self.shape.batcher.is_some()
     }
 
-    /// Whether batches wait to be delivered.
-    pub(crate) fn are_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// The next batch of the present request, if there is one.
-    pub(crate) fn pop(&mut self) -> Option<TensorDict> {
-        self.ready.pop_front()
-    }
-
-    /// Takes a batch back, to be popped next.
-    pub(crate) fn put_back(&mut self, batch: TensorDict) {
-        self.ready.push_front(batch);
-    }
-
     /// Makes trajectories ready that were complete before; whether they are enough for a batch. Those that are written were made
     /// ready as they were completed.
     pub(crate) fn complete(&mut self) -> Result<bool, TensorError> {
@@ -75,7 +60,7 @@ impl Batches {
         {
             self.make_ready(batch)?;
         }
-        Ok(self.are_ready())
+        Ok(!self.ready.is_empty())
     }
 
     /// Collects the slabs of one batch, and makes ready what comes of them: a batch of all, or the trajectories that they complete. Whether
@@ -91,7 +76,7 @@ impl Batches {
         }
         let slabs = std::mem::take(&mut self.gathered);
         let writes = self.core.writer.is_some();
-        if !self.are_trajectories() {
+        let Some(batcher) = &mut self.shape.batcher else {
             let batch = self.assemble(&slabs)?;
             // Before the last stage, which may drop the mask. Splitting adds padding of its own.
             let batch = match writes && !self.shape.split_trajs {
@@ -100,9 +85,12 @@ impl Batches {
             };
             self.make_ready(batch)?;
             return Ok(true);
+        };
+        let side_by_side = self.core.plan.delivery == Delivery::Synchronous;
+        for slab in slabs {
+            push_parts(batcher, &slab, side_by_side)?;
         }
-        self.push(&slabs)?;
-        drop(slabs);
+        self.core.counters().dropped += batcher.take_unwanted() as u64;
         let most = self.shape.trajs_per_write.unwrap_or(usize::MAX);
         while writes
             && let Some(batcher) = &mut self.shape.batcher
@@ -181,18 +169,6 @@ impl Batches {
 
     fn assemble(&self, slabs: &[Filled]) -> Result<TensorDict, TensorError> {
         assemble(slabs, self.core.cat_results, self.core.preempting)
-    }
-
-    fn push(&mut self, slabs: &[Filled]) -> Result<(), TensorError> {
-        let Some(batcher) = &mut self.shape.batcher else {
-            return Ok(());
-        };
-        let synchronous = self.core.plan.delivery == Delivery::Synchronous;
-        for slab in slabs {
-            push_parts(batcher, slab, synchronous)?;
-        }
-        self.core.counters().dropped += batcher.take_unwanted() as u64;
-        Ok(())
     }
 }
 

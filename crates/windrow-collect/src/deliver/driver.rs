@@ -50,13 +50,11 @@ impl<S: LastStage> Driver<S> {
         if !self.pass_all()? {
             return Ok(None);
         }
-        match self.passed.pop() {
-            Some(batch) if self.core.writer.is_none() => Ok(Some(batch)),
-            last => {
-                self.passed.extend(last);
-                self.stage.join(std::mem::take(&mut self.passed)).map(Some)
-            }
+        let mut passed = std::mem::take(&mut self.passed);
+        if self.core.writer.is_none() && passed.len() == 1 {
+            return Ok(passed.pop());
         }
+        self.stage.join(passed).map(Some)
     }
 
     /// Collects and writes one batch; whether frames were left.
@@ -71,16 +69,16 @@ impl<S: LastStage> Driver<S> {
 
     /// Lets all batches of one request pass the last stage; whether frames were left.
     fn pass_all(&mut self) -> Result<bool, CollectError> {
-        if !self.batches.are_ready() && !self.take()? {
+        if self.batches.ready.is_empty() && !self.take()? {
             return Ok(false);
         }
-        while let Some(batch) = self.batches.pop() {
+        while let Some(batch) = self.batches.ready.pop_front() {
             let kept = S::TRIES_AGAIN.then(|| batch.clone());
             match self.pass(batch) {
                 Ok(passed) => self.passed.push(passed),
                 Err(error) => {
                     if let Some(batch) = kept {
-                        self.batches.put_back(batch);
+                        self.batches.ready.push_front(batch);
                     }
                     return Err(error);
                 }
@@ -141,7 +139,7 @@ impl<S: LastStage> Driver<S> {
 
     /// Collects the batch for which a wait was interrupted: workers have begun it.
     pub(crate) fn settle(&mut self) -> Result<(), CollectError> {
-        if self.batches.slabs.asked && !self.batches.are_ready() {
+        if self.batches.slabs.asked && self.batches.ready.is_empty() {
             self.uninterrupted(Self::take)?;
         }
         Ok(())

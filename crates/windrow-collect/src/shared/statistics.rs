@@ -5,6 +5,7 @@ use windrow_slab::{Lease, Part};
 
 use crate::config::options::CollectorConfig;
 use crate::config::plan::Placement;
+use crate::error::CollectError;
 
 /// Numbers before the others: the worker's, and how many statistics it gathers.
 const HEAD: usize = 2;
@@ -40,11 +41,20 @@ pub(crate) struct SharedStatistics {
 }
 
 impl SharedStatistics {
-    pub(crate) fn new(config: &CollectorConfig, workers: Vec<Vec<Gathers>>) -> Self {
-        Self {
+    /// # Errors
+    /// [`CollectError::Env`] for a worker whose environments gather something else in the place of others.
+    pub(crate) fn new(
+        config: &CollectorConfig,
+        workers: Vec<Vec<Gathers>>,
+    ) -> Result<Self, CollectError> {
+        for (worker, gathers) in workers.iter().enumerate() {
+            let checked = gathers.iter().try_for_each(Gathers::check);
+            checked.map_err(|source| CollectError::Env { worker, source })?;
+        }
+        Ok(Self {
             sharing: Sharing::of(config),
             workers,
-        }
+        })
     }
 
     /// How many numbers each part needs for them beside its frames.

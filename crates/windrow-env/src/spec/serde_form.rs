@@ -56,10 +56,12 @@ impl<'de> Deserialize<'de> for EnvSpec {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use tensordict::{DType, Shape};
 
     use super::*;
-    use crate::EnvRegistry;
+    use crate::{EnvRegistry, Pendulum, Serial, Statistics, VecEnv, VecNorm};
 
     fn bounded(dtype: DType, shape: &[usize], low: Vec<f64>, high: Vec<f64>) -> Spec {
         Spec::Bounded {
@@ -113,6 +115,14 @@ mod tests {
         serde_json::from_str(&serde_json::to_string(spec).unwrap()).unwrap()
     }
 
+    /// Statistics that environments share.
+    static GATHERED: LazyLock<Vec<Gathers>> = LazyLock::new(|| {
+        let norm = VecNorm::new(["observation"]).with_decay(1.0 / 3.0);
+        let envs = Serial::from_fn(2, Pendulum::new).unwrap();
+        let envs = envs.transformed(norm.sharing(&Statistics::new())).unwrap();
+        envs.spec().statistics.clone()
+    });
+
     /// An environment with every flag and note that a spec has room for.
     fn full() -> EnvSpec {
         let key = |name: &str| NestedKey::from(("agents", name));
@@ -132,6 +142,7 @@ mod tests {
         ];
         spec.dimensions = vec![2, 3];
         spec.deltas = vec![(key("position"), "float16".to_owned())];
+        spec.statistics.clone_from(&GATHERED);
         spec.keeps_seed = true;
         spec.any_integers = true;
         spec

@@ -46,7 +46,7 @@ pub(super) enum Rule {
 const HEAD: usize = 3;
 
 /// What one environment has gathered of one column: how many rows, what these have left of the weight of all rows before, and then
-/// [moments](Moments).
+/// [`moments`].
 const DELTA: usize = 2;
 
 /// Numbers of the moments of so many elements: a weight, then means, then squared deviations.
@@ -91,6 +91,17 @@ impl Gathers {
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
+    }
+
+    /// Checks that the statistics are of what these environments gather: those of another process may gather something else.
+    ///
+    /// # Errors
+    /// [`SpecError::Argument`](crate::SpecError::Argument).
+    pub fn check(&self) -> Result<(), EnvError> {
+        match &self.statistics.lock().gathered {
+            Some(first) => first.check(&self.kind, self.kept_numbers()),
+            None => Ok(()),
+        }
     }
 
     /// Whether these are the statistics that `other` describes.

@@ -214,16 +214,7 @@ impl Statistics {
     pub(super) fn settle(&self, of: &Gathered) -> Result<(), EnvError> {
         let mut kept = self.lock();
         let first = kept.gathered.get_or_insert_with(|| of.clone());
-        if first.kind() == of.kind() && first.numbers.len() == of.numbers.len() {
-            return Ok(());
-        }
-        Err(SpecError::Argument {
-            argument: "statistics",
-            of: of.rule.clone(),
-            expected: first.kind(),
-            got: of.kind(),
-        }
-        .into())
+        first.check(&of.kind(), of.numbers.len())
     }
 }
 
@@ -262,6 +253,23 @@ impl Gathered {
             columns: columns.iter().map(described).collect(),
             numbers: vec![0.0; count],
         }
+    }
+
+    /// Checks that these are as many numbers as `count`, of the same `kind`.
+    ///
+    /// # Errors
+    /// [`SpecError::Argument`].
+    pub(super) fn check(&self, kind: &str, count: usize) -> Result<(), EnvError> {
+        if self.kind() == kind && self.numbers.len() == count {
+            return Ok(());
+        }
+        Err(SpecError::Argument {
+            argument: "statistics",
+            of: self.rule.clone(),
+            expected: self.kind(),
+            got: kind.to_owned(),
+        }
+        .into())
     }
 
     /// What the numbers are of, in words that errors have.
