@@ -287,7 +287,7 @@ impl ServerState {
         let state = Arc::clone(self);
         let run = move || {
             // Without a request there is no answer: this returns when the server ends.
-            let _ = state.attend(None, None);
+            let _ = state.wait_and_evaluate(None, None);
             state.retire();
         };
         let thread = Builder::new().name("windrow-server".to_owned()).spawn(run);
@@ -353,7 +353,7 @@ impl ServerState {
     ///
     /// # Errors
     /// [`PolicyError::ServerEnded`].
-    fn attend(
+    fn wait_and_evaluate(
         &self,
         client: Option<usize>,
         mut request: Option<Request>,

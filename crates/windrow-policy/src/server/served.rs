@@ -108,7 +108,7 @@ impl Policy for Served {
         }
         let request = registration
             .request
-            .insert(state.attend(Some(registration.client), Some(request))?);
+            .insert(state.wait_and_evaluate(Some(registration.client), Some(request))?);
         if let Some(failure) = request.failure.take() {
             return Err(failure);
         }
