@@ -15,7 +15,7 @@ pub const LANE_BYTES: usize = 128;
 /// # Errors
 /// [`ProcessError::Message`] for what cannot be written.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ProcessError> {
-    postcard::to_stdvec(message).map_err(|error| wrong::<T>("written", error))
+    postcard::to_stdvec(message).map_err(|error| wrong::<T>("written", &error))
 }
 
 /// The message that [`encode`] wrote.
@@ -23,7 +23,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ProcessError> {
 /// # Errors
 /// [`ProcessError::Message`] for other bytes.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ProcessError> {
-    postcard::from_bytes(bytes).map_err(|error| wrong::<T>("read", error))
+    postcard::from_bytes(bytes).map_err(|error| wrong::<T>("read", &error))
 }
 
 /// `message` at the beginning of `place`; allocates nothing.
@@ -32,10 +32,10 @@ pub(crate) fn encode_into<'a, T: Serialize>(
     place: &'a mut [u8; LANE_BYTES],
 ) -> Result<&'a [u8], ProcessError> {
     let written = postcard::to_slice(message, place);
-    Ok(written.map_err(|error| wrong::<T>("written", error))?)
+    Ok(written.map_err(|error| wrong::<T>("written", &error))?)
 }
 
-fn wrong<T>(verb: &'static str, reason: postcard::Error) -> ProcessError {
+fn wrong<T>(verb: &'static str, reason: &postcard::Error) -> ProcessError {
     ProcessError::Message {
         message: type_name::<T>(),
         verb,

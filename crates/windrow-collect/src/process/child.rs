@@ -11,7 +11,7 @@ use windrow_peer::{
 use windrow_policy::PolicyRecipe;
 use windrow_slab::{Layout, RemoteRing};
 
-use super::lane_desk::LaneDesk;
+use super::link::ProcessLink;
 use super::live::LiveProbe;
 use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
@@ -106,7 +106,10 @@ impl Child {
     }
 
     /// Takes a seat at the collector's lane.
-    fn seat(&mut self, made: Made) -> Result<Result<Worker<LaneDesk>, CollectError>, ServeError> {
+    fn seat(
+        &mut self,
+        made: Made,
+    ) -> Result<Result<Worker<ProcessLink>, CollectError>, ServeError> {
         let (ToWorker::Ready(ready), files) = self.next()? else {
             return Err(ServeError::Order);
         };
@@ -118,7 +121,7 @@ impl Child {
         made: Made,
         ready: Ready,
         files: Vec<OwnedFd>,
-    ) -> Result<Worker<LaneDesk>, CollectError> {
+    ) -> Result<Worker<ProcessLink>, CollectError> {
         let Made {
             maker,
             mut env,
@@ -146,7 +149,7 @@ impl Child {
             cursor.prime(first);
         }
         Ok(Worker {
-            desk: LaneDesk::new(
+            desk: ProcessLink::new(
                 worker,
                 ring,
                 live,

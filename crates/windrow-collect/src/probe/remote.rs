@@ -245,8 +245,8 @@ impl Profile {
         }
     }
 
-    /// Worker `worker` has told what it has recorded.
-    pub(crate) fn hear(&self, worker: usize, recorded: Recorded) {
+    /// Takes what worker `worker` has recorded.
+    pub(crate) fn recorded(&self, worker: usize, recorded: Recorded) {
         let failure = {
             let seat = &mut self.seats()[worker];
             let Place::Away(away) = &mut seat.place else {
@@ -268,7 +268,7 @@ impl Profile {
     }
 
     /// Process `pid` of worker `worker` has ended. One that takes its place begins the recording anew.
-    pub(crate) fn bury(&self, worker: usize, pid: u32) {
+    pub(crate) fn process_ended(&self, worker: usize, pid: u32) {
         let seat = &mut self.seats()[worker];
         let Place::Away(away) = &mut seat.place else {
             return;

@@ -1,4 +1,4 @@
-//! The desk of a worker in a process of its own.
+//! The link to its collector of a worker in a process of its own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,17 +19,17 @@ use crate::shared::reentrancy::CollectorId;
 
 /// Reaches the collector by a lane of shared memory, and for what is rare by a socket.
 #[derive(Clone)]
-pub(super) struct LaneDesk {
+pub(super) struct ProcessLink {
     worker: usize,
     /// Of this process alone: the collector itself is elsewhere.
     collector: CollectorId,
     ring: Arc<RemoteRing>,
     live: LiveProbe,
     /// Locked a few times a part, by this worker alone.
-    link: Arc<Mutex<Link>>,
+    connection: Arc<Mutex<Connection>>,
 }
 
-struct Link {
+struct Connection {
     lane: WorkerLane<Command, Answer>,
     weights: WeightReceiver,
     end: Arc<ChildEnd>,
@@ -42,7 +42,7 @@ struct Link {
     over: bool,
 }
 
-impl LaneDesk {
+impl ProcessLink {
     pub(super) fn new(
         worker: usize,
         ring: Arc<RemoteRing>,
@@ -56,7 +56,7 @@ impl LaneDesk {
             collector: CollectorId::next(),
             ring,
             live,
-            link: Arc::new(Mutex::new(Link {
+            connection: Arc::new(Mutex::new(Connection {
                 lane,
                 weights,
                 end,
@@ -68,8 +68,8 @@ impl LaneDesk {
         }
     }
 
-    fn link(&self) -> MutexGuard<'_, Link> {
-        lock(&self.link)
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        lock(&self.connection)
     }
 
     fn part(&self, fill: &Fill) -> Option<Part> {
@@ -77,7 +77,7 @@ impl LaneDesk {
             Ok(part) => Some(part),
             Err(error) => {
                 let fault = WorkerFault::Slab(error);
-                self.link()
+                self.connection()
                     .end_with(&WorkerError::new(self.worker, None, fault));
                 None
             }
@@ -85,7 +85,7 @@ impl LaneDesk {
     }
 }
 
-impl Link {
+impl Connection {
     /// The next part to be filled; `None` once there are none.
     fn next_part(&mut self) -> Option<Fill> {
         loop {
@@ -177,7 +177,7 @@ impl Link {
     }
 }
 
-impl Desk for LaneDesk {
+impl Desk for ProcessLink {
     type Notes = LiveProbe;
 
     fn worker(&self) -> usize {
@@ -191,9 +191,9 @@ impl Desk for LaneDesk {
     fn claim(&mut self) -> Option<Job> {
         let asked = Instant::now();
         let fill = {
-            let mut link = self.link();
-            let fill = link.next_part();
-            link.waited += asked.elapsed();
+            let mut connection = self.connection();
+            let fill = connection.next_part();
+            connection.waited += asked.elapsed();
             fill?
         };
         Some(Job {
@@ -204,8 +204,8 @@ impl Desk for LaneDesk {
     }
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
-        let mut link = self.link();
-        match link.weights.newest(held) {
+        let mut connection = self.connection();
+        match connection.weights.newest(held) {
             Ok(newest) => newest,
             Err(error) => {
                 let fault = WorkerFault::Remote {
@@ -214,7 +214,7 @@ impl Desk for LaneDesk {
                     env: None,
                     sent: None,
                 };
-                link.end_with(&WorkerError::new(self.worker, None, fault));
+                connection.end_with(&WorkerError::new(self.worker, None, fault));
                 None
             }
         }
@@ -225,25 +225,25 @@ impl Desk for LaneDesk {
     }
 
     fn recorder(&mut self) -> Option<Box<Recorder>> {
-        self.link().recorder.take()
+        self.connection().recorder.take()
     }
 
     fn take_recorder(&mut self, mut recorder: Box<Recorder>, filled: bool) {
         let recorded = recorder.end_rollout(filled);
-        let mut link = self.link();
+        let mut connection = self.connection();
         if !recorded.is_over() {
-            link.recorder = Some(recorder);
+            connection.recorder = Some(recorder);
         }
-        link.recorded(Box::new(recorded));
+        connection.recorded(Box::new(recorded));
     }
 
     fn deliver(&mut self, part: Part, progress: Progress) {
         let steps = part.steps();
         part.commit();
         self.live.handed_over();
-        let mut link = self.link();
-        let waited = std::mem::take(&mut link.waited);
-        link.answer(Answer::Filled {
+        let mut connection = self.connection();
+        let waited = std::mem::take(&mut connection.waited);
+        connection.answer(Answer::Filled {
             steps,
             progress,
             waited_ns: waited.as_nanos() as u64,
@@ -253,26 +253,26 @@ impl Desk for LaneDesk {
     fn give_back(&mut self, part: Part, progress: Progress) {
         drop(part);
         self.live.handed_over();
-        self.link().answer(Answer::Lost { progress });
+        self.connection().answer(Answer::Lost { progress });
     }
 
     fn lose(&mut self, error: WorkerError) -> Verdict {
-        let mut link = self.link();
-        let error = link.told(&error);
-        link.report(&FromWorker::Fault(error));
-        match link.receive() {
+        let mut connection = self.connection();
+        let error = connection.told(&error);
+        connection.report(&FromWorker::Fault(error));
+        match connection.receive() {
             Some(Command::Replace) => {
-                link.answer(Answer::Done);
+                connection.answer(Answer::Done);
                 Verdict::Replace
             }
             Some(_) | None => {
-                link.over = true;
+                connection.over = true;
                 Verdict::Stop
             }
         }
     }
 
     fn fail(&mut self, error: WorkerError) {
-        self.link().end_with(&error);
+        self.connection().end_with(&error);
     }
 }

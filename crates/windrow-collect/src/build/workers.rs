@@ -14,7 +14,7 @@ use crate::config::builder::CollectorBuilder;
 use crate::config::plan::Placement;
 use crate::placement::Workers;
 #[cfg(target_os = "linux")]
-use crate::process::{crew::Crew, hiring::Hiring, messages::Ready, weights};
+use crate::process::{handshake::Handshake, messages::Ready, weights};
 use crate::shared::service::Service;
 use crate::shared::{LocalDesk, Shared};
 use crate::worker::Worker;
@@ -26,7 +26,7 @@ use crate::worker::making::{Bound, Maker};
 pub(super) enum Staff {
     Here(Local),
     #[cfg(target_os = "linux")]
-    Processes(Hiring),
+    Processes(Handshake),
 }
 
 /// Workers of this process.
@@ -57,7 +57,7 @@ impl Staff {
             #[cfg(target_os = "linux")]
             Placement::Processes => {
                 let program = chosen.worker_program.as_ref();
-                return Hiring::start(&makers, program, &chosen.interrupt).map(Self::Processes);
+                return Handshake::start(&makers, program, &chosen.interrupt).map(Self::Processes);
             }
             #[cfg(not(target_os = "linux"))]
             Placement::Processes => {
@@ -80,7 +80,7 @@ impl Staff {
         match self {
             Self::Here(local) => common(local.envs.iter().map(|env| (env.spec(), env.num_envs()))),
             #[cfg(target_os = "linux")]
-            Self::Processes(hiring) => common(hiring.specs()),
+            Self::Processes(handshake) => common(handshake.specs()),
         }
     }
 
@@ -110,7 +110,7 @@ impl Staff {
                 local.bind(spec)
             }
             #[cfg(target_os = "linux")]
-            Self::Processes(hiring) => alike(&hiring.bind(spec, interrupt)?),
+            Self::Processes(handshake) => alike(&handshake.bind(spec, interrupt)?),
         }
     }
 
@@ -139,7 +139,7 @@ impl Staff {
                 Ok((workers, shared))
             }
             #[cfg(target_os = "linux")]
-            Self::Processes(hiring) => {
+            Self::Processes(handshake) => {
                 let leaves = weights::leaves(&reference.weights());
                 let sender = weights::WeightSender::new(shared.workers(), leaves.clone())?;
                 let relay: Arc<weights::WeightSender> = Arc::clone(&sender);
@@ -151,11 +151,12 @@ impl Staff {
                     beginning: seats.beginning,
                     weights: leaves,
                 };
-                let crew = hiring.seat(seats.spec, ready, &shared, sender, seats.policy)?;
+                let mut pool =
+                    handshake.finish(seats.spec, ready, &shared, sender, seats.policy)?;
                 if let Some(patience) = seats.step_timeout {
-                    Crew::watched_for(&crew, patience)?;
+                    pool.detect_hangs(patience)?;
                 }
-                Ok((Workers::processes(crew, &shared.ring), shared))
+                Ok((Workers::Processes(pool), shared))
             }
         }
     }

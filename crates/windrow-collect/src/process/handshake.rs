@@ -3,30 +3,29 @@
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvSpec};
-use windrow_peer::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram, encode};
+use windrow_peer::{ControlBlock, ControlSpec, Event, Frame, Roster, WorkerProgram, encode};
 use windrow_policy::PolicySpec;
 use windrow_sync::Interrupt;
-use windrow_sync::mpsc::{Receiver, channel};
 
-use super::agreement::Agreement;
-use super::crew::{Crew, Report};
-use super::employer::Employer;
-use super::messages::{Hello, Ready, Specified, ToWorker};
+use super::events::failure;
+use super::messages::{FromWorker, Hello, Ready, Specified, ToWorker};
+use super::pool::{PoolGuard, WorkerPool};
 use super::program::is_prepared;
-use super::watch::Watch;
+use super::setup::{Recipes, WorkerSetup};
+use super::slot::{WorkerProcess, WorkerSlot};
 use super::weights::WeightSender;
 use crate::CollectError;
 use crate::shared::Shared;
 use crate::worker::making::Maker;
 
 /// Processes that make environments and policies, before there is memory for what they do.
-pub(crate) struct Hiring {
-    crew: Employer,
-    reports: Receiver<(usize, Report)>,
+pub(crate) struct Handshake {
+    roster: Roster<FromWorker>,
+    recipes: Recipes,
     specified: Vec<Specified>,
 }
 
-impl Hiring {
+impl Handshake {
     /// Starts a process for each of `makers`, and waits until all have made their environments.
     ///
     /// # Errors
@@ -38,31 +37,30 @@ impl Hiring {
         program: Option<&WorkerProgram>,
         interrupt: &Interrupt,
     ) -> Result<Self, CollectError> {
-        let hellos = makers.iter().map(hello).collect::<Result<Vec<_>, _>>()?;
         let policy = makers.first().map(|maker| maker.policy.to_bytes());
-        let policy = encode(&ToWorker::Policy(policy.transpose()?.unwrap_or_default()))?;
+        let policy = policy.transpose()?.unwrap_or_default();
+        let recipes = Recipes {
+            hellos: makers.iter().map(hello).collect::<Result<_, _>>()?,
+            policy: encode(&ToWorker::Policy(policy))?,
+        };
         let program = match program {
             Some(program) => program.clone(),
             None if is_prepared() => WorkerProgram::current(),
             None => return Err(CollectError::NoWorkerMain),
         };
-        let (sender, reports) = channel();
-        let crew = Arc::new(Crew::new(sender));
-        let watch = Watch::new(&crew, hellos, policy);
-        crew.supervised_by(Supervisor::start(program, makers.len(), watch)?);
-        let mut hiring = Self {
-            crew: Employer::new(crew),
-            reports,
-            specified: Vec::new(),
-        };
+        let mut roster = Roster::new(program, makers.len())?;
         for worker in 0..makers.len() {
-            hiring.crew.supervisor()?.spawn(worker)?;
+            roster.spawn(worker, recipes.first(worker))?;
         }
-        hiring.specified = hiring.gather(makers.len(), interrupt, |report| match report {
-            Report::Specified(specified) => Some(*specified),
-            _ => None,
+        let specified = gather(&mut roster, interrupt, |message| match message {
+            FromWorker::Specified(specified) => Ok(*specified),
+            other => Err(other),
         })?;
-        Ok(hiring)
+        Ok(Self {
+            roster,
+            recipes,
+            specified,
+        })
     }
 
     /// What each worker has made.
@@ -77,78 +75,84 @@ impl Hiring {
     /// # Errors
     /// As [`start`](Self::start).
     pub(crate) fn bind(
-        &self,
+        &mut self,
         spec: &EnvSpec,
         interrupt: &Interrupt,
     ) -> Result<Vec<PolicySpec>, CollectError> {
-        let workers = self.specified.len();
-        for worker in 0..workers {
+        for worker in 0..self.specified.len() {
             let bind = Frame::of(&ToWorker::Bind(Box::new(spec.clone())))?;
-            self.crew.supervisor()?.send(worker, bind)?;
+            self.roster.send(worker, bind)?;
         }
-        self.gather(workers, interrupt, |report| match report {
-            Report::Bound(policy) => Some(policy),
-            _ => None,
+        gather(&mut self.roster, interrupt, |message| match message {
+            FromWorker::Bound(policy) => Ok(*policy),
+            other => Err(other),
         })
     }
 
     /// Shows all workers the memory of the collector, and lets them begin.
     ///
     /// # Errors
-    /// [`CollectError::Process`] when the system gives too little memory or too few descriptors.
-    pub(crate) fn seat(
-        self,
+    /// [`CollectError::Process`] when the system gives too little memory or too few descriptors; that of a worker that has failed
+    /// meanwhile.
+    pub(crate) fn finish(
+        mut self,
         spec: &EnvSpec,
         ready: Ready,
         shared: &Arc<Shared>,
         weights: Arc<WeightSender>,
         bound: &PolicySpec,
-    ) -> Result<Employer, CollectError> {
-        let workers = self.specified.len();
+    ) -> Result<PoolGuard, CollectError> {
         let num_envs = self.specified.first().map_or(1, |made| made.num_envs);
         let (control, lanes) = ControlBlock::create(ControlSpec {
             fingerprint: shared.ring.layout().fingerprint(),
-            workers,
+            workers: self.specified.len(),
             envs: num_envs,
         })?;
-        let agreement = Agreement {
+        let setup = WorkerSetup {
+            recipes: self.recipes,
             spec: spec.clone(),
             num_envs,
             ready,
             weights,
         };
-        for worker in 0..workers {
-            let ready = agreement.ready(bound, &control, shared)?;
-            self.crew.supervisor()?.send(worker, ready)?;
+        for worker in 0..self.specified.len() {
+            let ready = setup.ready(bound, &control, shared)?;
+            self.roster.send(worker, ready)?;
         }
-        self.crew
-            .begin(Arc::clone(shared), agreement, control, lanes);
-        // From here on, the crew sees to faults and deaths. These came before.
-        while let Ok((_, report)) = self.reports.try_recv() {
-            if let Report::Failed(error) = report {
+        while let Some((worker, event)) = self.roster.try_next() {
+            if let Some(error) = failure(worker, event) {
                 return Err(error);
             }
         }
-        Ok(self.crew)
+        let processes = self.roster.pids().iter().zip(&self.specified);
+        let slots = processes.zip(lanes).map(|((pid, made), lane)| {
+            let process = pid.map(|pid| WorkerProcess::new(pid).specified(made));
+            WorkerSlot::new(lane, process)
+        });
+        let slots = slots.collect();
+        // From here on, the pool handles faults and deaths.
+        let (supervisor, events) = self.roster.into_parts();
+        let pool = WorkerPool::new(supervisor, Arc::clone(shared), setup, control, slots);
+        Ok(PoolGuard::new(pool, events))
     }
+}
 
-    /// One report of each worker.
-    fn gather<T>(
-        &self,
-        workers: usize,
-        interrupt: &Interrupt,
-        pick: fn(Report) -> Option<T>,
-    ) -> Result<Vec<T>, CollectError> {
-        let mut all: Vec<Option<T>> = (0..workers).map(|_| None).collect();
-        while all.iter().any(Option::is_none) {
-            match interrupt.receive(&self.reports)? {
-                Some((_, Report::Failed(error))) => return Err(error),
-                Some((worker, report)) => all[worker] = pick(report),
-                None => return Err(CollectError::ShutDown),
-            }
-        }
-        Ok(all.into_iter().flatten().collect())
-    }
+/// Waits until each worker has sent a message of which `pick` makes something.
+fn gather<T>(
+    roster: &mut Roster<FromWorker>,
+    interrupt: &Interrupt,
+    pick: fn(FromWorker) -> Result<T, FromWorker>,
+) -> Result<Vec<T>, CollectError> {
+    roster.gather(interrupt, |worker, event| {
+        let event = match event {
+            Event::Message(message) => match pick(message) {
+                Ok(picked) => return Ok(Some(picked)),
+                Err(other) => Event::Message(other),
+            },
+            event => event,
+        };
+        failure(worker, event).map_or(Ok(None), Err)
+    })
 }
 
 /// What the worker of `maker` is to make, as it travels.
