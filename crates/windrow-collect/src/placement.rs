@@ -12,7 +12,7 @@ use windrow_sync::Interrupt;
 use crate::CollectError;
 #[cfg(target_os = "linux")]
 use crate::process::pool::PoolGuard;
-use crate::shared::LocalDesk;
+use crate::shared::ThreadLink;
 use crate::shared::service::Service;
 use crate::worker::Worker;
 
@@ -32,7 +32,7 @@ impl Workers {
     /// Workers of this process: in the thread that asks, or each in one of its own, where `service` may evaluate their policy.
     pub(crate) fn local(
         inline: bool,
-        workers: Vec<Worker<LocalDesk>>,
+        workers: Vec<Worker<ThreadLink>>,
         service: Option<Arc<Service>>,
     ) -> Self {
         match inline {

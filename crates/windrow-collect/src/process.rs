@@ -18,6 +18,7 @@ pub(crate) mod pool;
 mod program;
 mod setup;
 mod slot;
+mod thread_state;
 pub(crate) mod weights;
 
 pub use entry::{WorkerMain, worker_main};

@@ -1,4 +1,4 @@
-//! Child processes from their start on: what is heard of them, until somebody handles it.
+//! Child processes from their start on, and their events until somebody handles them.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -134,7 +134,7 @@ impl<M: DeserializeOwned + Send + 'static> Roster<M> {
         }
     }
 
-    /// The supervisor, and what is heard of the children.
+    /// The supervisor, and the events that nobody has handled.
     #[must_use]
     pub fn into_parts(self) -> (Supervisor, EventQueue<M>) {
         (self.supervisor, self.events)

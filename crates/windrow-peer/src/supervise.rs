@@ -60,11 +60,11 @@ pub struct Supervisor {
     thread: Mutex<Option<JoinHandle<Result<(), ProcessError>>>>,
 }
 
-/// What other threads ask of the supervisor's.
+/// Requests of other threads.
 #[derive(Debug)]
 struct Inbox {
     state: Mutex<Asked>,
-    /// Readable when something was asked.
+    /// Readable when there are new requests.
     wake: OwnedFd,
 }
 
@@ -96,7 +96,7 @@ impl Inbox {
         out
     }
 
-    /// What was asked since; forgets that there was something.
+    /// Takes the new requests, and resets `wake`.
     fn take(&self) -> (VecDeque<Request>, Option<Instant>) {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         let mut state = unpoisoned(self.state.lock());
@@ -187,7 +187,7 @@ impl Supervisor {
 
     /// Ends all workers: each reads what was sent to it and then the end of its socket, and has until `within` from now to end by
     /// itself; then its process group is killed. Returns when all deaths have been reported and the thread has ended; at once within
-    /// the handler. Further calls wait for the same end, or for an earlier one; an error is told to the first.
+    /// the handler. Further calls wait for the same end, or for an earlier one; the first caller gets the error.
     ///
     /// # Errors
     /// [`ProcessError::Unkillable`], [`ProcessError::Panicked`] when the handler panicked, and [`ProcessError::System`] when

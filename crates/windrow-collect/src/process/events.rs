@@ -2,13 +2,13 @@
 
 use windrow_peer::{Death, Event};
 
-use super::hang::Hang;
 use super::live::LastSeen;
 use super::messages::{Command, FromWorker, Refusal};
 use super::pool::{Phase, WorkerPool};
 use super::slot::{SlotState, WorkerProcess};
+use super::thread_state::Hang;
 use crate::error::{CollectError, FaultKind, WorkerError, WorkerFault};
-use crate::shared::desk::Verdict;
+use crate::shared::link::OnFault;
 
 /// Why the build of a collector fails, if this ends it.
 pub(super) fn failure(worker: usize, event: Event<FromWorker>) -> Option<CollectError> {
@@ -214,9 +214,9 @@ impl WorkerPool {
     /// Counts a loss; whether the worker is replaced.
     fn replaces(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> bool {
         match self.shared.lose(worker, restarts, error) {
-            Verdict::Replace => true,
-            Verdict::Stop => false,
-            Verdict::Interrupted(error) => {
+            OnFault::Replace => true,
+            OnFault::Stop => false,
+            OnFault::Interrupted(error) => {
                 // The interrupted call waits in another process: only the end of the collector reaches it.
                 self.shared.fail(error);
                 false

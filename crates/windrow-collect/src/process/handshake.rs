@@ -16,7 +16,7 @@ use super::slot::{WorkerProcess, WorkerSlot};
 use super::weights::WeightSender;
 use crate::CollectError;
 use crate::shared::Shared;
-use crate::worker::making::Maker;
+use crate::worker::factory::WorkerFactory;
 
 /// Processes that make environments and policies, before there is memory for what they do.
 pub(crate) struct Handshake {
@@ -33,7 +33,7 @@ impl Handshake {
     /// [`CollectError::Env`] and [`CollectError::Policy`] for code that cannot be sent; the first error of a worker;
     /// [`CollectError::WaitInterrupted`].
     pub(crate) fn start(
-        makers: &[Maker],
+        makers: &[WorkerFactory],
         program: Option<&WorkerProgram>,
         interrupt: &Interrupt,
     ) -> Result<Self, CollectError> {
@@ -156,7 +156,7 @@ fn gather<T>(
 }
 
 /// What the worker of `maker` is to make, as it travels.
-fn hello(maker: &Maker) -> Result<Vec<u8>, CollectError> {
+fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, CollectError> {
     let worker = maker.worker;
     let unwritable = EnvError::Unwritable {
         factory: "a function or closure",

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
+use windrow_peer::WorkerLane;
 use windrow_policy::Published;
 use windrow_slab::{Part, RemoteRing};
 use windrow_sync::{Mutex, MutexGuard, lock};
 
+use super::child::Child;
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, FromWorker, ToWorker};
-use super::program::Program;
 use super::weights::WeightReceiver;
 use crate::error::{FaultKind, WorkerError, WorkerFault};
 use crate::probe::{Recorded, Recorder};
-use crate::shared::desk::{Desk, Job, Progress, Verdict};
+use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
 use crate::shared::reentrancy::CollectorId;
 
 /// Reaches the collector by a lane of shared memory, and for what is rare by a socket.
@@ -32,8 +32,7 @@ pub(super) struct ProcessLink {
 struct Connection {
     lane: WorkerLane<Command, Answer>,
     weights: WeightReceiver,
-    end: Arc<ChildEnd>,
-    program: Program,
+    child: Child,
     /// How long the worker has waited since its last part.
     waited: Duration,
     /// Where the worker's time is recorded, if it is.
@@ -49,7 +48,7 @@ impl ProcessLink {
         live: LiveProbe,
         lane: WorkerLane<Command, Answer>,
         weights: WeightReceiver,
-        (end, program): (Arc<ChildEnd>, Program),
+        child: Child,
     ) -> Self {
         Self {
             worker,
@@ -59,8 +58,7 @@ impl ProcessLink {
             connection: Arc::new(Mutex::new(Connection {
                 lane,
                 weights,
-                end,
-                program,
+                child,
                 waited: Duration::ZERO,
                 recorder: None,
                 over: false,
@@ -120,41 +118,30 @@ impl Connection {
         self.over |= self.lane.send(&answer).is_err();
     }
 
-    /// `error`, as the collector is told of it.
+    /// `error`, as it is sent to the collector.
     fn told(&self, error: &WorkerError) -> WorkerError {
-        error.to_send(self.program.send_errors, self.program.is_interruption)
+        let program = &self.child.program;
+        error.to_send(program.send_errors, program.is_interruption)
     }
 
     fn report(&mut self, message: &FromWorker) {
-        let sent = Frame::of(message).and_then(|frame| send(self.end.socket(), &frame));
-        self.over |= sent.is_err();
-    }
-
-    /// The message of a command that comes with one.
-    fn message(&self) -> Result<ToWorker, ProcessError> {
-        // A whole frame at a time is read from the socket, so no reader holds some of the next one.
-        let frame = FrameReader::default().read(self.end.socket())?;
-        frame.ok_or(ProcessError::ShutDown)?.parse()
+        self.over |= self.child.send(message).is_err();
     }
 
     fn answer_call(&mut self) {
-        match self.message() {
-            Ok(ToWorker::Call(call)) => {
-                let answer = (self.program.answer_calls)(&call);
-                self.report(&FromWorker::Returned(answer));
-            }
-            _ => self.over = true,
-        }
+        self.over |= self.child.answer_call().is_err();
         self.answer(Answer::Done);
     }
 
     /// Makes the recorder that the collector asks for.
     fn record(&mut self) {
-        match self.message() {
-            Ok(ToWorker::Record(order)) => match order.recorder(self.program.make_profiler) {
-                Ok(recorder) => self.recorder = Some(recorder),
-                Err(failed) => self.recorded(failed),
-            },
+        match self.child.next() {
+            Ok((ToWorker::Record(order), _)) => {
+                match order.recorder(self.child.program.make_profiler) {
+                    Ok(recorder) => self.recorder = Some(recorder),
+                    Err(failed) => self.recorded(failed),
+                }
+            }
             _ => self.over = true,
         }
         self.answer(Answer::Done);
@@ -177,8 +164,8 @@ impl Connection {
     }
 }
 
-impl Desk for ProcessLink {
-    type Notes = LiveProbe;
+impl WorkerLink for ProcessLink {
+    type ProgressProbe = LiveProbe;
 
     fn worker(&self) -> usize {
         self.worker
@@ -188,7 +175,7 @@ impl Desk for ProcessLink {
         self.collector
     }
 
-    fn claim(&mut self) -> Option<Job> {
+    fn claim(&mut self) -> Option<Assignment> {
         let asked = Instant::now();
         let fill = {
             let mut connection = self.connection();
@@ -196,10 +183,10 @@ impl Desk for ProcessLink {
             connection.waited += asked.elapsed();
             fill?
         };
-        Some(Job {
+        Some(Assignment {
             part: self.part(&fill)?,
             share: fill.share,
-            orders: fill.orders,
+            commands: fill.commands,
         })
     }
 
@@ -220,7 +207,7 @@ impl Desk for ProcessLink {
         }
     }
 
-    fn notes(&self) -> LiveProbe {
+    fn progress_probe(&self) -> LiveProbe {
         self.live.of_part()
     }
 
@@ -256,18 +243,18 @@ impl Desk for ProcessLink {
         self.connection().answer(Answer::Lost { progress });
     }
 
-    fn lose(&mut self, error: WorkerError) -> Verdict {
+    fn lose(&mut self, error: WorkerError) -> OnFault {
         let mut connection = self.connection();
         let error = connection.told(&error);
         connection.report(&FromWorker::Fault(error));
         match connection.receive() {
             Some(Command::Replace) => {
                 connection.answer(Answer::Done);
-                Verdict::Replace
+                OnFault::Replace
             }
             Some(_) | None => {
                 connection.over = true;
-                Verdict::Stop
+                OnFault::Stop
             }
         }
     }

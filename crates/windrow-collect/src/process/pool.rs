@@ -13,7 +13,7 @@ use super::messages::{Command, FromWorker, ToWorker};
 use super::setup::WorkerSetup;
 use super::slot::{SlotState, WorkerSlot};
 use crate::CollectError;
-use crate::probe::Due;
+use crate::probe::NextRecording;
 use crate::shared::Shared;
 
 /// How long workers may take to end by themselves where nobody waits for them.
@@ -144,10 +144,10 @@ impl WorkerPool {
     /// Gives worker `worker`, which has nothing to do, a recording, a call or a part.
     fn assign(&self, worker: usize, slot: &mut WorkerSlot, phase: Phase) {
         let shared = &self.shared;
-        if let Some(due) = shared.profile.due(worker) {
-            let sent = match due {
-                Due::End => Ok(Command::EndRecording),
-                Due::Begin(order) => self
+        if let Some(next) = shared.profile.next_command(worker) {
+            let sent = match next {
+                NextRecording::End => Ok(Command::EndRecording),
+                NextRecording::Begin(order) => self
                     .send(worker, &ToWorker::Record(order))
                     .map(|()| Command::Record),
             };

@@ -6,11 +6,11 @@ use std::time::Duration;
 use windrow_peer::Lane;
 use windrow_slab::Part;
 
-use super::hang::Hang;
 use super::messages::{Answer, Command, Fill, Specified};
+use super::thread_state::Hang;
 use crate::shared::Shared;
-use crate::shared::desk::Progress;
-use crate::shared::orders::Resume;
+use crate::shared::commands::Resume;
+use crate::shared::link::Progress;
 
 /// One worker, as its collector sees it.
 pub(super) struct WorkerSlot {
@@ -126,24 +126,24 @@ impl WorkerSlot {
         let Ok(Some(part)) = shared.ring.try_claim(worker) else {
             return;
         };
-        let mut job = shared.job(worker, part);
+        let mut assignment = shared.assignment(worker, part);
         if let Some(resume) = self.resume.take()
-            && job.orders.resume.is_none()
+            && assignment.commands.resume.is_none()
         {
-            job.orders.resume = Some(resume);
+            assignment.commands.resume = Some(resume);
         }
-        if let Some(saved) = job.orders.resume {
+        if let Some(saved) = assignment.commands.resume {
             self.progress.next_frame = saved.frame;
             self.progress.next_traj_id = saved.traj_id;
         }
         self.send(Command::Fill(Fill {
-            slot: job.part.slot(),
-            part: job.part.index(),
-            seq: job.part.seq(),
-            share: job.share,
-            orders: job.orders,
+            slot: assignment.part.slot(),
+            part: assignment.part.index(),
+            seq: assignment.part.seq(),
+            share: assignment.share,
+            commands: assignment.commands,
         }));
-        self.part = Some(job.part);
+        self.part = Some(assignment.part);
     }
 
     /// Sends `command` to a worker that then works.

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::running::{Running, Source};
 use super::{Event, Handler, Inbox, Request};
-use crate::launch::{Child, Expected, Look, Start};
+use crate::launch::{Child, ForkState, PendingFork, Start};
 use crate::refused::refused;
 use crate::{Frame, ProcessError, WorkerProgram};
 
@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Children {
     program: WorkerProgram,
     running: Vec<Option<Running>>,
-    /// Workers that a nursery was asked for, by their numbers, and what was sent to them since. They have no process yet.
-    expected: BTreeMap<usize, (Expected, Vec<Frame>)>,
+    /// Workers that a nursery is about to fork, by their numbers, and the frames that wait for them.
+    pending: BTreeMap<usize, (PendingFork, Vec<Frame>)>,
     inbox: Arc<Inbox>,
     handler: Handler<Frame>,
     /// When workers are killed, in a shutdown.
@@ -41,7 +41,7 @@ impl Children {
         Self {
             program,
             running: (0..workers).map(|_| None).collect(),
-            expected: BTreeMap::new(),
+            pending: BTreeMap::new(),
             inbox,
             handler,
             deadline: None,
@@ -56,7 +56,7 @@ impl Children {
             let closing = self.deadline.is_some();
             if closing {
                 // They have nothing to bring to an end, and nobody knows of them yet.
-                self.expected.clear();
+                self.pending.clear();
             }
             for child in self.running.iter_mut().flatten() {
                 child.write(closing);
@@ -93,7 +93,7 @@ impl Children {
                         .for_each(|child| child.ask_for_stack());
                 }
                 Request::Send(worker, frame) => {
-                    if let Some((_, frames)) = self.expected.get_mut(&worker) {
+                    if let Some((_, frames)) = self.pending.get_mut(&worker) {
                         frames.push(frame);
                     } else if let Some(child) = self.child(worker) {
                         child.push(frame);
@@ -109,7 +109,7 @@ impl Children {
 
     fn spawn(&mut self, worker: usize) {
         let is_free = matches!(self.running.get(worker), Some(None));
-        if !is_free || self.expected.contains_key(&worker) {
+        if !is_free || self.pending.contains_key(&worker) {
             return;
         }
         let start = match self.deadline {
@@ -117,8 +117,8 @@ impl Children {
             None => self.program.start(),
         };
         let child = match start {
-            Ok(Start::Expected(expected)) => {
-                self.expected.insert(worker, (expected, Vec::new()));
+            Ok(Start::Pending(expected)) => {
+                self.pending.insert(worker, (expected, Vec::new()));
                 return;
             }
             Ok(Start::Running(child)) => Ok(child),
@@ -127,18 +127,18 @@ impl Children {
         self.started(worker, child);
     }
 
-    /// A nursery has told something of a worker.
-    fn look_at(&mut self, worker: usize) {
-        let Some((expected, frames)) = self.expected.remove(&worker) else {
+    /// A nursery has reported on a worker.
+    fn check_fork(&mut self, worker: usize) {
+        let Some((expected, frames)) = self.pending.remove(&worker) else {
             return;
         };
-        let child = match expected.look() {
-            Look::Expected(expected) => {
-                self.expected.insert(worker, (expected, frames));
+        let child = match expected.state() {
+            ForkState::Pending(expected) => {
+                self.pending.insert(worker, (expected, frames));
                 return;
             }
-            Look::Born(child) => Ok(child),
-            Look::Refused => self.program.spawn(),
+            ForkState::Born(child) => Ok(child),
+            ForkState::Refused => self.program.spawn(),
         };
         self.started(worker, child);
         if let Some(child) = self.child(worker) {
@@ -184,7 +184,7 @@ impl Children {
         let mut names = Vec::new();
         let wake = self.inbox.wake.as_fd();
         let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
-        for (worker, (expected, _)) in &self.expected {
+        for (worker, (expected, _)) in &self.pending {
             names.push((*worker, Source::Nursery));
             fds.push(PollFd::from_borrowed_fd(expected.birth(), PollFlags::IN));
         }
@@ -210,7 +210,7 @@ impl Children {
 
     fn serve(&mut self, worker: usize, source: Source) {
         if source == Source::Nursery {
-            return self.look_at(worker);
+            return self.check_fork(worker);
         }
         let Some(place) = self.running.get_mut(worker) else {
             return;

@@ -90,7 +90,7 @@ impl Running {
         }
     }
 
-    /// Writes what the worker takes; then, when `closing`, tells it that this is all.
+    /// Writes what the worker takes; then, when `closing`, shuts this side of the socket down.
     pub(super) fn write(&mut self, closing: bool) {
         if self.writer.write_available(self.socket.as_fd()).is_err() {
             // It reads no more; it has ended, or will be found to have closed the socket.

@@ -54,7 +54,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Whether it has done what it was told, and all of its answer has come.
+    /// Whether it has executed its command, and all of its answer has come.
     pub(super) fn is_ready(&self) -> bool {
         let (Some(doing), None) = (self.doing, &self.dead) else {
             return true;

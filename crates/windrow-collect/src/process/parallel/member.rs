@@ -1,4 +1,4 @@
-//! The process of a member: one environment, which does what it is told.
+//! The process of a member: one environment, which executes commands.
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
@@ -14,15 +14,15 @@ use crate::error::{ErrorKind, message_to_send, sent};
 use crate::process::child::{Child, ServeError};
 use crate::process::messages::{FromWorker, ToWorker};
 
-/// Serves the owner of an environment that `env` describes, until it wants no more.
-pub(in crate::process) fn serve(child: &mut Child, env: &EnvRecipe) -> Result<(), ServeError> {
+/// Serves the owner of an environment that `env` describes, until it closes the socket.
+pub(in crate::process) fn serve(child: &Child, env: &EnvRecipe) -> Result<(), ServeError> {
     let mut env = match guarded(|| env.build(1)) {
         Ok(env) => env,
         Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
     };
     child.specify(env.as_ref())?;
     loop {
-        // Who wants no more closes the socket, or the lane of a member that has a seat.
+        // An owner that has finished closes the socket, or the lane of a member that has rows.
         let (rows, files) = match child.next() {
             Err(ServeError::Ended) => return Ok(()),
             Ok((ToWorker::Rows(rows), files)) => (*rows, files),
@@ -85,7 +85,7 @@ impl Attachment {
     }
 
     /// Executes commands, until it is to leave these rows.
-    fn serve(&mut self, child: &mut Child, env: &mut dyn VecEnv) -> Result<Leaves, ServeError> {
+    fn serve(&mut self, child: &Child, env: &mut dyn VecEnv) -> Result<Leaves, ServeError> {
         while let Some(command) = self.lane.receive() {
             let mut panicked = false;
             let done = match command {

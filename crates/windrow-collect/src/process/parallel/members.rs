@@ -69,7 +69,7 @@ impl Members {
         self.children.pids()
     }
 
-    /// Has them told of the `columns` that the policy writes.
+    /// Binds them to the `columns` that the policy writes.
     pub(super) fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
         let bound = self
             .settle()
