@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 mod error;
+#[cfg(all(unix, feature = "net"))]
+#[forbid(unsafe_code)]
+pub mod net;
 
 #[cfg(target_os = "linux")]
 mod clock;
