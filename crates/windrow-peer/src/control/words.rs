@@ -62,10 +62,9 @@ unsafe impl Sync for Payload {}
 
 #[cfg(loom)]
 impl Payload {
-    pub(super) fn store(&self, message: &[u8]) {
+    pub(super) fn store(&self, place: &[u8; LANE_BYTES], _: usize) {
         // SAFETY: loom fails the test when another thread accesses the cell meanwhile.
-        self.0
-            .with_mut(|cell| unsafe { (&mut *cell)[..message.len()].copy_from_slice(message) });
+        self.0.with_mut(|cell| unsafe { *cell = *place });
     }
 
     /// What `read` makes of the message, behind which there may be other bytes.
