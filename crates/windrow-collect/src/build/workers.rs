@@ -22,7 +22,7 @@ use crate::worker::actor::describe_all;
 use crate::worker::cursor::Beginning;
 use crate::worker::factory::{Bound, WorkerFactory};
 
-/// Workers that are being hired.
+/// Workers that are being made.
 pub(super) enum NewWorkers {
     Here(Local),
     #[cfg(target_os = "linux")]
