@@ -4,7 +4,7 @@ pub(crate) mod collectors;
 mod envs;
 mod frames;
 mod inference;
-mod staff;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,8 @@ use crate::deliver::sink_writer::SinkWriter;
 use crate::deliver::slabs::Slabs;
 use crate::deliver::stage::LastStage;
 use crate::shared::Shared;
+use crate::shared::commands::Restart;
 use crate::shared::lifecycle::Lifecycle;
-use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::reports::LossRule;
 use crate::shared::statistics::SharedStatistics;
@@ -36,11 +36,11 @@ use crate::shared::stats::Counters;
 use crate::trajectories::TrajectoryBatcher;
 use crate::worker::actor::describe;
 use crate::worker::cursor::{Beginning, CursorOptions};
-use crate::worker::making::{Maker, batched};
+use crate::worker::factory::{WorkerFactory, batched};
 use envs::makers;
 use frames::schedule;
 use inference::{check_clones, check_inference, service};
-use staff::{Seats, Staff};
+use workers::{LinkSpec, NewWorkers};
 
 impl CollectorBuilder {
     /// Makes the environments, all workers' at once, binds the policies and lays out the memory.
@@ -75,23 +75,23 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         return Err(CollectError::NotPositive { name: "num_envs" });
     }
     let reference_maker = makers[0].clone();
-    let mut staff = Staff::new(&chosen, makers)?;
-    let (spec, num_envs) = staff.common()?;
+    let mut new = NewWorkers::new(&chosen, makers)?;
+    let (spec, num_envs) = new.common()?;
     let schedule = schedule(&chosen, workers, num_envs)?;
     let (seed, first_episodes) = beginning(config, &spec);
     let service = service(&chosen, workers, num_envs)?;
     if let Some(service) = &service {
-        staff.serve(service);
+        new.serve(service);
     }
 
-    let policy = staff.bind(&spec, &chosen.interrupt)?;
+    let policy = new.bind(&spec, &chosen.interrupt)?;
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
-    let statistics = SharedStatistics::new(&reference_maker.config, staff.statistics())?;
+    let statistics = SharedStatistics::new(&reference_maker.config, new.statistics())?;
     let record = record(config, &spec, policy.columns.clone(), statistics.notes());
     let shares = slab_shares(config, schedule.steps.clone(), num_envs);
     let ring = Layout::new(&record, shares.clone())
-        .and_then(|layout| staff.ring(layout, ring_spec(config, workers)))
+        .and_then(|layout| new.ring(layout, ring_spec(config, workers)))
         .map_err(|error| unbuilt(error, &spec, &record, schedule.frames_per_batch()))?;
     ring.end_at(schedule.end());
     let loss_rule = LossRule {
@@ -108,7 +108,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         first_episodes,
         options: cursor_options(config),
     };
-    let seats = Seats {
+    let links = LinkSpec {
         spec: &spec,
         policy: &policy,
         record,
@@ -116,7 +116,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         beginning,
         step_timeout: config.step_timeout.map(Duration::from_secs_f64),
     };
-    let (members, shared) = staff.seat(shared, seats, &*reference)?;
+    let (members, shared) = new.connect(shared, links, &*reference)?;
     let publisher = WeightPublisher::new(
         Arc::clone(&shared),
         reference,
@@ -233,7 +233,7 @@ fn beginning(config: &CollectorConfig, spec: &EnvSpec) -> (u64, Restart) {
 }
 
 /// A policy that checks weights for policies that say `bound` about themselves.
-fn reference(maker: &Maker, bound: &PolicySpec) -> Result<Box<dyn Policy>, CollectError> {
+fn reference(maker: &WorkerFactory, bound: &PolicySpec) -> Result<Box<dyn Policy>, CollectError> {
     maker.guarded(|| {
         let mut reference = maker.policy.build(maker.worker)?;
         reference.become_reference(bound);

@@ -1,8 +1,6 @@
 //! Where workers run.
 
 mod inline;
-#[cfg(target_os = "linux")]
-mod processes;
 mod threads;
 
 use std::sync::Arc;
@@ -13,14 +11,12 @@ use windrow_sync::Interrupt;
 
 use crate::CollectError;
 #[cfg(target_os = "linux")]
-use crate::process::employer::Employer;
-use crate::shared::LocalDesk;
+use crate::process::pool::PoolGuard;
+use crate::shared::ThreadLink;
 use crate::shared::service::Service;
 use crate::worker::Worker;
 
 use inline::Inline;
-#[cfg(target_os = "linux")]
-use processes::Processes;
 use threads::Threads;
 
 /// The workers of a collector, where they run.
@@ -29,26 +25,20 @@ pub(crate) enum Workers {
     Inline(Inline),
     Threads(Threads),
     #[cfg(target_os = "linux")]
-    Processes(Processes),
+    Processes(PoolGuard),
 }
 
 impl Workers {
     /// Workers of this process: in the thread that asks, or each in one of its own, where `service` may evaluate their policy.
     pub(crate) fn local(
         inline: bool,
-        workers: Vec<Worker<LocalDesk>>,
+        workers: Vec<Worker<ThreadLink>>,
         service: Option<Arc<Service>>,
     ) -> Self {
         match inline {
             true => Self::Inline(Inline::new(workers)),
             false => Self::Threads(Threads::new(workers, service)),
         }
-    }
-
-    /// Workers in processes.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn processes(crew: Employer, ring: &Ring) -> Self {
-        Self::Processes(Processes::new(crew, ring))
     }
 
     /// The next whole slab.
@@ -65,7 +55,7 @@ impl Workers {
             Self::Inline(inline) => return inline.next(ring),
             Self::Threads(threads) => threads.begin(),
             #[cfg(target_os = "linux")]
-            Self::Processes(processes) => processes.begin(),
+            Self::Processes(pool) => pool.begin(),
         }
         match interrupt.is_never() {
             true => Ok(ring.next()?),
@@ -82,7 +72,7 @@ impl Workers {
             }
             Self::Threads(threads) => threads.join(timeout),
             #[cfg(target_os = "linux")]
-            Self::Processes(processes) => processes.join(timeout),
+            Self::Processes(pool) => pool.end(timeout),
         }
     }
 
@@ -90,8 +80,8 @@ impl Workers {
     pub(crate) fn dismiss(&mut self) {
         match self {
             #[cfg(target_os = "linux")]
-            Self::Processes(processes) => {
-                processes.join(Duration::ZERO);
+            Self::Processes(pool) => {
+                pool.end(Duration::ZERO);
             }
             Self::Inline(_) | Self::Threads(_) => {}
         }
@@ -101,7 +91,7 @@ impl Workers {
     pub(crate) fn kill(&mut self, running: usize) -> usize {
         match self {
             #[cfg(target_os = "linux")]
-            Self::Processes(processes) => processes.kill(),
+            Self::Processes(pool) => pool.kill(),
             Self::Inline(_) | Self::Threads(_) => running,
         }
     }

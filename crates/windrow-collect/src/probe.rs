@@ -1,26 +1,26 @@
 //! Records the phases of the step loop, or nothing at no cost.
 
-#[cfg(target_os = "linux")]
-mod away;
-mod beside;
 mod config;
+mod external;
 mod profile;
 mod recorder;
+#[cfg(target_os = "linux")]
+mod remote;
 mod summary;
 mod trace;
 
 use crate::error::Place;
 
-pub use beside::{Profiler, ProfilerRecipe};
 pub use config::ProfileConfig;
+pub use external::{Profiler, ProfilerRecipe};
 pub use summary::{PhaseProfile, ProfileSummary, WorkerProfile};
 
 #[cfg(target_os = "linux")]
-pub(crate) use away::{Due, Order, Recorded};
-#[cfg(target_os = "linux")]
-pub(crate) use beside::MakeProfiler;
+pub(crate) use external::MakeProfiler;
 pub(crate) use profile::Profile;
 pub(crate) use recorder::{Recorder, Timeline};
+#[cfg(target_os = "linux")]
+pub(crate) use remote::{NextRecording, Order, Recorded};
 
 /// What a worker is doing. Each phase begins where the one before has ended, so that the phases of a rollout add up to
 /// it.

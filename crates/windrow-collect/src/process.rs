@@ -1,25 +1,24 @@
 //! Workers in processes of their own: what the collector keeps of them, and what they are.
 //!
-//! The collector's side: [`Hiring`](hiring::Hiring) starts the processes and has them agree; a [`Crew`](crew::Crew) gives
-//! them parts and takes what they have filled; [`Watch`](watch::Watch) sees to starts, faults and deaths, and an
-//! [`Employer`](employer::Employer) to the end of them all. The worker's side: [`worker_main`] makes a
-//! [`Worker`](crate::worker::Worker) whose desk is a [`LaneDesk`](lane_desk::LaneDesk).
+//! The collector's side: a [`Handshake`](handshake::Handshake) starts the processes and has them agree, and then becomes a
+//! [`WorkerPool`](pool::WorkerPool), which gives them parts, takes what they have filled, and handles their starts, faults and deaths;
+//! its [`PoolGuard`](pool::PoolGuard) ends them. The worker's side: [`worker_main`] makes a [`Worker`](crate::worker::Worker) with a
+//! [`ProcessLink`](link::ProcessLink).
 
-mod agreement;
 mod child;
-pub(crate) mod crew;
-pub(crate) mod employer;
 mod entry;
-mod frozen;
-pub(crate) mod hiring;
-mod lane_desk;
+mod events;
+pub(crate) mod handshake;
+mod hang;
+mod link;
 mod live;
 pub(crate) mod messages;
 mod parallel;
+pub(crate) mod pool;
 mod program;
-mod seat;
-mod watch;
-mod watchdog;
+mod setup;
+mod slot;
+mod thread_state;
 pub(crate) mod weights;
 
 pub use entry::{WorkerMain, worker_main};

@@ -3,18 +3,17 @@
 //! | to a worker | from a worker |
 //! |---|---|
 //! | the [`Schedule`](schedule::Schedule): steps of each part, random or not | [`Reports`](reports::Reports): progress, counters, lost workers, errors |
-//! | [`Orders`](orders::Orders): restart, resume | its part, committed or given back |
+//! | [`Commands`](commands::Commands): restart, resume | its part, committed or given back |
 //! | the newest weights | its recorder, when it is profiled |
 //! | [running statistics](statistics), beside the frames of a part | what its environments have gathered, in the same place |
 //! | [`Calls`](calls::Calls) of the program's own, where it is a process | their answers |
 //!
-//! The consumer holds [`Shared`]. A worker sees it through a [`Desk`](desk::Desk) only.
+//! The consumer holds [`Shared`]. A worker sees it through a [`WorkerLink`](link::WorkerLink) only.
 
 pub(crate) mod calls;
-pub(crate) mod desk;
+pub(crate) mod commands;
 pub(crate) mod lifecycle;
-mod local_desk;
-pub(crate) mod orders;
+pub(crate) mod link;
 pub(crate) mod publisher;
 pub(crate) mod reentrancy;
 pub(crate) mod reports;
@@ -23,6 +22,7 @@ pub(crate) mod service;
 mod state;
 pub(crate) mod statistics;
 pub(crate) mod stats;
+mod thread_link;
 
-pub(crate) use local_desk::LocalDesk;
 pub(crate) use state::Shared;
+pub(crate) use thread_link::ThreadLink;

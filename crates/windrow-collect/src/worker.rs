@@ -2,7 +2,7 @@
 
 pub(crate) mod actor;
 pub(crate) mod cursor;
-pub(crate) mod making;
+pub(crate) mod factory;
 mod rollout;
 #[cfg(test)]
 mod tests;
@@ -13,42 +13,42 @@ use windrow_sync::catch_panic;
 
 use crate::error::{CollectError, WorkerError, WorkerFault};
 use crate::probe::{Phase, Probe, Recorder};
-use crate::shared::desk::{Desk, Job, Progress, Verdict};
-use crate::shared::orders::Orders;
+use crate::shared::commands::Commands;
+use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
 use crate::shared::reentrancy::ReentrancyGuard;
 use crate::shared::statistics;
 use actor::Actor;
 use cursor::Cursor;
-use making::Maker;
+use factory::WorkerFactory;
 use rollout::rollout;
 
-/// Owns some environments and a copy of the policy, and fills the parts that its desk gives it.
+/// Owns some environments and a copy of the policy, and fills the parts that its link gives it.
 pub(crate) struct Worker<D> {
-    pub(crate) desk: D,
+    pub(crate) link: D,
     pub(crate) env: Box<dyn VecEnv>,
     pub(crate) actor: Actor,
     pub(crate) cursor: Cursor,
-    pub(crate) maker: Maker,
+    pub(crate) maker: WorkerFactory,
 }
 
-impl<D: Desk> Worker<D> {
+impl<D: WorkerLink> Worker<D> {
     /// Runs `f`, by whose end environments and policy are dropped. Panics while filling a part were caught there; one that
     /// is left, such as of a `drop`, is reported here: otherwise the consumer would wait for a worker that is gone.
     pub(crate) fn contained(self, f: impl FnOnce(Self)) {
-        let mut desk = self.desk.clone();
-        let _guard = ReentrancyGuard::enter(desk.collector());
+        let mut link = self.link.clone();
+        let _guard = ReentrancyGuard::enter(link.collector());
         if let Err(message) = catch_panic(|| f(self)) {
             let fault = WorkerFault::Panic(message);
-            desk.fail(WorkerError::new(desk.worker(), None, fault));
+            link.fail(WorkerError::new(link.worker(), None, fault));
         }
     }
 
     /// Fills parts until there are no more.
     pub(crate) fn run(mut self) {
-        while let Some(job) = self.desk.claim() {
-            if let Err(interruption) = self.fill(job) {
+        while let Some(assignment) = self.link.claim() {
+            if let Err(interruption) = self.fill(assignment) {
                 // The interrupted call waits in another thread: only the end of the collector reaches it.
-                self.desk.fail(interruption);
+                self.link.fail(interruption);
             }
         }
     }
@@ -57,33 +57,33 @@ impl<D: Desk> Worker<D> {
     ///
     /// # Errors
     /// An interruption. The part was given back, and is filled from new episodes with the next claim.
-    pub(crate) fn fill(&mut self, job: Job) -> Result<(), WorkerError> {
-        let _guard = ReentrancyGuard::enter(self.desk.collector());
-        let Job {
+    pub(crate) fn fill(&mut self, assignment: Assignment) -> Result<(), WorkerError> {
+        let _guard = ReentrancyGuard::enter(self.link.collector());
+        let Assignment {
             mut part,
             share,
-            orders,
-        } = job;
+            commands,
+        } = assignment;
         part.shorten(share.steps);
-        let mut recorder = self.desk.recorder();
+        let mut recorder = self.link.recorder();
         let recording = recorder.as_deref_mut().and_then(Recorder::begin);
         // A panic of the user's code is an error like any other. What it left half done, environments and policy, is
         // made anew or not used again.
         let filled = catch_panic(|| match recording {
             None => {
-                let mut notes = self.desk.notes();
-                self.collect(&mut part, orders, share.random, &mut notes)
+                let mut notes = self.link.progress_probe();
+                self.collect(&mut part, commands, share.random, &mut notes)
             }
             Some(recorder) => {
-                let mut both = (recorder, self.desk.notes());
-                self.collect(&mut part, orders, share.random, &mut both)
+                let mut both = (recorder, self.link.progress_probe());
+                self.collect(&mut part, commands, share.random, &mut both)
             }
         });
         let (fault, env) = match filled {
             Ok(Ok(())) => {
-                self.desk.deliver(part, self.progress());
+                self.link.deliver(part, self.progress());
                 if let Some(recorder) = recorder {
-                    self.desk.take_recorder(recorder, true);
+                    self.link.take_recorder(recorder, true);
                 }
                 return Ok(());
             }
@@ -96,9 +96,9 @@ impl<D: Desk> Worker<D> {
         let mut progress = self.progress();
         // Noise was drawn for the frame that was lost.
         progress.next_frame += 1;
-        self.desk.give_back(part, progress);
+        self.link.give_back(part, progress);
         if let Some(recorder) = recorder {
-            self.desk.take_recorder(recorder, false);
+            self.link.take_recorder(recorder, false);
         }
         self.lose(fault, env)
     }
@@ -107,13 +107,13 @@ impl<D: Desk> Worker<D> {
     fn collect<P: Probe>(
         &mut self,
         part: &mut Part,
-        orders: Orders,
+        commands: Commands,
         random: bool,
         probe: &mut P,
     ) -> Result<(), WorkerFault> {
-        self.follow(orders);
-        let desk = &self.desk;
-        self.actor.refresh(|held| desk.newer_weights(held))?;
+        self.follow(commands);
+        let link = &self.link;
+        self.actor.refresh(|held| link.newer_weights(held))?;
         self.actor.set_warming_up(random);
         probe.mark(Phase::LoadWeights);
         let env = self.env.as_mut();
@@ -123,32 +123,32 @@ impl<D: Desk> Worker<D> {
         Ok(())
     }
 
-    fn follow(&mut self, orders: Orders) {
-        if let Some(saved) = orders.resume {
+    fn follow(&mut self, commands: Commands) {
+        if let Some(saved) = commands.resume {
             self.cursor.resume(saved);
             self.actor.forget_version();
         }
-        if let Some(restart) = orders.restart {
+        if let Some(restart) = commands.restart {
             self.cursor.restart(restart);
         }
     }
 
-    /// Reports a fault, in its environment `env` if it is one's, and does as the desk says.
+    /// Reports a fault, in its environment `env` if it is one's, and does as the link says.
     ///
     /// # Errors
     /// An interruption.
     fn lose(&mut self, fault: WorkerFault, env: Option<usize>) -> Result<(), WorkerError> {
         let place = env.map(|env| self.cursor.locate(env));
-        let error = WorkerError::new(self.desk.worker(), place, fault);
-        match self.desk.lose(error) {
-            Verdict::Stop => {}
-            Verdict::Replace => {
+        let error = WorkerError::new(self.link.worker(), place, fault);
+        match self.link.lose(error) {
+            OnFault::Stop => {}
+            OnFault::Replace => {
                 if let Err(fault) = self.remake() {
-                    let error = WorkerError::new(self.desk.worker(), None, fault);
-                    self.desk.fail(error);
+                    let error = WorkerError::new(self.link.worker(), None, fault);
+                    self.link.fail(error);
                 }
             }
-            Verdict::Interrupted(error) => {
+            OnFault::Interrupted(error) => {
                 // Where an interrupted environment stands is unknown.
                 self.cursor.start_over();
                 let gatherings = self.env.gatherings().into_iter();
@@ -170,7 +170,7 @@ impl<D: Desk> Worker<D> {
                 &spec,
                 |policy, binding| self.actor.replace(policy, binding),
             )?;
-            let worker = self.desk.worker();
+            let worker = self.link.worker();
             env.bind(&self.actor.spec().columns)
                 .map_err(|source| CollectError::Env { worker, source })?;
             Ok(env)
@@ -193,10 +193,10 @@ impl<D: Desk> Worker<D> {
     }
 }
 
-impl<D: Desk> std::fmt::Debug for Worker<D> {
+impl<D: WorkerLink> std::fmt::Debug for Worker<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Worker")
-            .field("id", &self.desk.worker())
+            .field("id", &self.link.worker())
             .field("env", &self.env.spec().id)
             .field("num_envs", &self.env.num_envs())
             .field("actor", &self.actor)

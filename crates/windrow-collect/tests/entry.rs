@@ -12,7 +12,6 @@ use windrow_collect::{
 };
 use windrow_env::testing::CountingEnv;
 use windrow_env::{EnvError, EnvRecipe, TimeLimit};
-use windrow_peer::MAX_BODY;
 use windrow_policy::{RandomPolicy, Registry};
 
 /// Not a test: what a worker process of the tests below runs.
@@ -106,15 +105,16 @@ fn workers_answer_between_two_parts() {
 }
 
 #[test]
-fn calls_and_answers_may_be_longer_than_a_frame() {
+fn calls_and_answers_may_be_long() {
+    const LEN: usize = 64 << 20;
     let builder = MultiSyncCollector::builder(limited());
     let builder = builder.placement(Placement::Processes).num_workers(1);
     let builder = builder.worker_program(program()).frames_per_batch(12);
     let mut collector = builder.build().unwrap();
-    let mut call = vec![0; MAX_BODY + 1];
+    let mut call = vec![0; LEN + 1];
     call[0] = 1;
     let answer = ask(&collector, 0, &call).unwrap();
-    assert_eq!((answer.len(), answer[MAX_BODY]), (MAX_BODY + 1, 1));
+    assert_eq!((answer.len(), answer[LEN]), (LEN + 1, 1));
     collector.next().unwrap().unwrap();
 }
 

@@ -15,7 +15,7 @@ pub const LANE_BYTES: usize = 128;
 /// # Errors
 /// [`ProcessError::Message`] for what cannot be written.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ProcessError> {
-    postcard::to_stdvec(message).map_err(|error| wrong::<T>("written", error))
+    postcard::to_stdvec(message).map_err(|error| wrong::<T>("written", &error))
 }
 
 /// The message that [`encode`] wrote.
@@ -23,19 +23,22 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ProcessError> {
 /// # Errors
 /// [`ProcessError::Message`] for other bytes.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ProcessError> {
-    postcard::from_bytes(bytes).map_err(|error| wrong::<T>("read", error))
+    postcard::from_bytes(bytes).map_err(|error| wrong::<T>("read", &error))
 }
 
-/// `message` at the beginning of `place`; allocates nothing.
-pub(crate) fn encode_into<'a, T: Serialize>(
+/// Writes `message` to the beginning of `place`, and gives its length; allocates nothing.
+pub(crate) fn encode_into<T: Serialize>(
     message: &T,
-    place: &'a mut [u8; LANE_BYTES],
-) -> Result<&'a [u8], ProcessError> {
-    let written = postcard::to_slice(message, place);
-    Ok(written.map_err(|error| wrong::<T>("written", error))?)
+    place: &mut [u8; LANE_BYTES],
+) -> Result<usize, ProcessError> {
+    match postcard::to_slice(message, place) {
+        Ok(written) => Ok(written.len()),
+        Err(error) => Err(wrong::<T>("written", &error)),
+    }
 }
 
-fn wrong<T>(verb: &'static str, reason: postcard::Error) -> ProcessError {
+#[cold]
+fn wrong<T>(verb: &'static str, reason: &postcard::Error) -> ProcessError {
     ProcessError::Message {
         message: type_name::<T>(),
         verb,
@@ -97,7 +100,8 @@ mod tests {
             let bytes = encode(&message).unwrap();
             assert_eq!(decode::<Message>(&bytes).unwrap(), message);
             let mut place = [0; LANE_BYTES];
-            assert_eq!(encode_into(&message, &mut place).unwrap(), bytes);
+            let len = encode_into(&message, &mut place).unwrap();
+            assert_eq!(place[..len], bytes);
         }
     }
 

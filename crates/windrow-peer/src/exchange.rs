@@ -21,7 +21,7 @@ use buffers::Buffers;
 pub use snapshot::Snapshot;
 use words::{SeatWords, Words};
 
-/// Who is to see what is published.
+/// The readers of a publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Every worker.

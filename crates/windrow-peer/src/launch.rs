@@ -22,7 +22,7 @@ use crate::refused::{no_descriptors, refused};
 
 pub use adopt::{ChildEnd, adopt};
 pub use exit::Exit;
-pub(crate) use nursery::{Expected, Look};
+pub(crate) use nursery::{ForkState, PendingFork};
 pub use nursery::{FromNursery, Nursery};
 pub use process::Process;
 
@@ -42,16 +42,16 @@ pub struct WorkerProgram {
     pub args: Vec<OsString>,
     /// Variables that it gets beside those of this process.
     pub vars: Vec<(OsString, OsString)>,
-    /// The nursery that forks the program's workers, and what each of them is told. A worker that it does not fork is started as
+    /// The nursery that forks the program's workers, and the request for each of them. A worker that it does not fork is started as
     /// without it.
     pub forked: Option<(Arc<Nursery>, Arc<[u8]>)>,
 }
 
-/// A worker that was asked for.
+/// A worker that is starting.
 #[derive(Debug)]
 pub(crate) enum Start {
     Running(Child),
-    Expected(Expected),
+    Pending(PendingFork),
 }
 
 impl WorkerProgram {
@@ -71,7 +71,7 @@ impl WorkerProgram {
     pub(crate) fn start(&self) -> Result<Start, ProcessError> {
         let forked = self.forked.as_ref();
         match forked.and_then(|(nursery, request)| nursery.ask(request)) {
-            Some(expected) => Ok(Start::Expected(expected)),
+            Some(expected) => Ok(Start::Pending(expected)),
             None => self.spawn().map(Start::Running),
         }
     }
@@ -82,11 +82,11 @@ impl WorkerProgram {
     /// # Errors
     /// [`ProcessError::Spawn`] when it cannot be started, [`ProcessError::Descriptors`] when there is no room for its descriptors.
     pub fn spawn(&self) -> Result<Child, ProcessError> {
-        let Ends {
+        let ChildPipes {
             socket,
             stderr,
             theirs,
-        } = Ends::new()?;
+        } = ChildPipes::new()?;
         let parent = getpid().as_raw_nonzero();
         let [stdin, their_stderr] = theirs;
         let mut command = self.command();
@@ -126,14 +126,14 @@ impl WorkerProgram {
 }
 
 /// What parent and worker hold of control socket and standard error.
-struct Ends {
+struct ChildPipes {
     socket: UnixStream,
     stderr: PipeReader,
     /// The worker's socket and standard error.
     theirs: [OwnedFd; 2],
 }
 
-impl Ends {
+impl ChildPipes {
     fn new() -> Result<Self, ProcessError> {
         let (socket, their_socket) =
             UnixStream::pair().map_err(refused("make a control socket"))?;

@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 mod error;
+#[cfg(all(unix, feature = "net"))]
+#[forbid(unsafe_code)]
+pub mod net;
 
 #[cfg(target_os = "linux")]
 mod clock;
@@ -14,6 +17,8 @@ mod exchange;
 mod launch;
 #[cfg(target_os = "linux")]
 mod refused;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod roster;
 #[cfg(target_os = "linux")]
 mod shared;
 #[cfg(target_os = "linux")]
@@ -34,7 +39,9 @@ pub use error::ProcessError;
 pub use exchange::{Exchange, ExchangeReader, Pinned, Snapshot, Target};
 #[cfg(target_os = "linux")]
 pub use launch::{Child, ChildEnd, Exit, FromNursery, Nursery, Process, WorkerProgram, adopt};
+#[cfg(all(target_os = "linux", not(loom)))]
+pub use roster::{EventQueue, Roster};
 #[cfg(target_os = "linux")]
-pub use supervise::{Death, Events, Supervisor};
+pub use supervise::{Death, Event, Supervisor};
 #[cfg(target_os = "linux")]
 pub use wire::{Frame, FrameReader, FrameWriter, MAX_BODY, MAX_FDS, Stream, send};

@@ -1,7 +1,7 @@
 //! One thread that watches over a set of worker processes.
 
-mod crew;
-mod seat;
+mod children;
+mod running;
 mod stderr;
 
 use std::collections::VecDeque;
@@ -15,22 +15,25 @@ use windrow_sync::unpoisoned;
 
 use crate::refused::refused;
 use crate::{Exit, Frame, ProcessError, WorkerProgram};
-use crew::Crew;
+use children::Children;
 
-/// Whom a [`Supervisor`] tells what happens. It calls these in its own thread, and does nothing else meanwhile: an event must not wait
-/// for workers, nor for a thread that waits for the shutdown.
-pub trait Events: Send {
-    /// A worker that was asked for runs, as this process, or could not be started. Nothing is said of one that a nursery is about to fork
-    /// when the supervisor is shut down: it never begins.
-    fn started(&mut self, worker: usize, pid: Result<u32, ProcessError>);
-
-    /// A worker sent a frame.
-    fn frame(&mut self, worker: usize, frame: Frame);
-
-    /// A worker has ended: once for each that started, after all its frames. It writes nothing any more, neither to shared memory.
+/// What happens to a worker. `M` is what it sends: frames, or the messages in them.
+#[derive(Debug)]
+pub enum Event<M = Frame> {
+    /// It runs, as this process. Nothing is said of one that a nursery is about to fork when the supervisor is shut down: it never begins.
+    Started(u32),
+    /// It could not be started, or has sent something else than messages.
+    Failed(ProcessError),
+    /// It has sent a message.
+    Message(M),
+    /// It has ended: once for each that started, after all its messages. It writes nothing any more, neither to shared memory.
     /// What it forked has been killed, too, but may still be about to end.
-    fn died(&mut self, worker: usize, death: Death);
+    Died(Death),
 }
+
+/// Handles what happens to workers, in the supervisor's thread, which does nothing else meanwhile: it must not wait for workers, nor for
+/// a thread that waits for the shutdown.
+pub(crate) type Handler<M> = Box<dyn FnMut(usize, Event<M>) + Send>;
 
 /// How a worker ended.
 #[derive(Debug)]
@@ -57,11 +60,11 @@ pub struct Supervisor {
     thread: Mutex<Option<JoinHandle<Result<(), ProcessError>>>>,
 }
 
-/// What other threads ask of the supervisor's.
+/// Requests of other threads.
 #[derive(Debug)]
 struct Inbox {
     state: Mutex<Asked>,
-    /// Readable when something was asked.
+    /// Readable when there are new requests.
     wake: OwnedFd,
 }
 
@@ -93,7 +96,7 @@ impl Inbox {
         out
     }
 
-    /// What was asked since; forgets that there was something.
+    /// Takes the new requests, and resets `wake`.
     fn take(&self) -> (VecDeque<Request>, Option<Instant>) {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         let mut state = unpoisoned(self.state.lock());
@@ -102,24 +105,25 @@ impl Inbox {
 }
 
 impl Supervisor {
-    /// Starts the thread; it starts no worker yet.
+    /// Starts the thread, which passes to `handler` what happens to each worker; it starts no worker yet. While the handler runs, the thread
+    /// does nothing else: the handler must not wait for workers, nor for a thread that waits for the shutdown.
     ///
     /// # Errors
     /// [`ProcessError::System`] or [`ProcessError::Descriptors`] when the system gives no thread or no descriptor.
     pub fn start(
         program: WorkerProgram,
         workers: usize,
-        events: impl Events + 'static,
+        handler: impl FnMut(usize, Event) + Send + 'static,
     ) -> Result<Self, ProcessError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake =
             eventfd(0, flags).map_err(refused("make a descriptor to wake the supervisor"))?;
         let state = Mutex::default();
         let inbox = Arc::new(Inbox { state, wake });
-        let crew = Crew::new(program, workers, Arc::clone(&inbox), Box::new(events));
+        let children = Children::new(program, workers, Arc::clone(&inbox), Box::new(handler));
         let thread = thread::Builder::new()
             .name("windrow-workers".to_owned())
-            .spawn(move || crew.run())
+            .spawn(move || children.run())
             .map_err(refused("start the thread of the supervisor"))?;
         Ok(Self {
             inbox,
@@ -129,7 +133,7 @@ impl Supervisor {
         })
     }
 
-    /// Asks for a process for `worker`; [`Events::started`] tells how that went. Ignored while the worker has one.
+    /// Asks for a process for `worker`; an event says how that went. Ignored while the worker has one.
     ///
     /// # Errors
     /// [`ProcessError::NoSuch`], and [`ProcessError::ShutDown`] after a shutdown.
@@ -182,11 +186,11 @@ impl Supervisor {
     }
 
     /// Ends all workers: each reads what was sent to it and then the end of its socket, and has until `within` from now to end by
-    /// itself; then its process group is killed. Returns when all deaths have been reported and the thread has ended; at once within an
-    /// event. Further calls wait for the same end, or for an earlier one; an error is told to the first.
+    /// itself; then its process group is killed. Returns when all deaths have been reported and the thread has ended; at once within
+    /// the handler. Further calls wait for the same end, or for an earlier one; the first caller gets the error.
     ///
     /// # Errors
-    /// [`ProcessError::Unkillable`], [`ProcessError::Panicked`] when an event's handler panicked, and [`ProcessError::System`] when
+    /// [`ProcessError::Unkillable`], [`ProcessError::Panicked`] when the handler panicked, and [`ProcessError::System`] when
     /// the supervisor could not watch its workers any more and killed them.
     pub fn shutdown(&self, within: Duration) -> Result<(), ProcessError> {
         /// As good as never, and not too far for a clock.

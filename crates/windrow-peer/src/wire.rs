@@ -174,8 +174,8 @@ pub struct FrameReader {
     fds: Vec<OwnedFd>,
 }
 
-/// What one look at a socket gave.
-enum Look {
+/// What one call of `recvmsg` gave.
+enum Received {
     Some,
     Nothing,
     Ended,
@@ -190,10 +190,10 @@ impl FrameReader {
     pub fn read(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Frame>, ProcessError> {
         loop {
             // Only a socket that was set not to wait says that there is nothing; for it, too, this call waits.
-            match self.look(socket, RecvFlags::empty())? {
-                Look::Some => {}
-                Look::Nothing => readable(socket)?,
-                Look::Ended => return Ok(None),
+            match self.receive(socket, RecvFlags::empty())? {
+                Received::Some => {}
+                Received::Nothing => readable(socket)?,
+                Received::Ended => return Ok(None),
             }
             if let Some(frame) = self.whole()? {
                 return Ok(Some(frame));
@@ -212,10 +212,10 @@ impl FrameReader {
         frames: &mut Vec<Frame>,
     ) -> Result<Stream, ProcessError> {
         for _ in 0..AT_ONCE {
-            match self.look(socket, RecvFlags::DONTWAIT)? {
-                Look::Some => {}
-                Look::Nothing => return Ok(Stream::Open),
-                Look::Ended => return Ok(Stream::Ended),
+            match self.receive(socket, RecvFlags::DONTWAIT)? {
+                Received::Some => {}
+                Received::Nothing => return Ok(Stream::Open),
+                Received::Ended => return Ok(Stream::Ended),
             }
             frames.extend(self.whole()?);
         }
@@ -223,7 +223,11 @@ impl FrameReader {
     }
 
     /// Reads once, at most to the end of the head or of the body.
-    fn look(&mut self, socket: BorrowedFd<'_>, flags: RecvFlags) -> Result<Look, ProcessError> {
+    fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        flags: RecvFlags,
+    ) -> Result<Received, ProcessError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let missing = match self.got.checked_sub(HEAD) {
@@ -236,7 +240,7 @@ impl FrameReader {
             rustix::io::retry_on_intr(|| recvmsg(socket, &mut slices, &mut control, flags));
         let received = match received {
             Ok(received) => received,
-            Err(Errno::AGAIN) => return Ok(Look::Nothing),
+            Err(Errno::AGAIN) => return Ok(Received::Nothing),
             // The other side ended with frames of ours unread; what it had sent before was read.
             Err(Errno::CONNRESET) => return self.ended(),
             Err(error) => return Err(refused("read a frame")(error)),
@@ -256,7 +260,7 @@ impl FrameReader {
         if self.got >= HEAD {
             self.make_room()?;
         }
-        Ok(Look::Some)
+        Ok(Received::Some)
     }
 
     /// Makes room for more of the body: twice as much as has come of it, since nothing but the head has promised the rest.
@@ -290,9 +294,9 @@ impl FrameReader {
         Ok(Some(Frame { body, fds }))
     }
 
-    fn ended(&self) -> Result<Look, ProcessError> {
+    fn ended(&self) -> Result<Received, ProcessError> {
         match self.got {
-            0 => Ok(Look::Ended),
+            0 => Ok(Received::Ended),
             got => Err(ProcessError::CutShort {
                 expected: HEAD + self.len,
                 got,

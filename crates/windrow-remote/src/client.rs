@@ -9,8 +9,8 @@ use crate::limits::LEAST_MESSAGE;
 use crate::protocol::{self, Kind, LONGEST_HELLO, Parting, Pieces, VERSION, WINDOW, piece, pieces};
 use crate::remote::check_open;
 use crate::security::distrust;
-use crate::wire::{self, ClientTls, Deadline, Frame, FrameError, Stream, Wire};
 use crate::{Address, Remote, RemoteError};
+use windrow_peer::net::{self, ClientTls, Deadline, Frame, FrameError, Stream, Wire};
 
 /// A producer of requests and its connection, which it opens again when it is lost.
 pub(crate) struct Link {
@@ -55,7 +55,7 @@ impl Link {
         let tls = match (&remote.tls, &remote.address) {
             (None, _) => None,
             (Some(tls), Address::Tcp { host, .. }) => Some((tls.for_client()?, tls.name(host)?)),
-            (Some(tls), Address::Unix(_)) => Some((tls.for_client()?, tls.name("localhost")?)),
+            (Some(tls), _) => Some((tls.for_client()?, tls.name("localhost")?)),
         };
         Ok(Self::unconnected(remote.clone(), tls))
     }
@@ -246,7 +246,7 @@ impl Link {
             }
             _ => self.lost(error, end),
         };
-        let socket = wire::connect(&self.remote.address, patience);
+        let socket = net::connect(&self.remote.address, patience);
         let socket = socket.map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => self.refused(error.to_string()),
             _ => lost(FrameError::Io(error)),

@@ -10,15 +10,8 @@ use windrow_policy::PolicyError;
 #[non_exhaustive]
 pub enum RemoteError {
     /// A text that is no address.
-    #[error(
-        "expected an address such as unix:/run/policy.sock or 127.0.0.1:7777, got {given:?}: {reason}"
-    )]
-    Address {
-        /// The text.
-        given: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error(transparent)]
+    Address(#[from] windrow_peer::net::AddressError),
     /// An address that other machines can reach, without proof of who is there.
     #[error(
         "{address} can be reached from other machines: give a token, or TLS on both sides; or choose a Unix socket or a loopback address"

@@ -29,7 +29,6 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-mod address;
 mod client;
 mod error;
 mod limits;
@@ -40,10 +39,8 @@ mod rows;
 mod security;
 mod server;
 mod weights;
-mod wire;
 mod written;
 
-pub use address::Address;
 pub use error::RemoteError;
 pub use limits::Limits;
 pub use policy::RemotePolicy;
@@ -51,4 +48,5 @@ pub use remote::Remote;
 pub use security::{Tls, Token};
 pub use server::{RemoteServer, RemoteServerBuilder, RemoteStats};
 pub use weights::RemoteWeights;
+pub use windrow_peer::net::{Address, AddressError};
 pub use written::register;

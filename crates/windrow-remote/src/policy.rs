@@ -12,8 +12,8 @@ use crate::RemoteError;
 use crate::client::Link;
 use crate::protocol::Kind;
 use crate::rows::{self, BindRequest, EXPLORATION};
-use crate::wire::Frame;
 use crate::written;
+use windrow_peer::net::Frame;
 
 /// A policy whose actions are the answers of a [server](crate::RemoteServer); made by [`Remote::policy`](crate::Remote::policy).
 ///

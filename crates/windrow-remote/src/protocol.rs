@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::wire::{Frame, FrameError, HEAD};
+use windrow_peer::net::{Frame, FrameError, HEAD};
 
 /// Version of the protocol, which both sides must share. Version 1 was gRPC.
 pub(crate) const VERSION: u32 = 2;

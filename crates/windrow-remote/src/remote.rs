@@ -31,7 +31,7 @@ impl Remote {
     /// # Errors
     /// [`RemoteError::Address`].
     pub fn at(address: &str) -> Result<Self, RemoteError> {
-        address.parse().map(Self::new)
+        Ok(Self::new(address.parse()?))
     }
 
     /// The server at `address`.

@@ -20,10 +20,10 @@ use windrow_sync::unpoisoned;
 
 use crate::client::random;
 use crate::remote::check_open;
-use crate::wire::Listener;
 use crate::{Address, Limits, RemoteError, Tls, Token};
 use door::Door;
 use producer::Producers;
+use windrow_peer::net::Listener;
 
 /// Most answers of full size that are kept for clients without a connection.
 const KEPT: usize = 64;

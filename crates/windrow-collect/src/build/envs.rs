@@ -10,10 +10,10 @@ use windrow_sync::Interrupt;
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
-use crate::worker::making::Maker;
+use crate::worker::factory::WorkerFactory;
 
 /// What makes the environments and the policy of each worker.
-pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<Maker>, CollectError> {
+pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<WorkerFactory>, CollectError> {
     let workers = match (chosen.config.num_workers, chosen.envs.len()) {
         (Some(0), _) | (_, 0) => {
             return Err(CollectError::NotPositive {
@@ -40,7 +40,7 @@ pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<Maker>, CollectErr
         num_workers: Some(workers),
         ..chosen.config.clone()
     });
-    let maker = |worker: usize| Maker {
+    let maker = |worker: usize| WorkerFactory {
         worker,
         config: Arc::clone(&config),
         env: Arc::clone(&chosen.envs[worker.min(chosen.envs.len() - 1)]),
@@ -56,7 +56,7 @@ const MOST_WORKERS: usize = 1 << 16;
 
 /// The environments of all workers, made concurrently, since some take long.
 pub(super) fn make_all(
-    makers: &[Maker],
+    makers: &[WorkerFactory],
     interrupt: &Interrupt,
 ) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
     match makers {
@@ -107,7 +107,7 @@ pub(super) fn common<'a>(
 
 /// Environments that are made by a thread for each worker. After an interrupt, the threads drop what they make.
 fn make_in_threads(
-    makers: &[Maker],
+    makers: &[WorkerFactory],
     interrupt: &Interrupt,
 ) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
     let mut threads = Vec::with_capacity(makers.len());

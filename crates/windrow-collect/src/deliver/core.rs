@@ -11,8 +11,8 @@ use windrow_sync::{Interrupt, Mutex, MutexGuard, lock};
 use crate::config::plan::{CatResults, Plan};
 use crate::deliver::sink_writer::SinkWriter;
 use crate::shared::Shared;
+use crate::shared::commands::Restart;
 use crate::shared::lifecycle::Lifecycle;
-use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::stats::{Counters, Stats, WorkerStats};
 

@@ -5,7 +5,7 @@ use windrow_policy::{Backend, ServerStats, Weights};
 use windrow_sync::atomic::Ordering;
 
 use crate::deliver::core::Core;
-use crate::shared::orders::Restart;
+use crate::shared::commands::Restart;
 use crate::shared::reentrancy::ReentrancyGuard;
 use crate::{CollectError, Stats, WorkerError, WorkerStats};
 

@@ -3,19 +3,19 @@ use std::sync::Arc;
 use windrow_slab::{Lease, Ring, SlabError};
 
 use crate::CollectError;
-use crate::shared::LocalDesk;
+use crate::shared::ThreadLink;
 use crate::worker::Worker;
 
 /// Workers that run when a batch is asked for, in the thread that asks.
 #[derive(Debug)]
 pub(crate) struct Inline {
-    workers: Vec<Worker<LocalDesk>>,
+    workers: Vec<Worker<ThreadLink>>,
     /// Whose turn it is.
     turn: usize,
 }
 
 impl Inline {
-    pub(crate) fn new(workers: Vec<Worker<LocalDesk>>) -> Self {
+    pub(crate) fn new(workers: Vec<Worker<ThreadLink>>) -> Self {
         Self { workers, turn: 0 }
     }
 
@@ -28,9 +28,9 @@ impl Inline {
                 return Ok(lease);
             }
             let worker = &mut self.workers[self.turn];
-            match worker.desk.try_claim()? {
-                Some(job) => {
-                    worker.fill(job).map_err(CollectError::Interrupted)?;
+            match worker.link.try_claim()? {
+                Some(assignment) => {
+                    worker.fill(assignment).map_err(CollectError::Interrupted)?;
                     idle = 0;
                 }
                 None => idle += 1,

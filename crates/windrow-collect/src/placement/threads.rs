@@ -5,15 +5,15 @@ use windrow_sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use windrow_sync::thread::{Builder, JoinHandle};
 
 use crate::error::{WorkerError, WorkerFault};
-use crate::shared::LocalDesk;
-use crate::shared::desk::Desk;
+use crate::shared::ThreadLink;
+use crate::shared::link::WorkerLink;
 use crate::shared::service::Service;
 use crate::worker::Worker;
 
 /// Workers in threads of their own, which start with the first batch that is asked for.
 #[derive(Debug)]
 pub(crate) struct Threads {
-    waiting: Vec<Worker<LocalDesk>>,
+    waiting: Vec<Worker<ThreadLink>>,
     running: Vec<JoinHandle<()>>,
     /// Receives a message from each thread that ends.
     ended: Option<Receiver<()>>,
@@ -24,7 +24,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    pub(crate) fn new(workers: Vec<Worker<LocalDesk>>, service: Option<Arc<Service>>) -> Self {
+    pub(crate) fn new(workers: Vec<Worker<ThreadLink>>, service: Option<Arc<Service>>) -> Self {
         Self {
             waiting: workers,
             running: Vec::new(),
@@ -44,8 +44,8 @@ impl Threads {
 
     fn start(&mut self, end: &Sender<()>) {
         for worker in self.waiting.drain(..) {
-            let mut desk = worker.desk.clone();
-            let name = format!("windrow-worker-{}", desk.worker());
+            let mut link = worker.link.clone();
+            let name = format!("windrow-worker-{}", link.worker());
             let end = end.clone();
             let is_served = self.service.is_some();
             let run = move || {
@@ -61,8 +61,8 @@ impl Threads {
                 Ok(thread) => self.running.push(thread),
                 // The collector would wait for ever for a worker without a thread.
                 Err(error) => {
-                    desk.fail(WorkerError::new(
-                        desk.worker(),
+                    link.fail(WorkerError::new(
+                        link.worker(),
                         None,
                         WorkerFault::Start(error),
                     ));

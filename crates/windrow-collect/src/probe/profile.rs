@@ -3,9 +3,9 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 
 use windrow_sync::unpoisoned;
 
-#[cfg(target_os = "linux")]
-use super::away::Away;
 use super::recorder::Recording;
+#[cfg(target_os = "linux")]
+use super::remote::RemoteRecording;
 use super::summary::Tally;
 use super::{ProfileConfig, ProfileSummary, Recorder, Timeline, trace};
 use crate::CollectError;
@@ -14,7 +14,7 @@ use crate::CollectError;
 #[derive(Debug)]
 pub(crate) struct Profile {
     /// One for each worker.
-    seats: Mutex<Vec<Seat>>,
+    slots: Mutex<Vec<ProfileSlot>>,
     /// Told when the recording of a worker in another process ends.
     pub(super) ended: Condvar,
     /// Recorders that have not ended. A worker that is not profiled reads only this.
@@ -25,15 +25,15 @@ pub(crate) struct Profile {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Seat {
-    pub(super) place: Place,
+pub(super) struct ProfileSlot {
+    pub(super) place: RecorderPlace,
     /// What was recorded up to the last whole rollout; `None` for a worker that is not profiled.
     pub(super) tally: Option<Tally>,
 }
 
 /// Where a recorder is.
 #[derive(Debug, Default)]
-pub(super) enum Place {
+pub(super) enum RecorderPlace {
     /// There is no recorder, or it has ended.
     #[default]
     Nowhere,
@@ -41,16 +41,16 @@ pub(super) enum Place {
     /// With its worker.
     Lent,
     /// With its worker, which will end it.
-    Recalled,
+    Stopping,
     /// In the process of its worker.
     #[cfg(target_os = "linux")]
-    Away(Box<Away>),
+    RemoteRecording(Box<RemoteRecording>),
 }
 
 impl Profile {
     pub(crate) fn new(workers: usize) -> Self {
         Self {
-            seats: Mutex::new((0..workers).map(|_| Seat::default()).collect()),
+            slots: Mutex::new((0..workers).map(|_| ProfileSlot::default()).collect()),
             ended: Condvar::new(),
             active: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
@@ -67,7 +67,7 @@ impl Profile {
         let recorders = self.recorders(config, steps)?;
         self.place(recorders.into_iter().map(|recorder| {
             let worker = recorder.recording.worker;
-            (worker, Place::Here(Box::new(recorder)))
+            (worker, RecorderPlace::Here(Box::new(recorder)))
         }));
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Profile {
         config: &ProfileConfig,
         steps: usize,
     ) -> Result<Vec<Recorder>, CollectError> {
-        let chosen = config.chosen(self.seats().len())?;
+        let chosen = config.chosen(self.slots().len())?;
         let timeline = Timeline::start();
         let recordings = chosen
             .iter()
@@ -92,50 +92,50 @@ impl Profile {
     }
 
     /// Places recorders in place of all that were there.
-    pub(super) fn place(&self, places: impl ExactSizeIterator<Item = (usize, Place)>) {
-        let mut seats = self.seats();
-        seats.fill_with(Seat::default);
+    pub(super) fn place(&self, places: impl ExactSizeIterator<Item = (usize, RecorderPlace)>) {
+        let mut slots = self.slots();
+        slots.fill_with(ProfileSlot::default);
         self.active.store(places.len(), Ordering::Relaxed);
         for (worker, place) in places {
             let tally = Some(Tally::default());
-            seats[worker] = Seat { place, tally };
+            slots[worker] = ProfileSlot { place, tally };
         }
     }
 
-    pub(super) fn seats(&self) -> MutexGuard<'_, Vec<Seat>> {
-        unpoisoned(self.seats.lock())
+    pub(super) fn slots(&self) -> MutexGuard<'_, Vec<ProfileSlot>> {
+        unpoisoned(self.slots.lock())
     }
 
     /// Ends all recordings and writes their traces. A worker in the middle of a part does so after the part.
     pub(crate) fn end(&self) {
-        let recalled: Vec<_> = {
-            let mut seats = self.seats();
-            seats
+        let stopped: Vec<_> = {
+            let mut slots = self.slots();
+            slots
                 .iter_mut()
-                .filter_map(|seat| self.recall(seat))
+                .filter_map(|slot| self.stop(slot))
                 .collect()
         };
-        for mut recorder in recalled {
+        for mut recorder in stopped {
             self.save(&mut recorder);
         }
     }
 
-    /// Takes the recorder out of its seat; if its worker has it, tells the worker to end it.
-    fn recall(&self, seat: &mut Seat) -> Option<Box<Recorder>> {
-        match std::mem::take(&mut seat.place) {
-            Place::Here(recorder) => {
+    /// Takes the recorder out of its slot; if its worker has it, asks the worker to end it.
+    fn stop(&self, slot: &mut ProfileSlot) -> Option<Box<Recorder>> {
+        match std::mem::take(&mut slot.place) {
+            RecorderPlace::Here(recorder) => {
                 self.active.fetch_sub(1, Ordering::Relaxed);
                 Some(recorder)
             }
-            Place::Nowhere => None,
-            Place::Lent | Place::Recalled => {
-                seat.place = Place::Recalled;
+            RecorderPlace::Nowhere => None,
+            RecorderPlace::Lent | RecorderPlace::Stopping => {
+                slot.place = RecorderPlace::Stopping;
                 None
             }
             #[cfg(target_os = "linux")]
-            Place::Away(away) => {
-                match away.recalled() {
-                    Some(away) => seat.place = Place::Away(Box::new(away)),
+            RecorderPlace::RemoteRecording(remote) => {
+                match remote.stopping() {
+                    Some(remote) => slot.place = RecorderPlace::RemoteRecording(Box::new(remote)),
                     None => _ = self.active.fetch_sub(1, Ordering::Relaxed),
                 }
                 None
@@ -146,7 +146,7 @@ impl Profile {
     /// Lends worker `worker` its recorder, if there is one. The worker gives it back after each part.
     #[inline]
     pub(crate) fn lend(&self, worker: usize) -> Option<Box<Recorder>> {
-        // The counter is set before workers start, and a worker that reads an old value finds an empty seat.
+        // The counter is set before workers start, and a worker that reads an old value finds an empty slot.
         if self.active.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -155,11 +155,11 @@ impl Profile {
 
     #[cold]
     fn lend_from(&self, worker: usize) -> Option<Box<Recorder>> {
-        let seat = &mut self.seats()[worker];
-        match std::mem::replace(&mut seat.place, Place::Lent) {
-            Place::Here(recorder) => Some(recorder),
+        let slot = &mut self.slots()[worker];
+        match std::mem::replace(&mut slot.place, RecorderPlace::Lent) {
+            RecorderPlace::Here(recorder) => Some(recorder),
             other => {
-                seat.place = other;
+                slot.place = other;
                 None
             }
         }
@@ -168,7 +168,7 @@ impl Profile {
     /// Ends the recording of worker `worker`, whose thread ends.
     pub(crate) fn end_with_thread(&self, worker: usize) {
         if let Some(recorder) = self.lend(worker)
-            && let Some(mut ended) = self.seat(recorder, true)
+            && let Some(mut ended) = self.put_back(recorder, true)
         {
             self.save(&mut ended);
         }
@@ -178,27 +178,27 @@ impl Profile {
     #[cold]
     pub(crate) fn give_back(&self, mut recorder: Box<Recorder>, filled: bool) {
         recorder.end(filled);
-        if let Some(mut ended) = self.seat(recorder, false) {
+        if let Some(mut ended) = self.put_back(recorder, false) {
             self.save(&mut ended);
         }
     }
 
-    /// Puts a recorder back into its seat, or returns it if its recording has ended, as where its worker `ends`.
-    fn seat(&self, recorder: Box<Recorder>, ends: bool) -> Option<Box<Recorder>> {
-        let seat = &mut self.seats()[recorder.recording.worker];
-        let over = match seat.place {
-            Place::Lent => ends || recorder.is_done(),
-            Place::Recalled => true,
+    /// Puts a recorder back into its slot, or returns it if its recording has ended, as where its worker `ends`.
+    fn put_back(&self, recorder: Box<Recorder>, ends: bool) -> Option<Box<Recorder>> {
+        let slot = &mut self.slots()[recorder.recording.worker];
+        let over = match slot.place {
+            RecorderPlace::Lent => ends || recorder.is_done(),
+            RecorderPlace::Stopping => true,
             // The profile was enabled again meanwhile: this recorder is dropped.
             _ => return None,
         };
-        seat.tally = Some(recorder.tally);
+        slot.tally = Some(recorder.tally);
         if over {
-            seat.place = Place::Nowhere;
+            slot.place = RecorderPlace::Nowhere;
             self.active.fetch_sub(1, Ordering::Relaxed);
             return Some(recorder);
         }
-        seat.place = Place::Here(recorder);
+        slot.place = RecorderPlace::Here(recorder);
         None
     }
 
@@ -239,9 +239,9 @@ impl Profile {
     }
 
     pub(crate) fn summary(&self) -> ProfileSummary {
-        let seats = self.seats();
-        let workers = seats.iter().enumerate();
-        let workers = workers.filter_map(|(worker, seat)| Some(seat.tally?.profile(worker)));
+        let slots = self.slots();
+        let workers = slots.iter().enumerate();
+        let workers = workers.filter_map(|(worker, slot)| Some(slot.tally?.profile(worker)));
         ProfileSummary {
             workers: workers.collect(),
         }

@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::beside::Beside;
+use super::external::ExternalProfiler;
 use super::summary::Tally;
 use super::{Phase, Probe, ProfileConfig, ProfilerRecipe};
 use crate::CollectError;
@@ -111,7 +111,7 @@ pub(crate) struct Recorder {
     /// When the worker began to wait for its next part.
     waiting_since: Option<u64>,
     pub(super) tally: Tally,
-    beside: Beside,
+    beside: ExternalProfiler,
 }
 
 /// Spans of a rollout that do not occur once a step.
@@ -146,13 +146,13 @@ impl Recorder {
             step: 0,
             waiting_since: None,
             tally: Tally::default(),
-            beside: Beside::Nobody,
+            beside: ExternalProfiler::None,
         })
     }
 
     /// The same, beside a profiler that is made of `recipe`.
     pub(super) fn beside(mut self, recipe: Option<ProfilerRecipe>) -> Self {
-        self.beside = recipe.map_or(Beside::Nobody, Beside::Due);
+        self.beside = recipe.map_or(ExternalProfiler::None, ExternalProfiler::Pending);
         self
     }
 

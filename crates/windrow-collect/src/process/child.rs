@@ -11,19 +11,19 @@ use windrow_peer::{
 use windrow_policy::PolicyRecipe;
 use windrow_slab::{Layout, RemoteRing};
 
-use super::lane_desk::LaneDesk;
+use super::link::ProcessLink;
 use super::live::LiveProbe;
 use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
 use super::weights::WeightReceiver;
 use crate::error::{CollectError, ErrorKind, message_to_send, sent};
 use crate::worker::Worker;
-use crate::worker::making::{Bound, Maker};
+use crate::worker::factory::{Bound, WorkerFactory};
 
-/// This process, as its collector's worker.
+/// This process, as the worker of the one that has started it.
+#[derive(Clone)]
 pub(super) struct Child {
     end: Arc<ChildEnd>,
-    reader: FrameReader,
     /// What the program adds to being a worker.
     pub(super) program: Program,
 }
@@ -43,7 +43,6 @@ impl Child {
     pub(super) fn new(end: ChildEnd, program: Program) -> Self {
         Self {
             end: Arc::new(end),
-            reader: FrameReader::default(),
             program,
         }
     }
@@ -53,7 +52,7 @@ impl Child {
     }
 
     /// Serves a collector, whose first message this is.
-    pub(super) fn serve(&mut self, hello: Hello) -> Result<(), ServeError> {
+    pub(super) fn serve(&self, hello: Hello) -> Result<(), ServeError> {
         let made = match self.make(hello)? {
             Ok(made) => made,
             Err(error) => return self.refuse_with(&error),
@@ -68,7 +67,7 @@ impl Child {
     }
 
     /// Makes what the collector asks for, up to the point where memory is needed.
-    fn make(&mut self, hello: Hello) -> Result<Result<Made, CollectError>, ServeError> {
+    fn make(&self, hello: Hello) -> Result<Result<Made, CollectError>, ServeError> {
         let (ToWorker::Policy(policy), _) = self.next()? else {
             return Err(ServeError::Order);
         };
@@ -76,7 +75,7 @@ impl Child {
             Ok(policy) => policy,
             Err(error) => return Ok(Err(error.into())),
         };
-        let maker = Maker {
+        let maker = WorkerFactory {
             service: None,
             worker: hello.worker,
             config: Arc::new(hello.config),
@@ -106,7 +105,7 @@ impl Child {
     }
 
     /// Takes a seat at the collector's lane.
-    fn seat(&mut self, made: Made) -> Result<Result<Worker<LaneDesk>, CollectError>, ServeError> {
+    fn seat(&self, made: Made) -> Result<Result<Worker<ProcessLink>, CollectError>, ServeError> {
         let (ToWorker::Ready(ready), files) = self.next()? else {
             return Err(ServeError::Order);
         };
@@ -114,11 +113,11 @@ impl Child {
     }
 
     fn seat_at(
-        &mut self,
+        &self,
         made: Made,
         ready: Ready,
         files: Vec<OwnedFd>,
-    ) -> Result<Worker<LaneDesk>, CollectError> {
+    ) -> Result<Worker<ProcessLink>, CollectError> {
         let Made {
             maker,
             mut env,
@@ -146,14 +145,7 @@ impl Child {
             cursor.prime(first);
         }
         Ok(Worker {
-            desk: LaneDesk::new(
-                worker,
-                ring,
-                live,
-                lane,
-                weights,
-                (Arc::clone(&self.end), self.program),
-            ),
+            link: ProcessLink::new(worker, ring, live, lane, weights, self.clone()),
             env,
             actor,
             cursor,
@@ -173,14 +165,15 @@ impl Child {
     }
 
     /// The next message, and the descriptors that came with it.
-    pub(super) fn next(&mut self) -> Result<(ToWorker, Vec<OwnedFd>), ServeError> {
-        let frame = self.reader.read(self.end.socket())?;
+    pub(super) fn next(&self) -> Result<(ToWorker, Vec<OwnedFd>), ServeError> {
+        // A whole frame at a time is read from the socket, so no reader holds some of the next one.
+        let frame = FrameReader::default().read(self.end.socket())?;
         let frame = frame.ok_or(ServeError::Ended)?;
         Ok((frame.parse()?, frame.fds))
     }
 
     /// Answers a call, which comes next.
-    pub(super) fn answer_call(&mut self) -> Result<(), ServeError> {
+    pub(super) fn answer_call(&self) -> Result<(), ServeError> {
         let (ToWorker::Call(call), _) = self.next()? else {
             return Err(ServeError::Order);
         };
@@ -192,12 +185,12 @@ impl Child {
         send(self.end.socket(), &Frame::of(message)?)
     }
 
-    fn refuse_with(&mut self, error: &CollectError) -> Result<(), ServeError> {
+    fn refuse_with(&self, error: &CollectError) -> Result<(), ServeError> {
         self.refuse(error.kind(), error, (self.program.is_interruption)(error))
     }
 
     pub(super) fn refuse(
-        &mut self,
+        &self,
         kind: ErrorKind,
         error: &(dyn Error + 'static),
         interrupted: bool,
@@ -220,7 +213,7 @@ fn own_thread() -> Option<u32> {
 
 /// What a worker process has made before it gets memory to fill.
 struct Made {
-    maker: Maker,
+    maker: WorkerFactory,
     env: Box<dyn VecEnv>,
     spec: EnvSpec,
     bound: Bound,

@@ -155,18 +155,18 @@ impl WorkerMain {
     }
 
     fn serve_at(self, end: ChildEnd, installed: Registered) -> i32 {
-        let mut child = Child::new(end, self.program);
+        let child = Child::new(end, self.program);
         let served = match installed {
-            Ok(()) => serve(&mut child),
+            Ok(()) => serve(&child),
             Err(error) => child.refuse(ErrorKind::Argument, &*error, false),
         };
-        // The collector is gone: there is nobody to be told, and nothing to be done.
+        // It fails when the collector is gone.
         i32::from(served.is_err())
     }
 }
 
 /// Serves whoever has started this process: its first message says what it is.
-fn serve(child: &mut Child) -> Result<(), ServeError> {
+fn serve(child: &Child) -> Result<(), ServeError> {
     match child.next()?.0 {
         ToWorker::Member(env) => member::serve(child, &env),
         ToWorker::Hello(hello) => child.serve(*hello),

@@ -14,8 +14,8 @@ use super::parallel::messages::{MemberFault, RowsLayout};
 use crate::config::options::CollectorConfig;
 use crate::error::{ErrorKind, SentError, WorkerError};
 use crate::probe::{Order, Recorded};
-use crate::shared::desk::Progress;
-use crate::shared::orders::Orders;
+use crate::shared::commands::Commands;
+use crate::shared::link::Progress;
 use crate::shared::schedule::Share;
 use crate::worker::cursor::Beginning;
 
@@ -129,7 +129,7 @@ pub(super) struct Fill {
     pub(super) part: usize,
     pub(super) seq: u64,
     pub(super) share: Share,
-    pub(super) orders: Orders,
+    pub(super) commands: Commands,
 }
 
 /// From a worker to its collector, by its lane.
@@ -152,7 +152,7 @@ mod tests {
     use windrow_peer::{LANE_BYTES, decode, encode};
 
     use super::*;
-    use crate::shared::orders::{Restart, Resume};
+    use crate::shared::commands::{Restart, Resume};
 
     #[test]
     fn the_longest_command_and_answer_fit_into_a_lane() {
@@ -165,7 +165,7 @@ mod tests {
                 steps: usize::MAX,
                 random: true,
             },
-            orders: Orders {
+            commands: Commands {
                 restart: Some(Restart::Seeded {
                     seed: word,
                     same: true,

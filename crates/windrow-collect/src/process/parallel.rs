@@ -1,14 +1,13 @@
 //! Environments that step side by side, each in a process of its own.
 //!
 //! [`Parallel`] says what to start, [`ParallelEnvs`] are the environments, as one vector. [`Members`](members::Members) is this process's
-//! side of them: it sends commands to some, and hears who has answered. [`member`] is the side of their processes.
+//! side of them: it sends commands to some, and waits for their answers. [`member`] is the side of their processes.
 
+mod children;
 mod error;
 pub(super) mod member;
 mod members;
 pub(super) mod messages;
-mod staff;
-mod watch;
 
 use std::sync::{Arc, Weak};
 use std::thread::sleep;
@@ -23,9 +22,9 @@ use windrow_peer::WorkerProgram;
 use windrow_slab::{Rows, RowsMut};
 use windrow_sync::{Interrupt, Mutex, lock};
 
+use children::ParallelSpec;
 pub use error::MemberError;
 use members::Members;
-use staff::Terms;
 
 /// Under which a worker process makes environments of this kind.
 const NAME: &str = "windrow.parallel";
@@ -56,12 +55,12 @@ const NAME: &str = "windrow.parallel";
 /// [`Serial`](windrow_env::Serial) steps quick ones.
 #[derive(Debug, Clone)]
 pub struct Parallel {
-    terms: Terms,
+    spec: ParallelSpec,
 }
 
 /// [`Parallel`] as it is written down.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct ParallelRepr {
     members: Vec<EnvRecipe>,
     patience: Duration,
 }
@@ -90,7 +89,7 @@ impl Parallel {
             return Err(EnvError::Empty);
         }
         Ok(Self {
-            terms: Terms {
+            spec: ParallelSpec {
                 members,
                 program: None,
                 patience: Duration::from_secs(10),
@@ -103,7 +102,7 @@ impl Parallel {
     /// The program that runs as a member; by default this one, whose `main` begins with [`worker_main`](crate::worker_main).
     #[must_use]
     pub fn worker_program(mut self, program: WorkerProgram) -> Self {
-        self.terms.program = Some(program);
+        self.spec.program = Some(program);
         self
     }
 
@@ -111,14 +110,14 @@ impl Parallel {
     /// environments are dropped, they have half a second at most.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
-        self.terms.patience = timeout;
+        self.spec.patience = timeout;
         self
     }
 
     /// Gives members that are dropped, and are not in the middle of a step, as long as those that are closed.
     #[must_use]
     pub fn patient(mut self) -> Self {
-        self.terms.is_patient = true;
+        self.spec.is_patient = true;
         self
     }
 
@@ -126,7 +125,7 @@ impl Parallel {
     /// request even so, and the next call waits until they have.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
-        self.terms.interrupt = interrupt;
+        self.spec.interrupt = interrupt;
         self
     }
 
@@ -135,21 +134,21 @@ impl Parallel {
     /// # Errors
     /// The error of the first member that could not be made, or that observes or accepts something else than the first, with its number.
     pub fn start(&self) -> Result<ParallelEnvs, EnvError> {
-        let members = Members::start(&self.terms)?;
+        let members = Members::start(&self.spec)?;
         let mut spec = members.spec().clone();
         // What members gather stays in their processes.
         spec.statistics.clear();
         Ok(ParallelEnvs {
             spec,
             num_envs: members.num_envs(),
-            interrupt: self.terms.interrupt.clone(),
+            interrupt: self.spec.interrupt.clone(),
             members: Arc::new(Mutex::new(members)),
         })
     }
 
     /// Has `registry` make what [`recipe`](EnvFactory::recipe) describes.
     pub(super) fn register(registry: &mut EnvRegistry) -> Result<(), EnvError> {
-        registry.register_vec_with(NAME, |written: Written, num_envs| {
+        registry.register_vec_with(NAME, |written: ParallelRepr, num_envs| {
             Self::of(written.members)?
                 .shutdown_timeout(written.patience)
                 .build(num_envs)
@@ -172,7 +171,7 @@ impl EnvFactory for Parallel {
             0 => Err(EnvError::Empty),
             1 => Ok(Box::new(self.start()?)),
             asked => Err(EnvError::AlreadyVector {
-                envs: self.terms.members.len(),
+                envs: self.spec.members.len(),
                 asked,
             }),
         }
@@ -180,12 +179,12 @@ impl EnvFactory for Parallel {
 
     /// `None` with a [program](Self::worker_program) of its own.
     fn recipe(&self) -> Option<EnvRecipe> {
-        let written = Written {
-            members: self.terms.members.clone(),
-            patience: self.terms.patience,
+        let written = ParallelRepr {
+            members: self.spec.members.clone(),
+            patience: self.spec.patience,
         };
         let recipe = EnvRecipe::of(NAME).with_arguments(&written).ok()?;
-        self.terms.program.is_none().then_some(recipe)
+        self.spec.program.is_none().then_some(recipe)
     }
 }
 

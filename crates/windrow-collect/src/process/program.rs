@@ -21,7 +21,7 @@ pub(super) fn is_prepared() -> bool {
 /// Turns a call into an answer.
 pub(super) type AnswerCalls = fn(&[u8]) -> Vec<u8>;
 
-/// What [`WorkerMain`](super::entry::WorkerMain) was told of the program.
+/// What [`WorkerMain`](super::entry::WorkerMain) knows of the program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Program {
     /// Which errors are no faults.

@@ -12,7 +12,7 @@ pub(crate) struct Calls(Vec<Mutex<Queue>>);
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Call>,
-    /// Who gets the answer to the call that the worker has.
+    /// Sender for the call in progress.
     caller: Option<Sender<Vec<u8>>>,
     /// The worker answers no more calls.
     over: bool,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use windrow_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use windrow_sync::{Mutex, lock};
 
-use super::desk::Progress;
-use super::orders::Resume;
+use super::commands::Resume;
+use super::link::Progress;
 use super::stats::WorkerStats;
 use crate::config::plan::OnLoss;
 use crate::error::IsInterruption;

@@ -8,8 +8,8 @@ use windrow_sync::atomic::{AtomicU64, Ordering};
 use windrow_sync::{Mutex, MutexGuard, lock};
 
 use super::calls::Calls;
-use super::desk::{Job, Progress, Verdict};
-use super::orders::{Orders, Restart, Resume};
+use super::commands::{Commands, Restart, Resume};
+use super::link::{Assignment, OnFault, Progress};
 use super::reentrancy::CollectorId;
 use super::reports::{LossRule, Reports};
 use super::schedule::Schedule;
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     seed: AtomicU64,
     schedule: Mutex<Schedule>,
     /// For each worker, until it begins its next part.
-    orders: Vec<Mutex<Orders>>,
+    commands: Vec<Mutex<Commands>>,
     pub(crate) weights: Arc<WeightStore>,
     /// What evaluates the policy, where workers do not.
     pub(crate) service: Option<Arc<Service>>,
@@ -55,7 +55,7 @@ impl Shared {
             seed: AtomicU64::new(seed),
             ring,
             schedule: Mutex::new(schedule),
-            orders: (0..workers).map(|_| Mutex::default()).collect(),
+            commands: (0..workers).map(|_| Mutex::default()).collect(),
             weights: Arc::new(WeightStore::new(workers)),
             service: None,
             reports: Reports::new(workers),
@@ -90,29 +90,29 @@ impl Shared {
     }
 
     pub(crate) fn workers(&self) -> usize {
-        self.orders.len()
+        self.commands.len()
     }
 
     pub(crate) fn schedule(&self) -> MutexGuard<'_, Schedule> {
         lock(&self.schedule)
     }
 
-    /// Orders each worker to begin new episodes with its next part.
+    /// Commands each worker to begin new episodes with its next part.
     pub(crate) fn restart(&self, how: Restart) {
         if let Restart::Seeded { seed, .. } = how {
             self.seed.store(seed, Ordering::Relaxed);
         }
-        for orders in &self.orders {
-            lock(orders).restart(how);
+        for commands in &self.commands {
+            lock(commands).restart(how);
         }
     }
 
-    /// Orders each worker to go on from a saved state with its next part.
+    /// Commands each worker to go on from a saved state with its next part.
     pub(crate) fn resume(&self, saved: Resume) {
         self.reports.go_on_from(saved);
         self.seed.store(saved.seed, Ordering::Relaxed);
-        for orders in &self.orders {
-            *lock(orders) = Orders {
+        for commands in &self.commands {
+            *lock(commands) = Commands {
                 restart: None,
                 resume: Some(saved),
             };
@@ -120,11 +120,11 @@ impl Shared {
     }
 
     /// What worker `worker` has to do for `part`, which was claimed for it.
-    pub(crate) fn job(&self, worker: usize, mut part: Part) -> Job {
+    pub(crate) fn assignment(&self, worker: usize, mut part: Part) -> Assignment {
         self.statistics.send(worker, &mut part);
-        Job {
+        Assignment {
             share: self.schedule().share(part.seq(), part.index()),
-            orders: std::mem::take(&mut *lock(&self.orders[worker])),
+            commands: std::mem::take(&mut *lock(&self.commands[worker])),
             part,
         }
     }
@@ -137,17 +137,17 @@ impl Shared {
     }
 
     /// Counts the loss of worker `worker`, which has started over `restarts` times, and decides how it goes on.
-    pub(crate) fn lose(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> Verdict {
+    pub(crate) fn lose(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> OnFault {
         let fault = error.fault();
         // A worker in another process has asked before: what comes from there is text.
         if fault.kind() == FaultKind::Interruption || (self.loss_rule.is_interruption)(fault) {
-            return Verdict::Interrupted(error);
+            return OnFault::Interrupted(error);
         }
         match self.loss_rule.on_loss {
             OnLoss::Restart { budget } if *restarts < budget => {
                 *restarts += 1;
                 self.reports.restarted(worker, error);
-                return Verdict::Replace;
+                return OnFault::Replace;
             }
             OnLoss::Continue if self.reports.leave(worker) > 0 => {
                 self.reports.add_loss(error);
@@ -157,7 +157,7 @@ impl Shared {
             }
             _ => self.fail(error),
         }
-        Verdict::Stop
+        OnFault::Stop
     }
 
     /// Ends the collector with an error of a worker.

@@ -7,7 +7,7 @@ use windrow_policy::EnvRows;
 use windrow_slab::{Key, Part, PartRows, RowBlock, RowsMut, SlabError, Step};
 
 use crate::error::{Place, WorkerFault};
-use crate::shared::orders::{Restart, Resume};
+use crate::shared::commands::{Restart, Resume};
 
 /// Where each environment of a worker stands: what lasts from one part to the next.
 #[derive(Debug)]

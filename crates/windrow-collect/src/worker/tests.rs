@@ -1,4 +1,4 @@
-//! A worker knows its collector through its desk only: here is a desk without a collector.
+//! A worker knows its collector through its link only: here is a link without a collector.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,17 +9,17 @@ use windrow_slab::{Key, Layout, Order, Part, PartOrder, RecordSpec, Ring, RingSp
 
 use super::actor::Actor;
 use super::cursor::{Beginning, CursorOptions};
-use super::{Maker, Worker};
+use super::{Worker, WorkerFactory};
 use crate::error::WorkerError;
 use crate::probe::{NoProbe, Recorder};
-use crate::shared::desk::{Desk, Job, Progress, Verdict};
-use crate::shared::orders::{Orders, Restart, Resume};
+use crate::shared::commands::{Commands, Restart, Resume};
+use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
 use crate::shared::reentrancy::CollectorId;
 use crate::shared::schedule::Share;
 
 const STEPS: usize = 5;
 
-/// What a desk was asked and told.
+/// The calls of a link.
 #[derive(Debug, PartialEq)]
 enum Entry {
     Weights { held: Option<i64> },
@@ -31,8 +31,8 @@ enum Entry {
 #[derive(Clone)]
 struct ScriptedDesk {
     ring: Arc<Ring>,
-    orders: Arc<Mutex<Vec<Orders>>>,
-    verdict: fn(WorkerError) -> Verdict,
+    commands: Arc<Mutex<Vec<Commands>>>,
+    on_fault: fn(WorkerError) -> OnFault,
     log: Arc<Mutex<Vec<Entry>>>,
 }
 
@@ -42,8 +42,8 @@ impl ScriptedDesk {
     }
 }
 
-impl Desk for ScriptedDesk {
-    type Notes = NoProbe;
+impl WorkerLink for ScriptedDesk {
+    type ProgressProbe = NoProbe;
 
     fn worker(&self) -> usize {
         0
@@ -53,18 +53,18 @@ impl Desk for ScriptedDesk {
         CollectorId::next()
     }
 
-    fn claim(&mut self) -> Option<Job> {
-        let orders = self.orders.lock().unwrap().pop()?;
+    fn claim(&mut self) -> Option<Assignment> {
+        let commands = self.commands.lock().unwrap().pop()?;
         self.ring.request().unwrap();
         let share = Share {
             steps: STEPS,
             random: false,
         };
         let part = self.ring.try_claim(0).unwrap()?;
-        Some(Job {
+        Some(Assignment {
             part,
             share,
-            orders,
+            commands,
         })
     }
 
@@ -73,7 +73,7 @@ impl Desk for ScriptedDesk {
         None
     }
 
-    fn notes(&self) -> NoProbe {
+    fn progress_probe(&self) -> NoProbe {
         NoProbe
     }
 
@@ -94,9 +94,9 @@ impl Desk for ScriptedDesk {
         self.note(Entry::GaveBack);
     }
 
-    fn lose(&mut self, error: WorkerError) -> Verdict {
+    fn lose(&mut self, error: WorkerError) -> OnFault {
         self.note(Entry::Lost(error.fault().to_string()));
-        (self.verdict)(error)
+        (self.on_fault)(error)
     }
 
     fn fail(&mut self, error: WorkerError) {
@@ -106,9 +106,9 @@ impl Desk for ScriptedDesk {
 
 /// A worker of two CartPoles whose policy returns what `act` returns, and how often it was made anew.
 fn worker(
-    orders: Vec<Orders>,
+    commands: Vec<Commands>,
     act: fn() -> Result<(), PolicyError>,
-    verdict: fn(WorkerError) -> Verdict,
+    on_fault: fn(WorkerError) -> OnFault,
 ) -> (Worker<ScriptedDesk>, Arc<AtomicUsize>) {
     let env = make_vec("CartPole-v1", 2).unwrap();
     let spec = env.spec().clone();
@@ -161,14 +161,14 @@ fn worker(
             ExplorationType::Random,
         )
         .unwrap(),
-        desk: ScriptedDesk {
+        link: ScriptedDesk {
             ring: Ring::new(Layout::new(&record, shares).unwrap(), ring).unwrap(),
-            orders: Arc::new(Mutex::new(orders)),
-            verdict,
+            commands: Arc::new(Mutex::new(commands)),
+            on_fault,
             log: Arc::default(),
         },
         env,
-        maker: Maker {
+        maker: WorkerFactory {
             service: None,
             worker: 0,
             config: Arc::default(),
@@ -188,8 +188,8 @@ fn failing() -> Result<(), PolicyError> {
 }
 
 #[test]
-fn a_worker_follows_the_orders_of_its_desk_and_reports_its_progress() {
-    let resumed = Orders {
+fn a_worker_executes_the_commands_of_its_link_and_reports_its_progress() {
+    let resumed = Commands {
         restart: None,
         resume: Some(Resume {
             frame: 100,
@@ -198,11 +198,11 @@ fn a_worker_follows_the_orders_of_its_desk_and_reports_its_progress() {
         }),
     };
     let (worker, _) = worker(
-        vec![resumed, Orders::default()],
+        vec![resumed, Commands::default()],
         || Ok(()),
-        |_| Verdict::Stop,
+        |_| OnFault::Stop,
     );
-    let log = Arc::clone(&worker.desk.log);
+    let log = Arc::clone(&worker.link.log);
     worker.run();
     let delivered = |next_frame, next_traj_id| {
         Entry::Delivered(Progress {
@@ -223,25 +223,25 @@ fn a_worker_follows_the_orders_of_its_desk_and_reports_its_progress() {
 
 #[test]
 fn a_worker_reports_a_fault_once_its_part_is_given_back_and_is_replaced_if_its_desk_says_so() {
-    let (mut worker, made) = worker(vec![Orders::default()], failing, |_| Verdict::Replace);
-    let job = worker.desk.claim().unwrap();
-    worker.fill(job).unwrap();
+    let (mut worker, made) = worker(vec![Commands::default()], failing, |_| OnFault::Replace);
+    let assignment = worker.link.claim().unwrap();
+    worker.fill(assignment).unwrap();
     let expected = [
         Entry::Weights { held: Some(0) },
         Entry::GaveBack,
         Entry::Lost("policy: no idea".to_owned()),
     ];
-    assert_eq!(*worker.desk.log.lock().unwrap(), expected);
+    assert_eq!(*worker.link.log.lock().unwrap(), expected);
     assert_eq!(made.load(Ordering::Relaxed), 1);
 }
 
 #[test]
 fn a_worker_whose_policy_cannot_be_made_anew_says_so() {
-    let (mut worker, _) = worker(vec![Orders::default()], failing, |_| Verdict::Replace);
+    let (mut worker, _) = worker(vec![Commands::default()], failing, |_| OnFault::Replace);
     worker.maker.policy = PolicyRecipe::named("absent");
-    let job = worker.desk.claim().unwrap();
-    worker.fill(job).unwrap();
-    let log = worker.desk.log.lock().unwrap();
+    let assignment = worker.link.claim().unwrap();
+    worker.fill(assignment).unwrap();
+    let log = worker.link.log.lock().unwrap();
     let Some(Entry::Lost(last)) = log.last() else {
         panic!("nothing was lost: {log:?}");
     };
@@ -251,9 +251,9 @@ fn a_worker_whose_policy_cannot_be_made_anew_says_so() {
 
 #[test]
 fn an_interrupted_worker_returns_the_interruption_and_keeps_its_environments() {
-    let (mut worker, made) = worker(vec![Orders::default()], failing, Verdict::Interrupted);
-    let job = worker.desk.claim().unwrap();
-    let interruption = worker.fill(job).unwrap_err();
+    let (mut worker, made) = worker(vec![Commands::default()], failing, OnFault::Interrupted);
+    let assignment = worker.link.claim().unwrap();
+    let interruption = worker.fill(assignment).unwrap_err();
     assert_eq!(interruption.fault().to_string(), "policy: no idea");
     assert_eq!(made.load(Ordering::Relaxed), 0);
 }

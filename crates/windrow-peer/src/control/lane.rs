@@ -61,7 +61,8 @@ impl<C: Serialize, A: DeserializeOwned> Lane<C, A> {
         }
         let command = &self.words.command;
         let mut place = [0; LANE_BYTES];
-        command.message.store(encode_into(message, &mut place)?);
+        let len = encode_into(message, &mut place)?;
+        command.message.store(&place, len);
         self.sent = self.sent.wrapping_add(1);
         command.seq.store(self.sent, Ordering::Release);
         command.bell.ring();
@@ -176,8 +177,8 @@ impl<C: DeserializeOwned, A: Serialize> WorkerLane<C, A> {
             return Err(ProcessError::NotAsked { worker });
         }
         let mut place = [0; LANE_BYTES];
-        let answer = &self.words.answer;
-        answer.message.store(encode_into(message, &mut place)?);
+        let len = encode_into(message, &mut place)?;
+        self.words.answer.message.store(&place, len);
         Ok(())
     }
 

@@ -23,23 +23,24 @@ pub(super) struct Payload {
 
 #[cfg(not(loom))]
 impl Payload {
-    pub(super) fn store(&self, message: &[u8]) {
-        self.len.store(message.len() as u32, Ordering::Relaxed);
-        for (word, bytes) in self.words.iter().zip(message.chunks(8)) {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+    /// Stores the first `len` bytes of `place`, in whole words.
+    pub(super) fn store(&self, place: &[u8; LANE_BYTES], len: usize) {
+        self.len.store(len as u32, Ordering::Relaxed);
+        let (words, _) = place.as_chunks();
+        for (word, bytes) in self.words.iter().zip(words).take(len.div_ceil(8)) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
     }
 
     /// What `read` makes of the message.
     pub(super) fn load<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         let len = (self.len.load(Ordering::Relaxed) as usize).min(LANE_BYTES);
-        let mut message = [0; LANE_BYTES];
-        for (bytes, word) in message[..len].chunks_mut(8).zip(&self.words) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..bytes.len()]);
+        let mut place = [0; LANE_BYTES];
+        let (words, _) = place.as_chunks_mut();
+        for (bytes, word) in words.iter_mut().zip(&self.words).take(len.div_ceil(8)) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
         }
-        read(&message[..len])
+        read(&place[..len])
     }
 }
 
@@ -61,10 +62,9 @@ unsafe impl Sync for Payload {}
 
 #[cfg(loom)]
 impl Payload {
-    pub(super) fn store(&self, message: &[u8]) {
+    pub(super) fn store(&self, place: &[u8; LANE_BYTES], _: usize) {
         // SAFETY: loom fails the test when another thread accesses the cell meanwhile.
-        self.0
-            .with_mut(|cell| unsafe { (&mut *cell)[..message.len()].copy_from_slice(message) });
+        self.0.with_mut(|cell| unsafe { *cell = *place });
     }
 
     /// What `read` makes of the message, behind which there may be other bytes.

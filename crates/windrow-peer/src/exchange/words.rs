@@ -8,7 +8,7 @@ use super::buffers::Buffers;
 use crate::ProcessError;
 use crate::shared::{Shared, Words as Shareable};
 
-/// What publisher and reader tell each other about one worker. Buffers are counted from 1, and 0 is none.
+/// The words of publisher and reader for one worker. Buffers are counted from 1, and 0 is none.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct SeatWords {

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 pub enum Exit {
     /// By itself or by a signal.
     Status(ExitStatus),
-    /// The system does not tell: another part of this program waits for children that are not its own, or has it ignore their ends.
+    /// The system does not report it: another part of this program waits for children that are not its own, or has it ignore their ends.
     Untold,
     /// The process that had forked it has ended as well, or does not answer.
     Orphaned,

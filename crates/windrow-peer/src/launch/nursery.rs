@@ -17,7 +17,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use windrow_sync::unpoisoned;
 
-use super::{Child, Ends, Exit, Process, WorkerProgram};
+use super::{Child, ChildPipes, Exit, Process, WorkerProgram};
 use crate::ProcessError;
 use crate::refused::refused;
 use crate::wire::{Frame, FrameReader, Stream, send_now};
@@ -31,7 +31,7 @@ pub enum FromNursery {
     Ended(#[serde(with = "postcard::fixint::le")] i32),
 }
 
-/// How long a nursery may take to tell the status of a worker that has ended.
+/// How long a nursery may take to report the status of a worker that has ended.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
@@ -82,17 +82,17 @@ impl Nursery {
     }
 
     /// Asks for a worker, without waiting for it. `None` where it has to be started otherwise.
-    pub(super) fn ask(&self, request: &[u8]) -> Option<Expected> {
+    pub(super) fn ask(&self, request: &[u8]) -> Option<PendingFork> {
         // What the system refuses here, it says again when the worker is spawned.
         self.try_ask(request).ok().flatten()
     }
 
-    fn try_ask(&self, request: &[u8]) -> Result<Option<Expected>, ProcessError> {
-        let Ends {
+    fn try_ask(&self, request: &[u8]) -> Result<Option<PendingFork>, ProcessError> {
+        let ChildPipes {
             socket,
             stderr,
             theirs: [their_socket, their_stderr],
-        } = Ends::new()?;
+        } = ChildPipes::new()?;
         let (birth, their_birth) =
             UnixStream::pair().map_err(refused("make a socket to a nursery"))?;
         let fds = vec![
@@ -109,7 +109,7 @@ impl Nursery {
         // Nothing panics under this lock.
         let mut state = unpoisoned(self.state.lock());
         let asked = state.ask(&self.program, &frame)?;
-        Ok(asked.then(|| Expected {
+        Ok(asked.then(|| PendingFork {
             birth: Birth(birth),
             reader: FrameReader::default(),
             socket,
@@ -195,17 +195,17 @@ fn file_with(bytes: &[u8]) -> Result<OwnedFd, ProcessError> {
     Ok(file.into())
 }
 
-/// The socket on which a nursery tells of one worker. The nursery kills the worker and waits for it when this is shut down.
+/// The socket on which a nursery reports on one worker. The nursery kills the worker and waits for it when this is shut down.
 #[derive(Debug)]
 pub(super) struct Birth(UnixStream);
 
 impl Birth {
     /// The status of the worker, which has ended.
     pub(super) fn status(&self) -> Exit {
-        self.told().unwrap_or(Exit::Orphaned)
+        self.reported().unwrap_or(Exit::Orphaned)
     }
 
-    fn told(&self) -> Option<Exit> {
+    fn reported(&self) -> Option<Exit> {
         self.0.shutdown(Shutdown::Write).ok()?;
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut fds, Some(&PATIENCE))).ok()?;
@@ -226,50 +226,50 @@ impl Drop for Birth {
     }
 }
 
-/// A worker that a nursery was asked for. Dropped, it never begins.
+/// A worker that a nursery is about to fork. Dropped, it never begins.
 #[derive(Debug)]
-pub(crate) struct Expected {
+pub(crate) struct PendingFork {
     birth: Birth,
     reader: FrameReader,
     socket: UnixStream,
     stderr: PipeReader,
 }
 
-/// What has become of a worker that a nursery was asked for.
+/// The state of a fork.
 #[derive(Debug)]
-pub(crate) enum Look {
+pub(crate) enum ForkState {
     /// Nothing yet.
-    Expected(Expected),
+    Pending(PendingFork),
     /// It runs.
     Born(Child),
     /// The nursery cannot fork it, or has ended.
     Refused,
 }
 
-impl Expected {
-    /// What to watch: readable when there is something to [`look`](Self::look) at.
+impl PendingFork {
+    /// What to watch: readable when there is something to [`state`](Self::state) at.
     pub(crate) fn birth(&self) -> BorrowedFd<'_> {
         self.birth.0.as_fd()
     }
 
-    pub(crate) fn look(mut self) -> Look {
+    pub(crate) fn state(mut self) -> ForkState {
         let mut frames = Vec::new();
         let stream = self
             .reader
             .read_available(self.birth.0.as_fd(), &mut frames);
         match (frames.pop().map(born), stream) {
-            (Some(Some((pid, pidfd))), _) => Look::Born(Child {
+            (Some(Some((pid, pidfd))), _) => ForkState::Born(Child {
                 process: Process::forked(pid, pidfd, self.birth),
                 socket: self.socket,
                 stderr: self.stderr,
             }),
-            (None, Ok(Stream::Open | Stream::More)) => Look::Expected(self),
-            _ => Look::Refused,
+            (None, Ok(Stream::Open | Stream::More)) => ForkState::Pending(self),
+            _ => ForkState::Refused,
         }
     }
 }
 
-/// The process that a nursery tells of.
+/// The process in a nursery's report.
 fn born(mut frame: Frame) -> Option<(Pid, OwnedFd)> {
     match frame.parse() {
         Ok(FromNursery::Born(pid)) => Some((Pid::from_raw(pid)?, frame.fds.pop()?)),

@@ -22,7 +22,7 @@ pub struct Process {
     parent: Parent,
 }
 
-/// Who waits for it.
+/// The process that waits for it.
 #[derive(Debug)]
 enum Parent {
     Here(std::process::Child),

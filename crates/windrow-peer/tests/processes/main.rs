@@ -16,9 +16,7 @@ use std::time::Duration;
 use roles::{Said, command, program};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use windrow_peer::{
-    Child, Death, Events, Frame, FrameReader, ProcessError, Supervisor, WorkerProgram,
-};
+use windrow_peer::{Child, Death, Frame, FrameReader, ProcessError, Supervisor, WorkerProgram};
 
 /// What a supervisor said.
 #[derive(Debug)]
@@ -28,19 +26,16 @@ pub(crate) enum Event {
     Died(usize, Death),
 }
 
-struct Record(Sender<Event>);
-
-impl Events for Record {
-    fn started(&mut self, worker: usize, pid: Result<u32, ProcessError>) {
-        let _ = self.0.send(Event::Started(worker, pid));
-    }
-
-    fn frame(&mut self, worker: usize, frame: Frame) {
-        let _ = self.0.send(Event::Frame(worker, frame));
-    }
-
-    fn died(&mut self, worker: usize, death: Death) {
-        let _ = self.0.send(Event::Died(worker, death));
+/// Passes on what a supervisor says.
+fn record(events: Sender<Event>) -> impl FnMut(usize, windrow_peer::Event) + Send {
+    use windrow_peer::Event as Said;
+    move |worker, event| {
+        let _ = events.send(match event {
+            Said::Started(pid) => Event::Started(worker, Ok(pid)),
+            Said::Failed(error) => Event::Started(worker, Err(error)),
+            Said::Message(frame) => Event::Frame(worker, frame),
+            Said::Died(death) => Event::Died(worker, death),
+        });
     }
 }
 
@@ -59,7 +54,7 @@ impl Team {
 
     pub(crate) fn of(program: WorkerProgram, workers: usize) -> Self {
         let (sender, events) = mpsc::channel();
-        let supervisor = Supervisor::start(program, workers, Record(sender)).unwrap();
+        let supervisor = Supervisor::start(program, workers, record(sender)).unwrap();
         for worker in 0..workers {
             supervisor.spawn(worker).unwrap();
         }
@@ -362,7 +357,7 @@ fn a_program_that_does_not_exist_is_named() {
     let (sender, events) = mpsc::channel();
     let mut program = program("echo");
     program.program = "/nowhere/at all".into();
-    let supervisor = Supervisor::start(program, 1, Record(sender)).unwrap();
+    let supervisor = Supervisor::start(program, 1, record(sender)).unwrap();
     supervisor.spawn(0).unwrap();
     let Ok(Event::Started(0, Err(error))) = events.recv() else {
         panic!("expected a failure to start");
@@ -381,20 +376,12 @@ fn a_program_that_does_not_exist_is_named() {
 
 #[test]
 fn an_event_that_panics_leaves_no_worker() {
-    struct Panics(Sender<u32>);
-    impl Events for Panics {
-        fn started(&mut self, _: usize, pid: Result<u32, ProcessError>) {
-            self.0.send(pid.unwrap()).unwrap();
-        }
-
-        fn frame(&mut self, _: usize, _: Frame) {
-            panic!("as the test wants");
-        }
-
-        fn died(&mut self, _: usize, _: Death) {}
-    }
     let (sender, pids) = mpsc::channel();
-    let supervisor = Supervisor::start(program("echo"), 1, Panics(sender)).unwrap();
+    let panics = move |_, event| match event {
+        windrow_peer::Event::Started(pid) => sender.send(pid).unwrap(),
+        event => panic!("as the test wants: {event:?}"),
+    };
+    let supervisor = Supervisor::start(program("echo"), 1, panics).unwrap();
     supervisor.spawn(0).unwrap();
     let pid = pids.recv().unwrap();
     assert!(pids.recv().is_err(), "the thread has ended");

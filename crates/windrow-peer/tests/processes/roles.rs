@@ -132,7 +132,7 @@ fn worker(role: &str, end: &ChildEnd) {
             say(end, &Said::Text(folder.to_str().unwrap().to_owned()));
         }
         "half" => {
-            rustix::io::write(end.socket(), b"\x64\0\0\0\0\0\0\0\00123456789").unwrap();
+            rustix::io::write(end.socket(), b"\x64\0\0\0\0\0\0\0\x000123456789").unwrap();
             process::exit(5);
         }
         "nested" => {

@@ -11,7 +11,7 @@ use super::producer::Reply;
 use super::session::Session;
 use super::{Shared, count};
 use crate::protocol::{Kind, LONGEST_HELLO, Parting, VERSION, piece, pieces};
-use crate::wire::{Deadline, Stream, Wire};
+use windrow_peer::net::{Deadline, Stream, Wire};
 
 /// Serves `socket` until one of both sides ends it.
 pub(super) fn serve(shared: &Arc<Shared>, socket: &Arc<Socket>) {

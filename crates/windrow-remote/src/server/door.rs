@@ -10,7 +10,7 @@ use socket2::Socket;
 
 use super::{Shared, connection, count, lock};
 use crate::protocol::Parting;
-use crate::wire::{Listener, has_gone};
+use windrow_peer::net::{Listener, has_gone};
 
 /// Gives each connection to `listener` a thread, until the other end of `stop` is shut down.
 pub(super) fn accept(shared: &Arc<Shared>, listener: &Listener, stop: &UnixStream) {

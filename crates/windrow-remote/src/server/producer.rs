@@ -9,7 +9,7 @@ use windrow_sync::{catch_panic, unpoisoned};
 use super::lock;
 use super::session::Seat;
 use crate::protocol::{Kind, Parting};
-use crate::wire::Frame;
+use windrow_peer::net::Frame;
 
 /// All producers that the server knows.
 pub(super) struct Producers {

@@ -13,7 +13,7 @@ use super::{Shared, count, lock};
 use crate::limits::LEAST_MESSAGE;
 use crate::protocol::{self, Kind, Parting, Pieces};
 use crate::rows::{self, BindRequest, EXPLORATION};
-use crate::wire::Frame;
+use windrow_peer::net::Frame;
 
 /// How long a request waits for an earlier one of the same client.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use crate::config::hooks::Hooks;
 use crate::deliver::background::Background;
 use crate::deliver::handle::Handle;
 use crate::deliver::stage::LastStage;
-use crate::shared::orders::Restart;
+use crate::shared::commands::Restart;
 use crate::{CollectError, WorkerError};
 
 impl<S: LastStage> Collector<S> {

@@ -8,7 +8,7 @@ use super::Collector;
 use crate::CollectError;
 use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
-use crate::shared::orders::Resume;
+use crate::shared::commands::Resume;
 
 impl<S: LastStage> Collector<S> {
     /// The state from which another collector goes on: `frames`, `iter`, `seed`, `next_frame`, `policy_version`,

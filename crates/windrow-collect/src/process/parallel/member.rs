@@ -1,4 +1,4 @@
-//! The process of a member: one environment, which does what it is told.
+//! The process of a member: one environment, which executes commands.
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
@@ -14,91 +14,91 @@ use crate::error::{ErrorKind, message_to_send, sent};
 use crate::process::child::{Child, ServeError};
 use crate::process::messages::{FromWorker, ToWorker};
 
-/// Serves the owner of an environment that `env` describes, until it wants no more.
-pub(in crate::process) fn serve(child: &mut Child, env: &EnvRecipe) -> Result<(), ServeError> {
+/// Serves the owner of an environment that `env` describes, until it closes the socket.
+pub(in crate::process) fn serve(child: &Child, env: &EnvRecipe) -> Result<(), ServeError> {
     let mut env = match guarded(|| env.build(1)) {
         Ok(env) => env,
         Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
     };
     child.specify(env.as_ref())?;
     loop {
-        // Who wants no more closes the socket, or the lane of a member that has a seat.
+        // An owner that has finished closes the socket, or the lane of a member that has rows.
         let (rows, files) = match child.next() {
             Err(ServeError::Ended) => return Ok(()),
             Ok((ToWorker::Rows(rows), files)) => (*rows, files),
             other => return Err(other.err().unwrap_or(ServeError::Order)),
         };
-        let mut place = match guarded(|| Place::take(child, env.as_mut(), rows, files)) {
-            Ok(place) => place,
+        let mut attachment = match guarded(|| Attachment::new(child, env.as_mut(), rows, files)) {
+            Ok(attachment) => attachment,
             Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
         };
         child.send(&FromWorker::Attached)?;
-        match place.serve(child, env.as_mut())? {
+        match attachment.serve(child, env.as_mut())? {
             Leaves::ToMove => {}
             Leaves::ForGood => return Ok(()),
         }
     }
 }
 
-/// How a member leaves its place.
+/// How a member leaves its rows.
 enum Leaves {
     ToMove,
     ForGood,
 }
 
-/// Where a member sits: its rows and its lane.
-struct Place {
-    seat: RowsLayout,
+/// Memory that a member shares with its owner: its rows and its lane.
+struct Attachment {
+    layout: RowsLayout,
     part: Part,
     lane: WorkerLane<MemberCommand, MemberAnswer>,
     /// Those that are being reset.
     resets: Vec<Reset>,
 }
 
-impl Place {
-    fn take(
+impl Attachment {
+    fn new(
         child: &Child,
         env: &mut dyn VecEnv,
-        seat: RowsLayout,
+        rows: RowsLayout,
         files: Vec<OwnedFd>,
     ) -> Result<Self, EnvError> {
-        let Ok([rows, control]) = <[OwnedFd; 2]>::try_from(files) else {
+        let Ok([file, control]) = <[OwnedFd; 2]>::try_from(files) else {
             let missing = "a member needs the files of rows and lanes".to_owned();
             return Err(EnvError::failed(CollectError::State(missing)));
         };
-        let layout = seat.layout()?;
+        let layout = rows.layout()?;
         let fingerprint = layout.fingerprint();
-        let rows = child.end().shared_file(rows).map_err(EnvError::failed)?;
-        let ring = RemoteRing::open(layout, rows)?;
-        let part = ring.part(0, seat.worker, 0)?;
+        let file = child.end().shared_file(file).map_err(EnvError::failed)?;
+        let ring = RemoteRing::open(layout, file)?;
+        let part = ring.part(0, rows.worker, 0)?;
         let lane = ControlBlock::open(control, fingerprint)
-            .and_then(|control| control.worker_lane(seat.worker, move || ring.ring_bell()));
-        if seat.bind {
-            env.bind(&seat.columns)?;
+            .and_then(|control| control.worker_lane(rows.worker, move || ring.ring_bell()));
+        if rows.bind {
+            env.bind(&rows.columns)?;
         }
         Ok(Self {
-            resets: Vec::with_capacity(seat.envs),
-            seat,
+            resets: Vec::with_capacity(rows.envs),
+            layout: rows,
             part,
             lane: lane.map_err(EnvError::failed)?,
         })
     }
 
-    /// Does what it is told, until it is told to leave.
-    fn serve(&mut self, child: &mut Child, env: &mut dyn VecEnv) -> Result<Leaves, ServeError> {
+    /// Executes commands, until it is to leave these rows.
+    fn serve(&mut self, child: &Child, env: &mut dyn VecEnv) -> Result<Leaves, ServeError> {
         while let Some(command) = self.lane.receive() {
             let mut panicked = false;
             let done = match command {
                 MemberCommand::Call => child.answer_call().map(|()| true)?,
                 MemberCommand::Move => true,
                 MemberCommand::Step | MemberCommand::Reset => {
-                    let did = catch_panic(|| self.obey(command, env));
+                    let did = catch_panic(|| self.execute(command, env));
                     panicked = did.is_err();
                     let did = did.unwrap_or_else(|message| {
                         let at = env.panicked_at().unwrap_or(0);
                         Err(panic_error(&message).of(at))
                     });
-                    did.map_err(|fault| tell(child, &fault)).is_ok()
+                    did.map_err(|fault| report(child, &fault)).is_ok()
                 }
             };
             self.lane.send(match done {
@@ -115,14 +115,14 @@ impl Place {
         Ok(Leaves::ForGood)
     }
 
-    fn obey(&mut self, command: MemberCommand, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
+    fn execute(&mut self, command: MemberCommand, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
         let mut rows = self.part.rows();
         let Some(step) = rows.next_step() else {
             return Ok(());
         };
         match command {
             MemberCommand::Reset => {
-                marked(&self.seat, &step, &mut self.resets).map_err(|error| error.of(0))?;
+                marked(&self.layout, &step, &mut self.resets).map_err(|error| error.of(0))?;
                 env.reset(&self.resets, step.next_obs)
             }
             _ => {
@@ -138,8 +138,8 @@ impl Place {
 }
 
 /// Reads which environments are to be reset, and their seeds.
-fn marked(seat: &RowsLayout, step: &Step<'_>, resets: &mut Vec<Reset>) -> Result<(), EnvError> {
-    let (mark, seed) = seat.reset();
+fn marked(layout: &RowsLayout, step: &Step<'_>, resets: &mut Vec<Reset>) -> Result<(), EnvError> {
+    let (mark, seed) = layout.reset();
     let rows = step.policy.as_rows();
     let marks = rows.get(mark)?.iter().zip(rows.get(seed)?);
     resets.clear();
@@ -152,15 +152,15 @@ fn marked(seat: &RowsLayout, step: &Step<'_>, resets: &mut Vec<Reset>) -> Result
     Ok(())
 }
 
-/// Tells of a fault, before it is answered that there is one.
-fn tell(child: &Child, fault: &VecEnvError) {
+/// Reports a fault, before the answer says that there is one.
+fn report(child: &Child, fault: &VecEnvError) {
     let source: &(dyn Error + 'static) = &fault.source;
     let fault = MemberFault {
         env: fault.env,
         message: message_to_send(source),
         sent: sent(source, child.program.send_errors),
     };
-    // The owner is gone where it cannot be told.
+    // The owner is gone where this fails.
     let _ = child.send(&FromWorker::MemberFault(fault));
 }
 

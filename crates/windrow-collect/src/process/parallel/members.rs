@@ -1,6 +1,6 @@
 //! The members as the one who steps them sees them: rows to write and to read, commands, answers.
 //!
-//! A command goes to the members that are *told*; who is *ready* is another question. A lockstep is a command to all, and a wait until
+//! A command goes to the members that are *selected*; which are *ready* is another question. A lockstep is a command to all, and a wait until
 //! all are ready.
 
 use std::ops::Range;
@@ -14,25 +14,24 @@ use windrow_peer::{ControlBlock, ControlSpec, Frame, Lane, ProcessError};
 use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
 use windrow_sync::Interrupt;
 
+use super::children::{Children, ParallelSpec};
 use super::error::MemberError;
 use super::messages::{MemberAnswer, MemberCommand, RowsLayout, SEEDED, UNSEEDED};
-use super::staff::{Staff, Terms};
-use super::watch::Report;
 use crate::CollectError;
-use crate::process::messages::{Specified, ToWorker};
+use crate::process::messages::{FromWorker, Specified, ToWorker};
 
 /// All members.
 pub(super) struct Members {
-    staff: Staff,
+    children: Children,
     spec: EnvSpec,
     /// Environments of each.
     envs: usize,
-    table: Option<Table>,
+    rows: Option<SharedRows>,
 }
 
-/// Where the members sit: their rows and their lanes.
-struct Table {
-    seat: RowsLayout,
+/// Memory that the members share with this process: their rows and their lanes.
+struct SharedRows {
+    layout: RowsLayout,
     /// Keeps the memory, and has the bell that members ring.
     ring: Arc<Ring>,
     /// A part for each. Its member alone uses it from a command to its answer, this process at any other time.
@@ -42,20 +41,19 @@ struct Table {
 }
 
 impl Members {
-    pub(super) fn start(terms: &Terms) -> Result<Self, EnvError> {
-        let mut staff = Staff::start(terms)?;
-        let made = staff.gather(|report| match report {
-            Report::Specified(made) => Some(*made),
-            _ => None,
+    pub(super) fn start(spec: &ParallelSpec) -> Result<Self, EnvError> {
+        let mut children = Children::start(spec)?;
+        let made = children.gather(|message| match message {
+            FromWorker::Specified(made) => Ok(*made),
+            other => Err(other),
         });
         let made = made.map_err(|fault| EnvError::Member(Box::new(fault)))?;
         let (spec, envs) = alike(&made)?;
-        let table = None;
         Ok(Self {
-            staff,
+            children,
             spec,
             envs,
-            table,
+            rows: None,
         })
     }
 
@@ -64,19 +62,18 @@ impl Members {
     }
 
     pub(super) fn num_envs(&self) -> usize {
-        self.staff.each.len() * self.envs
+        self.children.each.len() * self.envs
     }
 
     pub(super) fn pids(&mut self) -> Vec<Option<u32>> {
-        self.staff.hear();
-        self.staff.each.iter().map(|member| member.pid).collect()
+        self.children.pids()
     }
 
-    /// Has them told of the `columns` that the policy writes.
+    /// Binds them to the `columns` that the policy writes.
     pub(super) fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
         let bound = self
             .settle()
-            .and_then(|()| self.sit(columns.to_vec(), true));
+            .and_then(|()| self.attach(columns.to_vec(), true));
         bound.map_err(|fault| EnvError::Member(Box::new(fault)))
     }
 
@@ -90,11 +87,11 @@ impl Members {
         if let Some(&Reset { env, .. }) = resets.iter().find(|reset| reset.env >= envs) {
             return Err(EnvError::OutOfRange { env, envs, rows }.of(env));
         }
-        for member in 0..self.staff.each.len() {
+        for member in 0..self.children.each.len() {
             let own = self.own(member);
-            let told = resets.iter().any(|reset| own.contains(&reset.env));
-            self.staff.each[member].told = told;
-            if told {
+            let selected = resets.iter().any(|reset| own.contains(&reset.env));
+            self.children.each[member].selected = selected;
+            if selected {
                 let own = resets.iter().filter(|reset| own.contains(&reset.env));
                 self.mark(member, own)?;
             }
@@ -102,7 +99,7 @@ impl Members {
         self.ask(MemberCommand::Reset)?;
         resets
             .iter()
-            .try_for_each(|reset| self.seen(reset.env, &mut obs))
+            .try_for_each(|reset| self.copy_observation(reset.env, &mut obs))
     }
 
     /// Steps `which` environments, those of whole members, or all.
@@ -114,31 +111,31 @@ impl Members {
         outcomes: &mut Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
         self.prepare()?;
-        let mut told = Vec::with_capacity(self.num_envs());
-        for member in 0..self.staff.each.len() {
+        let mut stepped = Vec::with_capacity(self.num_envs());
+        for member in 0..self.children.each.len() {
             let own = self.own(member);
             let first = own.start;
             let steps = which.is_none_or(|which| which.contains(&first));
-            self.staff.each[member].told = steps;
+            self.children.each[member].selected = steps;
             if !steps {
                 continue;
             }
-            told.extend(own);
-            self.row(member, |seat, mut step| {
+            stepped.extend(own);
+            self.row(member, |layout, mut step| {
                 (0..step.reward.len()).try_for_each(|row| {
                     copy(
-                        &seat.columns,
+                        &layout.columns,
                         actions.env(first + row),
                         step.policy.env_mut(row),
                     )
                 })
             })?;
         }
-        if let Some(which) = which.filter(|which| *which != told) {
+        if let Some(which) = which.filter(|which| *which != stepped) {
             return Err(not_apart(&self.spec, self.num_envs(), which));
         }
         self.ask(MemberCommand::Step)?;
-        for &first in told.iter().step_by(self.envs) {
+        for &first in stepped.iter().step_by(self.envs) {
             let member = first / self.envs;
             let own = self.own(member);
             self.row(member, |_, step| {
@@ -148,14 +145,15 @@ impl Members {
                 Ok(())
             })?;
         }
-        told.into_iter()
-            .try_for_each(|env| self.seen(env, &mut obs))
+        stepped
+            .into_iter()
+            .try_for_each(|env| self.copy_observation(env, &mut obs))
     }
 
     /// Has `member` answer `request`.
     pub(super) fn call(&mut self, member: usize, request: &[u8]) -> Result<Vec<u8>, VecEnvError> {
         self.prepare()?;
-        let members = self.staff.each.len();
+        let members = self.children.each.len();
         if member >= members {
             let error = CollectError::NoSuchWorker {
                 worker: member,
@@ -164,20 +162,23 @@ impl Members {
             return Err(EnvError::failed(error).of(member));
         }
         let call = Frame::of(&ToWorker::Call(request.to_vec())).map_err(EnvError::failed);
-        call.and_then(|call| self.staff.send(member, call))
+        call.and_then(|call| self.children.send(member, call))
             .map_err(|error| error.of(member))?;
-        for (index, other) in self.staff.each.iter_mut().enumerate() {
-            other.told = index == member;
+        for (index, other) in self.children.each.iter_mut().enumerate() {
+            other.selected = index == member;
         }
         self.ask(MemberCommand::Call)?;
-        Ok(self.staff.each[member].returned.take().unwrap_or_default())
+        Ok(self.children.each[member]
+            .returned
+            .take()
+            .unwrap_or_default())
     }
 
     /// Ends the processes, and waits for their ends: for longer where that `is_asked` for.
     pub(super) fn end(&mut self, is_asked: bool) {
-        let table = self.table.take();
-        let lanes = || table.iter().for_each(|table| table.control.close());
-        self.staff.end(is_asked, lanes);
+        let rows = self.rows.take();
+        let close = || rows.iter().for_each(|rows| rows.control.close());
+        self.children.end(is_asked, close);
     }
 }
 
@@ -189,10 +190,10 @@ impl Drop for Members {
 
 /// Commands and answers.
 impl Members {
-    /// Has those who are told do what `command` says, and waits for them.
+    /// Has the members that are selected execute `command`, and waits for them.
     fn ask(&mut self, command: MemberCommand) -> Result<(), VecEnvError> {
-        for member in 0..self.staff.each.len() {
-            if self.staff.each[member].told {
+        for member in 0..self.children.each.len() {
+            if self.children.each[member].selected {
                 let first = self.own(member).start;
                 self.send(member, command)
                     .map_err(|error| error.of(first))?;
@@ -200,10 +201,10 @@ impl Members {
         }
         self.wait()?;
         let mut fault = None;
-        for (index, member) in self.staff.each.iter_mut().enumerate() {
+        for (index, member) in self.children.each.iter_mut().enumerate() {
             let first = index * self.envs;
             let own = member.take_fault();
-            // The first is told; the others of this step are of no use any more.
+            // The first is reported; the others of this step are of no use any more.
             fault = fault.or(own.map(|fault| fault.source.of(first + fault.env)));
         }
         fault.map_or(Ok(()), Err)
@@ -211,48 +212,48 @@ impl Members {
 
     /// Sends a command to `member`, which is ready and whose rows are written.
     fn send(&mut self, member: usize, command: MemberCommand) -> Result<(), EnvError> {
-        let table = self.table.as_mut().ok_or(MemberError::Closed)?;
-        table.lanes[member]
+        let rows = self.rows.as_mut().ok_or(MemberError::Closed)?;
+        rows.lanes[member]
             .send(&command)
             .map_err(EnvError::failed)?;
-        let member = &mut self.staff.each[member];
+        let member = &mut self.children.each[member];
         (member.doing, member.answered, member.returned) = (Some(command), None, None);
         Ok(())
     }
 
     /// Takes the answers and reports that are there. Whether all members are ready.
-    fn hear(&mut self) -> bool {
-        if let Some(table) = &mut self.table {
-            for (member, lane) in self.staff.each.iter_mut().zip(&mut table.lanes) {
+    fn poll(&mut self) -> bool {
+        if let Some(rows) = &mut self.rows {
+            for (member, lane) in self.children.each.iter_mut().zip(&mut rows.lanes) {
                 match lane.try_receive() {
                     Some(Ok(answer)) => member.answered = Some(answer),
-                    Some(Err(error)) => member.fail_with(EnvError::failed(error)),
+                    Some(Err(error)) => member.break_off(error),
                     None => {}
                 }
             }
         }
-        self.staff.hear();
-        self.staff.each.iter().all(|member| member.is_ready())
+        self.children.poll();
+        self.children.each.iter().all(|member| member.is_ready())
     }
 
     /// Waits until all members are ready.
     fn wait(&mut self) -> Result<(), VecEnvError> {
-        let ring = self.table.as_ref().map(|table| Arc::clone(&table.ring));
+        let ring = self.rows.as_ref().map(|rows| Arc::clone(&rows.ring));
         let Some(bell) = ring.as_ref().and_then(|ring| ring.bell()) else {
             return Ok(());
         };
         let mut asked: Option<Instant> = None;
         loop {
             let seen = bell.count();
-            if self.hear() {
-                self.staff
+            if self.poll() {
+                self.children
                     .each
                     .iter_mut()
                     .for_each(|member| member.doing = None);
                 return Ok(());
             }
             if asked.get_or_insert_with(Instant::now).elapsed() >= Interrupt::SLICE {
-                let checked = self.staff.interrupt.check();
+                let checked = self.children.interrupt.check();
                 checked.map_err(|error| EnvError::failed(error).of(0))?;
                 asked = None;
             }
@@ -262,7 +263,7 @@ impl Members {
 
     /// Waits for what a call has left to be done that was given up. All members are alive then.
     fn settle(&mut self) -> Result<(), VecEnvError> {
-        let checked = self.staff.check();
+        let checked = self.children.check();
         let envs = self.envs;
         let shifted = |fault: VecEnvError| {
             let first = fault.env * envs;
@@ -270,42 +271,44 @@ impl Members {
         };
         checked.map_err(shifted)?;
         self.wait()?;
-        self.staff.check().map_err(shifted)
+        self.children.check().map_err(shifted)
     }
 
-    /// Before a command: the members are ready, and have a seat.
+    /// Before a command: the members are ready, and have rows.
     fn prepare(&mut self) -> Result<(), VecEnvError> {
         self.settle()?;
-        match self.table {
+        match self.rows {
             Some(_) => Ok(()),
-            None => self.sit(self.spec.action_leaves(), false),
+            None => self.attach(self.spec.action_leaves(), false),
         }
     }
 
-    /// Gives all members a seat at a new table.
-    fn sit(&mut self, columns: Vec<LeafSpec>, bind: bool) -> Result<(), VecEnvError> {
-        let shape = (self.staff.each.len(), self.envs);
-        let table = Table::new(RowsLayout::new(&self.spec, columns, bind, shape));
-        let table = table.map_err(|error| error.of(0))?;
-        if self.table.is_some() {
-            self.staff
-                .each
-                .iter_mut()
-                .for_each(|member| member.told = true);
+    /// Attaches all members to new rows.
+    fn attach(&mut self, columns: Vec<LeafSpec>, bind: bool) -> Result<(), VecEnvError> {
+        let shape = (self.children.each.len(), self.envs);
+        let rows = SharedRows::new(RowsLayout::new(&self.spec, columns, bind, shape));
+        let rows = rows.map_err(|error| error.of(0))?;
+        if self.rows.is_some() {
+            let members = self.children.each.iter_mut();
+            members.for_each(|member| member.selected = true);
             self.ask(MemberCommand::Move)?;
         }
-        for member in 0..self.staff.each.len() {
-            let sent = table
+        for member in 0..self.children.each.len() {
+            let sent = rows
                 .frame(member)
-                .and_then(|frame| self.staff.send(member, frame));
+                .and_then(|frame| self.children.send(member, frame));
             sent.map_err(|error| error.of(member * self.envs))?;
         }
-        self.staff.door.hang(&table.ring);
-        self.table = Some(table);
-        let seated = |report| matches!(report, Report::Attached).then_some(());
+        let ring = Arc::clone(&rows.ring);
+        self.children
+            .ring(move || ring.bell().into_iter().for_each(|bell| bell.ring()));
+        self.rows = Some(rows);
         let envs = self.envs;
-        let seated = self.staff.gather(seated);
-        seated.map(|_| ()).map_err(|fault| {
+        let attached = self.children.gather(|message| match message {
+            FromWorker::Attached => Ok(()),
+            other => Err(other),
+        });
+        attached.map(|_| ()).map_err(|fault| {
             let first = fault.env * envs;
             fault.source.of(first)
         })
@@ -327,15 +330,11 @@ impl Members {
     ) -> Result<R, VecEnvError> {
         let first = self.own(member).start;
         let error = |error: EnvError| error.of(first);
-        let table = self
-            .table
-            .as_mut()
-            .ok_or_else(|| error(MemberError::Closed.into()))?;
-        let mut rows = table.parts[member].rows();
-        let step = rows
-            .next_step()
-            .ok_or_else(|| error(MemberError::Closed.into()))?;
-        f(&table.seat, step).map_err(|broken| error(broken.into()))
+        let closed = || error(MemberError::Closed.into());
+        let shared = self.rows.as_mut().ok_or_else(closed)?;
+        let mut rows = shared.parts[member].rows();
+        let step = rows.next_step().ok_or_else(closed)?;
+        f(&shared.layout, step).map_err(|broken| error(broken.into()))
     }
 
     /// Marks the environments of `member` that `resets` names.
@@ -345,8 +344,8 @@ impl Members {
         resets: impl Iterator<Item = &'a Reset>,
     ) -> Result<(), VecEnvError> {
         let first = self.own(member).start;
-        self.row(member, |seat, mut step| {
-            let (mark, seed) = seat.reset();
+        self.row(member, |layout, mut step| {
+            let (mark, seed) = layout.reset();
             step.policy.zero(mark.leaf())?;
             for reset in resets {
                 let env = reset.env - first;
@@ -359,11 +358,11 @@ impl Members {
     }
 
     /// Copies what environment `env` has observed.
-    fn seen(&mut self, env: usize, obs: &mut RowsMut<'_>) -> Result<(), VecEnvError> {
+    fn copy_observation(&mut self, env: usize, obs: &mut RowsMut<'_>) -> Result<(), VecEnvError> {
         let (member, row) = (env / self.envs, env % self.envs);
-        self.row(member, |seat, step| {
+        self.row(member, |layout, step| {
             copy(
-                &seat.observation,
+                &layout.observation,
                 step.next_obs.as_rows().env(row),
                 obs.env_mut(env),
             )
@@ -371,10 +370,10 @@ impl Members {
     }
 }
 
-impl Table {
-    fn new(seat: RowsLayout) -> Result<Self, EnvError> {
-        let layout = seat.layout()?;
-        let (fingerprint, workers) = (layout.fingerprint(), seat.workers);
+impl SharedRows {
+    fn new(rows: RowsLayout) -> Result<Self, EnvError> {
+        let layout = rows.layout()?;
+        let (fingerprint, workers) = (layout.fingerprint(), rows.workers);
         let spec = RingSpec {
             order: Order::ByWorker,
             workers,
@@ -389,11 +388,11 @@ impl Table {
         let control = ControlSpec {
             fingerprint,
             workers,
-            envs: seat.envs,
+            envs: rows.envs,
         };
         let (control, lanes) = ControlBlock::create(control).map_err(EnvError::failed)?;
         Ok(Self {
-            seat,
+            layout: rows,
             ring,
             parts: parts.ok_or(MemberError::Closed)?,
             control,
@@ -401,14 +400,14 @@ impl Table {
         })
     }
 
-    /// Tells member `worker` where its seat is.
+    /// Where the rows of member `worker` are.
     fn frame(&self, worker: usize) -> Result<Frame, EnvError> {
         let frame = || -> Result<Frame, ProcessError> {
-            let seat = RowsLayout {
+            let layout = RowsLayout {
                 worker,
-                ..self.seat.clone()
+                ..self.layout.clone()
             };
-            let mut frame = Frame::of(&ToWorker::Rows(Box::new(seat)))?;
+            let mut frame = Frame::of(&ToWorker::Rows(Box::new(layout)))?;
             let rows = self.ring.file().map(|file| frame.attach(file.as_fd()));
             rows.transpose()?;
             frame.attach(self.control.as_fd())?;
@@ -460,7 +459,7 @@ fn copy(
 impl std::fmt::Debug for Members {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Members")
-            .field("each", &self.staff.each)
+            .field("each", &self.children.each)
             .finish_non_exhaustive()
     }
 }

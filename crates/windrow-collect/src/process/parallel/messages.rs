@@ -46,7 +46,7 @@ pub(in crate::process) struct MemberFault {
 pub(in crate::process) struct RowsLayout {
     /// What the environments read: actions, and what the policy writes beside.
     pub(super) columns: Vec<LeafSpec>,
-    /// Whether the environments are told of the columns.
+    /// Whether the environments are bound to the columns.
     pub(super) bind: bool,
     pub(super) observation: Vec<LeafSpec>,
     pub(super) workers: usize,

@@ -1,4 +1,4 @@
-//! The workers of a collector while it is being built: their environments and policies, and then their seats.
+//! The workers of a collector while it is being built: their environments and policies, and then their links.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,31 +14,31 @@ use crate::config::builder::CollectorBuilder;
 use crate::config::plan::Placement;
 use crate::placement::Workers;
 #[cfg(target_os = "linux")]
-use crate::process::{crew::Crew, hiring::Hiring, messages::Ready, weights};
+use crate::process::{handshake::Handshake, messages::Ready, weights};
 use crate::shared::service::Service;
-use crate::shared::{LocalDesk, Shared};
+use crate::shared::{Shared, ThreadLink};
 use crate::worker::Worker;
 use crate::worker::actor::describe_all;
 use crate::worker::cursor::Beginning;
-use crate::worker::making::{Bound, Maker};
+use crate::worker::factory::{Bound, WorkerFactory};
 
-/// Workers that are being hired.
-pub(super) enum Staff {
+/// Workers that are being made.
+pub(super) enum NewWorkers {
     Here(Local),
     #[cfg(target_os = "linux")]
-    Processes(Hiring),
+    Processes(Handshake),
 }
 
 /// Workers of this process.
 pub(super) struct Local {
     inline: bool,
-    makers: Vec<Maker>,
+    makers: Vec<WorkerFactory>,
     envs: Vec<Box<dyn VecEnv>>,
     actors: Vec<Bound>,
 }
 
-/// What seats of workers are made of.
-pub(super) struct Seats<'a> {
+/// What links of workers are made of.
+pub(super) struct LinkSpec<'a> {
     pub(super) spec: &'a EnvSpec,
     pub(super) policy: &'a PolicySpec,
     pub(super) record: RecordSpec,
@@ -48,16 +48,19 @@ pub(super) struct Seats<'a> {
     pub(super) step_timeout: Option<Duration>,
 }
 
-impl Staff {
+impl NewWorkers {
     /// Makes the environments of all workers.
-    pub(super) fn new(chosen: &CollectorBuilder, makers: Vec<Maker>) -> Result<Self, CollectError> {
+    pub(super) fn new(
+        chosen: &CollectorBuilder,
+        makers: Vec<WorkerFactory>,
+    ) -> Result<Self, CollectError> {
         let inline = match chosen.config.plan().placement {
             Placement::Inline => true,
             Placement::Threads => false,
             #[cfg(target_os = "linux")]
             Placement::Processes => {
                 let program = chosen.worker_program.as_ref();
-                return Hiring::start(&makers, program, &chosen.interrupt).map(Self::Processes);
+                return Handshake::start(&makers, program, &chosen.interrupt).map(Self::Processes);
             }
             #[cfg(not(target_os = "linux"))]
             Placement::Processes => {
@@ -80,7 +83,7 @@ impl Staff {
         match self {
             Self::Here(local) => common(local.envs.iter().map(|env| (env.spec(), env.num_envs()))),
             #[cfg(target_os = "linux")]
-            Self::Processes(hiring) => common(hiring.specs()),
+            Self::Processes(handshake) => common(handshake.specs()),
         }
     }
 
@@ -120,7 +123,7 @@ impl Staff {
                 local.bind(spec)
             }
             #[cfg(target_os = "linux")]
-            Self::Processes(hiring) => alike(&hiring.bind(spec, interrupt)?),
+            Self::Processes(handshake) => alike(&handshake.bind(spec, interrupt)?),
         }
     }
 
@@ -133,11 +136,11 @@ impl Staff {
         }
     }
 
-    /// Gives each worker a desk. Weights are such as those of `reference`.
-    pub(super) fn seat(
+    /// Gives each worker a link. Weights are such as those of `reference`.
+    pub(super) fn connect(
         self,
         shared: Shared,
-        seats: Seats<'_>,
+        links: LinkSpec<'_>,
         reference: &dyn Policy,
     ) -> Result<(Workers, Arc<Shared>), CollectError> {
         match self {
@@ -145,26 +148,27 @@ impl Staff {
                 // Workers here read the weights of the store.
                 let _ = reference;
                 let shared = Arc::new(shared);
-                let workers = local.seat(&shared, &seats)?;
+                let workers = local.connect(&shared, &links)?;
                 Ok((workers, shared))
             }
             #[cfg(target_os = "linux")]
-            Self::Processes(hiring) => {
+            Self::Processes(handshake) => {
                 let leaves = weights::leaves(&reference.weights());
                 let sender = weights::WeightSender::new(shared.workers(), leaves.clone())?;
                 let shared = Arc::new(shared.with_updater(weights::WeightSender::clone(&sender)));
                 let ready = Ready {
-                    columns: seats.policy.columns.clone(),
-                    record: seats.record,
-                    shares: seats.shares,
-                    beginning: seats.beginning,
+                    columns: links.policy.columns.clone(),
+                    record: links.record,
+                    shares: links.shares,
+                    beginning: links.beginning,
                     weights: leaves,
                 };
-                let crew = hiring.seat(seats.spec, ready, &shared, sender, seats.policy)?;
-                if let Some(patience) = seats.step_timeout {
-                    Crew::watched_for(&crew, patience)?;
+                let mut pool =
+                    handshake.finish(links.spec, ready, &shared, sender, links.policy)?;
+                if let Some(patience) = links.step_timeout {
+                    pool.detect_hangs(patience)?;
                 }
-                Ok((Workers::processes(crew, &shared.ring), shared))
+                Ok((Workers::Processes(pool), shared))
             }
         }
     }
@@ -185,23 +189,23 @@ impl Local {
         Ok(policy)
     }
 
-    fn seat(self, shared: &Arc<Shared>, seats: &Seats<'_>) -> Result<Workers, CollectError> {
+    fn connect(self, shared: &Arc<Shared>, links: &LinkSpec<'_>) -> Result<Workers, CollectError> {
         let members = self.envs.into_iter().zip(self.actors).zip(self.makers);
-        let seated = members.map(|((env, (actor, first)), maker)| {
+        let connected = members.map(|((env, (actor, first)), maker)| {
             let (worker, num_envs) = (maker.worker, env.num_envs());
-            let mut cursor = seats.beginning.cursor(seats.spec, worker, num_envs)?;
+            let mut cursor = links.beginning.cursor(links.spec, worker, num_envs)?;
             if let Some(first) = first {
                 cursor.prime(first);
             }
             Ok(Worker {
-                desk: LocalDesk::new(worker, Arc::clone(shared)),
+                link: ThreadLink::new(worker, Arc::clone(shared)),
                 env,
                 actor,
                 cursor,
                 maker,
             })
         });
-        let workers = seated.collect::<Result<Vec<_>, CollectError>>()?;
+        let workers = connected.collect::<Result<Vec<_>, CollectError>>()?;
         let service = shared.service.clone();
         Ok(Workers::local(self.inline, workers, service))
     }

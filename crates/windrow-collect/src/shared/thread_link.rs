@@ -1,4 +1,4 @@
-//! The desk of workers in the collector's own process.
+//! The link of workers in the collector's own process.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,21 +7,21 @@ use windrow_policy::Published;
 use windrow_slab::{Part, SlabError};
 
 use super::Shared;
-use super::desk::{Desk, Job, Progress, Verdict};
+use super::link::{Assignment, OnFault, Progress, WorkerLink};
 use super::reentrancy::CollectorId;
 use crate::error::WorkerError;
 use crate::probe::{NoProbe, Recorder};
 
 /// Reaches what is shared directly.
 #[derive(Debug, Clone)]
-pub(crate) struct LocalDesk {
+pub(crate) struct ThreadLink {
     worker: usize,
     shared: Arc<Shared>,
     /// How often environments and policy were made anew.
     restarts: usize,
 }
 
-impl LocalDesk {
+impl ThreadLink {
     pub(crate) fn new(worker: usize, shared: Arc<Shared>) -> Self {
         Self {
             worker,
@@ -30,18 +30,18 @@ impl LocalDesk {
         }
     }
 
-    /// As [`claim`](Desk::claim) without waiting: `None` when nothing may be filled now.
+    /// As [`claim`](WorkerLink::claim) without waiting: `None` when nothing may be filled now.
     ///
     /// # Errors
     /// As [`Ring::try_claim`](windrow_slab::Ring::try_claim).
-    pub(crate) fn try_claim(&mut self) -> Result<Option<Job>, SlabError> {
+    pub(crate) fn try_claim(&mut self) -> Result<Option<Assignment>, SlabError> {
         let part = self.shared.ring.try_claim(self.worker)?;
-        Ok(part.map(|part| self.shared.job(self.worker, part)))
+        Ok(part.map(|part| self.shared.assignment(self.worker, part)))
     }
 }
 
-impl Desk for LocalDesk {
-    type Notes = NoProbe;
+impl WorkerLink for ThreadLink {
+    type ProgressProbe = NoProbe;
 
     fn worker(&self) -> usize {
         self.worker
@@ -51,14 +51,14 @@ impl Desk for LocalDesk {
         self.shared.collector
     }
 
-    fn claim(&mut self) -> Option<Job> {
+    fn claim(&mut self) -> Option<Assignment> {
         let asked = Instant::now();
         let Some(part) = self.shared.ring.claim(self.worker) else {
             self.shared.profile.end_with_thread(self.worker);
             return None;
         };
         self.shared.reports.waited(self.worker, asked.elapsed());
-        Some(self.shared.job(self.worker, part))
+        Some(self.shared.assignment(self.worker, part))
     }
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
@@ -69,7 +69,7 @@ impl Desk for LocalDesk {
         }
     }
 
-    fn notes(&self) -> NoProbe {
+    fn progress_probe(&self) -> NoProbe {
         NoProbe
     }
 
@@ -91,7 +91,7 @@ impl Desk for LocalDesk {
         drop(part);
     }
 
-    fn lose(&mut self, error: WorkerError) -> Verdict {
+    fn lose(&mut self, error: WorkerError) -> OnFault {
         self.shared.lose(self.worker, &mut self.restarts, error)
     }
 

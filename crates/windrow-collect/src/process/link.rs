@@ -1,39 +1,38 @@
-//! The desk of a worker in a process of its own.
+//! The link to its collector of a worker in a process of its own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
+use windrow_peer::WorkerLane;
 use windrow_policy::Published;
 use windrow_slab::{Part, RemoteRing};
 use windrow_sync::{Mutex, MutexGuard, lock};
 
+use super::child::Child;
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, FromWorker, ToWorker};
-use super::program::Program;
 use super::weights::WeightReceiver;
 use crate::error::{FaultKind, WorkerError, WorkerFault};
 use crate::probe::{Recorded, Recorder};
-use crate::shared::desk::{Desk, Job, Progress, Verdict};
+use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
 use crate::shared::reentrancy::CollectorId;
 
 /// Reaches the collector by a lane of shared memory, and for what is rare by a socket.
 #[derive(Clone)]
-pub(super) struct LaneDesk {
+pub(super) struct ProcessLink {
     worker: usize,
     /// Of this process alone: the collector itself is elsewhere.
     collector: CollectorId,
     ring: Arc<RemoteRing>,
     live: LiveProbe,
     /// Locked a few times a part, by this worker alone.
-    link: Arc<Mutex<Link>>,
+    connection: Arc<Mutex<Connection>>,
 }
 
-struct Link {
+struct Connection {
     lane: WorkerLane<Command, Answer>,
     weights: WeightReceiver,
-    end: Arc<ChildEnd>,
-    program: Program,
+    child: Child,
     /// How long the worker has waited since its last part.
     waited: Duration,
     /// Where the worker's time is recorded, if it is.
@@ -42,25 +41,24 @@ struct Link {
     over: bool,
 }
 
-impl LaneDesk {
+impl ProcessLink {
     pub(super) fn new(
         worker: usize,
         ring: Arc<RemoteRing>,
         live: LiveProbe,
         lane: WorkerLane<Command, Answer>,
         weights: WeightReceiver,
-        (end, program): (Arc<ChildEnd>, Program),
+        child: Child,
     ) -> Self {
         Self {
             worker,
             collector: CollectorId::next(),
             ring,
             live,
-            link: Arc::new(Mutex::new(Link {
+            connection: Arc::new(Mutex::new(Connection {
                 lane,
                 weights,
-                end,
-                program,
+                child,
                 waited: Duration::ZERO,
                 recorder: None,
                 over: false,
@@ -68,8 +66,8 @@ impl LaneDesk {
         }
     }
 
-    fn link(&self) -> MutexGuard<'_, Link> {
-        lock(&self.link)
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        lock(&self.connection)
     }
 
     fn part(&self, fill: &Fill) -> Option<Part> {
@@ -77,7 +75,7 @@ impl LaneDesk {
             Ok(part) => Some(part),
             Err(error) => {
                 let fault = WorkerFault::Slab(error);
-                self.link()
+                self.connection()
                     .end_with(&WorkerError::new(self.worker, None, fault));
                 None
             }
@@ -85,7 +83,7 @@ impl LaneDesk {
     }
 }
 
-impl Link {
+impl Connection {
     /// The next part to be filled; `None` once there are none.
     fn next_part(&mut self) -> Option<Fill> {
         loop {
@@ -120,41 +118,30 @@ impl Link {
         self.over |= self.lane.send(&answer).is_err();
     }
 
-    /// `error`, as the collector is told of it.
+    /// `error`, as it is sent to the collector.
     fn told(&self, error: &WorkerError) -> WorkerError {
-        error.to_send(self.program.send_errors, self.program.is_interruption)
+        let program = &self.child.program;
+        error.to_send(program.send_errors, program.is_interruption)
     }
 
     fn report(&mut self, message: &FromWorker) {
-        let sent = Frame::of(message).and_then(|frame| send(self.end.socket(), &frame));
-        self.over |= sent.is_err();
-    }
-
-    /// The message of a command that comes with one.
-    fn message(&self) -> Result<ToWorker, ProcessError> {
-        // A whole frame at a time is read from the socket, so no reader holds some of the next one.
-        let frame = FrameReader::default().read(self.end.socket())?;
-        frame.ok_or(ProcessError::ShutDown)?.parse()
+        self.over |= self.child.send(message).is_err();
     }
 
     fn answer_call(&mut self) {
-        match self.message() {
-            Ok(ToWorker::Call(call)) => {
-                let answer = (self.program.answer_calls)(&call);
-                self.report(&FromWorker::Returned(answer));
-            }
-            _ => self.over = true,
-        }
+        self.over |= self.child.answer_call().is_err();
         self.answer(Answer::Done);
     }
 
     /// Makes the recorder that the collector asks for.
     fn record(&mut self) {
-        match self.message() {
-            Ok(ToWorker::Record(order)) => match order.recorder(self.program.make_profiler) {
-                Ok(recorder) => self.recorder = Some(recorder),
-                Err(failed) => self.recorded(failed),
-            },
+        match self.child.next() {
+            Ok((ToWorker::Record(order), _)) => {
+                match order.recorder(self.child.program.make_profiler) {
+                    Ok(recorder) => self.recorder = Some(recorder),
+                    Err(failed) => self.recorded(failed),
+                }
+            }
             _ => self.over = true,
         }
         self.answer(Answer::Done);
@@ -177,8 +164,8 @@ impl Link {
     }
 }
 
-impl Desk for LaneDesk {
-    type Notes = LiveProbe;
+impl WorkerLink for ProcessLink {
+    type ProgressProbe = LiveProbe;
 
     fn worker(&self) -> usize {
         self.worker
@@ -188,24 +175,24 @@ impl Desk for LaneDesk {
         self.collector
     }
 
-    fn claim(&mut self) -> Option<Job> {
+    fn claim(&mut self) -> Option<Assignment> {
         let asked = Instant::now();
         let fill = {
-            let mut link = self.link();
-            let fill = link.next_part();
-            link.waited += asked.elapsed();
+            let mut connection = self.connection();
+            let fill = connection.next_part();
+            connection.waited += asked.elapsed();
             fill?
         };
-        Some(Job {
+        Some(Assignment {
             part: self.part(&fill)?,
             share: fill.share,
-            orders: fill.orders,
+            commands: fill.commands,
         })
     }
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
-        let mut link = self.link();
-        match link.weights.newest(held) {
+        let mut connection = self.connection();
+        match connection.weights.newest(held) {
             Ok(newest) => newest,
             Err(error) => {
                 let fault = WorkerFault::Remote {
@@ -214,36 +201,36 @@ impl Desk for LaneDesk {
                     env: None,
                     sent: None,
                 };
-                link.end_with(&WorkerError::new(self.worker, None, fault));
+                connection.end_with(&WorkerError::new(self.worker, None, fault));
                 None
             }
         }
     }
 
-    fn notes(&self) -> LiveProbe {
+    fn progress_probe(&self) -> LiveProbe {
         self.live.of_part()
     }
 
     fn recorder(&mut self) -> Option<Box<Recorder>> {
-        self.link().recorder.take()
+        self.connection().recorder.take()
     }
 
     fn take_recorder(&mut self, mut recorder: Box<Recorder>, filled: bool) {
         let recorded = recorder.end_rollout(filled);
-        let mut link = self.link();
+        let mut connection = self.connection();
         if !recorded.is_over() {
-            link.recorder = Some(recorder);
+            connection.recorder = Some(recorder);
         }
-        link.recorded(Box::new(recorded));
+        connection.recorded(Box::new(recorded));
     }
 
     fn deliver(&mut self, part: Part, progress: Progress) {
         let steps = part.steps();
         part.commit();
         self.live.handed_over();
-        let mut link = self.link();
-        let waited = std::mem::take(&mut link.waited);
-        link.answer(Answer::Filled {
+        let mut connection = self.connection();
+        let waited = std::mem::take(&mut connection.waited);
+        connection.answer(Answer::Filled {
             steps,
             progress,
             waited_ns: waited.as_nanos() as u64,
@@ -253,26 +240,26 @@ impl Desk for LaneDesk {
     fn give_back(&mut self, part: Part, progress: Progress) {
         drop(part);
         self.live.handed_over();
-        self.link().answer(Answer::Lost { progress });
+        self.connection().answer(Answer::Lost { progress });
     }
 
-    fn lose(&mut self, error: WorkerError) -> Verdict {
-        let mut link = self.link();
-        let error = link.told(&error);
-        link.report(&FromWorker::Fault(error));
-        match link.receive() {
+    fn lose(&mut self, error: WorkerError) -> OnFault {
+        let mut connection = self.connection();
+        let error = connection.told(&error);
+        connection.report(&FromWorker::Fault(error));
+        match connection.receive() {
             Some(Command::Replace) => {
-                link.answer(Answer::Done);
-                Verdict::Replace
+                connection.answer(Answer::Done);
+                OnFault::Replace
             }
             Some(_) | None => {
-                link.over = true;
-                Verdict::Stop
+                connection.over = true;
+                OnFault::Stop
             }
         }
     }
 
     fn fail(&mut self, error: WorkerError) {
-        self.link().end_with(&error);
+        self.connection().end_with(&error);
     }
 }

@@ -129,20 +129,20 @@ pub(crate) type MakeProfiler = fn(&str, usize) -> Made;
 
 /// The other profiler of one worker.
 #[derive(Debug, Default)]
-pub(super) enum Beside {
+pub(super) enum ExternalProfiler {
     #[default]
-    Nobody,
+    None,
     /// It is made when the first rollout begins.
-    Due(ProfilerRecipe),
+    Pending(ProfilerRecipe),
     /// In this thread.
     Recording(Box<dyn Profiler>, ThreadId),
     Failed(Failed),
 }
 
-impl Beside {
+impl ExternalProfiler {
     /// A rollout of worker `worker` begins.
     pub(super) fn begin(&mut self, worker: usize) {
-        if let Self::Due(recipe) = self {
+        if let Self::Pending(recipe) = self {
             let begun = (recipe.make)(worker).and_then(|mut profiler| {
                 profiler.begin()?;
                 Ok(profiler)
@@ -169,7 +169,7 @@ impl Beside {
     /// The first error of the profiler.
     pub(super) fn end(&mut self, path: &Path) -> Result<(), Failed> {
         match std::mem::take(self) {
-            Self::Nobody | Self::Due(_) => Ok(()),
+            Self::None | Self::Pending(_) => Ok(()),
             Self::Recording(mut profiler, by) if by == thread::current().id() => profiler.end(path),
             Self::Recording(..) => Err(
                 "it records a thread, which can end the recording, and another one has done so"

@@ -1,20 +1,23 @@
-//! Frames over streams of bytes, with deadlines. Nothing here knows what a frame is about, or why somebody connects.
+//! Peers at an address: frames over TCP, Unix sockets and TLS, with deadlines. Nothing here knows what a frame is about, or why somebody
+//! connects. The README of windrow-remote has the layout of frames.
 
+mod address;
 mod frame;
 mod listener;
 mod stream;
 
 use std::io::{self, BufReader, Read, Write};
 
-pub(crate) use frame::{Frame, FrameError, HEAD};
-pub(crate) use listener::{Listener, has_gone};
-pub(crate) use stream::{ClientTls, Deadline, Stream, connect};
+pub use address::{Address, AddressError};
+pub use frame::{Frame, FrameError, HEAD};
+pub use listener::{Listener, has_gone};
+pub use stream::{ClientTls, Deadline, Stream, connect};
 
 /// Bytes of a body that are copied behind the header, so that both are sent at once.
 const TOGETHER: usize = 64 << 10;
 
 /// Frames in both directions, behind an opening that says which version of a protocol they are of.
-pub(crate) struct Wire {
+pub struct Wire {
     stream: BufReader<Stream>,
     /// What goes out with the next frame.
     out: Vec<u8>,
@@ -22,7 +25,8 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// Frames of `version` over `stream`.
-    pub(crate) fn new(stream: Stream, version: u32) -> Self {
+    #[must_use]
+    pub fn new(stream: Stream, version: u32) -> Self {
         Self {
             stream: BufReader::new(stream),
             out: frame::opening(version).to_vec(),
@@ -30,7 +34,10 @@ impl Wire {
     }
 
     /// The version of the other side's protocol.
-    pub(crate) fn receive_version(&mut self, deadline: Deadline) -> Result<u32, FrameError> {
+    ///
+    /// # Errors
+    /// [`FrameError::Stranger`] for other bytes than an opening, and those of the stream.
+    pub fn receive_version(&mut self, deadline: Deadline) -> Result<u32, FrameError> {
         let mut opening = [0; frame::OPENING];
         self.stream.get_mut().set_deadline(deadline);
         self.stream.read_exact(&mut opening)?;
@@ -38,11 +45,10 @@ impl Wire {
     }
 
     /// The next frame, of at most `limit` bytes.
-    pub(crate) fn receive(
-        &mut self,
-        deadline: Deadline,
-        limit: usize,
-    ) -> Result<Frame, FrameError> {
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn receive(&mut self, deadline: Deadline, limit: usize) -> Result<Frame, FrameError> {
         let deadline = match deadline {
             Deadline::OnceBegun(time) if !self.stream.buffer().is_empty() => Deadline::after(time),
             deadline => deadline,
@@ -51,11 +57,11 @@ impl Wire {
         Frame::read(&mut self.stream, limit)
     }
 
-    pub(crate) fn send<B: AsRef<[u8]>>(
-        &mut self,
-        deadline: Deadline,
-        frame: &Frame<B>,
-    ) -> io::Result<()> {
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn send<B: AsRef<[u8]>>(&mut self, deadline: Deadline, frame: &Frame<B>) -> io::Result<()> {
         let body = frame.body.as_ref();
         let (first, rest) = body.split_at(body.len().min(TOGETHER));
         self.out.extend(frame.head()?);
@@ -67,7 +73,10 @@ impl Wire {
     }
 
     /// Sends the opening, if no frame was sent yet.
-    pub(crate) fn flush(&mut self, deadline: Deadline) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn flush(&mut self, deadline: Deadline) -> io::Result<()> {
         let stream = self.stream.get_mut();
         stream.set_deadline(deadline);
         stream.write_all(&std::mem::take(&mut self.out))?;
@@ -75,9 +84,15 @@ impl Wire {
     }
 
     /// Sends no more, and waits for the other side to close: what was sent is lost where a stream is closed with bytes unread.
-    pub(crate) fn finish(mut self, deadline: Deadline) {
+    pub fn finish(mut self, deadline: Deadline) {
         let stream = self.stream.get_mut();
         stream.set_deadline(deadline);
         stream.finish();
+    }
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
     }
 }

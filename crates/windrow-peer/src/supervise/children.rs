@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::seat::{Seat, Source};
-use super::{Events, Inbox, Request};
-use crate::launch::{Child, Expected, Look, Start};
+use super::running::{Running, Source};
+use super::{Event, Handler, Inbox, Request};
+use crate::launch::{Child, ForkState, PendingFork, Start};
 use crate::refused::refused;
 use crate::{Frame, ProcessError, WorkerProgram};
 
@@ -18,32 +18,32 @@ use crate::{Frame, ProcessError, WorkerProgram};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// All workers, seen by the thread that watches over them.
-pub(super) struct Crew {
+pub(super) struct Children {
     program: WorkerProgram,
-    seats: Vec<Option<Seat>>,
-    /// Workers that a nursery was asked for, by their numbers, and what was sent to them since. They have no seat yet.
-    expected: BTreeMap<usize, (Expected, Vec<Frame>)>,
+    running: Vec<Option<Running>>,
+    /// Workers that a nursery is about to fork, by their numbers, and the frames that wait for them.
+    pending: BTreeMap<usize, (PendingFork, Vec<Frame>)>,
     inbox: Arc<Inbox>,
-    events: Box<dyn Events>,
+    handler: Handler<Frame>,
     /// When workers are killed, in a shutdown.
     deadline: Option<Instant>,
     /// When those that were killed are given up.
     patience: Option<Instant>,
 }
 
-impl Crew {
+impl Children {
     pub(super) fn new(
         program: WorkerProgram,
         workers: usize,
         inbox: Arc<Inbox>,
-        events: Box<dyn Events>,
+        handler: Handler<Frame>,
     ) -> Self {
         Self {
             program,
-            seats: (0..workers).map(|_| None).collect(),
-            expected: BTreeMap::new(),
+            running: (0..workers).map(|_| None).collect(),
+            pending: BTreeMap::new(),
             inbox,
-            events,
+            handler,
             deadline: None,
             patience: None,
         }
@@ -56,19 +56,19 @@ impl Crew {
             let closing = self.deadline.is_some();
             if closing {
                 // They have nothing to bring to an end, and nobody knows of them yet.
-                self.expected.clear();
+                self.pending.clear();
             }
-            for seat in self.seats.iter_mut().flatten() {
-                seat.write(closing);
+            for child in self.running.iter_mut().flatten() {
+                child.write(closing);
             }
-            if closing && self.seats.iter().all(Option::is_none) {
+            if closing && self.running.iter().all(Option::is_none) {
                 return Ok(());
             }
-            self.keep_time()?;
+            self.check_deadline()?;
             match self.wait() {
                 Ok(ready) => ready
                     .into_iter()
-                    .for_each(|(worker, source)| self.attend(worker, source)),
+                    .for_each(|(worker, source)| self.serve(worker, source)),
                 Err(Errno::INTR) => {}
                 Err(error) => {
                     self.abandon();
@@ -85,31 +85,31 @@ impl Crew {
             match request {
                 Request::Spawn(worker) => self.spawn(worker),
                 Request::Kill(worker) => {
-                    self.seat(worker).iter().for_each(|seat| seat.kill());
+                    self.child(worker).iter().for_each(|child| child.kill());
                 }
                 Request::AskForStack(worker) => {
-                    self.seat(worker)
+                    self.child(worker)
                         .iter()
-                        .for_each(|seat| seat.ask_for_stack());
+                        .for_each(|child| child.ask_for_stack());
                 }
                 Request::Send(worker, frame) => {
-                    if let Some((_, frames)) = self.expected.get_mut(&worker) {
+                    if let Some((_, frames)) = self.pending.get_mut(&worker) {
                         frames.push(frame);
-                    } else if let Some(seat) = self.seat(worker) {
-                        seat.push(frame);
+                    } else if let Some(child) = self.child(worker) {
+                        child.push(frame);
                     }
                 }
             }
         }
     }
 
-    fn seat(&mut self, worker: usize) -> Option<&mut Seat> {
-        self.seats.get_mut(worker)?.as_mut()
+    fn child(&mut self, worker: usize) -> Option<&mut Running> {
+        self.running.get_mut(worker)?.as_mut()
     }
 
     fn spawn(&mut self, worker: usize) {
-        let is_free = matches!(self.seats.get(worker), Some(None));
-        if !is_free || self.expected.contains_key(&worker) {
+        let is_free = matches!(self.running.get(worker), Some(None));
+        if !is_free || self.pending.contains_key(&worker) {
             return;
         }
         let start = match self.deadline {
@@ -117,8 +117,8 @@ impl Crew {
             None => self.program.start(),
         };
         let child = match start {
-            Ok(Start::Expected(expected)) => {
-                self.expected.insert(worker, (expected, Vec::new()));
+            Ok(Start::Pending(expected)) => {
+                self.pending.insert(worker, (expected, Vec::new()));
                 return;
             }
             Ok(Start::Running(child)) => Ok(child),
@@ -127,49 +127,52 @@ impl Crew {
         self.started(worker, child);
     }
 
-    /// A nursery has told something of a worker.
-    fn look_at(&mut self, worker: usize) {
-        let Some((expected, frames)) = self.expected.remove(&worker) else {
+    /// A nursery has reported on a worker.
+    fn check_fork(&mut self, worker: usize) {
+        let Some((expected, frames)) = self.pending.remove(&worker) else {
             return;
         };
-        let child = match expected.look() {
-            Look::Expected(expected) => {
-                self.expected.insert(worker, (expected, frames));
+        let child = match expected.state() {
+            ForkState::Pending(expected) => {
+                self.pending.insert(worker, (expected, frames));
                 return;
             }
-            Look::Born(child) => Ok(child),
-            Look::Refused => self.program.spawn(),
+            ForkState::Born(child) => Ok(child),
+            ForkState::Refused => self.program.spawn(),
         };
         self.started(worker, child);
-        if let Some(seat) = self.seat(worker) {
-            frames.into_iter().for_each(|frame| seat.push(frame));
+        if let Some(child) = self.child(worker) {
+            frames.into_iter().for_each(|frame| child.push(frame));
         }
     }
 
     fn started(&mut self, worker: usize, child: Result<Child, ProcessError>) {
-        let pid = child.map(|child| {
-            let seat = Seat::new(worker, child);
-            let pid = seat.pid();
-            if let Some(place) = self.seats.get_mut(worker) {
-                *place = Some(seat);
+        let event = match child {
+            Ok(child) => {
+                let child = Running::new(worker, child);
+                let pid = child.pid();
+                if let Some(place) = self.running.get_mut(worker) {
+                    *place = Some(child);
+                }
+                Event::Started(pid)
             }
-            pid
-        });
-        self.events.started(worker, pid);
+            Err(error) => Event::Failed(error),
+        };
+        (self.handler)(worker, event);
     }
 
     /// Kills workers at the deadline, and gives up those that live on.
-    fn keep_time(&mut self) -> Result<(), ProcessError> {
+    fn check_deadline(&mut self) -> Result<(), ProcessError> {
         let now = Instant::now();
         if self.patience.is_none() && self.deadline.is_some_and(|deadline| deadline <= now) {
-            self.seats.iter().flatten().for_each(Seat::kill);
+            self.running.iter().flatten().for_each(Running::kill);
             self.patience = Some(now + PATIENCE);
         }
         match self.patience {
             Some(patience) if patience <= now => {
                 // Taken out: nobody waits for them.
-                let left = self.seats.iter_mut().filter_map(Option::take);
-                let pids = left.map(|seat| seat.pid()).collect();
+                let left = self.running.iter_mut().filter_map(Option::take);
+                let pids = left.map(|child| child.pid()).collect();
                 Err(ProcessError::Unkillable { pids })
             }
             _ => Ok(()),
@@ -181,13 +184,13 @@ impl Crew {
         let mut names = Vec::new();
         let wake = self.inbox.wake.as_fd();
         let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
-        for (worker, (expected, _)) in &self.expected {
+        for (worker, (expected, _)) in &self.pending {
             names.push((*worker, Source::Nursery));
             fds.push(PollFd::from_borrowed_fd(expected.birth(), PollFlags::IN));
         }
-        for seat in self.seats.iter().flatten() {
-            for (source, fd, flags) in seat.sources() {
-                names.push((seat.worker(), source));
+        for child in self.running.iter().flatten() {
+            for (source, fd, flags) in child.sources() {
+                names.push((child.worker(), source));
                 fds.push(PollFd::from_borrowed_fd(fd, flags));
             }
         }
@@ -205,44 +208,44 @@ impl Crew {
             .collect())
     }
 
-    fn attend(&mut self, worker: usize, source: Source) {
+    fn serve(&mut self, worker: usize, source: Source) {
         if source == Source::Nursery {
-            return self.look_at(worker);
+            return self.check_fork(worker);
         }
-        let Some(place) = self.seats.get_mut(worker) else {
+        let Some(place) = self.running.get_mut(worker) else {
             return;
         };
         match (source, place.as_mut()) {
             // What it sent before is in socket and pipe now, and is read before the report.
             (Source::Process, _) => {
-                if let Some(seat) = place.take() {
-                    seat.bury(&mut *self.events);
+                if let Some(child) = place.take() {
+                    child.report_end(&mut self.handler);
                 }
             }
-            (Source::Socket, Some(seat)) => _ = seat.read_frames(&mut *self.events),
-            (Source::Stderr, Some(seat)) => seat.read_stderr(),
+            (Source::Socket, Some(child)) => _ = child.read_frames(&mut self.handler),
+            (Source::Stderr, Some(child)) => child.read_stderr(),
             (Source::Nursery, _) | (_, None) => {}
         }
     }
 
     /// Kills all workers and reports their deaths: this thread cannot watch them any more.
     fn abandon(&mut self) {
-        self.seats.iter().flatten().for_each(Seat::kill);
-        for seat in self.seats.iter_mut().filter_map(Option::take) {
-            seat.bury(&mut *self.events);
+        self.running.iter().flatten().for_each(Running::kill);
+        for child in self.running.iter_mut().filter_map(Option::take) {
+            child.report_end(&mut self.handler);
         }
     }
 }
 
 /// Also when an event's handler panics: nobody asks any more, and no worker stays.
-impl Drop for Crew {
+impl Drop for Children {
     fn drop(&mut self) {
         self.inbox.with(|asked| {
             asked.ended = true;
             asked.requests.clear();
         });
-        for seat in self.seats.iter_mut().flatten() {
-            seat.end();
+        for child in self.running.iter_mut().flatten() {
+            child.end();
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::shared::statistics;
 
 /// Makes the environments and the policy of one worker.
 #[derive(Clone)]
-pub(crate) struct Maker {
+pub(crate) struct WorkerFactory {
     pub(crate) worker: usize,
     pub(crate) config: Arc<CollectorConfig>,
     pub(crate) env: EnvMaker,
@@ -31,7 +31,7 @@ pub(crate) struct Maker {
 /// An actor, and the first observations of its environments where episodes were begun for it.
 pub(crate) type Bound = (Actor, Option<RowBlock>);
 
-impl Maker {
+impl WorkerFactory {
     /// As [`envs`](Self::envs), in a panic's place an error.
     ///
     /// # Errors

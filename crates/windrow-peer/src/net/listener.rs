@@ -12,17 +12,19 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Socket, TcpKeepalive};
 
+use super::Address;
 use super::stream::connect;
-use crate::Address;
 
 /// Accepts connections to an address.
-pub(crate) struct Listener {
+#[derive(Debug)]
+pub struct Listener {
     socket: Socket,
     /// That of a Unix socket.
     file: Option<SocketFile>,
 }
 
 /// The file of a socket, removed in the end.
+#[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
     device: u64,
@@ -50,7 +52,11 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    pub(crate) fn open(address: &Address) -> io::Result<Self> {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// Those of the system, such as that another server listens there.
+    pub fn open(address: &Address) -> io::Result<Self> {
         let (socket, file): (Socket, _) = match address {
             Address::Tcp { host, port } => {
                 let found = Address::resolve(host, *port)?;
@@ -66,7 +72,10 @@ impl Listener {
     }
 
     /// The address, with the port that the system chose.
-    pub(crate) fn address(&self, asked: &Address) -> io::Result<Address> {
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn address(&self, asked: &Address) -> io::Result<Address> {
         match (self.socket.local_addr()?.as_socket(), asked) {
             (Some(bound), Address::Tcp { host, .. }) => Ok(Address::Tcp {
                 host: host.clone(),
@@ -80,7 +89,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`io::ErrorKind::PermissionDenied`] for a connection of another user; those of the system, of which the next may come to more.
-    pub(crate) fn accept(&self, stop: &UnixStream) -> io::Result<Option<Socket>> {
+    pub fn accept(&self, stop: &UnixStream) -> io::Result<Option<Socket>> {
         let waits = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut ready = [waits(stop.as_fd()), waits(self.socket.as_fd())];
         poll(&mut ready, None)?;
@@ -143,7 +152,8 @@ fn peer_user(socket: &Socket) -> io::Result<u32> {
 }
 
 /// Whether the other side of `socket` has closed it, even if bytes that it sent before are unread.
-pub(crate) fn has_gone(socket: &Socket) -> bool {
+#[must_use]
+pub fn has_gone(socket: &Socket) -> bool {
     #[cfg(target_os = "linux")]
     const GONE: PollFlags = PollFlags::RDHUP;
     #[cfg(not(target_os = "linux"))]

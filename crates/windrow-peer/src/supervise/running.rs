@@ -8,14 +8,14 @@ use rustix::event::PollFlags;
 use rustix::process::Signal;
 
 use super::stderr::Stderr;
-use super::{Death, Events};
+use super::{Death, Event, Handler};
 use crate::ProcessError;
 use crate::launch::{Child, Exit, Process};
 use crate::wire::{Frame, FrameReader, FrameWriter, Stream};
 
 /// A worker that has a process.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Running {
     worker: usize,
     process: Process,
     socket: UnixStream,
@@ -23,25 +23,25 @@ pub(super) struct Seat {
     stream: Stream,
     reader: FrameReader,
     writer: FrameWriter,
-    /// Whether the worker was told that no frame follows.
-    told: bool,
+    /// Whether this side of the socket was shut down.
+    closed: bool,
     stderr: Stderr,
     fault: Option<ProcessError>,
     /// Once it has ended and was waited for; its number may be another's since.
     ended: Option<Exit>,
 }
 
-/// What a descriptor of a seat is for.
+/// What a descriptor is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Process,
     Socket,
     Stderr,
-    /// Of a worker without a seat yet.
+    /// Of a worker without a process yet.
     Nursery,
 }
 
-impl Seat {
+impl Running {
     pub(super) fn new(worker: usize, child: Child) -> Self {
         Self {
             worker,
@@ -50,7 +50,7 @@ impl Seat {
             stream: Stream::Open,
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
-            told: false,
+            closed: false,
             stderr: Stderr::new(child.stderr),
             fault: None,
             ended: None,
@@ -84,26 +84,26 @@ impl Seat {
 
     /// Puts a frame behind those that wait.
     pub(super) fn push(&mut self, frame: Frame) {
-        if !self.told {
+        if !self.closed {
             // Its limits were checked when it was asked for.
             let _ = self.writer.push(frame);
         }
     }
 
-    /// Writes what the worker takes; then, when `closing`, tells it that this is all.
+    /// Writes what the worker takes; then, when `closing`, shuts this side of the socket down.
     pub(super) fn write(&mut self, closing: bool) {
         if self.writer.write_available(self.socket.as_fd()).is_err() {
             // It reads no more; it has ended, or will be found to have closed the socket.
             self.writer = FrameWriter::default();
         }
-        if closing && !self.told && self.writer.is_empty() {
-            self.told = true;
+        if closing && !self.closed && self.writer.is_empty() {
+            self.closed = true;
             let _ = self.socket.shutdown(Shutdown::Write);
         }
     }
 
     /// Reads and reports frames that are there; whether there may be more of them already.
-    pub(super) fn read_frames(&mut self, events: &mut dyn Events) -> bool {
+    pub(super) fn read_frames(&mut self, handler: &mut Handler<Frame>) -> bool {
         if self.stream == Stream::Ended {
             return false;
         }
@@ -118,7 +118,7 @@ impl Seat {
             }
         }
         for frame in frames {
-            events.frame(self.worker, frame);
+            handler(self.worker, Event::Message(frame));
         }
         self.stream == Stream::More
     }
@@ -147,18 +147,16 @@ impl Seat {
         }
     }
 
-    /// Takes leave of a worker that has ended: reads and reports what it has left, then its death.
-    pub(super) fn bury(mut self, events: &mut dyn Events) {
+    /// Reports what a worker that has ended has left unread, then its death.
+    pub(super) fn report_end(mut self, handler: &mut Handler<Frame>) {
         let (pid, exit) = (self.pid(), self.end());
-        while self.read_frames(events) {}
-        events.died(
-            self.worker,
-            Death {
-                pid,
-                exit,
-                stderr_tail: self.stderr.finish(),
-                fault: self.fault,
-            },
-        );
+        while self.read_frames(handler) {}
+        let death = Death {
+            pid,
+            exit,
+            stderr_tail: self.stderr.finish(),
+            fault: self.fault,
+        };
+        handler(self.worker, Event::Died(death));
     }
 }

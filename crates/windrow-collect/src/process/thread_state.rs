@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use windrow_peer::Exit;
 
-/// A worker that did not move, as the watchdog saw it before its end.
+/// A worker that did not move, as it was seen before its end.
 #[derive(Debug)]
-pub(super) struct Frozen {
+pub(super) struct Hang {
     pub(super) patience: Duration,
     /// What the system showed of it, in words that follow "its thread".
     pub(super) seen: String,
 }
 
-impl Frozen {
+impl Hang {
     /// How its process ended, in words that follow "its process".
     pub(super) fn end(&self, exit: Exit) -> String {
         let end = match exit.is_kill() {
@@ -33,7 +33,7 @@ impl Frozen {
 
 /// A thread, as the system shows it.
 #[derive(Debug)]
-pub(super) struct Thread {
+pub(super) struct ThreadState {
     status: String,
     /// The number of the system call that it is in, or other words.
     call: String,
@@ -41,9 +41,9 @@ pub(super) struct Thread {
     sleeps_in: String,
 }
 
-impl Thread {
-    /// Looks at thread `thread` of process `pid`. What cannot be read is empty.
-    pub(super) fn look(pid: u32, thread: u32) -> Self {
+impl ThreadState {
+    /// Reads the state of thread `thread` of process `pid`. What cannot be read is empty.
+    pub(super) fn read(pid: u32, thread: u32) -> Self {
         let read =
             |file| read_to_string(format!("/proc/{pid}/task/{thread}/{file}")).unwrap_or_default();
         Self {
@@ -96,8 +96,8 @@ impl Thread {
 mod tests {
     use super::*;
 
-    fn thread(state: &str, tracer: u32, call: &str, sleeps_in: &str) -> Thread {
-        Thread {
+    fn thread(state: &str, tracer: u32, call: &str, sleeps_in: &str) -> ThreadState {
+        ThreadState {
             status: format!(
                 "Name:\tsome State:\nState:\t{state}\nTgid:\t7\nTracerPid:\t{tracer}\n"
             ),
@@ -136,7 +136,7 @@ mod tests {
             assert_eq!(thread.describe(), words);
             assert_eq!(thread.is_stopped(), state.starts_with('T'));
         }
-        let gone = Thread::look(u32::MAX, u32::MAX);
+        let gone = ThreadState::read(u32::MAX, u32::MAX);
         assert_eq!(gone.describe(), "");
         assert!(!gone.is_stopped() && !gone.is_traced());
     }

@@ -1,17 +1,17 @@
-//! What the consumer orders workers to do before their next part. Workers look between two parts only, so that no
+//! What the consumer commands workers to do before their next part. Workers look between two parts only, so that no
 //! collected frame is lost.
 
 use serde::{Deserialize, Serialize};
 
-/// Orders for one worker.
+/// Commands for one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Orders {
+pub(crate) struct Commands {
     pub(crate) restart: Option<Restart>,
     /// Carried out before `restart`.
     pub(crate) resume: Option<Resume>,
 }
 
-impl Orders {
+impl Commands {
     /// Adds a restart. An ordered seed is not forgotten: episodes that begin anew without one would begin anyway.
     pub(crate) fn restart(&mut self, how: Restart) {
         if how != Restart::Unseeded || self.restart.is_none() {

@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 use windrow_policy::Published;
 use windrow_slab::Part;
 
-use super::orders::Orders;
+use super::commands::Commands;
 use super::reentrancy::CollectorId;
 use super::schedule::Share;
 use crate::error::WorkerError;
 use crate::probe::{Probe, Recorder};
 
-/// Where a worker takes parts, orders and weights from, and reports to: all that it knows of its collector.
+/// Where a worker takes parts, commands and weights from, and reports to: all that it knows of its collector.
 ///
-/// Asked once or a few times a part, never in a step. [`LocalDesk`](super::LocalDesk) serves workers in threads of the
-/// collector's process; a worker elsewhere needs another desk and nothing else.
-pub(crate) trait Desk: Clone {
-    /// What the desk notes of a rollout as it goes on.
-    type Notes: Probe;
+/// Asked once or a few times a part, never in a step. [`ThreadLink`](super::ThreadLink) serves workers in threads of the
+/// collector's process; a worker elsewhere needs another link and nothing else.
+pub(crate) trait WorkerLink: Clone {
+    /// What the link notes of a rollout as it goes on.
+    type ProgressProbe: Probe;
 
     /// Number of the worker.
     fn worker(&self) -> usize;
@@ -25,13 +25,13 @@ pub(crate) trait Desk: Clone {
     fn collector(&self) -> CollectorId;
 
     /// Waits for the next part; `None` when this worker has none to fill any more.
-    fn claim(&mut self) -> Option<Job>;
+    fn claim(&mut self) -> Option<Assignment>;
 
     /// The newest weights, unless they have the version `held`.
     fn newer_weights(&self, held: Option<i64>) -> Option<Published>;
 
-    /// What is told how the next rollout goes on.
-    fn notes(&self) -> Self::Notes;
+    /// The probe of the next rollout.
+    fn progress_probe(&self) -> Self::ProgressProbe;
 
     /// The recorder of this worker's time, if it is profiled: given back after each part.
     fn recorder(&mut self) -> Option<Box<Recorder>>;
@@ -46,7 +46,7 @@ pub(crate) trait Desk: Clone {
     fn give_back(&mut self, part: Part, progress: Progress);
 
     /// Reports a fault, and asks how to go on. The part was given back before.
-    fn lose(&mut self, error: WorkerError) -> Verdict;
+    fn lose(&mut self, error: WorkerError) -> OnFault;
 
     /// Ends the collector with `error`.
     fn fail(&mut self, error: WorkerError);
@@ -54,10 +54,10 @@ pub(crate) trait Desk: Clone {
 
 /// A part to be filled, and what to do for it.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct Assignment {
     pub(crate) part: Part,
     pub(crate) share: Share,
-    pub(crate) orders: Orders,
+    pub(crate) commands: Commands,
 }
 
 /// How far a worker has come, reported with each part.
@@ -73,7 +73,7 @@ pub(crate) struct Progress {
 
 /// How a worker goes on after a fault.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum OnFault {
     /// With new environments and a new policy.
     Replace,
     /// Not at all: the next claim gives no part.

@@ -1,9 +1,9 @@
-//! A frame: kind, number, three words and a body, under check sums. The README has the layout.
+//! A frame: kind, number, three words and a body, under check sums.
 
 use std::io::{self, BufRead};
 
 /// Bytes of a frame before its body.
-pub(crate) const HEAD: usize = 48;
+pub const HEAD: usize = 48;
 
 /// Bytes of an opening: mark, version, check sum.
 pub(super) const OPENING: usize = 16;
@@ -15,27 +15,41 @@ const STEP: usize = 64 << 10;
 
 /// One message. What kinds and words mean is up to those who exchange it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Frame<B = Vec<u8>> {
-    pub(crate) kind: u16,
+pub struct Frame<B = Vec<u8>> {
+    /// What it is; the numbers are the caller's.
+    pub kind: u16,
     /// By which an answer is known to be that of a request.
-    pub(crate) seq: u64,
-    pub(crate) words: [u64; 3],
-    pub(crate) body: B,
+    pub seq: u64,
+    /// Numbers that go with it.
+    pub words: [u64; 3],
+    /// Its content.
+    pub body: B,
 }
 
 /// Why there is no frame.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FrameError {
+pub enum FrameError {
+    /// The stream has ended.
     #[error("the connection was closed")]
     Closed,
+    /// The system reports something else, such as the deadline.
     #[error(transparent)]
     Io(io::Error),
+    /// The other side speaks another protocol.
     #[error("expected the opening of a windrow connection, got other bytes")]
     Stranger,
+    /// A check sum is wrong.
     #[error("a frame is not what was sent")]
     Broken,
+    /// A frame is too long.
     #[error("a frame has {got} bytes, more than the limit of {limit}")]
-    Limit { limit: usize, got: usize },
+    Limit {
+        /// Bytes allowed.
+        limit: usize,
+        /// Bytes of the frame.
+        got: usize,
+    },
+    /// A frame of a later version.
     #[error("a frame has the flags {0:#x}, which this version of the protocol does not know")]
     Flags(u16),
 }
@@ -51,12 +65,15 @@ impl From<io::Error> for FrameError {
 
 impl<B: AsRef<[u8]>> Frame<B> {
     /// Bytes of the frame.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
         HEAD + self.body.as_ref().len()
     }
 
     /// The body as text.
-    pub(crate) fn text(&self) -> String {
+    #[must_use]
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(self.body.as_ref()).into_owned()
     }
 

@@ -5,19 +5,17 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::RemoteError;
-
 /// Where a server listens: a Unix socket, which only the same user can connect to, or a host and a port.
 ///
 /// ```
-/// use windrow_remote::Address;
+/// use windrow_peer::net::Address;
 ///
 /// let socket: Address = "unix:/run/user/1000/policy.sock".parse()?;
 /// assert!(socket.is_local());
 /// let port: Address = "127.0.0.1:7777".parse()?;
 /// assert_eq!((port.is_local(), port.to_string().as_str()), (true, "127.0.0.1:7777"));
 /// assert!("policy".parse::<Address>().is_err());
-/// # Ok::<(), windrow_remote::RemoteError>(())
+/// # Ok::<(), windrow_peer::net::AddressError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -64,7 +62,7 @@ impl Address {
     }
 
     /// The addresses that a host stands for; for `localhost`, those of the loopback.
-    pub(crate) fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    pub(super) fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
         let all = format!("{host}:{port}").to_socket_addrs()?;
         Ok(all
             .filter(|found| host != "localhost" || found.ip().is_loopback())
@@ -72,11 +70,23 @@ impl Address {
     }
 }
 
-impl FromStr for Address {
-    type Err = RemoteError;
+/// A text that is no [`Address`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected an address such as unix:/run/policy.sock or 127.0.0.1:7777, got {given:?}: {reason}"
+)]
+pub struct AddressError {
+    /// The text.
+    pub given: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
 
-    fn from_str(given: &str) -> Result<Self, RemoteError> {
-        let wrong = |reason: &str| RemoteError::Address {
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(given: &str) -> Result<Self, AddressError> {
+        let wrong = |reason: &str| AddressError {
             given: given.to_owned(),
             reason: reason.to_owned(),
         };

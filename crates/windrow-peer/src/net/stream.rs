@@ -13,19 +13,23 @@ use rustls::{
 };
 use socket2::{SockAddr, Socket, Type};
 
-use crate::Address;
+use super::Address;
 
 /// When reading and writing end with [`io::ErrorKind::TimedOut`], however often a few bytes come or go until then.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Deadline {
+pub enum Deadline {
+    /// There is none.
     Never,
+    /// At this time.
     At(Instant),
     /// This long after the first bytes that are read, or after the beginning of a write.
     OnceBegun(Duration),
 }
 
 impl Deadline {
-    pub(crate) fn after(time: Duration) -> Self {
+    /// So long from now on.
+    #[must_use]
+    pub fn after(time: Duration) -> Self {
         Instant::now()
             .checked_add(time)
             .map_or(Self::Never, Self::At)
@@ -140,14 +144,17 @@ where
 }
 
 /// What a client needs for TLS.
-pub(crate) type ClientTls = (Arc<ClientConfig>, ServerName<'static>);
+pub type ClientTls = (Arc<ClientConfig>, ServerName<'static>);
 
 /// Bytes in both directions, each call of which ends at the deadline. With TLS, the first call shakes hands.
-pub(crate) struct Stream(Box<dyn Layer>);
+pub struct Stream(Box<dyn Layer>);
 
 impl Stream {
     /// The server's side of a connection.
-    pub(crate) fn server(
+    ///
+    /// # Errors
+    /// Those of rustls for a configuration that cannot be used.
+    pub fn server(
         socket: Arc<Socket>,
         tls: Option<&Arc<ServerConfig>>,
     ) -> Result<Self, rustls::Error> {
@@ -162,10 +169,10 @@ impl Stream {
     }
 
     /// The client's side of a connection.
-    pub(crate) fn client(
-        socket: Arc<Socket>,
-        tls: Option<&ClientTls>,
-    ) -> Result<Self, rustls::Error> {
+    ///
+    /// # Errors
+    /// Those of rustls for a configuration that cannot be used.
+    pub fn client(socket: Arc<Socket>, tls: Option<&ClientTls>) -> Result<Self, rustls::Error> {
         let socket = Timed::new(socket);
         Ok(Self(match tls {
             None => Box::new(socket),
@@ -190,6 +197,12 @@ impl Stream {
     }
 }
 
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").finish_non_exhaustive()
+    }
+}
+
 impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.0.read(bytes)?;
@@ -210,7 +223,10 @@ impl Write for Stream {
 }
 
 /// Connects to `address` until `end`.
-pub(crate) fn connect(address: &Address, end: Instant) -> io::Result<Socket> {
+///
+/// # Errors
+/// Those of the system, for the last target that was tried.
+pub fn connect(address: &Address, end: Instant) -> io::Result<Socket> {
     let targets = match address {
         Address::Unix(path) => vec![SockAddr::unix(path)?],
         Address::Tcp { host, port } => {
@@ -244,7 +260,6 @@ mod tests {
     use std::thread::{sleep, spawn};
 
     use super::*;
-    use crate::Tls;
 
     const SOON: Duration = Duration::from_millis(200);
 
@@ -254,8 +269,16 @@ mod tests {
         let tls = tls.then(|| {
             let key = rcgen::KeyPair::generate().unwrap();
             let params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-            let tls = Tls::new().authority(params.self_signed(&key).unwrap().pem());
-            (tls.for_client().unwrap(), tls.name("localhost").unwrap())
+            let mut roots = rustls::RootCertStore::empty();
+            let authority = params.self_signed(&key).unwrap();
+            roots.add(authority.der().clone()).unwrap();
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let config = ClientConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .unwrap()
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+            (Arc::new(config), ServerName::try_from("localhost").unwrap())
         });
         let socket = Arc::new(OwnedFd::from(here).into());
         (Stream::client(socket, tls.as_ref()).unwrap(), there)

@@ -1,4 +1,4 @@
-//! Recordings of workers in other processes: what their collector keeps of them, and what both sides tell each other.
+//! Recordings of workers in other processes: what their collector keeps of them, and the messages of both sides.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use windrow_peer::shared_clock;
 use windrow_sync::unpoisoned;
 
-use super::beside::{MakeProfiler, made_of};
-use super::profile::{Place, Profile};
+use super::external::{MakeProfiler, made_of};
+use super::profile::{Profile, RecorderPlace};
 use super::recorder::{Recording, together};
 use super::summary::Tally;
 use super::{ProfileConfig, ProfilerRecipe, Recorder, Timeline, trace};
@@ -19,7 +19,7 @@ use crate::CollectError;
 
 /// A recording in the process of its worker.
 #[derive(Debug)]
-pub(super) struct Away {
+pub(super) struct RemoteRecording {
     recording: Recording,
     timeline: Timeline,
     stage: Stage,
@@ -27,30 +27,30 @@ pub(super) struct Away {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The process has yet to be told.
-    Due,
+    /// The process was not sent the command to record yet.
+    Pending,
     Recording,
-    /// It is to be told to end.
-    Recalled,
-    /// It was told to end.
+    /// It was not sent the command to end yet.
+    Stopping,
+    /// It was sent the command to end.
     Ending,
 }
 
-impl Away {
+impl RemoteRecording {
     /// What is left of it once it is to end: nothing if it has not begun.
-    pub(super) fn recalled(mut self) -> Option<Self> {
+    pub(super) fn stopping(mut self) -> Option<Self> {
         match self.stage {
-            Stage::Due => return None,
-            Stage::Recording => self.stage = Stage::Recalled,
-            Stage::Recalled | Stage::Ending => {}
+            Stage::Pending => return None,
+            Stage::Recording => self.stage = Stage::Stopping,
+            Stage::Stopping | Stage::Ending => {}
         }
         Some(self)
     }
 }
 
-/// What a worker's process is to be told.
+/// The next command to a worker's process.
 #[derive(Debug)]
-pub(crate) enum Due {
+pub(crate) enum NextRecording {
     Begin(Box<Order>),
     End,
 }
@@ -89,7 +89,7 @@ impl Order {
         }
     }
 
-    /// The recorder that is asked for.
+    /// The recorder.
     ///
     /// # Errors
     /// What is to be reported in place of a recording.
@@ -160,7 +160,7 @@ impl Failure {
 
 /// In the process of the worker.
 impl Recorder {
-    /// Ends a rollout, and the recording if that was the last one; what is to be told.
+    /// Ends a rollout, and the recording if that was the last one; the report.
     pub(crate) fn end_rollout(&mut self, filled: bool) -> Recorded {
         self.end(filled);
         match self.is_done() {
@@ -173,7 +173,7 @@ impl Recorder {
         }
     }
 
-    /// Writes the trace, if a rollout was recorded; what is to be told.
+    /// Writes the trace, if a rollout was recorded; the report.
     pub(crate) fn finished(&mut self) -> Recorded {
         Recorded {
             tally: self.tally,
@@ -210,55 +210,58 @@ impl Profile {
         // What cannot be recorded is refused here, as everywhere. The recorders themselves are made where they record.
         let recorders = self.recorders(config, steps)?;
         self.place(recorders.into_iter().map(|recorder| {
-            let away = Away {
+            let remote = RemoteRecording {
                 timeline: recorder.timeline,
                 recording: recorder.recording,
-                stage: Stage::Due,
+                stage: Stage::Pending,
             };
-            (away.recording.worker, Place::Away(Box::new(away)))
+            (
+                remote.recording.worker,
+                RecorderPlace::RemoteRecording(Box::new(remote)),
+            )
         }));
         Ok(())
     }
 
-    /// What the process of worker `worker`, which is between two parts, is to be told.
-    pub(crate) fn due(&self, worker: usize) -> Option<Due> {
+    /// The next command to the process of worker `worker`, which is between two parts.
+    pub(crate) fn next_command(&self, worker: usize) -> Option<NextRecording> {
         if self.active.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let seat = &mut self.seats()[worker];
-        let Place::Away(away) = &mut seat.place else {
+        let slot = &mut self.slots()[worker];
+        let RecorderPlace::RemoteRecording(remote) = &mut slot.place else {
             return None;
         };
-        match away.stage {
-            Stage::Due => {
-                away.stage = Stage::Recording;
+        match remote.stage {
+            Stage::Pending => {
+                remote.stage = Stage::Recording;
                 // Of one process, as its trace: not that of one that has died.
-                seat.tally = Some(Tally::default());
-                let order = Order::new(&away.recording, away.timeline);
-                Some(Due::Begin(Box::new(order)))
+                slot.tally = Some(Tally::default());
+                let order = Order::new(&remote.recording, remote.timeline);
+                Some(NextRecording::Begin(Box::new(order)))
             }
-            Stage::Recalled => {
-                away.stage = Stage::Ending;
-                Some(Due::End)
+            Stage::Stopping => {
+                remote.stage = Stage::Ending;
+                Some(NextRecording::End)
             }
             Stage::Recording | Stage::Ending => None,
         }
     }
 
-    /// Worker `worker` has told what it has recorded.
-    pub(crate) fn hear(&self, worker: usize, recorded: Recorded) {
+    /// Takes what worker `worker` has recorded.
+    pub(crate) fn recorded(&self, worker: usize, recorded: Recorded) {
         let failure = {
-            let seat = &mut self.seats()[worker];
-            let Place::Away(away) = &mut seat.place else {
+            let slot = &mut self.slots()[worker];
+            let RecorderPlace::RemoteRecording(remote) = &mut slot.place else {
                 return;
             };
-            seat.tally = Some(recorded.tally);
-            let path = || away.recording.path.clone();
+            slot.tally = Some(recorded.tally);
+            let path = || remote.recording.path.clone();
             let failure = recorded
                 .failure
                 .map(|failure| failure.into_error(worker, path()));
             if recorded.over {
-                self.leave(&mut seat.place);
+                self.leave(&mut slot.place);
             }
             failure
         };
@@ -268,42 +271,42 @@ impl Profile {
     }
 
     /// Process `pid` of worker `worker` has ended. One that takes its place begins the recording anew.
-    pub(crate) fn bury(&self, worker: usize, pid: u32) {
-        let seat = &mut self.seats()[worker];
-        let Place::Away(away) = &mut seat.place else {
+    pub(crate) fn process_ended(&self, worker: usize, pid: u32) {
+        let slot = &mut self.slots()[worker];
+        let RecorderPlace::RemoteRecording(remote) = &mut slot.place else {
             return;
         };
-        let path = Path::new(&away.recording.path);
+        let path = Path::new(&remote.recording.path);
         // Mostly there is none.
-        let _ = std::fs::remove_file(trace::partial(path, pid, away.timeline.unix_nanos));
-        match away.stage {
-            Stage::Due | Stage::Recording => away.stage = Stage::Due,
-            Stage::Recalled | Stage::Ending => self.leave(&mut seat.place),
+        let _ = std::fs::remove_file(trace::partial(path, pid, remote.timeline.unix_nanos));
+        match remote.stage {
+            Stage::Pending | Stage::Recording => remote.stage = Stage::Pending,
+            Stage::Stopping | Stage::Ending => self.leave(&mut slot.place),
         }
     }
 
-    fn leave(&self, place: &mut Place) {
-        *place = Place::Nowhere;
+    fn leave(&self, place: &mut RecorderPlace) {
+        *place = RecorderPlace::Nowhere;
         self.active.fetch_sub(1, Ordering::Relaxed);
         self.ended.notify_all();
     }
 
-    /// Waits at most `timeout` until those have written their traces that were told to end; `pump` is called now and then.
+    /// Waits at most `timeout` until those that are ending have written their traces; `pump` is called now and then.
     pub(crate) fn await_traces(&self, timeout: Duration, mut pump: impl FnMut()) {
         const SLICE: Duration = Duration::from_millis(100);
         let deadline = Instant::now() + timeout;
         loop {
             pump();
-            let seats = self.seats();
+            let slots = self.slots();
             let left = deadline.saturating_duration_since(Instant::now());
-            let waits = seats.iter().any(|seat| match &seat.place {
-                Place::Away(away) => away.stage == Stage::Ending,
+            let waits = slots.iter().any(|slot| match &slot.place {
+                RecorderPlace::RemoteRecording(remote) => remote.stage == Stage::Ending,
                 _ => false,
             });
             if !waits || left.is_zero() {
                 return;
             }
-            let woken = self.ended.wait_timeout(seats, left.min(SLICE));
+            let woken = self.ended.wait_timeout(slots, left.min(SLICE));
             drop(unpoisoned(woken));
         }
     }

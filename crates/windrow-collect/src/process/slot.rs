@@ -6,18 +6,20 @@ use std::time::Duration;
 use windrow_peer::Lane;
 use windrow_slab::Part;
 
-use super::frozen::Frozen;
-use super::messages::{Answer, Command, Fill};
+use super::messages::{Answer, Command, Fill, Specified};
+use super::thread_state::Hang;
 use crate::shared::Shared;
-use crate::shared::desk::Progress;
-use crate::shared::orders::Resume;
+use crate::shared::commands::Resume;
+use crate::shared::link::Progress;
 
 /// One worker, as its collector sees it.
-pub(super) struct Seat {
+pub(super) struct WorkerSlot {
     pub(super) lane: Lane<Command, Answer>,
     /// The part that the worker fills.
     pub(super) part: Option<Part>,
-    pub(super) stage: Stage,
+    pub(super) state: SlotState,
+    /// `None` between two processes, and after the last.
+    pub(super) process: Option<WorkerProcess>,
     /// How far it had come with its last part.
     pub(super) progress: Progress,
     /// From where a process in the place of one that died goes on.
@@ -25,38 +27,67 @@ pub(super) struct Seat {
     /// How often environments and policy were made anew.
     pub(super) restarts: usize,
     /// Set while it is killed for not having moved.
-    pub(super) frozen: Option<Frozen>,
+    pub(super) hang: Option<Hang>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum SlotState {
     /// Its process makes environments and policy.
     Starting,
     /// It fills parts.
     Working,
-    /// It has reported that a part is lost, and waits to hear how to go on.
+    /// It has reported that a part is lost, and waits for a command.
     Waiting,
     /// It gets no more parts: the collector ends.
     Ending,
-    /// It gets no more parts: it was lost, and the loss was told.
+    /// It gets no more parts: it was lost, and the loss was reported.
     Lost,
 }
 
-impl Seat {
-    pub(super) fn new(lane: Lane<Command, Answer>) -> Self {
+/// A process that runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WorkerProcess {
+    pub(super) pid: u32,
+    /// The thread that calls environments and policy; that of `main` before the worker has said so.
+    pub(super) thread: u32,
+    /// Whether it answers SIGUSR2 with its stack.
+    pub(super) shows_stack: bool,
+}
+
+impl WorkerProcess {
+    pub(super) fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            thread: pid,
+            shows_stack: false,
+        }
+    }
+
+    pub(super) fn specified(self, made: &Specified) -> Self {
+        Self {
+            thread: made.thread.unwrap_or(self.pid),
+            shows_stack: made.shows_stack,
+            ..self
+        }
+    }
+}
+
+impl WorkerSlot {
+    pub(super) fn new(lane: Lane<Command, Answer>, process: Option<WorkerProcess>) -> Self {
         Self {
             lane,
             part: None,
-            stage: Stage::Working,
+            state: SlotState::Working,
+            process,
             progress: Progress::default(),
             resume: None,
             restarts: 0,
-            frozen: None,
+            hang: None,
         }
     }
 
     /// Takes the worker's answer, if there is one.
-    pub(super) fn hear(&mut self, worker: usize, shared: &Shared) {
+    pub(super) fn poll_answer(&mut self, worker: usize, shared: &Shared) {
         match self.lane.try_receive() {
             Some(Ok(Answer::Filled {
                 steps,
@@ -64,9 +95,8 @@ impl Seat {
                 waited_ns,
             })) => {
                 self.progress = progress;
-                shared
-                    .reports
-                    .waited(worker, Duration::from_nanos(waited_ns));
+                let waited = Duration::from_nanos(waited_ns);
+                shared.reports.waited(worker, waited);
                 if let Some(mut part) = self.part.take() {
                     part.shorten(steps);
                     shared.deliver(worker, part, progress);
@@ -76,59 +106,58 @@ impl Seat {
                 self.progress = progress;
                 shared.reports.advance(progress);
                 self.part = None;
-                if self.stage == Stage::Working {
-                    self.stage = Stage::Waiting;
+                if self.state == SlotState::Working {
+                    self.state = SlotState::Waiting;
                 }
             }
-            // What cannot be read is no answer: the worker counts as frozen.
+            // What cannot be read is no answer: the worker counts as hung.
             Some(Ok(Answer::Done) | Err(_)) | None => {}
         }
     }
 
     /// Whether it works and has nothing to do.
     pub(super) fn is_free(&self) -> bool {
-        self.stage == Stage::Working && self.part.is_none() && self.lane.is_free()
+        self.state == SlotState::Working && self.part.is_none() && self.lane.is_free()
     }
 
     /// Gives the worker, which has none, a part, if there is one.
-    pub(super) fn employ(&mut self, worker: usize, shared: &Arc<Shared>) {
-        // Where batches that are alive hold all memory, the consumer is told when it asks for a batch.
+    pub(super) fn assign(&mut self, worker: usize, shared: &Arc<Shared>) {
+        // Where batches that are alive hold all memory, the consumer gets the error when it asks for a batch.
         let Ok(Some(part)) = shared.ring.try_claim(worker) else {
             return;
         };
-        let mut job = shared.job(worker, part);
+        let mut assignment = shared.assignment(worker, part);
         if let Some(resume) = self.resume.take()
-            && job.orders.resume.is_none()
+            && assignment.commands.resume.is_none()
         {
-            job.orders.resume = Some(resume);
+            assignment.commands.resume = Some(resume);
         }
-        if let Some(saved) = job.orders.resume {
+        if let Some(saved) = assignment.commands.resume {
             self.progress.next_frame = saved.frame;
             self.progress.next_traj_id = saved.traj_id;
         }
-        let fill = Fill {
-            slot: job.part.slot(),
-            part: job.part.index(),
-            seq: job.part.seq(),
-            share: job.share,
-            orders: job.orders,
+        self.send(Command::Fill(Fill {
+            slot: assignment.part.slot(),
+            part: assignment.part.index(),
+            seq: assignment.part.seq(),
+            share: assignment.share,
+            commands: assignment.commands,
+        }));
+        self.part = Some(assignment.part);
+    }
+
+    /// Sends `command` to a worker that then works.
+    pub(super) fn send(&mut self, command: Command) {
+        self.state = match self.lane.send(&command) {
+            Ok(()) => SlotState::Working,
+            // It has an answer to give yet, which this side did not expect: it gets nothing more.
+            Err(_) => SlotState::Ending,
         };
-        self.stage = self.send(Command::Fill(fill), Stage::Working);
-        self.part = Some(job.part);
     }
 
-    /// Sends `command`; the stage that follows.
-    pub(super) fn send(&mut self, command: Command, then: Stage) -> Stage {
-        match self.lane.send(&command) {
-            Ok(()) => then,
-            // It has an answer to give yet, which this side did not expect: it is asked for nothing more.
-            Err(_) => Stage::Ending,
-        }
-    }
-
-    /// Lets the worker end, whose loss was told.
+    /// Lets the worker end, whose loss was reported.
     pub(super) fn end(&mut self) {
-        self.stage = Stage::Lost;
+        self.state = SlotState::Lost;
         self.lane.close();
     }
 

@@ -14,31 +14,57 @@ use crate::shared::Shared;
 use crate::worker::actor::describe_all;
 
 /// Specs, layout and memory of a collector's workers.
-pub(super) struct Agreement {
+pub(super) struct WorkerSetup {
+    pub(super) recipes: Recipes,
     pub(super) spec: EnvSpec,
     pub(super) num_envs: usize,
     pub(super) ready: Ready,
     pub(super) weights: Arc<WeightSender>,
 }
 
-impl Agreement {
-    /// Tells a worker with the environments `made` the common spec, which theirs must be.
-    pub(super) fn bind(&self, worker: usize, made: &Specified) -> Result<Frame, CollectError> {
+/// What workers make, as messages that are sent first.
+pub(super) struct Recipes {
+    /// One for each worker.
+    pub(super) hellos: Vec<Vec<u8>>,
+    pub(super) policy: Vec<u8>,
+}
+
+impl Recipes {
+    /// What worker `worker` is sent first.
+    pub(super) fn first(&self, worker: usize) -> impl Iterator<Item = Frame> {
+        [&self.hellos[worker], &self.policy]
+            .map(|message| Frame::from(message.clone()))
+            .into_iter()
+    }
+}
+
+impl WorkerSetup {
+    pub(super) fn first(&self, worker: usize) -> impl Iterator<Item = Frame> {
+        self.recipes.first(worker)
+    }
+
+    /// Checks that the environments that a worker has made are those of all.
+    pub(super) fn check(&self, worker: usize, made: &Specified) -> Result<(), CollectError> {
         let mut joined = self.spec.clone();
         joined
             .join(&made.spec)
             .map_err(|source| CollectError::Env { worker, source })?;
-        if made.num_envs != self.num_envs {
-            return Err(CollectError::UnequalEnvs {
+        match made.num_envs == self.num_envs {
+            true => Ok(()),
+            false => Err(CollectError::UnequalEnvs {
                 worker,
                 expected: self.num_envs,
                 got: made.num_envs,
-            });
+            }),
         }
-        Ok(Frame::of(&ToWorker::Bind(Box::new(self.spec.clone())))?)
     }
 
-    /// Tells a worker whose policy is `bound` where the memory lies.
+    /// The common spec, to which policies are bound.
+    pub(super) fn bind(&self) -> ToWorker {
+        ToWorker::Bind(Box::new(self.spec.clone()))
+    }
+
+    /// Where the memory lies, for a worker whose policy is `bound`.
     pub(super) fn ready(
         &self,
         bound: &PolicySpec,
