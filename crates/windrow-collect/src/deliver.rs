@@ -11,3 +11,4 @@ pub(crate) mod handle;
 mod profiling;
 pub(crate) mod sink_writer;
 pub(crate) mod stage;
+pub(crate) mod stream;

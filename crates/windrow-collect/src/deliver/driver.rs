@@ -204,10 +204,24 @@ impl<S: LastStage> Driver<S> {
 
     /// Runs `f`, whose waits nothing interrupts.
     pub(crate) fn uninterrupted<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
-        let interrupt = std::mem::take(&mut self.interrupt);
+        self.interrupted_by(Interrupt::never(), f)
+    }
+
+    /// Runs `f`, whose waits for workers `interrupt` ends.
+    pub(crate) fn interrupted_by<R>(
+        &mut self,
+        interrupt: Interrupt,
+        f: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        let own = std::mem::replace(&mut self.interrupt, interrupt);
         let out = f(self);
-        self.interrupt = interrupt;
+        self.interrupt = own;
         out
+    }
+
+    /// Whether workers fill a slab that was asked for, and the wait for it was interrupted.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.asked
     }
 
     /// Zeros in the shape of a batch.
@@ -273,10 +287,11 @@ impl<S: LastStage> Driver<S> {
             self.drop_frames();
             return Ok(None);
         }
-        if self.shape.update_at_each_batch {
+        let again = self.asked || !self.gathered.is_empty();
+        if self.shape.update_at_each_batch && !again {
             self.core.publisher.publish_from_source()?;
         }
-        self.stage.prepare()?;
+        self.stage.prepare(again)?;
         self.core.counters().throughput.begin();
         let gathered = self.gather_all();
         self.stage.collected();

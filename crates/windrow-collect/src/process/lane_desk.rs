@@ -8,7 +8,7 @@ use serde::Serialize;
 use windrow_policy::Published;
 use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_slab::{Part, RemoteRing};
-use windrow_sync::{Mutex, MutexGuard, lock};
+use windrow_sync::{Mutex, MutexGuard, error_chain, lock};
 
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, frame};
@@ -215,7 +215,7 @@ impl Desk for LaneDesk {
             Err(error) => {
                 let fault = WorkerFault::Remote {
                     kind: FaultKind::Policy,
-                    message: format!("failed to read new weights: {error}"),
+                    message: format!("failed to read new weights: {}", error_chain(&error)),
                     env: None,
                     sent: None,
                 };

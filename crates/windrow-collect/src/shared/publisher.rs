@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use tracing::warn;
 use windrow_policy::{Backend, Policy, WeightUpdater, Weights};
-use windrow_sync::{Mutex, lock};
+use windrow_sync::{Mutex, error_chain, lock};
 
 use super::Shared;
-use crate::CollectError;
 use crate::config::builder::WeightSource;
+use crate::{CollectError, TARGET};
 
 /// Checks weights against the policy and publishes them to the workers, from any thread.
 pub(crate) struct WeightPublisher {
@@ -22,6 +23,15 @@ struct Route {
     /// Tells whether weights fit; never acts.
     reference: Box<dyn Policy>,
     updater: Box<dyn WeightUpdater>,
+}
+
+impl Route {
+    fn check(&self, weights: &Weights) -> Result<(), CollectError> {
+        self.reference.check(weights).map_err(|error| {
+            warn!(target: TARGET, error = error_chain(&error), "weights were refused");
+            error.into()
+        })
+    }
 }
 
 impl WeightPublisher {
@@ -42,13 +52,13 @@ impl WeightPublisher {
 
     /// Whether `weights` are the policy's.
     pub(crate) fn check(&self, weights: &Weights) -> Result<(), CollectError> {
-        Ok(lock(&self.route).reference.check(weights)?)
+        lock(&self.route).check(weights)
     }
 
     /// Publishes `weights` to all workers; their version.
     pub(crate) fn publish(&self, weights: &Weights) -> Result<i64, CollectError> {
         let mut route = lock(&self.route);
-        route.reference.check(weights)?;
+        route.check(weights)?;
         Ok(route.updater.push(&self.shared.weights, weights)?)
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use windrow_env::{CartPole, Serial, make_vec};
 use windrow_policy::{Binding, ExplorationType, PolicyError, PolicyRecipe, Published, policy_fn};
 use windrow_slab::{Key, Layout, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares};
+use windrow_sync::error_chain;
 
 use super::actor::Actor;
 use super::cursor::{Beginning, CursorOptions};
@@ -95,12 +96,12 @@ impl Desk for ScriptedDesk {
     }
 
     fn lose(&mut self, error: WorkerError) -> Verdict {
-        self.note(Entry::Lost(error.fault().to_string()));
+        self.note(Entry::Lost(error_chain(error.fault())));
         (self.verdict)(error)
     }
 
     fn fail(&mut self, error: WorkerError) {
-        self.note(Entry::Lost(error.to_string()));
+        self.note(Entry::Lost(error_chain(&error)));
     }
 }
 
@@ -253,6 +254,6 @@ fn an_interrupted_worker_returns_the_interruption_and_keeps_its_environments() {
     let (mut worker, made) = worker(vec![Orders::default()], failing, Verdict::Interrupted);
     let job = worker.desk.claim().unwrap();
     let interruption = worker.fill(job).unwrap_err();
-    assert_eq!(interruption.fault().to_string(), "policy: no idea");
+    assert_eq!(error_chain(interruption.fault()), "policy: no idea");
     assert_eq!(made.load(Ordering::Relaxed), 0);
 }

@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::{DType, for_dtype};
 use windrow::envs::{Answer, AsyncEnvPool, Command, EnvError, PoolError, Received, Reset, Want};
-use windrow::{Key, LeafSpec, RowBlock, Rows};
+use windrow::{Key, LeafSpec, RowBlock, Rows, error_chain};
 use windrow_sync::unpoisoned;
 
 use super::describe::Description;
@@ -407,7 +407,7 @@ fn make_side_by_side(
 
 /// `error` as an exception: the one that an environment raised, with a note that names it, or the built-in one that fits.
 fn raise(py: Python<'_>, error: &PoolError) -> PyErr {
-    let message = || error.to_string();
+    let message = || error_chain(error);
     match error {
         PoolError::Env(fault) => {
             let told = vec_to_py(py, fault);

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 use windrow::binding::Gathered;
 use windrow::envs::{EnvError, Statistics};
+use windrow::error_chain;
 
 use super::handle::to_py;
 use crate::plain;
@@ -96,7 +97,7 @@ impl SharedStatistics {
 
 fn raised(py: Python<'_>, error: &EnvError) -> PyErr {
     match error {
-        EnvError::Failed(_) => PyRuntimeError::new_err(error.to_string()),
+        EnvError::Failed(_) => PyRuntimeError::new_err(error_chain(error)),
         _ => to_py(py, error),
     }
 }
