@@ -114,7 +114,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         record,
         shares,
         beginning,
-        step_timeout: config.step_timeout.map(Duration::from_secs_f64),
+        step_timeout: config.step_timeout,
     };
     let (members, shared) = new.connect(shared, links, &*reference)?;
     let publisher = WeightPublisher::new(
@@ -302,18 +302,12 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
 /// Whether workers can be killed that exceed a time-out, if there is one.
 ///
 /// # Errors
-/// [`CollectError::OutOfRange`] and [`CollectError::Needs`].
+/// [`CollectError::NotPositive`] and [`CollectError::Needs`].
 pub(crate) fn check_step_timeout(config: &CollectorConfig) -> Result<(), CollectError> {
     let name = "step_timeout";
     match config.step_timeout {
         None => Ok(()),
-        Some(seconds) if Duration::try_from_secs_f64(seconds).is_err() || seconds == 0.0 => {
-            Err(CollectError::OutOfRange {
-                name,
-                expected: "a positive number of seconds",
-                got: seconds,
-            })
-        }
+        Some(Duration::ZERO) => Err(CollectError::NotPositive { name }),
         Some(_) if config.plan().placement != Placement::Processes => Err(CollectError::Needs {
             name,
             needs: "workers that can be killed: placement processes",

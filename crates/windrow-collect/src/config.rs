@@ -4,3 +4,4 @@ pub(crate) mod builder;
 pub(crate) mod hooks;
 pub(crate) mod options;
 pub(crate) mod plan;
+mod seconds;

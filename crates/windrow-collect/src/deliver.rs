@@ -14,3 +14,4 @@ mod profiling;
 pub(crate) mod sink_writer;
 pub(crate) mod slabs;
 pub(crate) mod stage;
+pub(crate) mod stream;

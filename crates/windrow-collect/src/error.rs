@@ -3,13 +3,14 @@ mod worker;
 mod written;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tensordict::TensorError;
 use windrow_env::EnvError;
 use windrow_peer::ProcessError;
 use windrow_policy::PolicyError;
 use windrow_slab::{SinkError, SlabError, either};
-use windrow_sync::Interrupted;
+use windrow_sync::{Interrupted, error_chain};
 
 pub use kind::ErrorKind;
 pub use worker::{FaultKind, SentError, WorkerError, WorkerFault};
@@ -190,7 +191,7 @@ pub enum CollectError {
         above: u64,
     },
     /// The environments of a worker could not be made.
-    #[error("failed to make the environments of worker {worker}: {source}")]
+    #[error("failed to make the environments of worker {worker}")]
     Env {
         /// Number of the worker.
         worker: usize,
@@ -198,7 +199,7 @@ pub enum CollectError {
         source: EnvError,
     },
     /// The policy does not fit the environment, or refused new weights.
-    #[error("policy: {0}")]
+    #[error("policy")]
     Policy(#[from] PolicyError),
     /// The policy declares another action than the environment takes.
     #[error("the policy writes another action than {env} takes: expected {expected}, got {got}")]
@@ -226,7 +227,7 @@ pub enum CollectError {
     #[error(transparent)]
     Slab(#[from] SlabError),
     /// There is no memory for a batch of so many frames.
-    #[error("frames_per_batch={frames_per_batch} is too much: {source}")]
+    #[error("frames_per_batch={frames_per_batch} is too much")]
     BatchMemory {
         /// Frames asked for in a batch.
         frames_per_batch: u64,
@@ -273,7 +274,7 @@ pub enum CollectError {
         spans: usize,
     },
     /// A worker's profile could not be written.
-    #[error("failed to write the profile of worker {worker} to {}: {source}", path.display())]
+    #[error("failed to write the profile of worker {worker} to {}", path.display())]
     ProfileFile {
         /// Number of the worker.
         worker: usize,
@@ -283,7 +284,7 @@ pub enum CollectError {
         source: std::io::Error,
     },
     /// The [profiler](crate::Profiler) beside windrow's failed.
-    #[error("the profiler of worker {worker} failed: {source}")]
+    #[error("the profiler of worker {worker} failed")]
     Profiler {
         /// Number of the worker.
         worker: usize,
@@ -292,14 +293,15 @@ pub enum CollectError {
     },
     /// Some threads were still busy when the time for a shutdown was over. They end when they return from the environment,
     /// policy, hook or sink that they run.
-    #[error("{stuck} of {threads} threads were still busy {seconds:.1} s after the shutdown")]
+    #[error("{stuck} of {threads} threads were still busy {:.1} s after the shutdown",
+        waited.as_secs_f64())]
     Stuck {
         /// Threads that did not end: those of workers, and the one that `start` began.
         stuck: usize,
         /// Threads in all.
         threads: usize,
-        /// Seconds that were waited.
-        seconds: f64,
+        /// How long was waited.
+        waited: Duration,
     },
     /// A worker failed.
     #[error(transparent)]
@@ -346,18 +348,19 @@ pub enum CollectError {
     )]
     WaitsForItself,
     /// The thread of a started collector could not be created.
-    #[error("failed to start the thread of the collector: {0}")]
+    #[error("failed to start the thread of the collector")]
     Start(#[source] std::io::Error),
     /// The replay buffer did not take a batch.
-    #[error("failed to write to the replay buffer: {0}")]
+    #[error("failed to write to the replay buffer")]
     Sink(#[from] SinkError),
     /// The replay buffer has kept a write waiting for too long.
     #[error(
-        "the replay buffer has kept a write waiting for {seconds:.1} s: its limiter waits for samples to be drawn"
+        "the replay buffer has kept a write waiting for {:.1} s: its limiter waits for samples to be drawn",
+        waited.as_secs_f64()
     )]
     SinkWaits {
-        /// Seconds that were waited.
-        seconds: f64,
+        /// How long was waited.
+        waited: Duration,
     },
     /// A hook, the postprocessing or the replay buffer panicked in the thread of a started collector.
     #[error("panicked in the thread of the collector: {0}")]
@@ -366,7 +369,7 @@ pub enum CollectError {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// The user's post-processing failed.
-    #[error("postproc failed on batch {batch}: {source}")]
+    #[error("postproc failed on batch {batch}")]
     Postproc {
         /// Number of the batch since the start.
         batch: u64,
@@ -375,10 +378,10 @@ pub enum CollectError {
     },
     /// A function that the last stage has called failed, or was interrupted: see
     /// [`LastStage`](crate::LastStage).
-    #[error("{0}")]
-    Stage(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Stage(Box<dyn std::error::Error + Send + Sync>),
     /// The user's metrics of an evaluation failed.
-    #[error("the metrics of the evaluation of step {step} failed: {source}")]
+    #[error("the metrics of the evaluation of step {step} failed")]
     Metrics {
         /// The step of training that the evaluation was asked for.
         step: u64,
@@ -396,14 +399,13 @@ pub enum CollectError {
         /// The message that it has there.
         message: String,
         /// What that process has sent of the error beside the message.
-        #[source]
         sent: Option<SentError>,
     },
     /// Worker processes, or the memory that they share, cannot be had.
-    #[error("worker processes: {0}")]
+    #[error("worker processes")]
     Process(#[from] ProcessError),
     /// The names of the program's own environments and policies could not be registered.
-    #[error("failed to register environments and policies: {0}")]
+    #[error("failed to register environments and policies")]
     Register(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The program cannot be run again as a worker.
     #[error(
@@ -416,6 +418,6 @@ pub enum CollectError {
 }
 
 fn list(errors: &[WorkerError]) -> String {
-    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let texts: Vec<String> = errors.iter().map(|error| error_chain(error)).collect();
     texts.join("; ")
 }

@@ -299,7 +299,7 @@ impl Evaluator {
             return Err(CollectError::Stuck {
                 stuck: 1,
                 threads: 1,
-                seconds: timeout.as_secs_f64(),
+                waited: timeout,
             });
         }
         let thread = unpoisoned(self.thread.lock()).take();

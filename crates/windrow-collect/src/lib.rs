@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+/// The target of the events of this crate.
+const TARGET: &str = "windrow_collect";
+
 mod build;
 mod config;
 mod deliver;
@@ -26,6 +29,7 @@ pub use deliver::collector::{Collector, Paused};
 pub use deliver::handle::Handle;
 pub use deliver::sink_writer::SinkWriter;
 pub use deliver::stage::LastStage;
+pub use deliver::stream::BatchStream;
 pub use error::{CollectError, ErrorKind, FaultKind, SentError, WorkerError, WorkerFault};
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{

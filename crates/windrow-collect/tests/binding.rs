@@ -12,6 +12,7 @@ use windrow_policy::{
     Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec, RandomPolicy, Weights,
 };
 use windrow_slab::{Key, Row, RowMut, RowsMut};
+use windrow_sync::error_chain;
 
 /// Observes which of its episodes this is.
 #[derive(Clone)]
@@ -218,11 +219,11 @@ fn an_environment_that_cannot_begin_fails_once_frames_are_collected() {
 #[test]
 fn an_interruption_while_episodes_begin_ends_the_build() {
     fn told_to_end(error: &(dyn Error + 'static)) -> bool {
-        error.to_string().contains("made to fail")
+        error_chain(&error).contains("made to fail")
     }
     let builder = curious(one(Fails::AtReset), true).0;
     let error = builder.interruptions(told_to_end).build().unwrap_err();
-    assert!(error.to_string().contains("made to fail"), "{error}");
+    assert!(error_chain(&error).contains("made to fail"), "{error}");
 }
 
 #[test]

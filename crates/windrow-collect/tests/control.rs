@@ -20,6 +20,7 @@ use windrow_collect::{
     CatResults, CollectError, Collector, Delivery, Inference, OnLoss, Placement,
 };
 use windrow_slab::SlabError;
+use windrow_sync::error_chain;
 
 use crew::world::{PLACEMENTS, World};
 use crew::{Crew, ENVS, WORKERS, all, apart};
@@ -289,7 +290,7 @@ fn weights_come_from_the_source_before_each_batch_or_when_asked_for() {
     }
     let mut without = healthy(all().next().unwrap()).build().unwrap();
     let error = without.update_policy_weights_from_source().unwrap_err();
-    assert!(error.to_string().contains("weight_source"), "{error}");
+    assert!(error_chain(&error).contains("weight_source"), "{error}");
 }
 
 #[test]
@@ -322,7 +323,7 @@ fn a_worker_can_have_weights_of_its_own() {
         let error = collector
             .update_worker_weights(2, &weights(1.0))
             .unwrap_err();
-        assert!(error.to_string().contains("no worker 2"), "{error}");
+        assert!(error_chain(&error).contains("no worker 2"), "{error}");
     }
 }
 

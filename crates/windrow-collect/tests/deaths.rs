@@ -20,6 +20,7 @@ use windrow_collect::{
     CollectError, Collector, FaultKind, Interrupt, OnLoss, Placement, WorkerError, WorkerFault,
 };
 use windrow_env::testing::LedgerEnv;
+use windrow_sync::error_chain;
 
 use crew::world::World;
 use crew::{Crew, STEPS, WORKERS, all};
@@ -63,7 +64,7 @@ impl End {
     }
 
     fn check(self, error: &WorkerError, at: At) {
-        let text = error.to_string();
+        let text = error_chain(&error);
         assert_eq!(error.worker(), FAULTY, "{text}");
         assert_eq!(error.fault().kind(), FaultKind::Died, "{text}");
         let WorkerFault::Died { status, stderr, .. } = error.fault() else {
@@ -167,7 +168,10 @@ fn the_place_of_a_single_environment_is_known_after_its_death() {
         let (_, error) = until_error(&mut collector);
         end.check(&error, at);
         let (episode, t) = stand(1, step as i64 - 1);
-        assert!(error.to_string().contains("; it was in `step`;"), "{error}");
+        assert!(
+            error_chain(&error).contains("; it was in `step`;"),
+            "{error}"
+        );
         assert_eq!(error.env(), Some(1), "{error}");
         let place = (error.episode(), error.step());
         assert_eq!(place, (Some(episode as u64), Some(t as u64)), "{error}");
@@ -210,7 +214,7 @@ fn each_of_several_environments_is_told_after_a_death_and_none_is_blamed() {
             let killer = kills(gate);
             let (_, error) = until_error(&mut collector);
             end.check(&error, at);
-            let text = error.to_string();
+            let text = error_chain(&error);
             let place = (error.env(), error.episode(), error.step());
             assert_eq!(place, (None, None, None), "{text}");
             let head = format!("; it was {doing}, {envs} environments that step together: ");
@@ -374,7 +378,7 @@ fn a_process_that_takes_a_place_and_ends_at_once_counts_as_one_more() {
             (FAULTY, kind),
             "{error}"
         );
-        let text = error.to_string();
+        let text = error_chain(&error);
         match kind {
             FaultKind::Died => {
                 assert!(text.contains("exit status 4"), "{text}");
@@ -398,7 +402,7 @@ fn a_process_that_ends_before_it_has_made_its_environment_fails_the_build() {
             .builder(Placement::Processes)
             .frames_per_batch(6)
             .build();
-        let text = error.unwrap_err().to_string();
+        let text = error_chain(&error.unwrap_err());
         assert!(
             text.contains("exit status 5") && text.contains("the world ended"),
             "{text}"

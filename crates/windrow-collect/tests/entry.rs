@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use windrow_collect::{
     CollectError, Collector, Evaluator, Interrupt, MultiAsyncCollector, MultiSyncCollector,
-    Placement, SentError, WorkerMain, WorkerProgram,
+    Placement, WorkerMain, WorkerProgram,
 };
 use windrow_env::testing::CountingEnv;
 use windrow_env::{EnvError, EnvRecipe, TimeLimit};
@@ -178,12 +178,17 @@ fn a_call_can_be_interrupted() {
 }
 
 #[test]
-fn errors_have_what_was_sent_of_them_as_their_source() {
+fn errors_have_what_was_sent_of_them() {
     let builder = MultiSyncCollector::builder("Never");
     let builder = builder.placement(Placement::Processes).num_workers(2);
     let builder = builder.worker_program(program()).frames_per_batch(12);
     let error = builder.build().err().unwrap();
-    let sent = error.source().unwrap().downcast_ref::<SentError>().unwrap();
+    let CollectError::Remote {
+        sent: Some(sent), ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
     assert_eq!(sent.bytes(), b"sent: no road");
     assert!(error.to_string().ends_with("no road"), "{error}");
 }

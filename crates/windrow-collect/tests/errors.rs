@@ -18,9 +18,10 @@ use windrow_policy::{
     nn::Sequential, policy_fn,
 };
 use windrow_slab::{Key, LeafSpec, Row, RowMut, RowsMut};
+use windrow_sync::error_chain;
 
 fn refused(builder: CollectorBuilder) -> String {
-    builder.build().unwrap_err().to_string()
+    error_chain(&builder.build().unwrap_err())
 }
 
 fn cartpole() -> CollectorBuilder {
@@ -320,7 +321,7 @@ fn an_environment_that_breaks_its_spec_is_caught() {
     ] {
         let at = FailAt::Step(4);
         let (_, error, _) = failure(move || FailingEnv::new(ledger(), at, failure_kind));
-        let text = error.to_string();
+        let text = error_chain(&error);
         assert!(
             text.contains("broke its spec") && text.contains(words),
             "{text}"
@@ -387,7 +388,7 @@ fn an_error_of_the_policy_is_passed_on() {
     ));
     assert_eq!(error.env(), None);
     assert_eq!(
-        error.to_string(),
+        error_chain(&error),
         "worker 0: policy: policy broke its spec: leaf 0 holds int64, but was accessed as float32"
     );
 }

@@ -18,6 +18,7 @@ use windrow_collect::{
 };
 use windrow_env::EnvError;
 use windrow_env::testing::LedgerEnv;
+use windrow_sync::error_chain;
 
 use crew::world::{PLACEMENTS, World, elsewhere};
 use crew::{ENVS, WORKERS, all, apart};
@@ -235,7 +236,7 @@ fn a_policy_that_fails_is_a_loss_like_any_other() {
             let mut collector = crew.builder_of(&world).build().unwrap();
             let (_, error) = until_error(&mut collector);
             assert_eq!((error.worker(), error.env()), (FAULTY, None));
-            let text = error.to_string();
+            let text = error_chain(&error);
             assert!(text.ends_with("in Step(13)"), "{text}");
             let kind = match how() {
                 How::Error => FaultKind::Policy,
@@ -345,7 +346,7 @@ fn a_shutdown_tells_of_all_workers_that_failed_at_once() {
         let mut collector = builder.seed(0).build().unwrap();
         let first = worker_error(collector.next().unwrap().unwrap_err());
         let rest = collector.shutdown().unwrap_err();
-        let text = rest.to_string();
+        let text = error_chain(&rest);
         assert!(text.starts_with("2 workers failed: worker "), "{text}");
         let CollectError::SeveralWorkers(rest) = rest else {
             panic!("{text}")
@@ -393,7 +394,7 @@ fn an_environment_that_cannot_be_made_fails_the_build() {
         let world = World::of(vec![made; workers]);
         let builder = world.builder(placement).frames_per_batch(6);
         let error = builder.build().unwrap_err();
-        let text = error.to_string();
+        let text = error_chain(&error);
         if placement == Placement::Processes {
             assert!(matches!(error, CollectError::Remote { .. }), "{text}");
         } else {
@@ -419,7 +420,7 @@ fn a_factory_that_panics_fails_the_build_with_what_it_said() {
         };
         let world = World::of(vec![made; workers]);
         let error = world.builder(placement).frames_per_batch(6).build();
-        let text = error.unwrap_err().to_string();
+        let text = error_chain(&error.unwrap_err());
         assert!(
             text.contains("worker ") && text.contains("the world burst"),
             "{text}"
@@ -428,7 +429,7 @@ fn a_factory_that_panics_fails_the_build_with_what_it_said() {
         let mut world = World::of(vec![Makes::default(); workers]);
         world.policy.fails = true;
         let error = world.builder(placement).frames_per_batch(6).build();
-        let text = error.unwrap_err().to_string();
+        let text = error_chain(&error.unwrap_err());
         assert!(
             text.contains("worker ") && text.contains("the policy burst"),
             "{text}"

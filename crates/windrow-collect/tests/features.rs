@@ -17,6 +17,7 @@ use windrow_policy::{
     PolicySpec, Registry, Weights, nn::Sequential, policy_fn,
 };
 use windrow_slab::{Key, LeafSpec, RowsMut};
+use windrow_sync::error_chain;
 
 use program::placements;
 
@@ -285,9 +286,7 @@ fn postprocs_run_in_order_and_their_errors_say_where() {
             .unwrap();
         let error = collector.next().unwrap().unwrap_err();
         assert!(
-            error
-                .to_string()
-                .starts_with("postproc failed on batch 0: "),
+            error_chain(&error).starts_with("postproc failed on batch 0: "),
             "{error}"
         );
         assert!(collector.next().is_none());
@@ -485,10 +484,7 @@ fn weights_that_do_not_fit_change_nothing() {
         wrong
             .set("0.weight", Tensor::zeros(DType::F32, [8, 5]).unwrap())
             .unwrap();
-        let error = collector
-            .update_policy_weights(&wrong)
-            .unwrap_err()
-            .to_string();
+        let error = error_chain(&collector.update_policy_weights(&wrong).unwrap_err());
         assert!(
             error.contains("0.weight") && error.contains("[8, 5]") && error.contains("[8, 4]"),
             "{error}"

@@ -29,6 +29,7 @@ use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::policy_fn;
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
+use windrow_sync::error_chain;
 
 #[cfg(all(target_os = "linux", not(shuttle)))]
 use faulty::{At, Fault, How, Makes, Notes};
@@ -42,7 +43,7 @@ const REACTIONS: [OnLoss; 3] = [
 ];
 
 fn told_to_end(error: &(dyn Error + 'static)) -> bool {
-    error.to_string().contains("made to fail")
+    error_chain(&error).contains("made to fail")
 }
 
 /// Two workers, each of which is interrupted in its 13th step.
@@ -131,7 +132,7 @@ fn what_interrupts_a_process_ends_the_collector_whatever_was_chosen() {
             panic!("no error of a worker: {error:?}")
         };
         assert_eq!(error.fault().kind(), FaultKind::Interruption, "{error}");
-        assert!(error.to_string().contains(INTERRUPTION), "{error}");
+        assert!(error_chain(&error).contains(INTERRUPTION), "{error}");
         error
     };
     for on_loss in REACTIONS {

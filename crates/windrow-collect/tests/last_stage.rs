@@ -52,7 +52,7 @@ impl LastStage for Counts {
 
     const TRIES_AGAIN: bool = true;
 
-    fn prepare(&mut self) -> Result<(), CollectError> {
+    fn prepare(&mut self, _again: bool) -> Result<(), CollectError> {
         self.contexts.0 += 1;
         Ok(())
     }

@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Once;
+use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
@@ -13,6 +14,7 @@ use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::nn::Sequential;
 use windrow_policy::{Head, NetworkPolicy, Policy, RandomPolicy};
 use windrow_slab::{Row, RowMut};
+use windrow_sync::error_chain;
 
 /// Not a test: what a worker process of the tests below runs.
 #[test]
@@ -193,11 +195,11 @@ fn a_worker_that_ends_is_an_error_with_its_place_status_and_last_words() {
         assert_eq!((error.worker(), error.fault().kind()), (1, kind), "{error}");
         assert_eq!(error.env(), Some(1), "{error}");
         let text = text.to_owned();
-        assert!(error.to_string().contains(&text), "{error}");
+        assert!(error_chain(&error).contains(&text), "{error}");
         let died = kind == FaultKind::Died;
         assert_eq!(
             died,
-            error.to_string().contains("the kettle is empty"),
+            error_chain(&error).contains("the kettle is empty"),
             "{error}"
         );
         assert_eq!(
@@ -276,12 +278,18 @@ fn a_lost_worker_is_replaced_or_left_as_the_user_says() {
 fn a_frozen_worker_is_killed_after_the_step_timeout() {
     let frozen = |on_loss| {
         let builder = with_fatal("Freezes-v0").on_loss(on_loss);
-        builder.step_timeout(0.3).build().unwrap()
+        builder
+            .step_timeout(Duration::from_millis(300))
+            .build()
+            .unwrap()
     };
     let mut collector = frozen(OnLoss::Raise);
     let error = lost(collector.by_ref().find_map(Result::err).unwrap());
     assert_eq!(error.fault().kind(), FaultKind::Died);
-    assert!(error.to_string().contains("step_timeout=0.3 s"), "{error}");
+    assert!(
+        error_chain(&error).contains("step_timeout=0.3 s"),
+        "{error}"
+    );
     assert_eq!(error.step().map(|step| step < 30), Some(true));
     let mut collector = frozen(OnLoss::Continue);
     let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
@@ -290,7 +298,9 @@ fn a_frozen_worker_is_killed_after_the_step_timeout() {
 
 /// The error of the worker that is frozen in `id`, where workers run as `program`.
 fn frozen_in(id: &'static str, program: WorkerProgram) -> String {
-    let builder = with_fatal(id).worker_program(program).step_timeout(0.3);
+    let builder = with_fatal(id)
+        .worker_program(program)
+        .step_timeout(Duration::from_millis(300));
     let mut collector = builder.build().unwrap();
     let error = lost(collector.by_ref().find_map(Result::err).unwrap());
     assert_eq!((error.worker(), error.env()), (1, Some(1)), "{error}");
@@ -345,16 +355,14 @@ fn a_frozen_worker_is_asked_for_its_stack_if_it_answers() {
 
 #[test]
 fn a_step_timeout_needs_processes_and_a_positive_number() {
-    let error = |seconds, placement| {
-        let builder = sync().placement(placement).step_timeout(seconds);
-        builder.build().unwrap_err().to_string()
+    let error = |timeout, placement| {
+        let builder = sync().placement(placement).step_timeout(timeout);
+        error_chain(&builder.build().unwrap_err())
     };
-    let needs = error(1.0, Placement::Threads);
+    let needs = error(Duration::from_secs(1), Placement::Threads);
     assert!(needs.contains("step_timeout needs workers"), "{needs}");
-    for bad in [0.0, -1.0, f64::NAN] {
-        let range = error(bad, Placement::Processes);
-        assert!(range.contains("a positive number of seconds"), "{range}");
-    }
+    let zero = error(Duration::ZERO, Placement::Processes);
+    assert!(zero.contains("step_timeout must be a positive"), "{zero}");
 }
 
 #[test]
@@ -372,7 +380,7 @@ fn too_many_losses_are_an_error() {
 fn code_that_cannot_be_sent_is_an_error_that_says_what_to_do() {
     let build = |builder: CollectorBuilder| {
         let builder = builder.placement(Placement::Processes).frames_per_batch(10);
-        builder.build().unwrap_err().to_string()
+        error_chain(&builder.build().unwrap_err())
     };
     let error = build(MultiSyncCollector::builder(CartPole::v1).worker_program(program()));
     assert!(error.contains("windrow::worker_main"), "{error}");

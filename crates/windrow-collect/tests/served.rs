@@ -20,6 +20,7 @@ use windrow_policy::{
     nn::Sequential, policy_fn,
 };
 use windrow_slab::{LeafSpec, RowsMut};
+use windrow_sync::error_chain;
 
 use faulty::{Acts, At, Fault, Gate, How, Makes};
 use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, check_pieces, frames};
@@ -142,7 +143,7 @@ fn one_policy_acts_for_all_and_has_no_weights_for_one_worker() {
     let error = collector
         .update_worker_weights(1, &weights(3.0))
         .unwrap_err();
-    assert!(error.to_string().contains("inference local"), "{error}");
+    assert!(error_chain(&error).contains("inference local"), "{error}");
     assert!(matches!(
         error,
         CollectError::Needs {
@@ -200,7 +201,7 @@ fn whole_trajectories_come_one_at_a_time() {
 fn an_error_of_the_policy_is_a_loss_of_those_whose_batch_it_failed() {
     let (acts, struck) = fault(How::Error, usize::MAX);
     let mut collector = builder(ledgers(), acts).build().unwrap();
-    let error = collector.find_map(Result::err).unwrap().to_string();
+    let error = error_chain(&collector.find_map(Result::err).unwrap());
     assert!(
         error.starts_with("worker ") && error.ends_with("policy: made to fail in Step(13)"),
         "{error}"
@@ -253,7 +254,7 @@ fn a_worker_starts_over_with_another_server_where_the_policy_has_panicked() {
             false => assert!((1..=WORKERS).contains(&losses.len())),
         }
         for loss in &losses {
-            let text = loss.to_string();
+            let text = error_chain(&loss);
             let said = [
                 "made to fail in Step(13)",
                 "its policy panicked: made to panic in Step(13)",
@@ -355,10 +356,9 @@ fn choices_that_do_not_go_together_are_named() {
     let error = [
         build(local().max_batch_size(2)),
         build(local().min_batch_size(2)),
-        build(local().server_timeout(0.1)),
+        build(local().server_timeout(Duration::from_millis(100))),
         build(placed(Placement::Inline)),
         build(placed(Placement::Processes)),
-        build(served().server_timeout(-1.0)),
         build(served().max_batch_size(0)),
         build(served().num_workers(2).min_batch_size(3)),
         build(served().num_envs(5).max_batch_size(4)),
@@ -369,14 +369,13 @@ fn choices_that_do_not_go_together_are_named() {
         "server_timeout needs inference served",
         "inference served needs workers in threads: placement threads",
         "inference served needs workers in threads: placement threads",
-        "server_timeout must be within 0 or more seconds, got -1",
         "policy: max_batch_size of an inference server must be a positive number, got 0",
         "policy: min_batch_size of an inference server must be within 1 to max_batch_size=2, got 3",
         "policy: max_batch_size of an inference server must be at least 5, the environments of a client, got 4",
     ];
     for (error, expected) in error.iter().zip(expected) {
         assert_eq!(
-            (error.to_string().as_str(), error.kind()),
+            (error_chain(error).as_str(), error.kind()),
             (expected, ErrorKind::Argument)
         );
     }
@@ -391,11 +390,7 @@ fn a_policy_with_a_state_is_refused_by_its_name() {
     ];
     let policy = policy_fn(columns, |_, _| Ok(()));
     let builder = AsyncBatchedCollector::builder("CartPole-v1").policy(policy);
-    let error = builder
-        .frames_per_batch(10)
-        .build()
-        .unwrap_err()
-        .to_string();
+    let error = error_chain(&builder.frames_per_batch(10).build().unwrap_err());
     assert!(
         error.contains("cannot be served: it writes \"hidden\""),
         "{error}"

@@ -12,6 +12,7 @@ mod world;
 
 use tensordict::TensorDict;
 use windrow_collect::{CollectError, CollectorBuilder, Placement, TrajFormat};
+use windrow_sync::error_chain;
 
 use faulty::{At, Fault, How, Makes, Notes};
 use world::{PLACEMENTS, World};
@@ -125,7 +126,7 @@ fn a_panic_as_environments_are_dropped_is_told_by_the_shutdown() {
             // One environment of each worker, since a second panic in the same drop would end the process.
             let mut collector = builder.num_envs(1).build().unwrap();
             assert_eq!(collector.by_ref().take(batches).count(), batches);
-            let error = collector.shutdown().unwrap_err().to_string();
+            let error = error_chain(&collector.shutdown().unwrap_err());
             assert!(error.contains("made to panic in drop"), "{error}");
             collector.shutdown().unwrap();
         }

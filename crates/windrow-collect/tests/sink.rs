@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tensordict::TensorDict;
 use windrow_collect::{CatResults, CollectError, Collector, CollectorBuilder, Placement};
 use windrow_env::testing::LedgerEnv;
+use windrow_sync::error_chain;
 
 use crew::{Crew, ENVS, WORKERS, all};
 use faulty::{At, Fault, Gate, How};
@@ -376,7 +377,7 @@ fn each_call_that_can_fail_tells_what_failed() {
         sink.await_detached();
         let error = call(&mut collector).unwrap_err();
         assert!(
-            error.to_string().contains("no good"),
+            error_chain(&error).contains("no good"),
             "expected the error of the background, got {error}"
         );
         collector.shutdown().unwrap();
@@ -414,7 +415,7 @@ fn a_sink_that_refuses_a_batch_ends_the_collector() {
             error
         };
         assert_eq!(
-            error.to_string(),
+            error_chain(&error),
             "failed to write to the replay buffer: the disk is full"
         );
         assert_eq!(sink.batches().len(), 2);
@@ -553,7 +554,7 @@ fn a_started_collector_ends_in_any_order() {
 
 #[test]
 fn trajectories_of_one_write_need_trajectories_and_a_buffer() {
-    let refused = |builder: CollectorBuilder| builder.build().unwrap_err().to_string();
+    let refused = |builder: CollectorBuilder| error_chain(&builder.build().unwrap_err());
     let plain = || healthy(all().next().unwrap());
     assert!(refused(plain().trajs_per_write(2)).contains("trajs_per_batch"));
     assert!(refused(plain().trajs_per_batch(2).trajs_per_write(2)).contains("replay_buffer"));

@@ -10,6 +10,7 @@ use windrow_collect::{
     CollectError, Collector, CollectorBuilder, Interrupt, TrajFormat, TrajectoryBatcher,
 };
 use windrow_env::testing::{CountingEnv, LedgerEnv};
+use windrow_sync::error_chain;
 
 /// Environments whose episodes last as long as was said, round and round.
 struct Source {
@@ -378,7 +379,7 @@ fn what_is_missing_or_other_is_named_and_changes_nothing() {
     let error = batcher.push(&bare).unwrap_err();
     assert!(matches!(error, TensorError::Missing { .. }));
     assert!(
-        error.to_string().contains(r#"("collector", "traj_ids")"#),
+        error_chain(&error).contains(r#"("collector", "traj_ids")"#),
         "{error}"
     );
     let endless = whole.exclude(&[("next", "done")]);

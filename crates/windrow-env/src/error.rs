@@ -1,3 +1,6 @@
+use std::error::Error;
+use std::fmt;
+
 use windrow_slab::SlabError;
 
 use crate::names::others;
@@ -67,7 +70,7 @@ pub enum EnvError {
         rows: &'static str,
     },
     /// A row was accessed by a wrong column or element type.
-    #[error("environment broke its spec: {0}")]
+    #[error("environment broke its spec")]
     Row(#[from] SlabError),
     /// A [`FiniteCheck`](crate::FiniteCheck) found a number that is infinite or none.
     #[error(transparent)]
@@ -122,13 +125,13 @@ pub enum EnvError {
         reason: String,
     },
     /// An error of the environment's own.
-    #[error("{0}")]
-    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Failed(Box<dyn Error + Send + Sync>),
 }
 
 impl EnvError {
     /// An error of the environment's own, from a message or another error.
-    pub fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Failed(error.into())
     }
 
@@ -146,13 +149,25 @@ impl From<SpecError> for EnvError {
 }
 
 /// An [`EnvError`] and which of several environments it came from.
-#[derive(Debug, thiserror::Error)]
-#[error("environment {env}: {source}")]
+#[derive(Debug)]
 pub struct VecEnvError {
     /// Index among the environments of the [`VecEnv`](crate::VecEnv).
     pub env: usize,
     /// The error.
     pub source: EnvError,
+}
+
+impl fmt::Display for VecEnvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "environment {}: {}", self.env, self.source)
+    }
+}
+
+/// The text of the environment's error is in its own.
+impl Error for VecEnvError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.source()
+    }
 }
 
 impl VecEnvError {

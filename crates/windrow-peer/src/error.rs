@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum ProcessError {
     /// The system refused something.
-    #[error("failed to {what}: {source}")]
+    #[error("failed to {what}")]
     System {
         /// What was tried.
         what: &'static str,
@@ -14,7 +14,7 @@ pub enum ProcessError {
         source: io::Error,
     },
     /// A program could not be started as a worker.
-    #[error("failed to start {}: {source}", .program.display())]
+    #[error("failed to start {}", .program.display())]
     Spawn {
         /// The program.
         program: PathBuf,

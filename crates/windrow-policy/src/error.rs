@@ -11,7 +11,7 @@ use crate::WeightsError;
 #[non_exhaustive]
 pub enum PolicyError {
     /// A row was accessed by a wrong column or element type.
-    #[error("policy broke its spec: {0}")]
+    #[error("policy broke its spec")]
     Row(#[from] SlabError),
     /// The policy was made for another kind of environment.
     #[error("{policy} does not fit {env}: {what}: expected {expected}, got {got}")]
@@ -145,11 +145,11 @@ pub enum PolicyError {
         got: usize,
     },
     /// A thread could not be created.
-    #[error("failed to start the thread of the inference server: {0}")]
+    #[error("failed to start the thread of the inference server")]
     ServerThread(#[source] std::io::Error),
     /// Another error of the policy.
-    #[error("{0}")]
-    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl PolicyError {

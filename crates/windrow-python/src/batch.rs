@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use tensordict::{DType, Tensor, TensorDict};
+use windrow::error_chain;
 use windrow::tensordict::{Entry, NestedKey};
 
 use crate::gil;
@@ -314,7 +315,7 @@ fn fill_with(
 fn set(dict: &mut TensorDict, names: &[&str], entry: impl Into<Entry>) -> PyResult<()> {
     dict.set(NestedKey::from(names), entry)
         .map(|_| ())
-        .map_err(|error| PyValueError::new_err(error.to_string()))
+        .map_err(|error| PyValueError::new_err(error_chain(&error)))
 }
 
 /// Whether a dictionary has no entries, and so would be lost if only tensors were copied.

@@ -27,6 +27,7 @@ use tensordict::TensorDict;
 use windrow::policy::Backend;
 use windrow::{
     CollectError, Collector, Handle, Placement, ProfileConfig, Weights, WorkerProfile, WorkerStats,
+    error_chain,
 };
 use windrow_sync::unpoisoned;
 
@@ -494,7 +495,7 @@ impl CollectorCore {
     fn take_losses(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let core = self.here()?;
         let losses = py.detach(|| core.handle.take_losses());
-        Ok(losses.iter().map(ToString::to_string).collect())
+        Ok(losses.iter().map(|loss| error_chain(loss)).collect())
     }
 
     /// Ends collection and waits for the workers, and up to `seconds` for the thread of [`start`](Self::start).

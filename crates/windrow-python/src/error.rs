@@ -10,9 +10,10 @@ use std::error::Error;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use windrow::binding::causes;
 use windrow::replay::{ReplayError, SinkError, StoreError};
 use windrow::tensordict::TensorError;
-use windrow::{CollectError, ErrorKind, WorkerError as Lost};
+use windrow::{CollectError, ErrorKind, WorkerError as Lost, error_chain};
 
 use crate::gc::Raised;
 use crate::gil::attach;
@@ -36,11 +37,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
     let raised = raised_in(py, error);
     match error {
-        CollectError::Worker(lost) => return worker_error(py, lost, &lost.to_string(), raised),
+        CollectError::Worker(lost) => return worker_error(py, lost, &error_chain(lost), raised),
         CollectError::SeveralWorkers(all) => {
             if let Some(first) = all.first() {
                 let raised = raised_in(py, first);
-                return worker_error(py, first, &error.to_string(), raised);
+                return worker_error(py, first, &error_chain(error), raised);
             }
         }
         _ => {}
@@ -49,7 +50,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
         return raised;
     }
     // From here on the error is the engine's own: no Python code had a part in it.
-    let message = error.to_string();
+    let message = error_chain(error);
     if is_for_want_of_memory(error) {
         return PyMemoryError::new_err(message);
     }
@@ -87,10 +88,9 @@ pub(crate) fn is_for_want_of_memory(error: &(dyn Error + 'static)) -> bool {
     }
 }
 
-/// The exception of Python code that caused `error`, if one did: the first in the chain of sources.
+/// The exception of Python code that caused `error`, if one did: the first of its causes.
 pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option<PyErr> {
-    let mut next = Some(error);
-    while let Some(error) = next {
+    for error in causes(error) {
         if let Some(raised) = error.downcast_ref::<Raised>() {
             return Some(raised.exception(py));
         }
@@ -101,11 +101,6 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
         if let Some(sent) = error.downcast_ref::<windrow::binding::SentError>() {
             return Some(crate::worker::received(py, sent));
         }
-        // A sink's failure displays the error in it as its own, and so does not name it as a source: it is looked into by hand.
-        next = match error.downcast_ref() {
-            Some(SinkError::Failed(inner)) => Some(&**inner),
-            _ => error.source(),
-        };
     }
     None
 }

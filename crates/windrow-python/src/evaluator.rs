@@ -161,7 +161,7 @@ impl EvaluatorCore {
             builder = builder.max_steps(steps);
         }
         if let Some(seconds) = options.step_timeout {
-            builder = builder.step_timeout(seconds);
+            builder = builder.step_timeout(duration("step_timeout", seconds)?);
         }
         if let Some(seed) = options.seed {
             builder = builder.seed(seed);

@@ -21,7 +21,7 @@ use serde::Deserialize;
 use windrow::remote::{
     Limits, Remote, RemoteError, RemotePolicy, RemoteServer, RemoteWeights, Tls, Token,
 };
-use windrow::{PolicyRecipe as Recipe, ServerConfig};
+use windrow::{PolicyRecipe as Recipe, ServerConfig, error_chain};
 use windrow_sync::{lock, unpoisoned};
 
 use crate::gc::GcRoots;
@@ -306,7 +306,7 @@ impl RemoteWeightsCore {
 
 /// `error` as the exception that fits it best.
 fn to_py(py: Python<'_>, error: &RemoteError) -> PyErr {
-    let told = error.to_string();
+    let told = error_chain(error);
     match error {
         RemoteError::Policy(inner) => {
             error::raised_in(py, inner).unwrap_or_else(|| PyValueError::new_err(told))

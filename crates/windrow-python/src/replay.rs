@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensordict::{Tensor, TensorDict};
 use windrow::binding::Waited;
+use windrow::error_chain;
 use windrow::postproc::{self, MultiStep};
 use windrow::replay::{ReplayBuffer, ReplayError, Sink, StoreError, WriterId};
 
@@ -441,7 +442,7 @@ fn multi_step<'py>(
     // With the interpreter's lock held, as below: other Python threads may write the memory of the batch.
     multi_step
         .apply(&mut batch)
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        .map_err(|error| PyValueError::new_err(error_chain(&error)))?;
     batch::to_python(py, &batch)
 }
 
@@ -453,13 +454,13 @@ fn split_trajectories<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let batch = batch::views_of(batch)?;
     let split = postproc::split_trajectories(&batch)
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        .map_err(|error| PyValueError::new_err(error_chain(&error)))?;
     batch::to_python(py, &split)
 }
 
 /// Rows as a tensor `[count]` of `int64`.
 fn tensor(rows: Vec<i64>, count: usize) -> PyResult<Tensor> {
-    Tensor::from_vec(rows, [count]).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    Tensor::from_vec(rows, [count]).map_err(|error| PyRuntimeError::new_err(error_chain(&error)))
 }
 
 /// The result, or its error as the exception that fits it best.
@@ -468,7 +469,7 @@ fn of<T>(py: Python<'_>, result: Result<T, ReplayError>) -> PyResult<T> {
         if let Some(raised) = error::raised_in(py, &failed) {
             return raised;
         }
-        let message = failed.to_string();
+        let message = error_chain(&failed);
         if error::is_for_want_of_memory(&failed) {
             return PyMemoryError::new_err(message);
         }

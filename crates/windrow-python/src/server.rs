@@ -20,7 +20,7 @@ use windrow::policy::{
     Backend, Binding, InferenceServer, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec,
     ServerConfig, ServerStats, WeightStore, Weights,
 };
-use windrow::{EnvSpec, ExplorationType, Key, RowBlock, RowsMut, Spec};
+use windrow::{EnvSpec, ExplorationType, Key, RowBlock, RowsMut, Spec, error_chain};
 use windrow_sync::unpoisoned;
 
 use crate::gc::{GcRef, GcRoots};
@@ -80,7 +80,7 @@ impl ServerCore {
         };
         let recipe = PolicyRecipe::opaque(move |_| evaluate.clone());
         let server = InferenceServer::start(&recipe, Arc::new(WeightStore::new(1)), config)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+            .map_err(|error| PyValueError::new_err(error_chain(&error)))?;
         Ok(Self {
             own: Own::new(Mutex::new(Some(Arc::new(server)))),
             roots,
@@ -198,7 +198,7 @@ impl ClientCore {
 
 /// What Python raised, or the engine's own error.
 fn to_py(py: Python<'_>, error: &PolicyError) -> PyErr {
-    error::raised_in(py, error).unwrap_or_else(|| PyRuntimeError::new_err(error.to_string()))
+    error::raised_in(py, error).unwrap_or_else(|| PyRuntimeError::new_err(error_chain(error)))
 }
 
 /// The engine's client, and the memory of its requests.

@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use windrow::binding::SentError;
 use windrow::envs::{EnvError, EnvFactory, EnvRecipe, VecEnv};
 use windrow::policy::{Policy, PolicyError, Registry};
-use windrow::{PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram};
+use windrow::{PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram, error_chain};
 
 use crate::error::raised_in;
 use crate::gc::GcRoots;
@@ -182,7 +182,7 @@ pub(crate) fn sent_envs(pickled: Vec<u8>, init: bool, seed: u64) -> PyResult<Env
         seed,
     };
     let recipe = EnvRecipe::of(NAME).with_arguments(&arguments);
-    recipe.map_err(|error| PyValueError::new_err(error.to_string()))
+    recipe.map_err(|error| PyValueError::new_err(error_chain(&error)))
 }
 
 /// The recipe of a policy that `windrow._ports.policy` has pickled.
@@ -192,7 +192,7 @@ pub(crate) fn sent_envs(pickled: Vec<u8>, init: bool, seed: u64) -> PyResult<Env
 pub(crate) fn sent_policy(pickled: Vec<u8>) -> PyResult<Recipe> {
     let pickled = Pickled(pickled);
     let recipe = Recipe::named_with(NAME, &PolicyArguments { pickled });
-    recipe.map_err(|error| PyValueError::new_err(error.to_string()))
+    recipe.map_err(|error| PyValueError::new_err(error_chain(&error)))
 }
 
 /// What was pickled, as text.
@@ -227,7 +227,7 @@ pub(crate) fn received(py: Python<'_>, sent: &SentError) -> PyErr {
 #[pyfunction]
 fn tensors_to_bytes<'py>(tensors: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = batch::from_python(tensors)?.to_bytes();
-    let bytes = bytes.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let bytes = bytes.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
     Ok(PyBytes::new(tensors.py(), &bytes))
 }
 

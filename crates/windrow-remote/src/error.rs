@@ -63,7 +63,7 @@ pub enum RemoteError {
         error: io::Error,
     },
     /// A thread could not be started.
-    #[error("failed to start a thread for connections: {0}")]
+    #[error("failed to start a thread for connections")]
     Thread(#[source] io::Error),
     /// The server does not let this client in, or this client does not trust the server.
     #[error("{address} refused the connection: {reason}")]

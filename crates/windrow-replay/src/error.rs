@@ -135,7 +135,7 @@ pub enum ReplayError {
     #[error("the writer was detached from the buffer")]
     Detached,
     /// A collector that wrote to the buffer failed.
-    #[error("a writer of the buffer failed: {0}")]
+    #[error("a writer of the buffer failed")]
     Writer(#[source] Arc<dyn std::error::Error + Send + Sync>),
     /// Frames do not say where trajectories end.
     #[error("trajectories cannot be told apart: frames have neither {end_key:?} nor {traj_key:?}")]
@@ -157,7 +157,7 @@ pub enum ReplayError {
     #[error("the sampler has no priorities: build the buffer with a prioritized sampler")]
     NoPriorities,
     /// Priorities that cannot be taken over.
-    #[error("priorities: {0}")]
+    #[error("priorities")]
     Priorities(#[from] PriorityError),
     /// A row that cannot be read.
     #[error("row {row} holds no frame")]
@@ -166,7 +166,7 @@ pub enum ReplayError {
         row: i64,
     },
     /// A state that does not belong to such a buffer.
-    #[error("failed to load the state: {0}")]
+    #[error("failed to load the state")]
     State(#[from] StateError),
 }
 

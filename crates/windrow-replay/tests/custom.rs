@@ -8,6 +8,7 @@ use windrow_replay::{
     Draw, Frames, ListStorage, NoDraw, ReplayBuffer, ReplayBufferBuilder, ReplayError, RowOrder,
     RowSet, RowSpan, SampleRng, Sampler, Shortage, StateError, Writer, check_room,
 };
+use windrow_sync::error_chain;
 
 /// Draws the frames that were drawn least often so far, those of the lowest rows first.
 #[derive(Debug, Clone, Default)]
@@ -167,7 +168,7 @@ fn a_state_that_a_sampler_of_another_crate_refuses_changes_nothing() {
     let counts = Tensor::full([6], -1i64).unwrap();
     state.set(("sampler", "counts"), counts).unwrap();
     assert_eq!(
-        buffer.load_state_dict(&state).unwrap_err().to_string(),
+        error_chain(&buffer.load_state_dict(&state).unwrap_err()),
         "failed to load the state: a count is negative"
     );
     assert_eq!(times(&buffer.sample(None).unwrap()), [4, 5, 0, 1]);

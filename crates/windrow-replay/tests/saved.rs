@@ -11,6 +11,7 @@ use windrow_replay::{
     ReplayBufferBuilder, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
     Storage,
 };
+use windrow_sync::error_chain;
 
 const CAPACITY: usize = 60;
 
@@ -100,7 +101,7 @@ fn a_state_of_another_buffer_is_refused_and_changes_nothing() {
     let buffer = build(random, LazyTensorStorage::new(CAPACITY), 5);
     use_it(&buffer, &mut Stream::new(0), 3);
     let before = buffer.all().unwrap();
-    let refused = |state: &TensorDict| buffer.load_state_dict(state).unwrap_err().to_string();
+    let refused = |state: &TensorDict| error_chain(&buffer.load_state_dict(state).unwrap_err());
 
     let smaller = build(random, LazyTensorStorage::new(30), 5);
     assert_eq!(

@@ -14,6 +14,7 @@ use windrow_replay::{
     SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
 };
 use windrow_slab::{Sink, SinkError, WriterId};
+use windrow_sync::error_chain;
 
 /// `frames` frames of a trajectory that does not end.
 fn frames(frames: i64) -> TensorDict {
@@ -113,10 +114,7 @@ fn the_failure_of_a_writer_is_told_to_a_sample() {
         let sample = scope.spawn(|| buffer.sample(8));
         buffer.detach(writer, Some(SinkError::failed("worker 3: out of cheese")));
         let error = sample.join().unwrap().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "a writer of the buffer failed: worker 3: out of cheese"
-        );
+        assert_eq!(error.to_string(), "a writer of the buffer failed");
         assert_eq!(
             error.source().unwrap().to_string(),
             "worker 3: out of cheese"
@@ -377,10 +375,7 @@ fn priorities_that_make_no_sense_change_nothing() {
         .unwrap();
     buffer.extend(&frames(3)).unwrap();
     let refused = |rows: &[i64], priorities: &[f32]| {
-        buffer
-            .update_priority(rows, priorities)
-            .unwrap_err()
-            .to_string()
+        error_chain(&buffer.update_priority(rows, priorities).unwrap_err())
     };
     assert_eq!(
         refused(&[0, 1], &[1.0]),

@@ -256,6 +256,12 @@ impl Ring {
         Ok(Some(self.lease(taken)))
     }
 
+    /// Waits until [`next`](Self::next) does not wait for the slab that was requested last, and takes none.
+    pub fn wait_until_ready(&self) {
+        let ready = |states: &mut SlabStates| states.answers().then_some(());
+        while self.waits.wait(&self.states, None, ready).is_none() {}
+    }
+
     /// Calls `attempt` after each change in the ring, and each ring of its bell, until it returns something or `timeout` has passed.
     /// Runs the pump for workers in other processes meanwhile. `attempt` must not use the ring.
     pub fn wait_within<R>(

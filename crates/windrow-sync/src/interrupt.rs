@@ -22,8 +22,12 @@ use crate::mpsc::{Receiver, RecvTimeoutError};
 /// cancelled.store(true, Ordering::Relaxed);
 /// assert!(interrupt.check().is_err());
 /// ```
-#[derive(Clone, Default)]
-pub struct Interrupt(Option<Arc<Check>>);
+#[derive(Clone)]
+pub struct Interrupt {
+    check: Option<Arc<Check>>,
+    /// Whether it ends every wait after one attempt.
+    at_once: bool,
+}
 
 type Check = dyn Fn() -> Result<(), Interrupted> + Send + Sync;
 
@@ -35,9 +39,12 @@ impl Interrupt {
     pub fn new<E: Into<Box<dyn Error + Send + Sync>>>(
         check: impl Fn() -> Result<(), E> + Send + Sync + 'static,
     ) -> Self {
-        Self(Some(Arc::new(move || {
-            check().map_err(|error| Interrupted(error.into()))
-        })))
+        Self {
+            check: Some(Arc::new(move || {
+                check().map_err(|error| Interrupted(error.into()))
+            })),
+            at_once: false,
+        }
     }
 
     /// Ends waits once `is_over` returns true.
@@ -51,13 +58,25 @@ impl Interrupt {
     /// Ends no wait.
     #[must_use]
     pub const fn never() -> Self {
-        Self(None)
+        Self {
+            check: None,
+            at_once: false,
+        }
+    }
+
+    /// Ends every wait after one attempt, which must not wait itself. Its check passes.
+    #[must_use]
+    pub const fn at_once() -> Self {
+        Self {
+            check: None,
+            at_once: true,
+        }
     }
 
     /// Whether it ends no wait, which then needs no clock.
     #[must_use]
     pub fn is_never(&self) -> bool {
-        self.0.is_none()
+        self.check.is_none() && !self.at_once
     }
 
     /// Runs the check.
@@ -65,7 +84,7 @@ impl Interrupt {
     /// # Errors
     /// That of the check.
     pub fn check(&self) -> Result<(), Interrupted> {
-        self.0.as_ref().map_or(Ok(()), |check| check())
+        self.check.as_ref().map_or(Ok(()), |check| check())
     }
 
     /// Calls `attempt` until it gives something. It may wait itself, for as long as the duration that it gets.
@@ -76,11 +95,18 @@ impl Interrupt {
         &self,
         mut attempt: impl FnMut(Duration) -> Option<T>,
     ) -> Result<T, Interrupted> {
+        let slice = match self.at_once {
+            true => Duration::ZERO,
+            false => Self::SLICE,
+        };
         loop {
-            if let Some(out) = attempt(Self::SLICE) {
+            if let Some(out) = attempt(slice) {
                 return Ok(out);
             }
             self.check()?;
+            if self.at_once {
+                return Err(Interrupted("it is not there yet".into()));
+            }
         }
     }
 
@@ -117,6 +143,12 @@ impl Interrupt {
     }
 }
 
+impl Default for Interrupt {
+    fn default() -> Self {
+        Self::never()
+    }
+}
+
 impl fmt::Debug for Interrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interrupt")
@@ -125,9 +157,17 @@ impl fmt::Debug for Interrupt {
     }
 }
 
-/// The error of an [`Interrupt`]'s check, which is its source.
+/// The error of an [`Interrupt`]'s check: it says what that says.
 #[derive(Debug)]
 pub struct Interrupted(Box<dyn Error + Send + Sync>);
+
+impl Interrupted {
+    /// The check's own error.
+    #[must_use]
+    pub fn reason(&self) -> &(dyn Error + Send + Sync + 'static) {
+        &*self.0
+    }
+}
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,7 +177,7 @@ impl fmt::Display for Interrupted {
 
 impl Error for Interrupted {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.0)
+        self.0.source()
     }
 }
 
@@ -165,6 +205,19 @@ mod tests {
         let ended = interrupt.wait(|_| None::<()>).unwrap_err();
         assert_eq!(ended.to_string(), "enough");
         assert!(Interrupt::never().check().is_ok());
+    }
+
+    #[test]
+    fn a_wait_that_ends_at_once_attempts_once_and_does_not_wait() {
+        let mut slices = Vec::new();
+        let wait = Interrupt::at_once().wait(|slice| {
+            slices.push(slice);
+            None::<()>
+        });
+        assert!(wait.is_err());
+        assert_eq!(slices, [Duration::ZERO]);
+        assert_eq!(Interrupt::at_once().wait(|_| Some(3)).unwrap(), 3);
+        assert!(Interrupt::at_once().check().is_ok());
     }
 
     #[test]

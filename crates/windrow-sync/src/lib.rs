@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod error_chain;
 mod interrupt;
 mod panic;
 mod poison;
@@ -27,6 +28,7 @@ pub use loom::sync::atomic as mapped;
 #[cfg(not(loom))]
 pub use std::sync::atomic as mapped;
 
+pub use error_chain::error_chain;
 pub use interrupt::{Interrupt, Interrupted};
 pub use panic::catch_panic;
 pub use poison::{lock, unpoisoned};

@@ -25,6 +25,21 @@
 //! * `remote`, with the feature of that name: policies and weights that a server in another process or on another machine has.
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 //!
+//! No error repeats its source: `anyhow` and its like print both, and so does [`error_chain`].
+//!
+//! # Waiting
+//!
+//! The iterator waits for the next batch. [`Collector::try_next`] does not, and [`Collector::into_stream`] wakes a task or a thread that
+//! waits for several things. [`CollectorBuilder::interrupt`] ends a wait, such as after Ctrl-C.
+//!
+//! # Events
+//!
+//! A subscriber of `tracing` gets events with the target `windrow_collect`: of each worker that was lost, that starts over, or that
+//! others go on without; of weights that were refused; and of writes to a replay buffer that took a second or more. Without a
+//! subscriber they cost nothing.
+//!
+//! # Rows
+//!
 //! An environment and a policy read and write [`Row`]s and [`Rows`], whose entries a [`Key`] names.
 #![forbid(unsafe_code)]
 
@@ -40,8 +55,8 @@ pub mod binding;
 pub use ::tensordict::{DType, LeafSpec, Tensor, TensorDict, TensorError};
 #[doc(inline)]
 pub use windrow_collect::{
-    AsyncBatchedCollector, AsyncCollector, BusyPolicy, CatResults, CollectError, Collector,
-    CollectorBuilder, CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator,
+    AsyncBatchedCollector, AsyncCollector, BatchStream, BusyPolicy, CatResults, CollectError,
+    Collector, CollectorBuilder, CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator,
     EvaluatorBuilder, FaultKind, FramesPerBatch, Handle, Hooks, Inference, Interrupt, Interrupted,
     MultiAsyncCollector, MultiCollector, MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile,
     Placement, PolicyLag, ProfileConfig, ProfileSummary, Profiler, Stats, TrajFormat,
@@ -67,8 +82,76 @@ pub use windrow_replay::{
 };
 #[doc(inline)]
 pub use windrow_slab::{Key, Row, RowBlock, RowMut, Rows, RowsMut, SlabError};
+#[doc(inline)]
+pub use windrow_sync::error_chain;
 
 /// Environments, their specs, and transforms.
+///
+/// An environment of your own implements [`Env`], or [`VecEnv`] for many at once:
+///
+/// ```
+/// use windrow::envs::testing::check_env;
+/// use windrow::envs::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, TimeLimit};
+/// use windrow::{Collector, Key, Row, RowMut};
+///
+/// /// A walk on a line that ends five steps away from its start.
+/// struct Walk {
+///     spec: EnvSpec,
+///     rng: EnvRng,
+///     place: Option<f32>,
+/// }
+///
+/// const PLACE: Key<f32> = Key::new(0);
+/// const MOVE: Key<i64> = Key::new(0);
+///
+/// impl Walk {
+///     fn new() -> Result<Self, EnvError> {
+///         let spec = EnvSpec::new("Walk", Spec::bounded(&[-7.0], &[7.0])?, Spec::discrete(2));
+///         Ok(Self { spec, rng: EnvRng::new(), place: None })
+///     }
+/// }
+///
+/// impl Env for Walk {
+///     fn spec(&self) -> &EnvSpec {
+///         &self.spec
+///     }
+///
+///     fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+///         let place = self.rng.for_reset(seed).uniform(-1.0, 1.0) as f32;
+///         self.place = Some(place);
+///         Ok(obs.write(PLACE, &[place])?)
+///     }
+///
+///     fn step(&mut self, action: Row<'_>, mut obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+///         let place = self.place.as_mut().ok_or(EnvError::NotReset)?;
+///         *place += if action.scalar(MOVE)? == 1 { 1.0 } else { -1.0 };
+///         obs.write(PLACE, &[*place])?;
+///         Ok(Outcome { reward: -1.0, terminated: place.abs() >= 5.0, truncated: false })
+///     }
+/// }
+///
+/// let walk = || TimeLimit::new(Walk::new()?, 100);
+/// check_env(&mut walk()?, 42)?;
+/// let mut collector = Collector::builder(walk).frames_per_batch(50).total_frames(100).build()?;
+/// assert_eq!(collector.by_ref().filter(Result::is_ok).count(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Transforms go around environments, in a recipe that can be written down or by hand:
+///
+/// ```
+/// use windrow::envs::{CartPole, EnvRecipe, RewardSum, Serial, StepCounter, Transformed, VecEnv};
+/// use windrow::Collector;
+///
+/// let recipe = EnvRecipe::of("CartPole-v1").with_transform(StepCounter::new()).with_transform(RewardSum::new());
+/// let mut collector = Collector::builder(recipe).frames_per_batch(50).total_frames(50).build()?;
+/// let batch = collector.next().ok_or("no batch")??;
+/// assert!(batch.get(("next", "episode_reward")).is_ok());
+///
+/// let envs = Transformed::new(Serial::from_fn(8, CartPole::v1)?, &StepCounter::new().with_max_steps(200))?;
+/// assert_eq!(envs.spec().max_episode_steps, Some(200));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub mod envs {
     #[doc(inline)]
     pub use windrow_env::{
@@ -96,6 +179,46 @@ pub mod envs {
 }
 
 /// What a policy implements, and policies that are there.
+///
+/// ```
+/// use windrow::policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights, policy_fn};
+/// use windrow::{Collector, DType, Head, Key, LeafSpec, NetworkPolicy, RowsMut, nn::Sequential};
+///
+/// /// Chooses action 1 always.
+/// #[derive(Clone)]
+/// struct Right;
+///
+/// const ACTION: Key<i64> = Key::new(0);
+///
+/// impl Policy for Right {
+///     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+///         Ok(PolicySpec::new(binding.spec.action_leaves()))
+///     }
+///
+///     fn act(&mut self, _: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
+///         out.get_mut(ACTION)?.fill(1);
+///         Ok(())
+///     }
+///
+///     fn load(&mut self, _: &Weights) -> Result<(), PolicyError> {
+///         Ok(())
+///     }
+/// }
+///
+/// // The same as a function, and a network that is evaluated here.
+/// let left = policy_fn([LeafSpec::new("action", DType::I64, [])], |_, mut out| {
+///     out.get_mut(ACTION)?.fill(0);
+///     Ok(())
+/// });
+/// let net = Sequential::new().linear(4, 64).tanh().linear(64, 2);
+/// let net = NetworkPolicy::new(net, Head::Categorical);
+///
+/// let cartpole = || Collector::builder("CartPole-v1").frames_per_batch(50).total_frames(50);
+/// for collector in [cartpole().policy(Right), cartpole().policy(left), cartpole().policy(net)] {
+///     assert_eq!(collector.build()?.filter(Result::is_ok).count(), 1);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub mod policy {
     #[doc(inline)]
     pub use windrow_policy::{
@@ -110,12 +233,47 @@ pub mod policy {
 }
 
 /// Postprocessing of batches before delivery.
+///
+/// ```
+/// use windrow::Collector;
+/// use windrow::postproc::MultiStep;
+///
+/// let returns = MultiStep::new(0.99, 3)?;
+/// let mut collector = Collector::builder("CartPole-v1")
+///     .frames_per_batch(50)
+///     .total_frames(50)
+///     .postproc(move |mut batch| returns.apply(&mut batch).map(|()| batch))
+///     .build()?;
+/// assert!(collector.next().is_some_and(|batch| batch.is_ok()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub mod postproc {
     #[doc(inline)]
     pub use windrow_collect::postproc::{Gae, MultiStep, split_trajectories};
 }
 
 /// Buffers that keep batches and sample from them.
+///
+/// ```
+/// use windrow::replay::{LazyTensorStorage, PrioritizedSampler, ReplayBuffer};
+/// use windrow::Collector;
+///
+/// let buffer = ReplayBuffer::builder()
+///     .storage(LazyTensorStorage::new(10_000))
+///     .sampler(PrioritizedSampler::new(0.6, 0.4))
+///     .batch_size(32)
+///     .build()?;
+/// let collector = Collector::builder("CartPole-v1")
+///     .frames_per_batch(100)
+///     .total_frames(300)
+///     .replay_buffer(buffer.clone())
+///     .build()?;
+/// for written in collector {
+///     written?;
+///     assert_eq!(buffer.sample(None)?.batch_size(), &[32]);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub mod replay {
     #[doc(inline)]
     pub use windrow_replay::{
@@ -141,6 +299,16 @@ pub mod replay {
 }
 
 /// Named, nested tensors.
+///
+/// ```
+/// use windrow::tensordict::{DType, Tensor, TensorDict};
+///
+/// let mut batch = TensorDict::new([2]);
+/// batch.set("observation", Tensor::from_vec(vec![0.0f32, 1.0, 2.0, 3.0], [2, 2])?)?;
+/// batch.set(("next", "reward"), Tensor::zeros(DType::F32, [2])?)?;
+/// assert_eq!(TensorDict::from_bytes(&batch.to_bytes()?)?.as_slice::<f32>("observation")?[3], 3.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub mod tensordict {
     #[doc(inline)]
     pub use ::tensordict::{
@@ -150,6 +318,19 @@ pub mod tensordict {
 }
 
 /// Policies and weights that a server in another process, or on another machine, has.
+///
+/// ```
+/// use windrow::remote::{Remote, RemoteServer};
+/// use windrow::{Collector, Head, NetworkPolicy, PolicyRecipe, nn::Sequential};
+///
+/// let net = Sequential::new().linear(4, 64).tanh().linear(64, 2);
+/// let server = RemoteServer::builder(PolicyRecipe::of(NetworkPolicy::new(net, Head::Categorical))).start()?;
+/// let remote = Remote::new(server.address().clone());
+/// let collector = Collector::builder("CartPole-v1").policy(remote.policy()?);
+/// let mut collector = collector.frames_per_batch(50).total_frames(50).build()?;
+/// assert!(collector.next().is_some_and(|batch| batch.is_ok()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[cfg(all(feature = "remote", unix))]
 pub mod remote {
     #[doc(inline)]

@@ -1,7 +1,6 @@
 //! The server that evaluates the policy, if one is to.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use windrow_policy::{ServerConfig, WeightStore};
 
@@ -67,14 +66,7 @@ pub(super) fn service(
     let mut server = ServerConfig::new().max_batch_size(most);
     server.sole_client = workers == 1;
     server.min_batch_size = config.min_batch_size.unwrap_or(server.min_batch_size);
-    if let Some(seconds) = config.server_timeout {
-        let out_of_range = |_| CollectError::OutOfRange {
-            name: "server_timeout",
-            expected: "0 or more seconds",
-            got: seconds,
-        };
-        server.timeout = Duration::try_from_secs_f64(seconds).map_err(out_of_range)?;
-    }
+    server.timeout = config.server_timeout.unwrap_or(server.timeout);
     let weights = Arc::new(WeightStore::new(workers));
     let service = Service::new(chosen.policy.clone(), server, weights);
     Ok(Some(Arc::new(service)))

@@ -1,5 +1,7 @@
 //! The plain options of a collector: each is declared once, for the configuration and for the builder.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use windrow_policy::ExplorationType;
 
@@ -7,15 +9,16 @@ use crate::config::builder::CollectorBuilder;
 use crate::config::plan::{
     CatResults, Delivery, FramesPerBatch, Inference, OnLoss, Placement, Plan,
 };
+use crate::config::seconds;
 use crate::trajectories::TrajFormat;
 
 /// Declares options: a field of [`CollectorConfig`] with its default, and the setter of [`CollectorBuilder`] of the same
-/// name. `name: Type = default` has a default; `name?: Type` is an `Option` that is `None` unless it is set, and
-/// `name => Type` one that is set by anything that converts into a `Type`.
+/// name. `name: Type = default` has a default; `name?: Type` is an `Option` that is `None` unless it is set, `name?: Type as "module"`
+/// one that the module writes down, and `name => Type` one that is set by anything that converts into a `Type`.
 macro_rules! options {
     ($(
         $(#[$doc:meta])*
-        $name:ident $(?: $optional:ty)? $(=> $into:ty)? $(: $type:ty = $default:expr)?,
+        $name:ident $(?: $optional:ident $(as $written:tt)?)? $(=> $into:ty)? $(: $type:ty = $default:expr)?,
     )*) => {
         /// What a collector does, as far as it can be written down: all options of a [`CollectorBuilder`] but environments,
         /// policies and functions.
@@ -34,6 +37,7 @@ macro_rules! options {
         pub struct CollectorConfig {
             $(
                 $(#[$doc])*
+                $($(#[serde(with = $written)])?)?
                 pub $name: $(Option<$optional>)? $(Option<$into>)? $($type)?,
             )*
         }
@@ -81,8 +85,8 @@ options! {
     /// Rows that a server waits for, 1 by default.
     min_batch_size?: usize,
 
-    /// The longest that a request waits for others at a server, in seconds; 0.01 by default.
-    server_timeout?: f64,
+    /// The longest that a request waits for others at a server; 10 ms by default. Written down as a number of seconds.
+    server_timeout?: Duration as "seconds",
 
     /// Workers; each has environments and a policy of its own. 1 by default.
     num_workers?: usize,
@@ -161,11 +165,11 @@ options! {
     /// What happens when an environment fails.
     on_loss: OnLoss = OnLoss::Raise,
 
-    /// Seconds after which a worker in a process is taken for frozen and killed, if neither its environments nor its policy
+    /// The time after which a worker in a process is taken for frozen and killed, if neither its environments nor its policy
     /// have returned from a call meanwhile: a loss as any other, whose error says what the worker was doing and what the system showed of
     /// it: running, asleep in which system call, stopped. A process under a debugger is left alone. Needs workers in
-    /// [processes](Placement::Processes).
-    step_timeout?: f64,
+    /// [processes](Placement::Processes). Written down as a number of seconds.
+    step_timeout?: Duration as "seconds",
 
     /// Delivers whole trajectories, this many in a batch, put together from as many batches of `frames_per_batch` frames as
     /// needed. `total_frames` then counts collected frames and need not be a multiple. Frames of trajectories that a reset, a
@@ -226,10 +230,12 @@ mod tests {
             }),
             frames_per_batch: Some(FramesPerBatch::Each(vec![3, 1])),
             preemptive_threshold: Some(0.5),
+            step_timeout: Some(Duration::from_millis(1500)),
             on_loss: OnLoss::Restart { budget: 3 },
             ..CollectorConfig::default()
         };
         let text = serde_json::to_string(&config).unwrap();
+        assert!(text.contains(r#""step_timeout":1.5"#), "{text}");
         assert_eq!(
             serde_json::from_str::<CollectorConfig>(&text).unwrap(),
             config
@@ -255,6 +261,8 @@ mod tests {
         };
         assert!(error(r#"{"frames": 3}"#).contains("`frames_per_batch`"));
         assert!(error(r#"{"traj_format": "flat"}"#).contains("`padded` or `cat`"));
+        let timeout = error(r#"{"step_timeout": -1}"#);
+        assert!(timeout.contains("expected 0 or more seconds"), "{timeout}");
         let on_loss = error(r#"{"on_loss": "stop"}"#);
         assert!(
             on_loss.contains(r#"expected "raise", "continue" or a number of restarts"#),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use windrow_sync::atomic::Ordering;
 use windrow_sync::thread::{Builder, JoinHandle, ThreadId, current as current_thread};
-use windrow_sync::{Condvar, Mutex, MutexGuard, catch_panic, lock, unpoisoned};
+use windrow_sync::{Condvar, Mutex, MutexGuard, catch_panic, error_chain, lock, unpoisoned};
 
 use crate::CollectError;
 use crate::deliver::core::Core;
@@ -69,7 +69,7 @@ impl<S: LastStage> Background<S> {
                 let error = CollectError::Start(error);
                 core.running.store(false, Ordering::Relaxed);
                 if let Some(writer) = &core.writer {
-                    writer.detach(Some(error.to_string()));
+                    writer.detach(Some(error_chain(&error)));
                 }
                 error
             })?;
@@ -190,7 +190,7 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
         driver.core.ring.stop();
         driver.workers().dismiss();
         let failure = driver.stage.fail(failure);
-        told = failure.as_ref().map(ToString::to_string);
+        told = failure.as_ref().map(|failure| error_chain(failure));
         driver.core.lifecycle.fail(failure);
     }
     // Only now: a sample that waits for frames wakes up and finds the error.

@@ -51,6 +51,11 @@ impl Batches {
         self.shape.batcher.is_some()
     }
 
+    /// Whether a wait for slabs of the next batch was interrupted.
+    pub(crate) fn are_begun(&self) -> bool {
+        self.slabs.asked || !self.gathered.is_empty()
+    }
+
     /// Makes trajectories ready that were complete before; whether they are enough for a batch. Those that are written were made
     /// ready as they were completed.
     pub(crate) fn complete(&mut self) -> Result<bool, TensorError> {

@@ -5,11 +5,13 @@ mod ending;
 mod state;
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_policy::ServerStats;
 use windrow_slab::SlabError;
+use windrow_sync::{Interrupt, error_chain};
 
 use crate::CollectError;
 use crate::config::hooks::Hooks;
@@ -17,6 +19,7 @@ use crate::deliver::background::Background;
 use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::LastStage;
+use crate::deliver::stream::BatchStream;
 use crate::shared::stats::{Stats, WorkerStats};
 
 pub use control::Paused;
@@ -78,6 +81,48 @@ impl<S: LastStage> Collector<S> {
             len,
             waited: false,
         }
+    }
+
+    /// The next item of the iterator if it is complete, and [`Poll::Pending`] if workers still collect it. Does not wait for workers in
+    /// threads or processes: they begin with the first call, and go on between calls. A collector whose workers run in the calling
+    /// thread has them collect the batch.
+    ///
+    /// ```
+    /// use std::task::Poll;
+    ///
+    /// use windrow_collect::AsyncCollector;
+    ///
+    /// let mut collector = AsyncCollector::builder("CartPole-v1")
+    ///     .frames_per_batch(100)
+    ///     .total_frames(300)
+    ///     .build()?;
+    /// let mut frames = 0;
+    /// while frames < 300 {
+    ///     match collector.try_next() {
+    ///         Poll::Ready(Some(batch)) => frames += batch?.numel(),
+    ///         Poll::Ready(None) => break,
+    ///         Poll::Pending => std::thread::yield_now(), // or draw the next picture of a game
+    ///     }
+    /// }
+    /// assert_eq!(frames, 300);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`into_stream`](Self::into_stream) wakes a task, or a thread, once a batch is complete.
+    pub fn try_next(&mut self) -> Poll<Option<Result<S::Out, CollectError>>> {
+        let item = self.next_item(&Interrupt::at_once());
+        match (item, &self.driver) {
+            (Some(Err(CollectError::WaitInterrupted(_))), Some(driver)) if driver.has_asked() => {
+                Poll::Pending
+            }
+            (item, _) => Poll::Ready(item),
+        }
+    }
+
+    /// The batches as a stream.
+    #[must_use]
+    pub fn into_stream(self) -> BatchStream<S> {
+        BatchStream::new(self)
     }
 
     /// Collects one whole batch and returns it without post-processing. The batch is not written to a replay buffer, and does
@@ -253,20 +298,42 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    fn next_batch(&mut self) -> Result<Option<S::Out>, CollectError> {
+    fn next_batch(&mut self, interrupt: &Interrupt) -> Result<Option<S::Out>, CollectError> {
         let core = Arc::clone(&self.core);
         let driver = self.driver()?;
+        let mut next = || driver.interrupted_by(interrupt.clone(), Driver::next);
         let Some(writer) = &core.writer else {
-            return driver.next();
+            return next();
         };
         let _attached = writer.attached()?;
-        let written = driver.next();
+        let written = next();
         if let Err(error) = &written
             && !self.can_go_on(error)
         {
-            writer.detach(Some(error.to_string()));
+            writer.detach(Some(error_chain(error)));
         }
         written
+    }
+
+    /// The next item of the iterator. `interrupt` ends waits for workers.
+    fn next_item(&mut self, interrupt: &Interrupt) -> Option<Result<S::Out, CollectError>> {
+        if let Some(last) = self.core.lifecycle.last_item() {
+            return last.map(Err);
+        }
+        if let Err(error) = self.core.shared.profile.check() {
+            return Some(Err(error));
+        }
+        let batch = self.next_batch(interrupt).transpose()?;
+        if let Err(error) = &batch
+            && !self.can_go_on(error)
+        {
+            self.core.ring.stop();
+            if let Some(driver) = &mut self.driver {
+                driver.workers().dismiss();
+            }
+            self.core.lifecycle.end_with(error);
+        }
+        Some(batch)
     }
 
     /// Whether the collector goes on after `error`: a user can drop batches, and a last stage can try again after an
@@ -291,23 +358,8 @@ impl<S: LastStage> Iterator for Collector<S> {
     /// With a replay buffer, the batch was written there without padding. Where whole trajectories are written, the batch holds
     /// those that the frames of this call have completed, one after the other: `[0]` for none.
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(last) = self.core.lifecycle.last_item() {
-            return last.map(Err);
-        }
-        if let Err(error) = self.core.shared.profile.check() {
-            return Some(Err(error));
-        }
-        let batch = self.next_batch().transpose()?;
-        if let Err(error) = &batch
-            && !self.can_go_on(error)
-        {
-            self.core.ring.stop();
-            if let Some(driver) = &mut self.driver {
-                driver.workers().dismiss();
-            }
-            self.core.lifecycle.end_with(error);
-        }
-        Some(batch)
+        let interrupt = self.core.interrupt.clone();
+        self.next_item(&interrupt)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

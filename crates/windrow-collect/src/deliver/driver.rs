@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tensordict::TensorDict;
+use windrow_sync::Interrupt;
 use windrow_sync::atomic::Ordering;
 
 use crate::CollectError;
@@ -123,10 +124,11 @@ impl<S: LastStage> Driver<S> {
             self.batches.drop_frames();
             return Ok(false);
         }
-        if self.update_at_each_batch {
+        let again = self.batches.are_begun();
+        if self.update_at_each_batch && !again {
             self.core.publisher.publish_from_source()?;
         }
-        self.stage.prepare()?;
+        self.stage.prepare(again)?;
         self.core.counters().throughput.begin();
         Ok(true)
     }
@@ -147,10 +149,24 @@ impl<S: LastStage> Driver<S> {
 
     /// Runs `f`, whose waits nothing interrupts.
     pub(crate) fn uninterrupted<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
-        let interrupt = std::mem::take(&mut self.batches.slabs.interrupt);
+        self.interrupted_by(Interrupt::never(), f)
+    }
+
+    /// Runs `f`, whose waits for workers `interrupt` ends.
+    pub(crate) fn interrupted_by<R>(
+        &mut self,
+        interrupt: Interrupt,
+        f: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        let own = std::mem::replace(&mut self.batches.slabs.interrupt, interrupt);
         let out = f(self);
-        self.batches.slabs.interrupt = interrupt;
+        self.batches.slabs.interrupt = own;
         out
+    }
+
+    /// Whether workers fill a slab that was asked for, and the wait for it was interrupted.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.batches.slabs.asked
     }
 
     /// Zeros in the shape of a batch.

@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
+use tracing::warn;
 use windrow_slab::{Sink, SinkError, WriterId};
 use windrow_sync::{Mutex, MutexGuard, lock};
 
-use crate::CollectError;
 use crate::shared::lifecycle::Lifecycle;
+use crate::{CollectError, TARGET};
+
+/// Seconds from which on a write is reported as slow.
+const SLOW: f64 = 1.0;
 
 /// Writes a collector's batches to its sink, to which the collector is attached while it collects.
 #[derive(Debug)]
@@ -124,9 +128,14 @@ impl SinkWriter {
 
     /// Runs `write`, and measures how long it takes.
     pub(crate) fn timed<R>(&self, write: impl FnOnce() -> R) -> R {
-        self.lock().began = Some(Instant::now());
+        let began = Instant::now();
+        self.lock().began = Some(began);
         let written = write();
         self.lock().began = None;
+        let seconds = began.elapsed().as_secs_f64();
+        if seconds >= SLOW {
+            warn!(target: TARGET, seconds, "a write to the replay buffer was slow");
+        }
         written
     }
 

@@ -22,11 +22,11 @@ pub trait LastStage: Send + 'static {
     /// with the next call after an [interruption](crate::CollectorBuilder::interruptions).
     const TRIES_AGAIN: bool = false;
 
-    /// Runs before the frames of a batch are collected.
+    /// Runs before the frames of a batch are collected, and `again` where a wait for them was interrupted and goes on.
     ///
     /// # Errors
     /// Any; nothing is collected then.
-    fn prepare(&mut self) -> Result<(), CollectError> {
+    fn prepare(&mut self, _again: bool) -> Result<(), CollectError> {
         Ok(())
     }
 
@@ -71,8 +71,10 @@ pub trait LastStage: Send + 'static {
 impl LastStage for Hooks {
     type Out = TensorDict;
 
-    fn prepare(&mut self) -> Result<(), CollectError> {
-        if let Some(hook) = &mut self.pre_collect_hook {
+    fn prepare(&mut self, again: bool) -> Result<(), CollectError> {
+        if let Some(hook) = &mut self.pre_collect_hook
+            && !again
+        {
             hook();
         }
         Ok(())

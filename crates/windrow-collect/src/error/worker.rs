@@ -1,11 +1,13 @@
 //! Errors of workers.
 
 use std::error::Error;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use windrow_env::VecEnvError;
 use windrow_policy::PolicyError;
 use windrow_slab::SlabError;
+use windrow_sync::error_chain;
 
 use crate::CollectError;
 
@@ -13,12 +15,10 @@ use crate::CollectError;
 ///
 /// It can be written down, and read in another process: its fault is a message and a [kind](FaultKind) there,
 /// [`WorkerFault::Remote`].
-#[derive(Debug, thiserror::Error)]
-#[error("worker {worker}{}: {fault}", at(*place))]
+#[derive(Debug)]
 pub struct WorkerError {
     pub(super) worker: usize,
     pub(super) place: Option<Place>,
-    #[source]
     fault: Box<WorkerFault>,
 }
 
@@ -98,6 +98,25 @@ impl WorkerError {
     }
 }
 
+impl fmt::Display for WorkerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "worker {}{}: {}",
+            self.worker,
+            at(self.place),
+            self.fault
+        )
+    }
+}
+
+/// The text of the fault is in its own.
+impl Error for WorkerError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.fault.source()
+    }
+}
+
 fn at(place: Option<Place>) -> String {
     place.map_or_else(String::new, |Place { env, episode, step }| {
         format!(", environment {env}, episode {episode}, step {step}")
@@ -105,29 +124,22 @@ fn at(place: Option<Place>) -> String {
 }
 
 /// What failed in a worker. [`kind`](Self::kind) tells it for workers in this process and in others.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum WorkerFault {
     /// An environment.
-    #[error("{}", .0.source)]
-    Env(#[source] VecEnvError),
+    Env(VecEnvError),
     /// The policy.
-    #[error("policy: {0}")]
-    Policy(#[source] PolicyError),
+    Policy(PolicyError),
     /// The memory that it fills.
-    #[error("{0}")]
-    Slab(#[source] SlabError),
+    Slab(SlabError),
     /// The thread that it should run in.
-    #[error("failed to start its thread: {0}")]
-    Start(#[source] std::io::Error),
+    Start(std::io::Error),
     /// Environment or policy panicked.
-    #[error("panicked: {0}")]
     Panic(String),
     /// Environments or policy could not be made anew after a loss.
-    #[error("failed to start over: {0}")]
-    Remake(#[source] Box<CollectError>),
+    Remake(Box<CollectError>),
     /// Any of these in another process, which sent it as text.
-    #[error("{message}")]
     Remote {
         /// What failed there.
         kind: FaultKind,
@@ -136,11 +148,9 @@ pub enum WorkerFault {
         /// The environment that failed, among the worker's own, where one returned an error.
         env: Option<usize>,
         /// What that process has sent of the error beside the message.
-        #[source]
         sent: Option<SentError>,
     },
     /// The process that it runs in has ended.
-    #[error("its process {status}{}", last_words(doing, action.as_deref(), stderr))]
     Died {
         /// How it ended, in words that follow "its process": `was ended by signal 9 (SIGKILL)`.
         status: String,
@@ -152,6 +162,43 @@ pub enum WorkerFault {
         /// The last action that its only environment was given, if it is known.
         action: Option<String>,
     },
+}
+
+impl fmt::Display for WorkerFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // The place of the worker's error says which of all environments.
+            Self::Env(error) => error.source.fmt(f),
+            Self::Policy(_) => f.write_str("policy"),
+            Self::Slab(error) => error.fmt(f),
+            Self::Start(_) => f.write_str("failed to start its thread"),
+            Self::Panic(message) => write!(f, "panicked: {message}"),
+            Self::Remake(_) => f.write_str("failed to start over"),
+            Self::Remote { message, .. } => f.write_str(message),
+            Self::Died {
+                status,
+                stderr,
+                doing,
+                action,
+            } => {
+                let words = last_words(doing, action.as_deref(), stderr);
+                write!(f, "its process {status}{words}")
+            }
+        }
+    }
+}
+
+impl Error for WorkerFault {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Env(error) => error.source.source(),
+            Self::Policy(error) => Some(error),
+            Self::Slab(error) => error.source(),
+            Self::Start(error) => Some(error),
+            Self::Remake(error) => Some(&**error),
+            Self::Panic(_) | Self::Remote { .. } | Self::Died { .. } => None,
+        }
+    }
 }
 
 /// An error that another process has sent in a form of the program's own, such as an exception of an interpreter: see
@@ -194,7 +241,7 @@ const LONG: usize = 1 << 20;
 /// The message of `error`; of one that is too long, its beginning.
 #[cfg(target_os = "linux")]
 pub(crate) fn message_to_send(error: &(dyn Error + 'static)) -> String {
-    let mut message = error.to_string();
+    let mut message = error_chain(error);
     let all = message.len();
     if all > LONG {
         let whole = (0..=LONG).rev().find(|&at| message.is_char_boundary(at));

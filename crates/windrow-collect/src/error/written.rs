@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use windrow_sync::error_chain;
+
 use super::worker::{FaultKind, Place, SentError, WorkerError, WorkerFault};
 
 /// All that is left of an error in another process.
@@ -23,7 +25,7 @@ impl Serialize for WorkerError {
             worker: self.worker,
             place: self.place,
             kind: self.fault().kind(),
-            message: self.fault().to_string(),
+            message: error_chain(self.fault()),
             env: self.fault().env(),
             sent: match self.fault() {
                 WorkerFault::Remote { sent, .. } => sent.clone(),
@@ -58,6 +60,7 @@ impl<'de> Deserialize<'de> for WorkerError {
 #[cfg(test)]
 mod tests {
     use std::error::Error;
+    use std::io;
 
     use windrow_env::EnvError;
     use windrow_policy::PolicyError;
@@ -102,7 +105,7 @@ mod tests {
             ),
             (WorkerFault::Slab(slab), FaultKind::Slab, None),
             (
-                WorkerFault::Start(std::io::Error::other("no thread")),
+                WorkerFault::Start(io::Error::other("no thread")),
                 FaultKind::Start,
                 None,
             ),
@@ -126,8 +129,8 @@ mod tests {
             assert_eq!((fault.kind(), fault.env()), (kind, env));
             let error = WorkerError::new(4, Some(PLACE), fault);
             let read = there_and_back(&error);
-            assert_eq!(read.to_string(), error.to_string());
-            assert_eq!(read.fault().to_string(), error.fault().to_string());
+            assert_eq!(error_chain(&read), error_chain(&error));
+            assert_eq!(error_chain(read.fault()), error_chain(error.fault()));
             assert_eq!((read.fault().kind(), read.fault().env()), (kind, env));
             assert_eq!(read.worker(), 4);
             assert_eq!(
@@ -136,7 +139,7 @@ mod tests {
             );
             assert!(matches!(read.fault(), WorkerFault::Remote { .. }));
             // A second journey, such as from a process of a process, adds nothing.
-            assert_eq!(there_and_back(&read).to_string(), error.to_string());
+            assert_eq!(there_and_back(&read).to_string(), error_chain(&error));
         }
     }
 
@@ -155,23 +158,23 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_this_process_keep_their_sources() {
-        let inner = EnvError::failed(std::io::Error::other("lost link")).of(0);
-        let error = WorkerError::new(0, Some(PLACE), inner.into());
-        let chain = |error: &dyn Error| {
-            let mut links = vec![error.to_string()];
-            let mut source = error.source();
-            while let Some(link) = source {
-                links.push(link.to_string());
-                source = link.source();
+    fn no_error_says_what_its_source_says() {
+        for (fault, ..) in faults() {
+            let error = WorkerError::new(0, Some(PLACE), fault);
+            let mut link: &dyn Error = &error;
+            while let Some(source) = link.source() {
+                assert!(!link.to_string().contains(&source.to_string()), "{link}");
+                link = source;
             }
-            links
+        }
+        let remake = CollectError::Env {
+            worker: 2,
+            source: EnvError::failed(io::Error::other("lost link")),
         };
-        let local = chain(&error);
-        assert_eq!(local.len(), 5, "{local:?}");
-        assert!(local.iter().all(|link| link.ends_with("lost link")));
-        // Text has no source of its own.
-        assert_eq!(chain(&there_and_back(&error)), local[..2]);
+        let error = WorkerError::new(0, None, WorkerFault::Remake(Box::new(remake)));
+        let said = "worker 0: failed to start over: failed to make the environments of worker 2: lost link";
+        assert_eq!(error_chain(&error), said);
+        assert_eq!(there_and_back(&error).to_string(), said);
     }
 
     #[test]
@@ -223,16 +226,18 @@ mod tests {
         };
         let error = WorkerError::new(4, Some(PLACE), fault);
         let read = there_and_back(&there_and_back(&error.to_send(send, |_| false)));
-        assert_eq!(read.to_string(), error.to_string());
-        let sent = read.fault().source().unwrap();
-        let sent = sent.downcast_ref::<SentError>().unwrap();
+        assert_eq!(read.to_string(), error_chain(&error));
+        let WorkerFault::Remote {
+            sent: Some(sent), ..
+        } = read.fault()
+        else {
+            panic!("{read:?}")
+        };
         assert_eq!(sent.bytes(), b"no such layer!");
         assert_eq!(sent.to_string(), "policy: no such layer");
-        assert!(
-            there_and_back(&error.to_send(|_| None, |_| false))
-                .fault()
-                .source()
-                .is_none()
-        );
+        assert!(matches!(
+            there_and_back(&error.to_send(|_| None, |_| false)).fault(),
+            WorkerFault::Remote { sent: None, .. }
+        ));
     }
 }

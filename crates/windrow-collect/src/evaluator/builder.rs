@@ -117,6 +117,8 @@ impl EvaluatorBuilder {
     /// evaluations, that is the error of an evaluation, and the next one starts another.
     ///
     /// ```no_run
+    /// use std::time::Duration;
+    ///
     /// use windrow_collect::{Evaluator, Placement, worker_main};
     /// use windrow_policy::RandomPolicy;
     ///
@@ -125,7 +127,7 @@ impl EvaluatorBuilder {
     ///     let evaluator = Evaluator::builder("CartPole-v1")
     ///         .policy(RandomPolicy::new())
     ///         .placement(Placement::Processes)
-    ///         .step_timeout(60.0)
+    ///         .step_timeout(Duration::from_secs(60))
     ///         .build()?;
     ///     assert_eq!(evaluator.evaluate(None, None)?.num_episodes, 10);
     ///     Ok(())
@@ -145,12 +147,12 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Seconds without a step after which the process counts as hung and is killed, as
+    /// The time without a step after which the process counts as hung and is killed, as
     /// [`CollectorBuilder::step_timeout`](crate::CollectorBuilder::step_timeout): the evaluation then fails. Needs
     /// [`Placement::Processes`].
     #[must_use]
-    pub fn step_timeout(mut self, seconds: f64) -> Self {
-        self.config.step_timeout = Some(seconds);
+    pub fn step_timeout(mut self, timeout: Duration) -> Self {
+        self.config.step_timeout = Some(timeout);
         self
     }
 

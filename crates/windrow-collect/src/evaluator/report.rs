@@ -57,8 +57,8 @@ pub struct Evaluation {
     pub lengths: Vec<u64>,
     /// The result of [`metrics`](crate::EvaluatorBuilder::metrics), in its order.
     pub metrics: Vec<(String, f64)>,
-    /// Time from the reset of the environments to the end of the last episode, in seconds.
-    pub seconds: f64,
+    /// Time from the reset of the environments to the end of the last episode.
+    pub time: Duration,
     /// The seed of the environments and of the policy's noise.
     pub seed: u64,
     /// The prefix of the keys of [`to_map`](Self::to_map).
@@ -166,7 +166,6 @@ impl Episodes {
         } = about;
         let returns: Vec<f64> = self.returns.iter().copied().map(f64::from).collect();
         let lengths: Vec<f64> = self.lengths.iter().map(|&steps| steps as f64).collect();
-        let seconds = took.as_secs_f64();
         Evaluation {
             step,
             policy_version,
@@ -175,11 +174,11 @@ impl Episodes {
             num_episodes: returns.len(),
             episode_length: mean(&lengths),
             // The clock may be too coarse to measure the evaluation: this keeps the rate finite.
-            fps: self.frames as f64 / seconds.max(1e-9),
+            fps: self.frames as f64 / took.as_secs_f64().max(1e-9),
             returns: self.returns,
             lengths: self.lengths,
             metrics,
-            seconds,
+            time: took,
             seed,
             log_prefix,
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use windrow_peer::shared_clock;
-use windrow_sync::unpoisoned;
+use windrow_sync::{error_chain, unpoisoned};
 
 use super::external::{MakeProfiler, made_of};
 use super::profile::{Profile, RecorderPlace};
@@ -135,7 +135,7 @@ impl Failure {
                 message: source.to_string(),
             }),
             CollectError::Profiler { source, .. } => Some(Self::Profiler {
-                message: source.to_string(),
+                message: error_chain(&**source),
             }),
             _ => None,
         }

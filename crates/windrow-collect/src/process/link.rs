@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use windrow_peer::WorkerLane;
 use windrow_policy::Published;
 use windrow_slab::{Part, RemoteRing};
-use windrow_sync::{Mutex, MutexGuard, lock};
+use windrow_sync::{Mutex, MutexGuard, error_chain, lock};
 
 use super::child::Child;
 use super::live::LiveProbe;
@@ -197,7 +197,7 @@ impl WorkerLink for ProcessLink {
             Err(error) => {
                 let fault = WorkerFault::Remote {
                     kind: FaultKind::Policy,
-                    message: format!("failed to read new weights: {error}"),
+                    message: format!("failed to read new weights: {}", error_chain(&error)),
                     env: None,
                     sent: None,
                 };

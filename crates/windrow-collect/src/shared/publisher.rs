@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use tracing::warn;
 use windrow_policy::{Backend, Policy, WeightUpdater, Weights};
-use windrow_sync::{Mutex, lock};
+use windrow_sync::{Mutex, error_chain, lock};
 
 use super::Shared;
-use crate::CollectError;
 use crate::config::builder::WeightSource;
+use crate::{CollectError, TARGET};
 
 /// Checks weights against the policy and publishes them to the workers, from any thread.
 pub(crate) struct WeightPublisher {
@@ -39,7 +40,10 @@ impl WeightPublisher {
 
     /// Whether `weights` are the policy's.
     pub(crate) fn check(&self, weights: &Weights) -> Result<(), CollectError> {
-        Ok(lock(&self.reference).check(weights)?)
+        lock(&self.reference).check(weights).map_err(|error| {
+            warn!(target: TARGET, error = error_chain(&error), "weights were refused");
+            error.into()
+        })
     }
 
     /// Publishes `weights` to all workers; their version.

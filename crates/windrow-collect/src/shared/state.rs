@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tracing::{error, warn};
 use windrow_policy::{WeightStore, WeightUpdater};
 use windrow_slab::{Part, Ring};
 use windrow_sync::atomic::{AtomicU64, Ordering};
-use windrow_sync::{Mutex, MutexGuard, lock};
+use windrow_sync::{Mutex, MutexGuard, error_chain, lock};
 
 use super::calls::Calls;
 use super::commands::{Commands, Restart, Resume};
@@ -15,6 +16,7 @@ use super::reports::{LossRule, Reports};
 use super::schedule::Schedule;
 use super::service::Service;
 use super::statistics::SharedStatistics;
+use crate::TARGET;
 use crate::config::plan::OnLoss;
 use crate::error::{FaultKind, WorkerError};
 use crate::probe::Profile;
@@ -146,10 +148,12 @@ impl Shared {
         match self.loss_rule.on_loss {
             OnLoss::Restart { budget } if *restarts < budget => {
                 *restarts += 1;
+                warn!(target: TARGET, worker, restarts, error = error_chain(&error), "a worker was lost, and starts over");
                 self.reports.restarted(worker, error);
                 return OnFault::Replace;
             }
             OnLoss::Continue if self.reports.leave(worker) > 0 => {
+                warn!(target: TARGET, worker, error = error_chain(&error), "a worker was lost, and the others go on");
                 self.reports.add_loss(error);
                 if self.ring.retire(worker) {
                     self.schedule().retire(worker);
@@ -162,6 +166,7 @@ impl Shared {
 
     /// Ends the collector with an error of a worker.
     pub(crate) fn fail(&self, error: WorkerError) {
+        error!(target: TARGET, worker = error.worker(), error = error_chain(&error), "a worker was lost, and the collector ends");
         self.reports.add_failure(error);
         self.ring.stop();
     }

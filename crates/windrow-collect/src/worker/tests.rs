@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use windrow_env::{CartPole, Serial, make_vec};
 use windrow_policy::{Binding, ExplorationType, PolicyError, PolicyRecipe, Published, policy_fn};
 use windrow_slab::{Key, Layout, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares};
+use windrow_sync::error_chain;
 
 use super::actor::Actor;
 use super::cursor::{Beginning, CursorOptions};
@@ -95,12 +96,12 @@ impl WorkerLink for ScriptedDesk {
     }
 
     fn lose(&mut self, error: WorkerError) -> OnFault {
-        self.note(Entry::Lost(error.fault().to_string()));
+        self.note(Entry::Lost(error_chain(error.fault())));
         (self.on_fault)(error)
     }
 
     fn fail(&mut self, error: WorkerError) {
-        self.note(Entry::Lost(error.to_string()));
+        self.note(Entry::Lost(error_chain(&error)));
     }
 }
 
@@ -254,6 +255,6 @@ fn an_interrupted_worker_returns_the_interruption_and_keeps_its_environments() {
     let (mut worker, made) = worker(vec![Commands::default()], failing, OnFault::Interrupted);
     let assignment = worker.link.claim().unwrap();
     let interruption = worker.fill(assignment).unwrap_err();
-    assert_eq!(interruption.fault().to_string(), "policy: no idea");
+    assert_eq!(error_chain(interruption.fault()), "policy: no idea");
     assert_eq!(made.load(Ordering::Relaxed), 0);
 }

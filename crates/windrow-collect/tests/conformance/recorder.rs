@@ -11,6 +11,7 @@ use std::time::Duration;
 use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use tensordict::TensorDict;
 use windrow_slab::{Sink, SinkError, WriterId};
+use windrow_sync::error_chain;
 
 use super::frames::{Frame, frames};
 
@@ -142,7 +143,7 @@ impl Sink for Recorder {
         let mut state = self.lock();
         if state.writers.remove(&writer) {
             state.detached += 1;
-            state.errors.extend(error.map(|error| error.to_string()));
+            state.errors.extend(error.map(|error| error_chain(&error)));
         }
         self.changed.notify_all();
     }

@@ -126,7 +126,7 @@ mod processes {
 
     /// What is no fault in these tests.
     fn told_to_end(error: &(dyn std::error::Error + 'static)) -> bool {
-        error.to_string().contains(super::INTERRUPTION)
+        windrow_sync::error_chain(&error).contains(super::INTERRUPTION)
     }
 
     /// Not a test: what the worker processes of the others run.

@@ -12,6 +12,7 @@ use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{CartPole, TimeLimit};
 use windrow_policy::policy_fn;
 use windrow_slab::LeafSpec;
+use windrow_sync::error_chain;
 
 use crate::{Choose, choice, expected, ledger_here, ledgers};
 
@@ -116,7 +117,7 @@ fn an_error_of_metrics_is_the_result_and_costs_nothing_else() {
         .unwrap();
     let error = evaluator.evaluate(None, Some(7)).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        error_chain(&error),
         "the metrics of the evaluation of step 7 failed: no metrics yet"
     );
     for step in [8, 9] {
@@ -137,7 +138,7 @@ fn an_error_of_metrics_is_the_result_and_costs_nothing_else() {
 }
 
 fn refused(builder: EvaluatorBuilder) -> String {
-    builder.build().unwrap_err().to_string()
+    error_chain(&builder.build().unwrap_err())
 }
 
 #[test]

@@ -31,7 +31,8 @@ fn counting_gives_the_worked_example() {
             (10, 0, 0)
         );
         assert!(
-            result.seconds > 0.0 && (result.fps - 50.0 / result.seconds).abs() < 1e-6 * result.fps
+            result.time > Duration::ZERO
+                && (result.fps - 50.0 / result.time.as_secs_f64()).abs() < 1e-6 * result.fps
         );
     }
 }

@@ -7,6 +7,7 @@ use std::thread;
 
 use tempfile::TempDir;
 use windrow_collect::{CollectError, Placement, ProfileConfig, Profiler, ProfilerRecipe};
+use windrow_sync::error_chain;
 
 use super::{config, multi_sync, single, take};
 
@@ -108,9 +109,9 @@ fn an_error_of_another_profiler_is_reported_and_the_collector_goes_on() {
         let config = notes.added_to(config(&folder));
         collector.enable_profile(&config).unwrap();
         take(&mut collector, 3);
-        let error = collector.next().unwrap().unwrap_err().to_string();
+        let error = collector.next().unwrap().unwrap_err();
         assert_eq!(
-            error,
+            error_chain(&error),
             format!("the profiler of worker 0 failed: no {fails}")
         );
         take(&mut collector, 1);
@@ -132,6 +133,6 @@ fn a_process_needs_what_its_profiler_is_made_of() {
     let recipe = ProfilerRecipe::new(move |_| Ok(notes.clone())).written_as("notes");
     collector.enable_profile(&config.profiler(recipe)).unwrap();
     take(&mut collector, 3);
-    let error = collector.shutdown().unwrap_err().to_string();
+    let error = error_chain(&collector.shutdown().unwrap_err());
     assert!(error.ends_with("makes no profilers"), "{error}");
 }

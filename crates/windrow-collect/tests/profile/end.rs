@@ -8,6 +8,7 @@ use windrow_collect::{
     CollectError, Collector, MultiAsyncCollector, OnLoss, Placement, ProfileConfig,
 };
 use windrow_env::testing::CountingEnv;
+use windrow_sync::error_chain;
 
 use super::trace::{Trace, by_rollout, check_phases};
 use super::world::{PLACEMENTS, elsewhere};
@@ -132,7 +133,7 @@ fn a_trace_that_cannot_be_written_is_told_at_the_next_call() {
         assert_eq!(*path, config.path_of(0));
         let path = path.display();
         let start = format!("failed to write the profile of worker 0 to {path}: ");
-        assert!(error.to_string().starts_with(&start), "{error}");
+        assert!(error_chain(&error).starts_with(&start), "{error}");
     };
 
     let mut collector = single(Placement::Inline).total_frames(80).build().unwrap();

@@ -19,7 +19,7 @@ pub enum PoolError {
     #[error(transparent)]
     Unmade(#[from] EnvError),
     /// A thread could not be started.
-    #[error("the pool's threads could not be started: {0}")]
+    #[error("the pool's threads could not be started")]
     Thread(#[source] std::io::Error),
     /// An environment panicked, in this call or before. Nothing is called on it any more.
     #[error("environment {env} panicked: {message}; make another pool")]

@@ -23,7 +23,7 @@ pub struct Report {
 #[non_exhaustive]
 pub enum CheckError {
     /// It could not be reset or stepped.
-    #[error("check failed in step {step}: {source}")]
+    #[error("check failed in step {step}")]
     Failed {
         /// Number of the step over all episodes; 0 is the first reset.
         step: u64,
@@ -41,7 +41,7 @@ pub enum CheckError {
         leaf: String,
     },
     /// An observation outside its spec, or one that is infinite.
-    #[error("environment {env} left its observation spec in step {step}: {source}")]
+    #[error("environment {env} left its observation spec in step {step}")]
     Observation {
         /// Index of the environment.
         env: usize,
@@ -133,6 +133,7 @@ pub fn check_vec_env(envs: &mut dyn VecEnv, seed: u64) -> Result<Report, CheckEr
 mod tests {
     use tensordict::DType;
     use windrow_slab::{Key, Row, RowMut};
+    use windrow_sync::error_chain;
 
     use super::*;
     use crate::testing::{CountingEnv, FailAt, FailingEnv, Failure, LedgerEnv};
@@ -163,7 +164,7 @@ mod tests {
     fn verdict(at: FailAt, failure: Failure) -> String {
         let ledger = LedgerEnv::new(0).with_f64();
         let mut env = FailingEnv::new(ledger, at, failure);
-        check_env(&mut env, 1).unwrap_err().to_string()
+        error_chain(&check_env(&mut env, 1).unwrap_err())
     }
 
     #[test]
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn lies_are_found() {
-        let verdict = |mut env: Liar| check_env(&mut env, 1).unwrap_err().to_string();
+        let verdict = |mut env: Liar| error_chain(&check_env(&mut env, 1).unwrap_err());
         assert_eq!(
             verdict(Liar::new(0.0, 1.0, None)),
             "environment 0 is not determined by seed 1 and its actions: the reward (1 and 1001) differs in step 1 of two runs"

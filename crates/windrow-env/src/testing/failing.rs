@@ -136,6 +136,8 @@ impl<E: Env> Env for FailingEnv<E> {
 
 #[cfg(test)]
 mod tests {
+    use windrow_sync::error_chain;
+
     use super::*;
     use crate::driver::Driver;
     use crate::testing::{CountingEnv, LedgerEnv};
@@ -173,12 +175,12 @@ mod tests {
     fn breaks_its_spec() {
         let mut env = failing(FailAt::Reset(1), Failure::WrongLength);
         assert_eq!(
-            env.try_reset(None).unwrap_err().to_string(),
+            error_chain(&env.try_reset(None).unwrap_err()),
             "environment broke its spec: leaf 0 holds 1 elements a row, got 2"
         );
         let mut env = failing(FailAt::Reset(1), Failure::WrongDType);
         assert_eq!(
-            env.try_reset(None).unwrap_err().to_string(),
+            error_chain(&env.try_reset(None).unwrap_err()),
             "environment broke its spec: leaf 0 holds int32, but was accessed as int8"
         );
         let mut env = failing(FailAt::Reset(1), Failure::Nan);

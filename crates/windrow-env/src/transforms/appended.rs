@@ -92,6 +92,7 @@ fn column<'a, T: Element>(
 mod tests {
     use tensordict::{DType, Shape};
     use windrow_slab::{LeafSpec, Row, RowBlock, RowMut};
+    use windrow_sync::error_chain;
 
     use super::*;
     use crate::testing::CountingEnv;
@@ -207,8 +208,7 @@ mod tests {
         let leaves = appended.spec().observation_leaves();
         let mut error = |leaves: &[LeafSpec], envs| {
             let mut obs = RowBlock::new(leaves, envs).unwrap();
-            let error = appended.reset(&resets, obs.rows_mut()).unwrap_err();
-            error.to_string()
+            error_chain(&appended.reset(&resets, obs.rows_mut()).unwrap_err())
         };
         assert_eq!(
             error(&leaves[..1], 2),

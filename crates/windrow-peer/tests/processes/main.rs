@@ -17,6 +17,7 @@ use roles::{Said, command, program};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use windrow_peer::{Child, Death, Frame, FrameReader, ProcessError, Supervisor, WorkerProgram};
+use windrow_sync::error_chain;
 
 /// What a supervisor said.
 #[derive(Debug)]
@@ -363,9 +364,7 @@ fn a_program_that_does_not_exist_is_named() {
         panic!("expected a failure to start");
     };
     assert!(
-        error
-            .to_string()
-            .starts_with("failed to start /nowhere/at all: "),
+        error_chain(&error).starts_with("failed to start /nowhere/at all: "),
         "{error}"
     );
     assert!(matches!(

@@ -15,6 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use tensordict::{DType, Shape, Strides, Tensor, TensorError};
+use windrow::error_chain;
 
 use crate::process::Own;
 
@@ -219,7 +220,7 @@ pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
 /// A copy of bytes as booleans, all but 0 true. Torch does not promise that each is 0 or 1, and another thread may write
 /// them at any time: what was seen of a byte holds for the copy alone.
 fn booleans(bytes: &Tensor) -> PyResult<Tensor> {
-    let misfit = |error: TensorError| PyRuntimeError::new_err(error.to_string());
+    let misfit = |error: TensorError| PyRuntimeError::new_err(error_chain(&error));
     bytes.cast(DType::Bool).map_err(misfit)
 }
 

@@ -12,6 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensordict::{DType, Tensor, TensorDict, TensorError};
+use windrow::error_chain;
 
 use super::{Copied, fill_with, named_after, views_of};
 
@@ -117,7 +118,7 @@ fn unpack<'py>(
 pub(crate) fn read(array: &PyReadonlyArray1<'_, u8>, copied: bool) -> PyResult<TensorDict> {
     let bytes = array
         .as_slice()
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        .map_err(|error| PyValueError::new_err(error_chain(&error)))?;
     let dict = if copied {
         array.py().detach(|| {
             TensorDict::from_packed(&Tensor::from_bytes(DType::U8, [bytes.len()], bytes)?)
@@ -137,7 +138,7 @@ pub(crate) fn read(array: &PyReadonlyArray1<'_, u8>, copied: bool) -> PyResult<T
 }
 
 fn failed(error: &TensorError) -> PyErr {
-    PyValueError::new_err(error.to_string())
+    PyValueError::new_err(error_chain(&error))
 }
 
 /// An address that another thread could use: [`write`] alone does.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyException, PyRuntimeError, PyUserWarning};
 use pyo3::prelude::*;
-use windrow::CollectError;
+use windrow::{CollectError, error_chain};
 use windrow_sync::unpoisoned;
 
 use super::collecting::Collecting;
@@ -49,7 +49,8 @@ impl Inner {
             Some(Ok(_) | Err(CollectError::Started | CollectError::WaitInterrupted(_))) => None,
             Some(Err(CollectError::ShutDown)) => Some(CollectError::ShutDown.to_string()),
             Some(Err(error)) => Some(format!(
-                "the collector was ended by an error: {error}; build a new one to go on"
+                "the collector was ended by an error: {}; build a new one to go on",
+                error_chain(error)
             )),
             None => {
                 let failure = self.failure().clone();

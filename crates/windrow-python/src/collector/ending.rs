@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use windrow::CollectError;
+use windrow::error_chain;
 
 use super::{Engine, Inner, of};
 use crate::{error, factory_lock, gil};
@@ -70,7 +71,7 @@ impl Inner {
             Err(CollectError::WaitInterrupted(_)) => of(py, ended),
             Err(error) if error::tells_of_interruption(&error) => match *self.failure() {
                 Some(_) => Ok(()),
-                None => Err(PyRuntimeError::new_err(error.to_string())),
+                None => Err(PyRuntimeError::new_err(error_chain(&error))),
             },
             ended => of(py, ended),
         }

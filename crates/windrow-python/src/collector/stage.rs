@@ -308,7 +308,7 @@ impl LastStage for PyStage {
     // After Ctrl-C in a hook or during a write, the next call delivers the same batch.
     const TRIES_AGAIN: bool = true;
 
-    fn prepare(&mut self) -> Result<(), CollectError> {
+    fn prepare(&mut self, _again: bool) -> Result<(), CollectError> {
         // The first call after `keep` comes from the thread of `start`.
         let mut running = self.owner.running();
         if running.collector.is_some() && running.thread.is_none() {

@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow::{LeafSpec, RowMut, Rows, RowsMut};
+use windrow::{LeafSpec, RowMut, Rows, RowsMut, error_chain};
 
 use super::info::{Entry, InfoReader};
 use super::read::Reader;
@@ -82,7 +82,11 @@ impl GymEnvs {
             // One spec for all: time limits that differ are left out, and worlds that a policy would see differently are an error.
             let (first, ..) = parts.get_or_insert((spec.clone(), reader, writer));
             first.join(&spec).map_err(|error| {
-                EnvError::Foreign(format!("environment {}: {error}", stepped.len()))
+                EnvError::Foreign(format!(
+                    "environment {}: {}",
+                    stepped.len(),
+                    error_chain(&error)
+                ))
             })?;
             stepped.push(World {
                 wrappers: Wrappers::of(py, &held)?,

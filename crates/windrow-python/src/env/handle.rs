@@ -12,6 +12,7 @@ use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 use windrow::RowBlock;
 use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::error_chain;
 
 use super::describe::Description;
 use super::foreign::{read_all, read_leaves, write_leaves};
@@ -242,7 +243,7 @@ impl Inner {
 pub(super) fn to_py(py: Python<'_>, error: &EnvError) -> PyErr {
     match error {
         EnvError::Member(fault) => vec_to_py(py, fault),
-        _ => raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error.to_string())),
+        _ => raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error_chain(error))),
     }
 }
 
@@ -253,5 +254,5 @@ pub(super) fn vec_to_py(py: Python<'_>, error: &VecEnvError) -> PyErr {
     if let Some(told) = super::parallel::of_member(py, error, raised.as_ref()) {
         return told;
     }
-    raised.unwrap_or_else(|| PyValueError::new_err(error.to_string()))
+    raised.unwrap_or_else(|| PyValueError::new_err(error_chain(error)))
 }

@@ -8,9 +8,9 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
-use windrow::binding::ParallelHandle;
+use windrow::binding::{ParallelHandle, causes};
 use windrow::envs::{EnvError, VecEnv, VecEnvError};
-use windrow::{Interrupt, MemberError, Parallel};
+use windrow::{Interrupt, MemberError, Parallel, error_chain};
 use windrow_sync::unpoisoned;
 
 use super::handle::to_py;
@@ -38,7 +38,7 @@ impl Processes {
         let sent = |(pickled, seed)| worker::sent_envs(pickled, false, seed);
         let members = members.into_iter().map(sent);
         let parallel = Parallel::of(members.collect::<PyResult<Vec<_>>>()?);
-        let parallel = parallel.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let parallel = parallel.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
         let timeout: f64 = recipe.getattr(intern!(py, "timeout"))?.extract()?;
         let timeout = Duration::try_from_secs_f64(timeout).map_err(|error| {
             PyValueError::new_err(format!("shutdown_timeout={timeout}: {error}"))
@@ -77,7 +77,7 @@ impl Processes {
             if let Some(live) = &self.live {
                 let live = live.bind(py).cast::<ParallelMembers>();
                 *live
-                    .map_err(|error| EnvError::failed(error.to_string()))?
+                    .map_err(|error| EnvError::failed(error_chain(&error)))?
                     .get()
                     .lock() = Some(envs.handle());
             }
@@ -92,14 +92,7 @@ pub(super) fn of_member(
     error: &VecEnvError,
     raised: Option<&PyErr>,
 ) -> Option<PyErr> {
-    let mut next: Option<&(dyn Error + 'static)> = Some(error);
-    let fault = loop {
-        let error = next?;
-        match error.downcast_ref::<MemberError>() {
-            Some(fault) => break fault,
-            None => next = error.source(),
-        }
-    };
+    let fault = causes(error).find_map(|error| error.downcast_ref::<MemberError>())?;
     match (raised, fault) {
         (Some(raised), _) => {
             let env = error.env;
@@ -111,7 +104,7 @@ pub(super) fn of_member(
             Some(raised.clone_ref(py))
         }
         (None, MemberError::Failed { .. }) => None,
-        (None, _) => Some(PyRuntimeError::new_err(error.to_string())),
+        (None, _) => Some(PyRuntimeError::new_err(error_chain(error))),
     }
 }
 

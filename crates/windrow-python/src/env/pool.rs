@@ -23,7 +23,7 @@ use tensordict::{DType, for_dtype};
 use windrow::envs::{
     Answer, AsyncEnvPool, Command, EnvError, PoolError, PoolOutput, RecvOptions, Reset,
 };
-use windrow::{Key, LeafSpec, RowBlock, Rows};
+use windrow::{Key, LeafSpec, RowBlock, Rows, error_chain};
 use windrow_sync::unpoisoned;
 
 use super::describe::Description;
@@ -409,7 +409,7 @@ fn make_side_by_side(
 
 /// `error` as an exception: the one that an environment raised, with a note that names it, or the built-in one that fits.
 fn raise(py: Python<'_>, error: &PoolError) -> PyErr {
-    let message = || error.to_string();
+    let message = || error_chain(error);
     match error {
         PoolError::Env(fault) => {
             let told = vec_to_py(py, fault);

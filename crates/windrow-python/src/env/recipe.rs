@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::envs::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
+use windrow::error_chain;
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
@@ -174,7 +175,7 @@ fn read_transform(described: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
     let json = described.py().import("json")?;
     let arguments: String = json.call_method1("dumps", (arguments,))?.extract()?;
     AnyTransform::from_json(&name, &arguments)
-        .map_err(|error| PyValueError::new_err(error.to_string()))
+        .map_err(|error| PyValueError::new_err(error_chain(&error)))
 }
 
 /// The recipe, as Python has it, of anything that is an environment. An object of another library is the user's `own`, or was

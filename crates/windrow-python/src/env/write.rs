@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use tensordict::{DType, for_dtype};
 use windrow::binding::largest;
 use windrow::envs::EnvError;
+use windrow::error_chain;
 
 use super::cast::cast;
 use super::read::Choices;
@@ -119,7 +120,7 @@ impl Writer {
                         None => (choices.start[0] + index as i64)
                             .into_pyobject(py)
                             .map(Bound::into_any)
-                            .map_err(|error| EnvError::failed(error.to_string())),
+                            .map_err(|error| EnvError::failed(error_chain(&error))),
                     };
                 }
                 let indices = choices.gather(values, *one_hot)?;

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::Deserialize;
 use tensordict::{NestedKey, Tensor, TensorDict};
+use windrow::error_chain;
 use windrow::policy::{GraphPolicy, Policy, PolicyError};
 
 use crate::batch;
@@ -61,7 +62,7 @@ impl Network {
             GraphPolicy::from_json(&described.graph).map_err(|error| invalid(&error))?;
         let weights = match described.weights.cast::<PyBytes>() {
             Ok(bytes) => TensorDict::from_bytes(bytes.as_bytes())
-                .map_err(|error| PyValueError::new_err(error.to_string()))?,
+                .map_err(|error| PyValueError::new_err(error_chain(&error)))?,
             Err(_) => batch::from_python(&described.weights)?,
         };
         let used = described.used.clone();
@@ -142,7 +143,7 @@ impl Network {
             })
             .ok_or_else(|| unreadable("it is cut short".to_owned()))?;
         let changed: Changed<String> =
-            serde_json::from_slice(written).map_err(|error| unreadable(error.to_string()))?;
+            serde_json::from_slice(written).map_err(|error| unreadable(error_chain(&error)))?;
         Ok(Some(Changed {
             graph: GraphPolicy::from_json(&changed.graph)?,
             used: changed.used,
@@ -219,7 +220,7 @@ fn is_among(name: &NestedKey, names: &[String]) -> bool {
 }
 
 fn invalid(error: &PolicyError) -> PyErr {
-    PyValueError::new_err(error.to_string())
+    PyValueError::new_err(error_chain(&error))
 }
 
 /// The values that a described graph gives for the rows in `inputs`, tensors `[rows, width]` of float32: those of its outputs, then its
@@ -236,7 +237,7 @@ pub(crate) fn evaluate_graph<'py>(
         let input = batch::from_torch(&input?)?;
         input
             .to_vec::<f32>()
-            .map_err(|error| PyValueError::new_err(error.to_string()))
+            .map_err(|error| PyValueError::new_err(error_chain(&error)))
     });
     let inputs = inputs.collect::<PyResult<Vec<_>>>()?;
     let given: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
@@ -248,7 +249,7 @@ pub(crate) fn evaluate_graph<'py>(
         let tensor = Tensor::from_vec(values, [rows, width]);
         batch::to_torch(
             py,
-            tensor.map_err(|error| PyValueError::new_err(error.to_string()))?,
+            tensor.map_err(|error| PyValueError::new_err(error_chain(&error)))?,
         )
     });
     tensors.collect()

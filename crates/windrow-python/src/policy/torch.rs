@@ -19,7 +19,7 @@ use windrow::policy::{
     Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec, States, Weights,
 };
 use windrow::tensordict::NestedKey;
-use windrow::{Key, LeafSpec, Rows, RowsMut};
+use windrow::{Key, LeafSpec, Rows, RowsMut, error_chain};
 
 use super::Makers;
 use super::columns::Column;
@@ -99,7 +99,7 @@ impl TorchPolicy {
         let inputs = PyDict::new(py);
         for (index, leaf) in &leaves {
             let example = example(binding.first_rows, *index, leaf, &batch);
-            let example = example.map_err(|error| PyTypeError::new_err(error.to_string()))?;
+            let example = example.map_err(|error| PyTypeError::new_err(error_chain(&error)))?;
             inputs.set_item(
                 batch::key_to_python(py, &leaf.key)?,
                 batch::to_torch(py, example)?,

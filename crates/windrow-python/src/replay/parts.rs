@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use windrow::error_chain;
 use windrow::replay::{
     ConsumingSampler, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,
     PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, RateLimiter, Reduction,
@@ -121,7 +122,7 @@ const STORAGES: &[(&str, Make<ReplayBufferBuilder>)] = &[
             // Without the interpreter's lock: making a directory may wait for a slow disk.
             Some(directory) => (of.0.py())
                 .detach(|| storage.at(directory))
-                .map_err(|error| PyOSError::new_err(error.to_string()))?,
+                .map_err(|error| PyOSError::new_err(error_chain(&error)))?,
         };
         Ok(ReplayBuffer::builder().storage(storage))
     }),
@@ -254,7 +255,7 @@ impl LimiterArguments {
             self.min_size_to_sample,
             self.error_buffer,
         )
-        .map_err(|error| PyValueError::new_err(error.to_string()))
+        .map_err(|error| PyValueError::new_err(error_chain(&error)))
     }
 }
 

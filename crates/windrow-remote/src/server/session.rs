@@ -1,5 +1,6 @@
 //! What a client asks, and the answers.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use socket2::Socket;
 use tensordict::{LeafSpec, TensorDict};
 use windrow_policy::{Binding, EnvRows, Policy, PolicyIn, Served};
 use windrow_slab::RowBlock;
+use windrow_sync::error_chain;
 
 use super::producer::{Done, Producer, Reply};
 use super::{Shared, count, lock};
@@ -173,10 +175,8 @@ fn failed(seq: u64, reason: String) -> Frame {
     Kind::Failed.frame(seq, [0; 3], reason.into_bytes())
 }
 
-// In the form that `map_err` calls.
-#[allow(clippy::needless_pass_by_value)]
-fn told(error: impl ToString) -> String {
-    error.to_string()
+fn told(error: impl Into<Box<dyn Error>>) -> String {
+    error_chain(&*error.into())
 }
 
 /// Takes a place at the inference server.

@@ -366,6 +366,11 @@ impl SlabStates {
         true
     }
 
+    /// Whether the consumer need not wait: a slab is complete, or none comes, or there is no memory for one.
+    pub(super) fn answers(&mut self) -> bool {
+        !self.ready.is_empty() || self.stopped || self.is_over() || self.make_room().is_err()
+    }
+
     /// The slab that was completed first.
     pub(super) fn take(&mut self) -> Option<Taken> {
         let slot = self.ready.pop_front()?;

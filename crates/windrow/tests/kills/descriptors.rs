@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use windrow::{CollectError, Collector, MultiSyncCollector, OnLoss, Placement};
+use windrow::{CollectError, Collector, MultiSyncCollector, OnLoss, Placement, error_chain};
 
 use crate::cell::Way;
 use crate::patience;
@@ -61,7 +61,7 @@ fn collect(collector: &mut Collector) -> Result<(), CollectError> {
 
 /// Descriptors are named, and the limit, and what to do.
 fn check(error: &CollectError) -> String {
-    let text = error.to_string();
+    let text = error_chain(error);
     let words = ["256 file descriptors", "ulimit -n"];
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
     text

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use windrow::{
     CollectError, Collector, CollectorBuilder, ErrorKind, Head, MultiSyncCollector, NetworkPolicy,
-    Placement, TensorDict, WorkerError, nn::Sequential,
+    Placement, TensorDict, WorkerError, error_chain, nn::Sequential,
 };
 
 use crate::cell::Way;
@@ -51,7 +51,7 @@ pub(crate) fn cramped() -> Result<String, String> {
         .frames_per_batch(64 * MIB / FRAME)
         .placement(Placement::Processes)
         .interrupt(patience::interrupt());
-    let mut collector = builder.build().map_err(|error| error.to_string())?;
+    let mut collector = builder.build().map_err(|error| error_chain(&error))?;
     let error = match collect(&mut collector) {
         Err(CollectError::Worker(error)) => error,
         other => return Err(format!("expected the error of a worker, got {other:?}")),
@@ -89,10 +89,7 @@ fn unpublished() -> String {
         .interrupt(patience::interrupt());
     let mut collector = builder.build().unwrap();
     let weights = collector.policy_weights();
-    let text = collector
-        .update_policy_weights(&weights)
-        .unwrap_err()
-        .to_string();
+    let text = error_chain(&collector.update_policy_weights(&weights).unwrap_err());
     assert!(text.contains("memory") && text.contains("bytes"), "{text}");
     collect(&mut collector).unwrap();
     text
@@ -101,7 +98,7 @@ fn unpublished() -> String {
 /// The build fails for want of memory; what it says.
 fn refused(builder: CollectorBuilder) -> String {
     let error = builder.build().map(drop).unwrap_err();
-    let text = error.to_string();
+    let text = error_chain(&error);
     assert_eq!(error.kind(), ErrorKind::Memory, "{text}");
     assert!(text.contains("memory") && text.contains("bytes"), "{text}");
     text

@@ -134,8 +134,7 @@ impl<S: LastStage> Collector<S> {
             }
             let writer = self.core.writer.as_ref()?;
             let waited = writer.waited()?.min(asked.elapsed());
-            let seconds = waited.as_secs_f64();
-            (waited >= patience).then_some(Err(CollectError::SinkWaits { seconds }))
+            (waited >= patience).then_some(Err(CollectError::SinkWaits { waited }))
         })??;
         // It may have failed with its last batch.
         self.check_background()

@@ -79,7 +79,7 @@ impl<S: LastStage> Collector<S> {
             return Err(CollectError::Stuck {
                 stuck,
                 threads: self.core.workers() + usize::from(self.background.is_some()),
-                seconds: begin.elapsed().as_secs_f64(),
+                waited: begin.elapsed(),
             });
         }
         if let Some(driver) = &mut self.driver {

@@ -14,7 +14,6 @@ pub enum MemberError {
         /// The environment's own message.
         message: String,
         /// The error in the program's own form, if it has one.
-        #[source]
         sent: Option<SentError>,
     },
     /// Its process has ended. The others can be closed, and do no more.

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyType};
 use tensordict::DType;
+use windrow::error_chain;
 
 use crate::env::write::array;
 
@@ -49,7 +50,7 @@ pub(super) fn new_array<'py, T: Real>(
     values: &[T],
     shape: &[usize],
 ) -> PyResult<Bound<'py, PyAny>> {
-    array(py, values, None, shape).map_err(|error| PyValueError::new_err(error.to_string()))
+    array(py, values, None, shape).map_err(|error| PyValueError::new_err(error_chain(&error)))
 }
 
 /// `float32` or `float64`.
