@@ -87,3 +87,33 @@ fn inside<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stat
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envs::CartPole;
+    use crate::{Collector, CollectorBuilder, error_chain};
+
+    fn refused(builder: CollectorBuilder) -> CollectError {
+        builder.frames_per_batch(10).build().unwrap_err()
+    }
+
+    #[test]
+    fn a_reason_is_printed_once() {
+        let error = error_chain(&refused(Collector::builder("CartPol-v1")));
+        assert_eq!(error.matches("did you mean").count(), 1, "{error}");
+    }
+
+    #[test]
+    fn the_error_of_the_users_own_is_among_the_causes() {
+        let mine =
+            || -> Result<CartPole, _> { Err(EnvError::failed(std::io::Error::other("mine"))) };
+        let error = refused(Collector::builder(mine));
+        let is_mine = |cause: &(dyn Error + 'static)| cause.is::<std::io::Error>();
+        assert!(causes(&error).any(is_mine), "{error:?}");
+        assert_eq!(
+            error_chain(&error),
+            "failed to make the environments of worker 0: mine"
+        );
+    }
+}
