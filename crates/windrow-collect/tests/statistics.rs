@@ -19,6 +19,7 @@ use windrow_env::{
 };
 use windrow_policy::{Head, NetworkPolicy, PolicyRecipe, Registry, nn::Sequential};
 use windrow_slab::{Row, RowMut};
+use windrow_sync::error_chain;
 
 use program::{elsewhere, placements};
 
@@ -155,8 +156,9 @@ fn who_comes_first_is_merged_first_and_nothing_is_lost() {
                 .to_vec::<bool>();
             resets += done.unwrap().into_iter().filter(|done| *done).count();
         }
-        // The first episode of each of the three environments, and one after each end.
-        assert_eq!(count(&shared), (300 + 3 + resets) as f64, "{placement:?}");
+        // Each step, the begin of an episode after each end, and the first of each environment that came in time.
+        let begun = count(&shared) - (300 + resets) as f64;
+        assert!((1.0..=3.0).contains(&begun), "{placement:?}: {begun}");
     }
 }
 
@@ -204,10 +206,8 @@ fn workers_that_gather_something_else_in_one_place_are_refused() {
             .frames_per_batch(20);
         let refused = program::placed!(builder, placement).build().err().unwrap();
         let expected = "statistics of VecNorm: expected VecNorm of [\"";
-        assert!(
-            refused.to_string().contains(expected),
-            "{placement:?}: {refused}"
-        );
+        let refused = error_chain(&refused);
+        assert!(refused.contains(expected), "{placement:?}: {refused}");
     }
 }
 

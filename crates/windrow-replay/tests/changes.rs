@@ -11,6 +11,7 @@ use windrow_replay::{
     SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
 };
 use windrow_slab::Sink;
+use windrow_sync::error_chain;
 
 const CAPACITY: usize = 40;
 
@@ -162,7 +163,7 @@ fn frames_bring_priorities() {
     }
     assert_eq!(often[0] + often[9], 0);
     assert!((900..1100).contains(&often[1]), "{often:?}");
-    let refused = buffer.extend(&numbers(&[1, -2])).unwrap_err().to_string();
+    let refused = error_chain(&buffer.extend(&numbers(&[1, -2])).unwrap_err());
     assert!(
         refused.contains(r#""number", got -2 for frame 1"#),
         "{refused}"

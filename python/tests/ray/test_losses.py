@@ -156,6 +156,8 @@ def test_actors_write_what_they_deliver_elsewhere(build: Build, buffer: RayRepla
     options: dict[str, Any] = {"num_collectors": 1, "replay_buffer": buffer, "trajs_per_batch": 3, "postproc": doubled}
     collector = build(partial(Counter, None), frames_per_batch=7, total_frames=200, **options)
     assert all(batch is None for batch in collector)
+    # The actor writes on until then.
+    collector.shutdown()
     # Whole episodes of ten steps, without padding.
     written = buffer[:]
     assert written["next", "observation"][:, 1].tolist() == list(range(1, buffer.write_count + 1)) and buffer.write_count % 30 == 0 < len(written)
