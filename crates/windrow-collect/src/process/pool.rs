@@ -32,12 +32,12 @@ pub(crate) struct WorkerPool {
     pub(super) action: Vec<LeafSpec>,
     /// Lock order: the ring before this. While it is held, parts may be claimed, committed and dropped; any other function of the ring may call
     /// [`pump`](Pump::pump), which locks it.
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Notified when a process has ended.
     ended: Condvar,
 }
 
-pub(super) struct State {
+pub(super) struct PoolState {
     pub(super) phase: Phase,
     pub(super) slots: Vec<WorkerSlot>,
 }
@@ -75,12 +75,12 @@ impl WorkerPool {
             action: setup.spec.action_leaves(),
             setup,
             control,
-            state: Mutex::new(State { phase, slots }),
+            state: Mutex::new(PoolState { phase, slots }),
             ended: Condvar::new(),
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, PoolState> {
         lock(&self.state)
     }
 
@@ -168,7 +168,7 @@ impl WorkerPool {
 
 impl Pump for WorkerPool {
     fn pump(&self) {
-        let State { phase, slots } = &mut *self.state();
+        let PoolState { phase, slots } = &mut *self.state();
         for (worker, slot) in slots.iter_mut().enumerate() {
             slot.poll_answer(worker, &self.shared);
         }
