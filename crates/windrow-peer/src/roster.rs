@@ -1,10 +1,10 @@
 //! Child processes from their start on, and their events until somebody handles them.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use windrow_sync::mpsc::{Receiver, Sender, channel};
 use windrow_sync::{Interrupt, Interrupted, unpoisoned};
 
 use crate::supervise::Handler;
