@@ -37,7 +37,7 @@ pub(super) struct Local {
     actors: Vec<Bound>,
 }
 
-/// What links of workers are made of.
+/// The data from which the links of workers are made.
 pub(super) struct LinkSpec<'a> {
     pub(super) spec: &'a EnvSpec,
     pub(super) policy: &'a PolicySpec,

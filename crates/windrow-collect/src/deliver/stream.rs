@@ -134,7 +134,7 @@ impl<S: LastStage> Drop for BatchStream<S> {
     }
 }
 
-/// What a stream and the thread that wakes its task share.
+/// State shared by a stream and the thread that wakes its task.
 #[derive(Debug, Default)]
 struct Watch {
     asked: Mutex<Asked>,

@@ -304,7 +304,7 @@ impl WorkerFault {
     }
 }
 
-/// What is known of a process that has ended, beside how it ended.
+/// The last words and the last action of a process that has ended.
 pub(crate) fn last_words(doing: &str, action: Option<&str>, stderr: &str) -> String {
     let doing = match doing {
         "" => String::new(),

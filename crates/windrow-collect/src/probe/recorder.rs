@@ -33,7 +33,8 @@ impl Timeline {
     }
 }
 
-/// What two clocks tell at one moment: of several looks, the one that took least, since the system may hold a thread up in between.
+/// The readings of two clocks at one moment. Reads them several times and takes the closest pair, since the system may stop a thread
+/// between two reads.
 pub(super) fn together<A, B>(mut one: impl FnMut() -> A, mut other: impl FnMut() -> B) -> (A, B) {
     const LOOKS: usize = 5;
     let mut look = || {

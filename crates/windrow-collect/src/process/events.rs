@@ -1,4 +1,4 @@
-//! What happens to worker processes of a collector: starts, messages, deaths.
+//! Events of a collector's worker processes: starts, messages, deaths.
 
 use windrow_peer::{Death, Event};
 
@@ -232,7 +232,7 @@ fn is_expected(death: &Death, phase: Phase) -> bool {
     exit.status().is_none() || exit.is_success() || phase == Phase::Killing
 }
 
-/// What is known of a process that has ended.
+/// The fault that the end of a process amounts to.
 fn last_words(death: &Death, hang: Option<Hang>, seen: &LastSeen) -> WorkerFault {
     let status = match hang {
         None => format!("ended with {}", death.exit.unasked()),

@@ -63,7 +63,7 @@ impl Handshake {
         })
     }
 
-    /// What each worker has made.
+    /// The report of each worker: specs and number of its environments.
     pub(crate) fn specs(&self) -> impl ExactSizeIterator<Item = (&EnvSpec, usize)> {
         self.specified
             .iter()
@@ -155,7 +155,7 @@ fn gather<T>(
     })
 }
 
-/// What the worker of `maker` is to make, as it travels.
+/// The recipes and options from which the worker of `maker` makes its parts, in the form that is sent.
 fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, CollectError> {
     let worker = maker.worker;
     let unwritable = EnvError::Unwritable {

@@ -26,7 +26,7 @@ struct Heartbeat {
     beat: u32,
 }
 
-/// What was seen of a worker.
+/// The state of a worker when it was looked at.
 struct Observation {
     /// `None` for one that has nothing to do.
     heartbeat: Option<Heartbeat>,

@@ -1,4 +1,4 @@
-//! What worker processes and those who have started them say to each other.
+//! The messages between worker processes and the process that has started them.
 //!
 //! [`ToWorker`] and [`FromWorker`] travel by sockets, with descriptors beside them. [`Command`] and [`Answer`], of which each part takes
 //! one, travel by lanes.
@@ -53,7 +53,7 @@ pub(super) enum FromWorker {
     Fault(WorkerError),
     /// A fault after which it ends.
     LastFault(WorkerError),
-    /// What it has recorded so far.
+    /// The profile recorded so far.
     Recorded(Box<Recorded>),
     /// The answer to a call.
     Returned(#[serde(with = "serde_bytes")] Vec<u8>),
