@@ -16,7 +16,7 @@ use super::live::LiveProbe;
 use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
 use super::weights::WeightReceiver;
-use crate::error::{CollectError, ErrorKind, message_to_send, sent};
+use crate::error::{BuildError, ErrorKind, message_to_send, sent};
 use crate::worker::Worker;
 use crate::worker::factory::{Bound, WorkerFactory};
 
@@ -67,13 +67,16 @@ impl Child {
     }
 
     /// Makes what the collector asks for, up to the point where memory is needed.
-    fn make(&self, hello: Hello) -> Result<Result<Made, CollectError>, ServeError> {
+    fn make(&self, hello: Hello) -> Result<Result<Made, BuildError>, ServeError> {
         let (ToWorker::Policy(policy), _) = self.next()? else {
             return Err(ServeError::Order);
         };
         let policy = match PolicyRecipe::from_bytes(&policy) {
             Ok(policy) => policy,
-            Err(error) => return Ok(Err(error.into())),
+            Err(source) => {
+                let worker = hello.worker;
+                return Ok(Err(BuildError::Policy { worker, source }));
+            }
         };
         let maker = WorkerFactory {
             service: None,
@@ -105,7 +108,7 @@ impl Child {
     }
 
     /// Takes a seat at the collector's lane.
-    fn seat(&self, made: Made) -> Result<Result<Worker<ProcessLink>, CollectError>, ServeError> {
+    fn seat(&self, made: Made) -> Result<Result<Worker<ProcessLink>, BuildError>, ServeError> {
         let (ToWorker::Ready(ready), files) = self.next()? else {
             return Err(ServeError::Order);
         };
@@ -117,7 +120,7 @@ impl Child {
         made: Made,
         ready: Ready,
         files: Vec<OwnedFd>,
-    ) -> Result<Worker<ProcessLink>, CollectError> {
+    ) -> Result<Worker<ProcessLink>, BuildError> {
         let Made {
             maker,
             mut env,
@@ -126,12 +129,12 @@ impl Child {
         } = made;
         let worker = maker.worker;
         env.bind(&ready.columns)
-            .map_err(|source| CollectError::Env { worker, source })?;
-        let Ok([ring, control, weights]) = <[OwnedFd; 3]>::try_from(files) else {
-            return Err(CollectError::State(
-                "a worker needs the files of slabs, lanes and weights".to_owned(),
-            ));
-        };
+            .map_err(|source| BuildError::Env { worker, source })?;
+        let files = <[OwnedFd; 3]>::try_from(files);
+        let [ring, control, weights] = files.map_err(|files| ProcessError::Attached {
+            expected: 3,
+            got: files.len(),
+        })?;
         let layout = Layout::new(&ready.record, ready.shares)?;
         let fingerprint = layout.fingerprint();
         let ring = RemoteRing::open(layout, self.end.shared_file(ring)?)?;
@@ -185,7 +188,7 @@ impl Child {
         send(self.end.socket(), &Frame::of(message)?)
     }
 
-    fn refuse_with(&self, error: &CollectError) -> Result<(), ServeError> {
+    fn refuse_with(&self, error: &BuildError) -> Result<(), ServeError> {
         self.refuse(error.kind(), error, (self.program.is_interruption)(error))
     }
 

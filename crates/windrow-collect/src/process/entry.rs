@@ -10,7 +10,7 @@ use super::child::{Child, ServeError};
 use super::messages::ToWorker;
 use super::parallel::{Parallel, member};
 use super::program::{self, Program};
-use crate::error::{CollectError, ErrorKind, IsInterruption};
+use crate::error::{ErrorKind, IsInterruption, WorkerMainError};
 use crate::probe::MakeProfiler;
 
 /// Lets this program's collectors run workers in processes: call it first in `main`.
@@ -42,11 +42,11 @@ use crate::probe::MakeProfiler;
 /// ```
 ///
 /// # Errors
-/// [`CollectError::Register`] with the error of `register`, or when a registry was installed before; [`CollectError::Process`]
+/// [`WorkerMainError::Register`] with the error of `register`, or when a registry was installed before; [`WorkerMainError::Process`]
 /// in a worker whose collector is of another build.
 pub fn worker_main(
     register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn Error + Send + Sync>>,
-) -> Result<(), CollectError> {
+) -> Result<(), WorkerMainError> {
     WorkerMain::new().run(register)
 }
 
@@ -55,7 +55,7 @@ pub fn worker_main(
 /// ```no_run
 /// use windrow_collect::WorkerMain;
 ///
-/// fn main() -> Result<(), windrow_collect::CollectError> {
+/// fn main() -> Result<(), windrow_collect::WorkerMainError> {
 ///     WorkerMain::new()
 ///         .interruptions(|error| error.to_string().contains("asked to end"))
 ///         .run(|_registry| Ok(()))
@@ -127,16 +127,16 @@ impl WorkerMain {
     /// As [`worker_main`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`worker_main`].
     pub fn run(
         self,
         register: impl FnOnce(&mut Registry) -> Registered,
-    ) -> Result<(), CollectError> {
+    ) -> Result<(), WorkerMainError> {
         let end = adopt()?;
         let installed = installed(register);
         program::prepared();
         match end {
-            None => installed.map_err(CollectError::Register),
+            None => installed.map_err(WorkerMainError::Register),
             Some(end) => exit(self.serve_at(end, installed)),
         }
     }
@@ -145,11 +145,11 @@ impl WorkerMain {
     /// started as a worker, returns its exit status once it has worked, and otherwise `None`.
     ///
     /// # Errors
-    /// [`CollectError::Process`] when the collector is of another build.
+    /// [`WorkerMainError::Process`] where the process cannot serve: such as when the collector is of another build.
     pub fn serve(
         self,
         register: impl FnOnce(&mut Registry) -> Registered,
-    ) -> Result<Option<i32>, CollectError> {
+    ) -> Result<Option<i32>, WorkerMainError> {
         let end = adopt()?;
         Ok(end.map(|end| self.serve_at(end, installed(register))))
     }

@@ -8,7 +8,7 @@ use windrow_sync::{Interrupt, Interrupted};
 
 use super::error::MemberError;
 use super::messages::{MemberAnswer, MemberCommand};
-use crate::CollectError;
+use crate::error::BuildError;
 use crate::error::{SentError, last_words};
 use crate::process::messages::{FromWorker, ToWorker};
 use crate::process::program::is_prepared;
@@ -134,7 +134,7 @@ impl Children {
         let program = match &spec.program {
             Some(program) => program.clone(),
             None if is_prepared() => WorkerProgram::current(),
-            None => return Err(EnvError::failed(CollectError::NoWorkerMain)),
+            None => return Err(EnvError::failed(BuildError::NoWorkerMain)),
         };
         let count = spec.members.len();
         let roster = Roster::new(program, count).map_err(EnvError::failed)?;
