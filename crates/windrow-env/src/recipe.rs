@@ -158,6 +158,13 @@ impl EnvRecipe {
         if alone.is_empty() || num_envs == 1 {
             return around(self.source.build(registry, num_envs)?, &self.transforms);
         }
+        // Where only the innermost transform steps some without others, one vector may do, whose rows nobody copies.
+        if let [AnyTransform::FrameSkipTransform(_)] = alone {
+            let envs = self.source.build(registry, num_envs)?;
+            if envs.step_apart() {
+                return around(envs, &self.transforms);
+            }
+        }
         let single = || around(self.source.build(registry, 1)?, alone);
         let members = many(num_envs, single)?.into_iter();
         around(

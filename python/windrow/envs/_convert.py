@@ -119,9 +119,13 @@ class _GivenAway:
     """An environment that was given away."""
 
     _env: Any = None
+    _name = ""
 
     def __call__(self) -> Any:
         env, self._env = self._env, None
+        if env is None:
+            raise ValueError(f"{self._name} is one object, which cannot be made once more: give a function that makes an environment")
+        self._name = repr(env)
         # Python drops a KeyboardInterrupt that it raises in __del__, as it does where a signal came just before.
         self.__class__ = _GivenAway
         return env
