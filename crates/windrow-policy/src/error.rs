@@ -17,15 +17,15 @@ pub enum PolicyError {
     #[error("{policy} does not fit {env}: {what}: expected {expected}, got {got}")]
     Fit {
         /// The policy, in words.
-        policy: String,
+        policy: Box<str>,
         /// Id of the environment.
-        env: String,
+        env: Box<str>,
         /// The compared property.
-        what: String,
+        what: Box<str>,
         /// The value that one side needs.
-        expected: String,
+        expected: Box<str>,
         /// The value that the other side has.
-        got: String,
+        got: Box<str>,
     },
     /// `act` was called before `bind`.
     #[error("{policy} was asked to act before it was bound to an environment")]
