@@ -27,6 +27,10 @@ pub struct ChildEnd {
 }
 
 impl ChildEnd {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
     /// The control socket, for [`FrameReader::read`](crate::FrameReader::read) and [`send`](crate::send). It waits.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
@@ -96,7 +100,7 @@ pub fn adopt() -> Result<Option<ChildEnd>, ProcessError> {
             .try_clone()
             .map_err(refused("watch the control socket"))?,
     )?;
-    Ok(Some(ChildEnd { socket }))
+    Ok(Some(ChildEnd::new(socket)))
 }
 
 /// Removes the variable where nobody can be reading it; elsewhere it stays, which harms nobody.
