@@ -120,7 +120,12 @@ impl Supervisor {
             eventfd(0, flags).map_err(refused("make a descriptor to wake the supervisor"))?;
         let state = Mutex::default();
         let inbox = Arc::new(Inbox { state, wake });
-        let children = Children::new(program.into(), workers, Arc::clone(&inbox), Box::new(handler));
+        let children = Children::new(
+            program.into(),
+            workers,
+            Arc::clone(&inbox),
+            Box::new(handler),
+        );
         let thread = thread::Builder::new()
             .name("windrow-workers".to_owned())
             .spawn(move || children.run())

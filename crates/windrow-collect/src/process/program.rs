@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use windrow_peer::WorkerProgram;
+
+use crate::CollectError;
 use crate::error::{IsInterruption, SendErrors};
 use crate::probe::MakeProfiler;
 
@@ -13,9 +16,16 @@ pub(super) fn prepared() {
     PREPARED.store(true, Ordering::Release);
 }
 
-/// Whether this program can be run again as a worker.
-pub(super) fn is_prepared() -> bool {
-    PREPARED.load(Ordering::Acquire)
+/// What runs as a worker process: `chosen`, or this program again.
+///
+/// # Errors
+/// [`CollectError::NoWorkerMain`] where none is chosen and this program does not serve as a worker.
+pub(crate) fn or_current(chosen: Option<&WorkerProgram>) -> Result<WorkerProgram, CollectError> {
+    match chosen {
+        Some(program) => Ok(program.clone()),
+        None if PREPARED.load(Ordering::Acquire) => Ok(WorkerProgram::current()),
+        None => Err(CollectError::NoWorkerMain),
+    }
 }
 
 /// Turns a call into an answer.

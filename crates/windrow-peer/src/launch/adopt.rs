@@ -37,6 +37,12 @@ impl ChildEnd {
         self.socket.as_fd()
     }
 
+    /// Sends and receives no more: who waits at the socket, in this process, waits no longer.
+    pub fn shut_down(&self) {
+        // It fails where the other side is gone.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// The memory behind a descriptor that came by this socket. The parent is trusted to have sent memory that both sides use by the
     /// same protocol: it has started this process, and could do with it what it likes.
     ///
@@ -134,7 +140,7 @@ fn watch(parent: OwnedFd, socket: OwnedFd) -> Result<(), ProcessError> {
 }
 
 /// Ends this process and those that it started, without running anything more: code at the exit could wait for the parent.
-fn end_at_once() -> ! {
+pub fn end_at_once() -> ! {
     if getpgrp() == getpid() {
         let _ = kill_current_process_group(Signal::KILL);
     }

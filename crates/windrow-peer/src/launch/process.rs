@@ -118,6 +118,12 @@ impl Process {
     }
 }
 
+/// Kills the process group that `leader` leads, which nobody has waited for yet.
+pub fn kill_group(leader: &std::process::Child) {
+    // It fails where none of the group is left.
+    let _ = kill_process_group(Pid::from_child(leader), Signal::KILL);
+}
+
 /// What is readable when it has ended.
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {

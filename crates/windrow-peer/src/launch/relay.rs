@@ -161,12 +161,11 @@ mod tests {
     #[test]
     fn a_thread_gets_messages_ends_and_is_killed_as_a_process_is() {
         let (sender, events) = channel();
-        let supervisor = Supervisor::start(
-            Program::Relay(Relay::new(echo)),
-            2,
-            move |worker, event| sender.send((worker, event)).unwrap(),
-        )
-        .unwrap();
+        let supervisor =
+            Supervisor::start(Program::Relay(Relay::new(echo)), 2, move |worker, event| {
+                sender.send((worker, event)).unwrap()
+            })
+            .unwrap();
         for worker in 0..2 {
             supervisor.spawn(worker).unwrap();
             let (_, event) = events.recv().unwrap();
@@ -183,7 +182,10 @@ mod tests {
         supervisor.kill(0).unwrap();
         match events.recv().unwrap() {
             (0, Event::Died(death)) => {
-                assert_eq!((death.exit, death.stderr_tail.as_str()), (Exit::Elsewhere, "hello\n"));
+                assert_eq!(
+                    (death.exit, death.stderr_tail.as_str()),
+                    (Exit::Elsewhere, "hello\n")
+                );
             }
             other => panic!("{other:?}"),
         }
