@@ -62,6 +62,9 @@ pub use windrow_collect::{
     Placement, PolicyLag, ProfileConfig, ProfileSummary, Profiler, Stats, TrajFormat,
     TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile, WorkerStats,
 };
+#[cfg(all(target_os = "linux", feature = "remote"))]
+#[doc(inline)]
+pub use windrow_collect::{CommandLauncher, Invitation, Launched, Launcher};
 #[cfg(target_os = "linux")]
 #[doc(inline)]
 pub use windrow_collect::{

@@ -67,8 +67,21 @@ impl Invitation {
     pub fn read() -> io::Result<Self> {
         let mut line = String::new();
         stdin().lock().read_line(&mut line)?;
-        let read = serde_json::from_str(&line);
-        read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        Self::from_json(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// The invitation that [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    /// That of serde_json for something else.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// Writes it as a line of JSON, without its end.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::json!(self).to_string()
     }
 }
 
@@ -152,7 +165,7 @@ impl Launcher for CommandLauncher {
             .process_group(0)
             .spawn()
             .map_err(|error| format!("failed to start `{}`: {error}", self.program))?;
-        let line = serde_json::to_string(invitation)? + "\n";
+        let line = invitation.to_json() + "\n";
         let written = child
             .stdin
             .as_mut()
