@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectError, CollectorBuilder, FaultKind, MultiAsyncCollector, MultiSyncCollector, OnLoss,
+    CollectorBuilder, FaultKind, MultiAsyncCollector, MultiSyncCollector, NextError, OnLoss,
     Placement, WorkerError, WorkerMain, WorkerProgram,
 };
 use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome};
@@ -131,9 +131,9 @@ fn with_fatal(id: &'static str) -> CollectorBuilder {
         .seed(3)
 }
 
-fn lost(error: CollectError) -> WorkerError {
+fn lost(error: NextError) -> WorkerError {
     match error {
-        CollectError::Worker(error) => error,
+        NextError::Worker(error) => error,
         other => panic!("{other}"),
     }
 }
@@ -457,8 +457,5 @@ fn a_collector_that_was_never_asked_for_a_batch_ends_its_workers() {
         .unwrap();
     collector.shutdown().unwrap();
     collector.shutdown().unwrap();
-    assert!(matches!(
-        collector.next(),
-        Some(Err(CollectError::ShutDown))
-    ));
+    assert!(matches!(collector.next(), Some(Err(NextError::ShutDown))));
 }

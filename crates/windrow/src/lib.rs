@@ -25,7 +25,11 @@
 //! * `remote`, with the feature of that name: policies and weights that a server in another process or on another machine has.
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 //!
-//! No error repeats its source: `anyhow` and its like print both, and so does [`error_chain`].
+//! # Errors
+//!
+//! Each operation has an error of its own: [`BuildError`] of builders, [`NextError`] of batches, [`ControlError`] of weights, pauses,
+//! states and the end, [`EvaluateError`] of evaluations. A function with several operations returns `Box<dyn std::error::Error>`, or
+//! the error of a crate such as `anyhow`. No error repeats its source: they print both, and so does [`error_chain`].
 //!
 //! # Waiting
 //!
@@ -55,12 +59,16 @@ pub mod binding;
 pub use ::tensordict::{DType, LeafSpec, Tensor, TensorDict, TensorError};
 #[doc(inline)]
 pub use windrow_collect::{
-    AsyncBatchedCollector, AsyncCollector, BatchStream, BusyPolicy, CatResults, CollectError,
-    Collector, CollectorBuilder, CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator,
-    EvaluatorBuilder, FaultKind, FramesPerBatch, Handle, Hooks, Inference, Interrupt, Interrupted,
-    MultiAsyncCollector, MultiCollector, MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile,
-    Placement, PolicyLag, ProfileConfig, ProfileSummary, Profiler, Stats, TrajFormat,
-    TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile, WorkerStats,
+    ArgumentError, BuildError, ControlError, ErrorKind, EvaluateError, FaultKind, Interrupted,
+    NextError, ProfileError, Stuck, WorkerError, WorkerFault,
+};
+#[doc(inline)]
+pub use windrow_collect::{
+    AsyncBatchedCollector, AsyncCollector, BatchStream, BusyPolicy, CatResults, Collector,
+    CollectorBuilder, CollectorConfig, Delivery, Evaluation, Evaluator, EvaluatorBuilder,
+    FramesPerBatch, Handle, Hooks, Inference, Interrupt, MultiAsyncCollector, MultiCollector,
+    MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
+    ProfileSummary, Profiler, Stats, TrajFormat, TrajectoryBatcher, WorkerProfile, WorkerStats,
 };
 #[cfg(all(target_os = "linux", feature = "remote"))]
 #[doc(inline)]
@@ -68,7 +76,7 @@ pub use windrow_collect::{CommandLauncher, Invitation, Launched, Launcher};
 #[cfg(target_os = "linux")]
 #[doc(inline)]
 pub use windrow_collect::{
-    MemberError, Parallel, ParallelEnvs, WorkerMain, WorkerProgram, worker_main,
+    MemberError, Parallel, ParallelEnvs, WorkerMain, WorkerMainError, WorkerProgram, worker_main,
 };
 #[doc(inline)]
 pub use windrow_env::{CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};

@@ -154,7 +154,8 @@ impl CollectorBuilder {
 
     /// Checks `interrupt` while a call waits: for environments to be made, workers elsewhere, the end of a pause's last part, the
     /// answer of a worker, or the end of threads. Its error ends the call as
-    /// [`CollectError::WaitInterrupted`](crate::CollectError::WaitInterrupted); the collector can be used further.
+    /// [`NextError::WaitInterrupted`](crate::NextError::WaitInterrupted), `BuildError::WaitInterrupted` or
+    /// `ControlError::WaitInterrupted`; the collector can be used further.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
@@ -163,7 +164,7 @@ impl CollectorBuilder {
 
     /// Tells which errors of environments and policies are interruptions, such as the answer to a signal. An interruption ends
     /// the call that waits for a batch, whatever [`on_loss`](Self::on_loss) says. If workers run in the calling thread, it is
-    /// returned as [`CollectError::Interrupted`](crate::CollectError::Interrupted), and the next call collects the
+    /// returned as [`NextError::Interrupted`](crate::NextError::Interrupted), and the next call collects the
     /// interrupted part anew, with new episodes. Workers in processes are asked by
     /// `WorkerMain::interruptions`: such an interruption ends the collector with an error of kind
     /// [`FaultKind::Interruption`](crate::FaultKind::Interruption).

@@ -20,7 +20,7 @@ use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
 use super::seat::SharedSeat;
 use super::weights::ReceiveError;
-use crate::error::{CollectError, ErrorKind, message_to_send, sent};
+use crate::error::{BuildError, ErrorKind, message_to_send, sent};
 use crate::worker::Worker;
 use crate::worker::factory::{Bound, WorkerFactory};
 
@@ -124,13 +124,16 @@ impl Child {
     }
 
     /// Makes what the collector asks for, up to the point where memory is needed.
-    fn make(&self, hello: Hello) -> Result<Result<Made, CollectError>, ServeError> {
+    fn make(&self, hello: Hello) -> Result<Result<Made, BuildError>, ServeError> {
         let (ToWorker::Policy(policy), _) = self.next()? else {
             return Err(ServeError::Order);
         };
         let policy = match PolicyRecipe::from_bytes(&policy) {
             Ok(policy) => policy,
-            Err(error) => return Ok(Err(error.into())),
+            Err(source) => {
+                let worker = hello.worker;
+                return Ok(Err(BuildError::Policy { worker, source }));
+            }
         };
         let maker = WorkerFactory {
             service: None,
@@ -162,7 +165,7 @@ impl Child {
     }
 
     /// Takes a seat at the collector's lane.
-    fn seat(&self, made: Made) -> Result<Result<Worker<ProcessLink>, CollectError>, ServeError> {
+    fn seat(&self, made: Made) -> Result<Result<Worker<ProcessLink>, BuildError>, ServeError> {
         let (ToWorker::Ready(ready), files) = self.next()? else {
             return Err(ServeError::Order);
         };
@@ -174,7 +177,7 @@ impl Child {
         made: Made,
         ready: Ready,
         files: Vec<OwnedFd>,
-    ) -> Result<Worker<ProcessLink>, CollectError> {
+    ) -> Result<Worker<ProcessLink>, BuildError> {
         let Made {
             maker,
             mut env,
@@ -183,7 +186,7 @@ impl Child {
         } = made;
         let worker = maker.worker;
         env.bind(&ready.columns)
-            .map_err(|source| CollectError::Env { worker, source })?;
+            .map_err(|source| BuildError::Env { worker, source })?;
         let mut cursor = ready.beginning.cursor(&spec, worker, env.num_envs())?;
         if let Some(first) = first {
             cursor.prime(first);
@@ -255,7 +258,7 @@ impl Child {
         }
     }
 
-    fn refuse_with(&self, error: &CollectError) -> Result<(), ServeError> {
+    fn refuse_with(&self, error: &BuildError) -> Result<(), ServeError> {
         self.refuse(error.kind(), error, (self.program.is_interruption)(error))
     }
 

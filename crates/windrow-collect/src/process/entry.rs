@@ -14,7 +14,7 @@ use super::parallel::{Parallel, member};
 use super::program::{self, Program};
 #[cfg(feature = "remote")]
 use crate::config::launcher::Invitation;
-use crate::error::{CollectError, ErrorKind, IsInterruption};
+use crate::error::{ErrorKind, IsInterruption, WorkerMainError};
 use crate::probe::MakeProfiler;
 
 /// Lets this program's collectors run workers in processes: call it first in `main`.
@@ -46,11 +46,11 @@ use crate::probe::MakeProfiler;
 /// ```
 ///
 /// # Errors
-/// [`CollectError::Register`] with the error of `register`, or when a registry was installed before; [`CollectError::Process`]
+/// [`WorkerMainError::Register`] with the error of `register`, or when a registry was installed before; [`WorkerMainError::Process`]
 /// in a worker whose collector is of another build.
 pub fn worker_main(
     register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn Error + Send + Sync>>,
-) -> Result<(), CollectError> {
+) -> Result<(), WorkerMainError> {
     WorkerMain::new().run(register)
 }
 
@@ -59,7 +59,7 @@ pub fn worker_main(
 /// ```no_run
 /// use windrow_collect::WorkerMain;
 ///
-/// fn main() -> Result<(), windrow_collect::CollectError> {
+/// fn main() -> Result<(), windrow_collect::WorkerMainError> {
 ///     WorkerMain::new()
 ///         .interruptions(|error| error.to_string().contains("asked to end"))
 ///         .run(|_registry| Ok(()))
@@ -131,25 +131,21 @@ impl WorkerMain {
     /// As [`worker_main`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`worker_main`].
     pub fn run(
         self,
         register: impl FnOnce(&mut Registry) -> Registered,
-    ) -> Result<(), CollectError> {
+    ) -> Result<(), WorkerMainError> {
         #[cfg(feature = "remote")]
         if super::elsewhere::is_invited() {
-            let invitation = Invitation::read().map_err(|error| {
-                CollectError::State(format!(
-                    "a worker needs its invitation on the standard input: {error}"
-                ))
-            })?;
+            let invitation = Invitation::read().map_err(WorkerMainError::Invitation)?;
             exit(self.work_for(&invitation, register));
         }
         let end = adopt()?;
         let installed = installed(register);
         program::prepared();
         match end {
-            None => installed.map_err(CollectError::Register),
+            None => installed.map_err(WorkerMainError::Register),
             Some(end) => exit(self.serve_at(end, installed)),
         }
     }
@@ -158,11 +154,11 @@ impl WorkerMain {
     /// started as a worker, returns its exit status once it has worked, and otherwise `None`.
     ///
     /// # Errors
-    /// [`CollectError::Process`] when the collector is of another build.
+    /// [`WorkerMainError::Process`] where the process cannot serve: such as when the collector is of another build.
     pub fn serve(
         self,
         register: impl FnOnce(&mut Registry) -> Registered,
-    ) -> Result<Option<i32>, CollectError> {
+    ) -> Result<Option<i32>, WorkerMainError> {
         let end = adopt()?;
         Ok(end.map(|end| self.serve_at(end, installed(register))))
     }

@@ -13,7 +13,7 @@ use super::pool::{PoolGuard, WorkerPool};
 use super::setup::{Recipes, WorkerSetup};
 use super::slot::{WorkerProcess, WorkerSlot};
 use super::weights::WeightSender;
-use crate::CollectError;
+use crate::error::BuildError;
 use crate::shared::Shared;
 use crate::worker::factory::WorkerFactory;
 
@@ -28,14 +28,17 @@ impl Handshake {
     /// Starts a process for each of `makers`, and waits until all have made their environments.
     ///
     /// # Errors
-    /// [`CollectError::Env`] and [`CollectError::Policy`] for code that cannot be sent; the first error of a worker;
-    /// [`CollectError::WaitInterrupted`].
+    /// [`BuildError::Env`] and [`BuildError::Policy`] for code that cannot be sent; the first error of a worker;
+    /// [`BuildError::WaitInterrupted`].
     pub(crate) fn start(
         makers: &[WorkerFactory],
         program: Program,
         interrupt: &Interrupt,
-    ) -> Result<Self, CollectError> {
-        let policy = makers.first().map(|maker| maker.policy.to_bytes());
+    ) -> Result<Self, BuildError> {
+        let policy = makers.first().map(|maker| {
+            let bytes = maker.policy.to_bytes();
+            bytes.map_err(|error| maker.policy_error(error))
+        });
         let policy = policy.transpose()?.unwrap_or_default();
         let recipes = Recipes {
             hellos: makers.iter().map(hello).collect::<Result<_, _>>()?,
@@ -71,7 +74,7 @@ impl Handshake {
         &mut self,
         spec: &EnvSpec,
         interrupt: &Interrupt,
-    ) -> Result<Vec<PolicySpec>, CollectError> {
+    ) -> Result<Vec<PolicySpec>, BuildError> {
         for worker in 0..self.specified.len() {
             let bind = Frame::of(&ToWorker::Bind(Box::new(spec.clone())))?;
             self.roster.send(worker, bind)?;
@@ -85,7 +88,7 @@ impl Handshake {
     /// Shows all workers the memory of the collector, and lets them begin.
     ///
     /// # Errors
-    /// [`CollectError::Process`] when the system gives too little memory or too few descriptors; that of a worker that has failed
+    /// [`BuildError::Process`] when the system gives too little memory or too few descriptors; that of a worker that has failed
     /// meanwhile.
     pub(crate) fn finish(
         mut self,
@@ -94,7 +97,7 @@ impl Handshake {
         shared: &Arc<Shared>,
         weights: Arc<WeightSender>,
         bound: &PolicySpec,
-    ) -> Result<PoolGuard, CollectError> {
+    ) -> Result<PoolGuard, BuildError> {
         let num_envs = self.specified.first().map_or(1, |made| made.num_envs);
         let (control, lanes) = ControlBlock::create(ControlSpec {
             fingerprint: shared.ring.layout().fingerprint(),
@@ -135,7 +138,7 @@ fn gather<T>(
     roster: &mut Roster<FromWorker>,
     interrupt: &Interrupt,
     pick: fn(FromWorker) -> Result<T, FromWorker>,
-) -> Result<Vec<T>, CollectError> {
+) -> Result<Vec<T>, BuildError> {
     roster.gather(interrupt, |worker, event| {
         let event = match event {
             Event::Message(message) => match pick(message) {
@@ -149,7 +152,7 @@ fn gather<T>(
 }
 
 /// The recipes and options from which the worker of `maker` makes its parts, in the form that is sent.
-fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, CollectError> {
+fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, BuildError> {
     let worker = maker.worker;
     let unwritable = EnvError::Unwritable {
         factory: "a function or closure",
@@ -160,7 +163,7 @@ fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, CollectError> {
     let hello = Hello {
         worker,
         config: (*maker.config).clone(),
-        env: env.map_err(|source| CollectError::Env { worker, source })?,
+        env: env.map_err(|source| BuildError::Env { worker, source })?,
     };
     Ok(encode(&ToWorker::Hello(Box::new(hello)))?)
 }

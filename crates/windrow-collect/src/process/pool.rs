@@ -12,7 +12,7 @@ use super::hang::StopGuard;
 use super::messages::{Command, FromWorker, ToWorker};
 use super::setup::WorkerSetup;
 use super::slot::{SlotState, WorkerProcess, WorkerSlot};
-use crate::CollectError;
+use crate::error::BuildError;
 use crate::probe::NextRecording;
 use crate::shared::Shared;
 
@@ -207,8 +207,8 @@ impl PoolGuard {
     /// Kills workers that do not move for `patience` from now on.
     ///
     /// # Errors
-    /// [`CollectError::Start`] when the operating system refuses a thread.
-    pub(crate) fn detect_hangs(&mut self, patience: Duration) -> Result<(), CollectError> {
+    /// [`BuildError::Thread`] when the operating system refuses a thread.
+    pub(crate) fn detect_hangs(&mut self, patience: Duration) -> Result<(), BuildError> {
         self.hang_detector = Some(super::hang::start(&self.pool, patience)?);
         Ok(())
     }

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use windrow_peer::WorkerProgram;
 
-use crate::CollectError;
-use crate::error::{IsInterruption, SendErrors};
+use crate::error::{BuildError, IsInterruption, SendErrors};
 use crate::probe::MakeProfiler;
 
 /// Whether the program has said what it does as a worker.
@@ -19,12 +18,12 @@ pub(super) fn prepared() {
 /// What runs as a worker process: `chosen`, or this program again.
 ///
 /// # Errors
-/// [`CollectError::NoWorkerMain`] where none is chosen and this program does not serve as a worker.
-pub(crate) fn or_current(chosen: Option<&WorkerProgram>) -> Result<WorkerProgram, CollectError> {
+/// [`BuildError::NoWorkerMain`] where none is chosen and this program does not serve as a worker.
+pub(crate) fn or_current(chosen: Option<&WorkerProgram>) -> Result<WorkerProgram, BuildError> {
     match chosen {
         Some(program) => Ok(program.clone()),
         None if PREPARED.load(Ordering::Acquire) => Ok(WorkerProgram::current()),
-        None => Err(CollectError::NoWorkerMain),
+        None => Err(BuildError::NoWorkerMain),
     }
 }
 

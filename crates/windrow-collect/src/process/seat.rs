@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use windrow_peer::{ControlBlock, ExchangeReader, WorkerLane};
+use windrow_peer::{ControlBlock, ExchangeReader, ProcessError, WorkerLane};
 use windrow_policy::Published;
 use windrow_slab::{Layout, Part, RemoteRing, SlabError};
 
@@ -11,7 +11,7 @@ use super::child::{Child, ServeError};
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, Ready};
 use super::weights::{ReceiveError, WeightReceiver};
-use crate::error::CollectError;
+use crate::error::BuildError;
 
 /// A worker's place at its collector: commands, memory for parts, and weights.
 pub(super) trait Seat: Send {
@@ -42,12 +42,12 @@ impl SharedSeat {
         worker: usize,
         ready: &Ready,
         files: Vec<OwnedFd>,
-    ) -> Result<(Self, LiveProbe), CollectError> {
-        let Ok([ring, control, weights]) = <[OwnedFd; 3]>::try_from(files) else {
-            return Err(CollectError::State(
-                "a worker needs the files of slabs, lanes and weights".to_owned(),
-            ));
-        };
+    ) -> Result<(Self, LiveProbe), BuildError> {
+        let files = <[OwnedFd; 3]>::try_from(files);
+        let [ring, control, weights] = files.map_err(|files| ProcessError::Attached {
+            expected: 3,
+            got: files.len(),
+        })?;
         let layout = Layout::new(&ready.record, ready.shares.clone())?;
         let fingerprint = layout.fingerprint();
         let ring = RemoteRing::open(layout, child.shared_file(ring)?)?;

@@ -93,7 +93,7 @@ impl WeightUpdater for WeightSender {
             let tensor = tensor.map_err(PolicyError::failed)?;
             copy.set(&leaf.key, tensor).map_err(WeightsError::from)?;
         }
-        Ok(Pushed::Here(copy))
+        Ok(Pushed::Here(Arc::new(copy)))
     }
 }
 

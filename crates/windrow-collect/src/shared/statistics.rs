@@ -5,7 +5,7 @@ use windrow_slab::{Lease, Part};
 
 use crate::config::options::CollectorConfig;
 use crate::config::plan::Placement;
-use crate::error::CollectError;
+use crate::error::BuildError;
 
 /// Numbers before the others: the worker's, and how many statistics it gathers.
 const HEAD: usize = 2;
@@ -42,14 +42,14 @@ pub(crate) struct SharedStatistics {
 
 impl SharedStatistics {
     /// # Errors
-    /// [`CollectError::Env`] for a worker whose environments gather something else in the place of others.
+    /// [`BuildError::Env`] for a worker whose environments gather something else in the place of others.
     pub(crate) fn new(
         config: &CollectorConfig,
         workers: Vec<Vec<Gathers>>,
-    ) -> Result<Self, CollectError> {
+    ) -> Result<Self, BuildError> {
         for (worker, gathers) in workers.iter().enumerate() {
             let checked = gathers.iter().try_for_each(Gathers::check);
-            checked.map_err(|source| CollectError::Env { worker, source })?;
+            checked.map_err(|source| BuildError::Env { worker, source })?;
         }
         Ok(Self {
             sharing: Sharing::of(config),

@@ -11,7 +11,7 @@ use windrow_policy::Published;
 use windrow_slab::{Layout, Order, Part, PartOrder, Ring, RingSpec, Shares, SlabError};
 
 use super::stream::{Beat, Said, StreamEnd};
-use crate::error::CollectError;
+use crate::error::BuildError;
 use crate::process::live::LiveProbe;
 use crate::process::messages::{Answer, Command, Fill, Ready};
 use crate::process::seat::Seat;
@@ -33,7 +33,7 @@ impl StreamSeat {
     pub(in crate::process) fn open(
         stream: Arc<StreamEnd>,
         ready: &Ready,
-    ) -> Result<(Self, LiveProbe), CollectError> {
+    ) -> Result<(Self, LiveProbe), BuildError> {
         let Shares {
             steps,
             envs,
@@ -64,7 +64,7 @@ impl StreamSeat {
         thread::Builder::new()
             .name("windrow-heartbeat".to_owned())
             .spawn(move || beat(&watched, &control, envs))
-            .map_err(CollectError::Start)?;
+            .map_err(BuildError::Thread)?;
         let seat = Self {
             stream,
             ring,

@@ -4,12 +4,11 @@ use std::error::Error;
 use std::os::fd::OwnedFd;
 
 use windrow_env::{EnvError, EnvFactory, EnvRecipe, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow_peer::{ControlBlock, WorkerLane};
+use windrow_peer::{ControlBlock, ProcessError, WorkerLane};
 use windrow_slab::{Part, RemoteRing, Step};
 use windrow_sync::catch_panic;
 
 use super::messages::{MemberAnswer, MemberCommand, MemberFault, RowsLayout, SEEDED};
-use crate::CollectError;
 use crate::error::{ErrorKind, message_to_send, sent};
 use crate::process::child::{Child, ServeError};
 use crate::process::messages::{FromWorker, ToWorker};
@@ -62,10 +61,12 @@ impl Attachment {
         rows: RowsLayout,
         files: Vec<OwnedFd>,
     ) -> Result<Self, EnvError> {
-        let Ok([file, control]) = <[OwnedFd; 2]>::try_from(files) else {
-            let missing = "a member needs the files of rows and lanes".to_owned();
-            return Err(EnvError::failed(CollectError::State(missing)));
+        let missing = |files: Vec<OwnedFd>| ProcessError::Attached {
+            expected: 2,
+            got: files.len(),
         };
+        let files = <[OwnedFd; 2]>::try_from(files).map_err(missing);
+        let [file, control] = files.map_err(EnvError::failed)?;
         let layout = rows.layout()?;
         let fingerprint = layout.fingerprint();
         let file = child.shared_file(file).map_err(EnvError::failed)?;

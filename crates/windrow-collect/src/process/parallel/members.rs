@@ -17,7 +17,7 @@ use windrow_sync::Interrupt;
 use super::children::{Children, ParallelSpec};
 use super::error::MemberError;
 use super::messages::{MemberAnswer, MemberCommand, RowsLayout, SEEDED, UNSEEDED};
-use crate::CollectError;
+use crate::error::BuildError;
 use crate::process::messages::{FromWorker, Specified, ToWorker};
 
 /// All members.
@@ -155,9 +155,10 @@ impl Members {
         self.prepare()?;
         let members = self.children.each.len();
         if member >= members {
-            let error = CollectError::NoSuchWorker {
-                worker: member,
-                workers: members,
+            let error = ProcessError::NoSuch {
+                what: "member",
+                index: member,
+                count: members,
             };
             return Err(EnvError::failed(error).of(member));
         }
@@ -427,7 +428,7 @@ fn alike(made: &[Specified]) -> Result<(EnvSpec, usize), EnvError> {
     spec.dimensions.clear();
     for (other, worker) in others.iter().zip(1..) {
         if other.num_envs != first.num_envs {
-            return Err(EnvError::failed(CollectError::UnequalEnvs {
+            return Err(EnvError::failed(BuildError::UnequalEnvs {
                 worker,
                 expected: first.num_envs,
                 got: other.num_envs,
