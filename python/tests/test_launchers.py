@@ -5,11 +5,24 @@ import sys
 
 import pytest
 import torch
-from cartpole import policy as network
 from windrow.collectors import Collector, CommandLauncher, MultiAsyncCollector, MultiSyncCollector
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
 from windrow.envs import GymEnv
 
 WORKER = [sys.executable, "-m", "windrow.worker"]
+
+
+def network():
+    """A policy that draws nothing."""
+    values = TensorDictModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), in_keys=["observation"], out_keys=["values"])
+    best = TensorDictModule(lambda values: values.argmax(-1), in_keys=["values"], out_keys=["action"])
+    return TensorDictSequential(values, best)
+
+
+def cartpole():
+    """CartPole whose action is the number of a choice."""
+    return GymEnv("CartPole-v1", categorical_action_encoding=True)
 
 
 def batches(launcher, **arguments):
@@ -17,7 +30,7 @@ def batches(launcher, **arguments):
     torch.manual_seed(3)
     policy = network()
     collector = MultiSyncCollector(
-        [lambda: GymEnv("CartPole-v1")] * 2, policy, frames_per_batch=40, total_frames=120, seed=5, launcher=launcher, **arguments
+        [cartpole] * 2, policy, frames_per_batch=40, total_frames=120, seed=5, launcher=launcher, **arguments
     )
     with collector:
         for batch in collector:
@@ -68,7 +81,7 @@ class Started:
 def test_a_worker_that_is_killed_is_started_again_by_an_object_of_pythons() -> None:
     launcher = Processes()
     collector = MultiAsyncCollector(
-        [lambda: GymEnv("CartPole-v1")] * 2, frames_per_batch=20, total_frames=400, on_loss=3, launcher=launcher
+        [cartpole] * 2, frames_per_batch=20, total_frames=400, on_loss=3, launcher=launcher
     )
     with collector:
         frames = 0

@@ -52,7 +52,7 @@ impl PyCommandLauncher {
         format!(
             "CommandLauncher({:?}, address={:?})",
             self.command,
-            self.inner.address().to_string()
+            Launcher::address(&self.inner).to_string()
         )
     }
 }

@@ -18,7 +18,6 @@ use crate::config::options::CollectorConfig;
 #[cfg(all(target_os = "linux", feature = "remote"))]
 use crate::config::plan::Placement;
 use crate::error::IsInterruption;
-#[cfg(all(target_os = "linux", feature = "remote"))]
 
 /// Options of a [`Collector`](crate::Collector); [`build`](Self::build) checks them all.
 pub struct CollectorBuilder {

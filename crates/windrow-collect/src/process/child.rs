@@ -5,9 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use windrow_env::{EnvSpec, VecEnv};
+use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, send};
 #[cfg(feature = "remote")]
-use windrow_peer::net::{Deadline, FrameError};
-use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, decode, send};
+use windrow_peer::{
+    decode,
+    net::{Deadline, FrameError},
+};
 use windrow_policy::PolicyRecipe;
 use windrow_slab::{SharedFile, SlabError};
 
