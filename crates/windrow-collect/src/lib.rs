@@ -23,6 +23,8 @@ pub use build::collectors::{
 };
 pub use config::builder::CollectorBuilder;
 pub use config::hooks::Hooks;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+pub use config::launcher::{CommandLauncher, Invitation, Launched, Launcher};
 pub use config::options::CollectorConfig;
 pub use config::plan::{CatResults, Delivery, FramesPerBatch, Inference, OnLoss, Placement};
 pub use deliver::collector::{Collector, Paused};

@@ -6,6 +6,8 @@
 //! [`ProcessLink`](link::ProcessLink).
 
 mod child;
+#[cfg(feature = "remote")]
+pub(crate) mod elsewhere;
 mod entry;
 mod events;
 pub(crate) mod handshake;
@@ -15,7 +17,8 @@ mod live;
 pub(crate) mod messages;
 mod parallel;
 pub(crate) mod pool;
-mod program;
+pub(crate) mod program;
+mod seat;
 mod setup;
 mod slot;
 mod thread_state;

@@ -22,7 +22,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use windrow::binding::SentError;
 use windrow::envs::{EnvError, EnvFactory, EnvRecipe, VecEnv};
 use windrow::policy::{Policy, PolicyError, Registry};
-use windrow::{PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram, error_chain};
+use windrow::{
+    Invitation, PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram, error_chain,
+};
 
 use crate::error::raised_in;
 use crate::gc::GcRoots;
@@ -249,21 +251,27 @@ pub(crate) fn seed_torch(py: Python<'_>, seed: u64) -> PyResult<bool> {
         .extract()
 }
 
-/// Runs this process as a worker, and returns its exit status; None if it was not started as one.
+/// Runs this process as a worker, and returns its exit status; None if it was not started as one. With an `invitation`, works for the
+/// collector elsewhere that has sent it.
 #[pyfunction]
-fn run_worker(py: Python<'_>) -> PyResult<Option<i32>> {
+#[pyo3(signature = (invitation = None))]
+fn run_worker(py: Python<'_>, invitation: Option<&str>) -> PyResult<Option<i32>> {
+    let invitation = invitation.map(Invitation::from_json).transpose();
+    let invitation = invitation.map_err(|error| PyValueError::new_err(error.to_string()))?;
     IS_ONE.store(true, Ordering::Relaxed);
     let entry = WorkerMain::new()
         .send_errors(send)
         .answer_calls(answer)
         .profilers(profiler)
         .shows_stack();
-    let ran = py.detach(|| {
-        entry.serve(|registry: &mut Registry| {
-            registry.envs.register_vec_with(NAME, environments)?;
-            registry.policy_with(NAME, |arguments, worker| policy(&arguments, worker))?;
-            Ok(())
-        })
+    let register = |registry: &mut Registry| {
+        registry.envs.register_vec_with(NAME, environments)?;
+        registry.policy_with(NAME, |arguments, worker| policy(&arguments, worker))?;
+        Ok(())
+    };
+    let ran = py.detach(|| match invitation {
+        Some(invitation) => Ok(Some(entry.work_for(&invitation, register))),
+        None => entry.serve(register),
     });
     ran.map_err(|error| error::to_py(py, &error))
 }

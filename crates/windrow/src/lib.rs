@@ -119,6 +119,9 @@ pub use windrow_collect::{
     MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
     ProfileSummary, Profiler, Stats, TrajFormat, TrajectoryBatcher, WorkerProfile, WorkerStats,
 };
+#[cfg(all(target_os = "linux", feature = "remote"))]
+#[doc(inline)]
+pub use windrow_collect::{CommandLauncher, Invitation, Launched, Launcher};
 #[cfg(target_os = "linux")]
 #[doc(inline)]
 pub use windrow_collect::{

@@ -85,7 +85,9 @@ class BaseCollector(TorchRLMethods):
             _needs.torch(name)
         self._arguments = arguments
         self._workers = Workers(name, arguments, single=self._single)
-        self._placement = arguments.placement or self._default_placement()
+        #: Whether the user has said where workers run.
+        self._placed = arguments.placement is not None or arguments.launcher is not None
+        self._placement = arguments.placement or ("processes" if self._placed else self._default_placement())
         self._devices = Devices(arguments, self._workers.count)
         self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
         self.policy = arguments.policy
@@ -98,7 +100,7 @@ class BaseCollector(TorchRLMethods):
             choice = self._make_core(arguments)
         except NoProcesses as reason:
             # What can be killed is a process.
-            if arguments.placement is not None or arguments.step_timeout is not None:
+            if self._placed or arguments.step_timeout is not None:
                 raise
             self._fall_back(str(reason))
             choice = self._make_core(arguments)
@@ -128,9 +130,11 @@ class BaseCollector(TorchRLMethods):
 
     def _make_core(self, arguments: CollectorArguments) -> _policy.Choice:
         """Makes the engine's collector; returns its policy."""
-        self._objects = Objects(self._workers.count if self._placement == "processes" else 0)
+        # What workers elsewhere observe comes as rows alone.
+        shares = self._placement == "processes" and arguments.launcher is None
+        self._objects = Objects(self._workers.count if shares else 0)
         choice = self._chosen_policy(arguments)
-        if self._placement == "processes" and arguments.placement is None and self._workers.factories is None:
+        if self._placement == "processes" and not self._placed and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, _policy.Sent)
             held = held_weights(arguments.policy) if is_torch else None
             if held is not None:
@@ -198,10 +202,11 @@ class BaseCollector(TorchRLMethods):
             # Padding is not kept.
             "traj_format": arguments.traj_format or ("padded" if buffer is None else "cat"),
         }
+        # Batches of an actor, and of workers elsewhere, are arrays alone.
+        is_apart = isinstance(arguments.policy, _policy.Sent) or arguments.launcher is not None
         return {
             "config": config,
-            # Batches of an actor are packed, in arrays alone.
-            "envs": self._workers.envs if isinstance(arguments.policy, _policy.Sent) else self._workers.beside(self._objects),
+            "envs": self._workers.envs if is_apart else self._workers.beside(self._objects),
             "env_kwargs": self._workers.env_kwargs,
             "policy": choice.core,
             "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
@@ -210,6 +215,7 @@ class BaseCollector(TorchRLMethods):
             "flat": self._flat,
             "init_fn": arguments.init_fn,
             "worker_threads": arguments.num_sub_threads,
+            "launcher": arguments.launcher,
         }
 
     def _warn_of_rounding(self, asked: Any) -> None:

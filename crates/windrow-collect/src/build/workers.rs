@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windrow_env::{EnvSpec, Gathers, VecEnv};
+#[cfg(target_os = "linux")]
+use windrow_peer::Program;
 use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{Layout, RecordSpec, Ring, RingSpec, Shares, SlabError};
 use windrow_sync::Interrupt;
@@ -13,8 +15,10 @@ use crate::config::builder::CollectorBuilder;
 use crate::config::plan::Placement;
 use crate::error::{ArgumentError, BuildError};
 use crate::placement::Workers;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+use crate::process::elsewhere;
 #[cfg(target_os = "linux")]
-use crate::process::{handshake::Handshake, messages::Ready, weights};
+use crate::process::{handshake::Handshake, messages::Ready, program::or_current, weights};
 use crate::shared::service::Service;
 use crate::shared::{Shared, ThreadLink};
 use crate::worker::Worker;
@@ -59,7 +63,7 @@ impl NewWorkers {
             Placement::Threads => false,
             #[cfg(target_os = "linux")]
             Placement::Processes => {
-                let program = chosen.worker_program.as_ref();
+                let program = program(chosen)?;
                 return Handshake::start(&makers, program, &chosen.interrupt).map(Self::Processes);
             }
             #[cfg(not(target_os = "linux"))]
@@ -207,6 +211,16 @@ impl Local {
         let service = shared.service.clone();
         Ok(Workers::local(self.inline, workers, service))
     }
+}
+
+/// What runs as a worker process.
+#[cfg(target_os = "linux")]
+fn program(chosen: &CollectorBuilder) -> Result<Program, BuildError> {
+    #[cfg(feature = "remote")]
+    if let Some(launcher) = &chosen.launcher {
+        return Ok(elsewhere::relay::program(Arc::clone(launcher)));
+    }
+    Ok(or_current(chosen.worker_program.as_ref())?.into())
 }
 
 /// What the policies of all workers say about themselves: all write the same columns.

@@ -5,17 +5,24 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use windrow_env::{EnvSpec, VecEnv};
+use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, send};
+#[cfg(feature = "remote")]
 use windrow_peer::{
-    ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, ProcessError, send,
+    decode,
+    net::{Deadline, FrameError},
 };
 use windrow_policy::PolicyRecipe;
-use windrow_slab::{Layout, RemoteRing};
+use windrow_slab::{SharedFile, SlabError};
 
+#[cfg(feature = "remote")]
+use super::elsewhere::seat::StreamSeat;
+#[cfg(feature = "remote")]
+use super::elsewhere::stream::{Said, StreamEnd};
 use super::link::ProcessLink;
-use super::live::LiveProbe;
 use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
-use super::weights::WeightReceiver;
+use super::seat::SharedSeat;
+use super::weights::ReceiveError;
 use crate::error::{BuildError, ErrorKind, message_to_send, sent};
 use crate::worker::Worker;
 use crate::worker::factory::{Bound, WorkerFactory};
@@ -23,16 +30,43 @@ use crate::worker::factory::{Bound, WorkerFactory};
 /// This process, as the worker of the one that has started it.
 #[derive(Clone)]
 pub(super) struct Child {
-    end: Arc<ChildEnd>,
+    end: End,
     /// What the program adds to being a worker.
     pub(super) program: Program,
 }
 
-/// Why a worker ends before it has filled a part.
+/// The way to the collector.
+#[derive(Clone)]
+enum End {
+    /// On this machine.
+    Here(Arc<ChildEnd>),
+    #[cfg(feature = "remote")]
+    Elsewhere(Arc<StreamEnd>),
+}
+
+/// Why a worker, or the relay in its place, ends before its time.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
     #[error(transparent)]
     Process(#[from] ProcessError),
+    #[error(transparent)]
+    Slab(SlabError),
+    #[error(transparent)]
+    Weights(#[from] ReceiveError),
+    #[cfg(feature = "remote")]
+    #[error("lost the connection to the worker")]
+    Connection(#[from] FrameError),
+    #[cfg(feature = "remote")]
+    #[error(
+        "expected version {expected} of the protocol, got {got}: are both programs of the same build?"
+    )]
+    Version { expected: u32, got: u32 },
+    #[cfg(feature = "remote")]
+    #[error("failed to start the worker")]
+    Launch(#[source] Box<dyn Error + Send + Sync>),
+    #[cfg(feature = "remote")]
+    #[error("the worker was started, but {how}")]
+    NeverCame { how: String },
     #[error("the collector sent another message than the one that is due")]
     Order,
     #[error("the collector has ended")]
@@ -42,13 +76,39 @@ pub(super) enum ServeError {
 impl Child {
     pub(super) fn new(end: ChildEnd, program: Program) -> Self {
         Self {
-            end: Arc::new(end),
+            end: End::Here(Arc::new(end)),
             program,
         }
     }
 
-    pub(super) fn end(&self) -> &ChildEnd {
-        &self.end
+    /// A worker of a collector on another machine.
+    #[cfg(feature = "remote")]
+    pub(super) fn elsewhere(stream: StreamEnd, program: Program) -> Self {
+        Self {
+            end: End::Elsewhere(Arc::new(stream)),
+            program,
+        }
+    }
+
+    /// Says that nothing more comes, where the collector could not see it.
+    #[cfg(feature = "remote")]
+    pub(super) fn finish(&self) {
+        if let End::Elsewhere(stream) = &self.end {
+            // It fails where the collector has gone.
+            let _ = stream.send(&Said::End);
+        }
+    }
+
+    /// The memory behind a descriptor that came with a message.
+    pub(super) fn shared_file(&self, file: OwnedFd) -> Result<SharedFile, ProcessError> {
+        match &self.end {
+            End::Here(end) => end.shared_file(file),
+            #[cfg(feature = "remote")]
+            End::Elsewhere(_) => Err(ProcessError::Attached {
+                expected: 0,
+                got: 1,
+            }),
+        }
     }
 
     /// Serves a collector, whose first message this is.
@@ -130,25 +190,23 @@ impl Child {
         let worker = maker.worker;
         env.bind(&ready.columns)
             .map_err(|source| BuildError::Env { worker, source })?;
-        let files = <[OwnedFd; 3]>::try_from(files);
-        let [ring, control, weights] = files.map_err(|files| ProcessError::Attached {
-            expected: 3,
-            got: files.len(),
-        })?;
-        let layout = Layout::new(&ready.record, ready.shares)?;
-        let fingerprint = layout.fingerprint();
-        let ring = RemoteRing::open(layout, self.end.shared_file(ring)?)?;
-        let control = ControlBlock::open(control, fingerprint)?;
-        let bell = Arc::clone(&ring);
-        let lane = control.worker_lane(worker, move || bell.ring_bell())?;
-        let live = LiveProbe::new(control.live_writer(worker)?);
-        let weights = WeightReceiver::new(ExchangeReader::open(weights, worker)?, ready.weights);
         let mut cursor = ready.beginning.cursor(&spec, worker, env.num_envs())?;
         if let Some(first) = first {
             cursor.prime(first);
         }
+        let link = match &self.end {
+            End::Here(_) => {
+                let (seat, live) = SharedSeat::open(self, worker, &ready, files)?;
+                ProcessLink::new(worker, seat, live, self.clone())
+            }
+            #[cfg(feature = "remote")]
+            End::Elsewhere(stream) => {
+                let (seat, live) = StreamSeat::open(Arc::clone(stream), &ready)?;
+                ProcessLink::new(worker, seat, live, self.clone())
+            }
+        };
         Ok(Worker {
-            link: ProcessLink::new(worker, ring, live, lane, weights, self.clone()),
+            link,
             env,
             actor,
             cursor,
@@ -157,7 +215,7 @@ impl Child {
     }
 
     /// Says what environments it has made.
-    pub(super) fn specify(&self, env: &dyn VecEnv) -> Result<(), ProcessError> {
+    pub(super) fn specify(&self, env: &dyn VecEnv) -> Result<(), ServeError> {
         let specified = Specified {
             spec: env.spec().clone(),
             num_envs: env.num_envs(),
@@ -169,10 +227,20 @@ impl Child {
 
     /// The next message, and the descriptors that came with it.
     pub(super) fn next(&self) -> Result<(ToWorker, Vec<OwnedFd>), ServeError> {
-        // A whole frame at a time is read from the socket, so no reader holds some of the next one.
-        let frame = FrameReader::default().read(self.end.socket())?;
-        let frame = frame.ok_or(ServeError::Ended)?;
-        Ok((frame.parse()?, frame.fds))
+        match &self.end {
+            End::Here(end) => {
+                // A whole frame at a time is read from the socket, so no reader holds some of the next one.
+                let frame = FrameReader::default().read(end.socket())?;
+                let frame = frame.ok_or(ServeError::Ended)?;
+                Ok((frame.parse()?, frame.fds))
+            }
+            #[cfg(feature = "remote")]
+            End::Elsewhere(stream) => match stream.receive(Deadline::Never)? {
+                Said::Message(message) => Ok((decode(&message)?, Vec::new())),
+                Said::End => Err(ServeError::Ended),
+                _ => Err(ServeError::Order),
+            },
+        }
     }
 
     /// Answers a call, which comes next.
@@ -181,11 +249,16 @@ impl Child {
             return Err(ServeError::Order);
         };
         let answer = (self.program.answer_calls)(&call);
-        Ok(self.send(&FromWorker::Returned(answer))?)
+        self.send(&FromWorker::Returned(answer))
     }
 
-    pub(super) fn send(&self, message: &FromWorker) -> Result<(), ProcessError> {
-        send(self.end.socket(), &Frame::of(message)?)
+    pub(super) fn send(&self, message: &FromWorker) -> Result<(), ServeError> {
+        let frame = Frame::of(message)?;
+        match &self.end {
+            End::Here(end) => Ok(send(end.socket(), &frame)?),
+            #[cfg(feature = "remote")]
+            End::Elsewhere(stream) => stream.send(&Said::Message(frame.body)),
+        }
     }
 
     fn refuse_with(&self, error: &BuildError) -> Result<(), ServeError> {
@@ -204,7 +277,7 @@ impl Child {
             interrupted,
             sent: sent(error, self.program.send_errors),
         };
-        Ok(self.send(&FromWorker::Refused(refusal))?)
+        self.send(&FromWorker::Refused(refusal))
     }
 }
 

@@ -5,11 +5,15 @@ use std::process::exit;
 
 use windrow_peer::{ChildEnd, adopt};
 use windrow_policy::Registry;
+#[cfg(feature = "remote")]
+use windrow_sync::error_chain;
 
 use super::child::{Child, ServeError};
 use super::messages::ToWorker;
 use super::parallel::{Parallel, member};
 use super::program::{self, Program};
+#[cfg(feature = "remote")]
+use crate::config::launcher::Invitation;
 use crate::error::{ErrorKind, IsInterruption, WorkerMainError};
 use crate::probe::MakeProfiler;
 
@@ -132,6 +136,11 @@ impl WorkerMain {
         self,
         register: impl FnOnce(&mut Registry) -> Registered,
     ) -> Result<(), WorkerMainError> {
+        #[cfg(feature = "remote")]
+        if super::elsewhere::is_invited() {
+            let invitation = Invitation::read().map_err(WorkerMainError::Invitation)?;
+            exit(self.work_for(&invitation, register));
+        }
         let end = adopt()?;
         let installed = installed(register);
         program::prepared();
@@ -155,18 +164,37 @@ impl WorkerMain {
     }
 
     fn serve_at(self, end: ChildEnd, installed: Registered) -> i32 {
-        let child = Child::new(end, self.program);
-        let served = match installed {
-            Ok(()) => serve(&child),
-            Err(error) => child.refuse(ErrorKind::Argument, &*error, false),
-        };
         // It fails when the collector is gone.
+        i32::from(serve(&Child::new(end, self.program), installed).is_err())
+    }
+
+    /// Works for the collector, elsewhere, that has sent `invitation`; the exit status, once there is no more to do. Ends this process where
+    /// the collector is lost. [`run`](Self::run) does this in a program that was started with the one argument `windrow-worker`.
+    #[cfg(feature = "remote")]
+    pub fn work_for(
+        self,
+        invitation: &Invitation,
+        register: impl FnOnce(&mut Registry) -> Registered,
+    ) -> i32 {
+        let installed = installed(register);
+        let served = super::elsewhere::connect(invitation).and_then(|stream| {
+            let child = Child::elsewhere(stream, self.program);
+            let served = serve(&child, installed);
+            child.finish();
+            served
+        });
+        if let Err(error) = &served {
+            eprintln!("windrow-worker: {}", error_chain(error));
+        }
         i32::from(served.is_err())
     }
 }
 
 /// Serves whoever has started this process: its first message says what it is.
-fn serve(child: &Child) -> Result<(), ServeError> {
+fn serve(child: &Child, installed: Registered) -> Result<(), ServeError> {
+    if let Err(error) = installed {
+        return child.refuse(ErrorKind::Argument, &*error, false);
+    }
     match child.next()?.0 {
         ToWorker::Member(env) => member::serve(child, &env),
         ToWorker::Hello(hello) => child.serve(*hello),

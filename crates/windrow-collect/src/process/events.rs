@@ -43,7 +43,7 @@ impl WorkerPool {
             Event::Started(pid) => {
                 let process = WorkerProcess::new(pid);
                 self.slot(worker, |slot| slot.process = Some(process));
-                self.shared.reports.runs_in(worker, Some(pid));
+                self.shared.reports.runs_in(worker, process.own_pid());
                 Ok(())
             }
             Event::Failed(error) => Err(error.into()),

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvSpec};
-use windrow_peer::{ControlBlock, ControlSpec, Event, Frame, Roster, WorkerProgram, encode};
+use windrow_peer::{ControlBlock, ControlSpec, Event, Frame, Program, Roster, encode};
 use windrow_policy::PolicySpec;
 use windrow_sync::Interrupt;
 
 use super::events::failure;
 use super::messages::{FromWorker, Hello, Ready, Specified, ToWorker};
 use super::pool::{PoolGuard, WorkerPool};
-use super::program::is_prepared;
 use super::setup::{Recipes, WorkerSetup};
 use super::slot::{WorkerProcess, WorkerSlot};
 use super::weights::WeightSender;
@@ -29,12 +28,11 @@ impl Handshake {
     /// Starts a process for each of `makers`, and waits until all have made their environments.
     ///
     /// # Errors
-    /// [`BuildError::NoWorkerMain`] when `program` is `None` and this program does not serve as a worker;
     /// [`BuildError::Env`] and [`BuildError::Policy`] for code that cannot be sent; the first error of a worker;
     /// [`BuildError::WaitInterrupted`].
     pub(crate) fn start(
         makers: &[WorkerFactory],
-        program: Option<&WorkerProgram>,
+        program: Program,
         interrupt: &Interrupt,
     ) -> Result<Self, BuildError> {
         let policy = makers.first().map(|maker| {
@@ -45,11 +43,6 @@ impl Handshake {
         let recipes = Recipes {
             hellos: makers.iter().map(hello).collect::<Result<_, _>>()?,
             policy: encode(&ToWorker::Policy(policy))?,
-        };
-        let program = match program {
-            Some(program) => program.clone(),
-            None if is_prepared() => WorkerProgram::current(),
-            None => return Err(BuildError::NoWorkerMain),
         };
         let mut roster = Roster::new(program, makers.len())?;
         for worker in 0..makers.len() {

@@ -127,6 +127,34 @@ impl WeightReceiver {
     }
 }
 
+/// The parameters of `weights` one behind the other, without gaps.
+#[cfg(feature = "remote")]
+pub(super) fn bytes_of(weights: &Weights) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (_, tensor) in weights.leaves() {
+        let tensor = tensor.contiguous();
+        bytes.extend_from_slice(tensor.as_bytes().expect("The tensor is contiguous."));
+    }
+    bytes
+}
+
+/// The weights of these leaves that [`bytes_of`] wrote.
+///
+/// # Errors
+/// [`TensorError`] for another number of bytes.
+#[cfg(feature = "remote")]
+pub(super) fn weights_from(leaves: &[LeafSpec], bytes: &[u8]) -> Result<Weights, TensorError> {
+    let mut weights = TensorDict::new([]);
+    let mut rest = bytes;
+    for LeafSpec { key, dtype, shape } in leaves {
+        let len = shape.iter().product::<usize>() * dtype.size();
+        let (own, others) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+        weights.set(key, Tensor::from_bytes(*dtype, shape, own)?)?;
+        rest = others;
+    }
+    Ok(weights)
+}
+
 /// Weights could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReceiveError {

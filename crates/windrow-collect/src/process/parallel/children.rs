@@ -8,10 +8,9 @@ use windrow_sync::{Interrupt, Interrupted};
 
 use super::error::MemberError;
 use super::messages::{MemberAnswer, MemberCommand};
-use crate::error::BuildError;
 use crate::error::{SentError, last_words};
 use crate::process::messages::{FromWorker, ToWorker};
-use crate::process::program::is_prepared;
+use crate::process::program::or_current;
 
 /// How long members have to end by themselves where nobody asked to close them.
 const DROPPED: Duration = Duration::from_millis(500);
@@ -131,11 +130,7 @@ impl From<Interrupted> for Fault {
 impl Children {
     /// Starts a process for each member.
     pub(super) fn start(spec: &ParallelSpec) -> Result<Self, EnvError> {
-        let program = match &spec.program {
-            Some(program) => program.clone(),
-            None if is_prepared() => WorkerProgram::current(),
-            None => return Err(EnvError::failed(BuildError::NoWorkerMain)),
-        };
+        let program = or_current(spec.program.as_ref()).map_err(EnvError::failed)?;
         let count = spec.members.len();
         let roster = Roster::new(program, count).map_err(EnvError::failed)?;
         for (member, env) in spec.members.iter().enumerate() {

@@ -69,7 +69,7 @@ impl Attachment {
         let [file, control] = files.map_err(EnvError::failed)?;
         let layout = rows.layout()?;
         let fingerprint = layout.fingerprint();
-        let file = child.end().shared_file(file).map_err(EnvError::failed)?;
+        let file = child.shared_file(file).map_err(EnvError::failed)?;
         let ring = RemoteRing::open(layout, file)?;
         let part = ring.part(0, rows.worker, 0)?;
         let lane = ControlBlock::open(control, fingerprint)
