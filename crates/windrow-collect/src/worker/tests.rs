@@ -255,6 +255,9 @@ fn an_interrupted_worker_returns_the_interruption_and_keeps_its_environments() {
     let (mut worker, made) = worker(vec![Commands::default()], failing, OnFault::Interrupted);
     let assignment = worker.link.claim().unwrap();
     let interruption = worker.fill(assignment).unwrap_err();
-    assert_eq!(error_chain(interruption.fault()), "the policy failed: no idea");
+    assert_eq!(
+        error_chain(interruption.fault()),
+        "the policy failed: no idea"
+    );
     assert_eq!(made.load(Ordering::Relaxed), 0);
 }
