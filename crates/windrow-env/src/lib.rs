@@ -37,7 +37,7 @@ pub use joined::Joined;
 pub use native::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
 pub use pool::{Answer, AsyncEnvPool, Command, PoolError, PoolOutput, RecvOptions};
 pub use recipe::EnvRecipe;
-pub use registry::{EnvRegistry, IntoEnv, make, make_vec};
+pub use registry::{ByName, EnvRegistry, IntoEnv, Maker, NamedEnv, make, make_vec};
 pub use rng::{EnvRng, NumpyRng};
 pub use spec::{EnvSpec, Spec, SpecError};
 pub use transform::{Attach, BoundTransform, Observations, Transform};

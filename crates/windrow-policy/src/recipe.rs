@@ -9,6 +9,7 @@ use windrow_env::Arguments;
 use windrow_sync::unpoisoned;
 
 use crate::network_policy::NetworkRepr;
+use crate::registry::installed;
 use crate::{
     GraphPolicy, NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, Weights,
     WeightsError,
@@ -102,7 +103,7 @@ impl PolicyRecipe {
         }))
     }
 
-    /// The policies registered as `name` [with arguments](PolicyRegistry::register_with), made with `arguments`.
+    /// The policies registered as `name` [with arguments](crate::Registry::policy_with), made with `arguments`.
     ///
     /// # Errors
     /// [`PolicyError::Failed`] for what JSON cannot hold, such as a map whose keys are no strings.
@@ -203,12 +204,12 @@ impl PolicyRecipe {
         self
     }
 
-    /// The policy of worker `worker`, not yet bound; a name is looked up in the [installed](PolicyRegistry::installed) registry.
+    /// The policy of worker `worker`, not yet bound; a name is looked up in the [installed](crate::Registry::install) registry.
     ///
     /// # Errors
     /// As [`build_from`](Self::build_from).
     pub fn build(&self, worker: usize) -> Result<Box<dyn Policy>, PolicyError> {
-        self.build_from(PolicyRegistry::installed(), worker)
+        self.build_from(installed(), worker)
     }
 
     /// As [`build`](Self::build), with names of `registry`.
@@ -225,7 +226,8 @@ impl PolicyRecipe {
             PolicySource::Network(net) => Box::new(NetworkPolicy::clone(net)),
             PolicySource::Graph(policy) => Box::new(GraphPolicy::clone(policy)),
             PolicySource::Named(named) => {
-                registry.make_with(&named.name, &named.arguments, worker)?
+                let maker = registry.maker(&named.name)?;
+                maker.make(&named.name, &named.arguments, worker)?
             }
             PolicySource::Factory(opaque) => (opaque.factory)(worker),
         })

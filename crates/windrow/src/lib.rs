@@ -251,10 +251,10 @@ pub use windrow_sync::error_chain;
 pub mod envs {
     #[doc(inline)]
     pub use windrow_env::{
-        Acrobot, Arguments, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
+        Acrobot, Arguments, ByName, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
         EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, MountainCar,
-        MountainCarContinuous, NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial, Spec,
-        SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
+        MountainCarContinuous, NamedEnv, NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial,
+        Spec, SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
     };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]
@@ -344,9 +344,9 @@ pub mod policy {
     #[doc(inline)]
     pub use windrow_policy::{
         Backend, Binding, ExplorationType, FnPolicy, GraphPolicy, Head, InferenceServer,
-        IntoPolicy, Misfit, NetworkPolicy, Noise, Policy, PolicyError, PolicyIn, PolicyRecipe,
-        PolicyRegistry, PolicySpec, RandomPolicy, Registry, Scale, ScaleMapping, ServerConfig,
-        ServerStats, States, Weights, WeightsError, policy_fn,
+        IntoPolicy, Misfit, NamedPolicy, NetworkPolicy, Noise, Policy, PolicyError, PolicyIn,
+        PolicyRecipe, PolicyRegistry, PolicySpec, RandomPolicy, Registry, Scale, ScaleMapping,
+        ServerConfig, ServerStats, States, Weights, WeightsError, policy_fn,
     };
     // How new weights reach the workers.
     #[doc(inline)]

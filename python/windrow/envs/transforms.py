@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -198,7 +197,7 @@ class Primer(Transform):
         ]
 
     def _described(self, plain: bool = False) -> list[Described]:
-        return [("Primer", {"key": names, "shape": shape, "value": _plain(value)}) for names, shape, value in self._states]
+        return [("Primer", {"key": names, "shape": shape, "value": value}) for names, shape, value in self._states]
 
     def __repr__(self) -> str:
         return f"Primer({', '.join('.'.join(names) for names, _, _ in self._states)})"
@@ -469,11 +468,6 @@ def _name(argument: str, given: Any) -> str:
     if not isinstance(given, str) or not given:
         raise ValueError(f"{argument} has to be a name, got {given!r}")
     return given
-
-
-def _plain(value: float) -> float | str:
-    """A number as recipes hold it: JSON has no infinity."""
-    return value if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "NaN")
 
 
 def _first(key: Key, spec: Any, primer: Any) -> float:
