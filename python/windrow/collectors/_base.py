@@ -404,7 +404,7 @@ class Collector(BaseCollector):
     __signature__ = inspect.signature(SingleArguments)
 
     def __new__(cls, *args: Any, **arguments: Any) -> Self:
-        several: Any = _several(args, arguments) if cls is Collector else None
+        several: Any = several_for(MultiCollector, args, arguments) if cls is Collector else None
         return super().__new__(cls) if several is None else several
 
     @takes(SingleArguments)
@@ -485,8 +485,8 @@ MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
 
 
-def _several(args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | None:
-    """The collector with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
+def several_for(kind: type[MultiCollector], args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | None:
+    """The collector of ``kind`` with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
 
     Raises:
         TypeError: ``num_collectors`` is not a whole number, or ``sync`` is not a bool.
@@ -516,7 +516,7 @@ def _several(args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | No
         options["num_workers"] = 1 if count is None else whole("num_collectors", count, 1)
     elif count not in (None, len(envs)):
         raise ValueError(f"num_collectors={count}, but create_env_fn is a list of {len(envs)}")
-    return MultiCollector(**rest, **options, sync=bool(sync))
+    return kind(**rest, **options, sync=bool(sync))
 
 
 def _concatenation(cat_results: Any, *, sync: bool) -> str:
