@@ -8,7 +8,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -289,12 +289,16 @@ class BaseCollector(TorchRLMethods):
         arguments = self._arguments
         if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None:
             return batch
-        inner, names = self._core.dimensions()[1:], batch.names
+        inner, names = self._inner_dimensions(), batch.names
         if not inner:
             return batch
         shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
         shaped.names = [*names[:-1], *[None] * len(inner), names[-1]]
         return shaped
+
+    def _inner_dimensions(self) -> Sequence[int]:
+        """Dimensions of a worker's environments within each of them, where one has several."""
+        return self._core.dimensions()[1:]
 
     def _with_deltas(self, batch: Any) -> Any:
         """The batch with differences in place of the next observations that have them."""

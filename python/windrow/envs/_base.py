@@ -80,7 +80,12 @@ class EnvBase(Described, metaclass=Counterpart):
         if self._facts is None:
             # To ask for specs estimates no statistics.
             self._facts = Facts(self._made() if self._is_settled() else EnvHandle(self._recipe(plain=True)))
+            self._facts.batch = self._dimensions(self._facts)
         return self._facts
+
+    def _dimensions(self, facts: Facts) -> tuple[int, ...]:
+        """The batch size of this environment, of which ``facts`` are known."""
+        return facts.batch
 
     # What it does
 

@@ -347,6 +347,9 @@ class TransformedEnv(EnvBase):
         self._arrange()
         return super()._known()
 
+    def _dimensions(self, facts: Facts) -> tuple[int, ...]:
+        return self.base_env._dimensions(facts)
+
     @property
     def _takes_states(self) -> bool:  # type: ignore[override]
         return all(getattr(t, "_takes_states", False) for t in self._with_states().values() if t.state_dict())

@@ -8,6 +8,7 @@ large as the others. Shares of a :class:`MultiSyncCollector` are stacked, ``[wor
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, Self
 
 from windrow import collectors
@@ -40,6 +41,8 @@ class _AsTorchRL(BaseCollector):
 
     #: As it was given.
     _asked_for: int | None = None
+    #: Dimensions within each environment of a worker, once batches were made.
+    _inner: Sequence[int] | None = None
 
     def _build(self, arguments: CollectorArguments) -> None:
         if arguments.trajs_per_batch is None and not arguments.allow_partial_batch:
@@ -66,6 +69,11 @@ class _AsTorchRL(BaseCollector):
     def total_frames(self) -> int | float:
         """Frames in all, as they were asked for; infinite if the collector is endless."""
         return super().total_frames if self._asked_for is None else self._asked_for
+
+    def _inner_dimensions(self) -> Sequence[int]:
+        if self._inner is None:
+            self._inner = super()._inner_dimensions() or self.getattr_env("batch_size")[1:]
+        return self._inner
 
     def _check_answers(self) -> None:
         self._raise_background()
