@@ -31,12 +31,18 @@ _OWN = [
     "aSyncDataCollector",
 ]
 register(
-    __name__, {"windrow.collectors.utils": ["split_trajectories"], "windrow.collectors": [*collectors.__all__, "_Interruptor"], __name__: _OWN}
+    __name__,
+    {
+        "windrow.collectors.utils": ["split_trajectories"],
+        "windrow.collectors": [*collectors.__all__, "_Interruptor"],
+        "windrow.torchrl._async_batched": ["AsyncBatchedCollector"],
+        __name__: _OWN,
+    },
 )
 __getattr__, __dir__ = stand_in(__name__)
 
 
-class _AsTorchRL(BaseCollector):
+class AsTorchRL(BaseCollector):
     """TorchRL's word for any class of collectors."""
 
     #: As it was given.
@@ -79,7 +85,7 @@ class _AsTorchRL(BaseCollector):
         self._raise_background()
 
 
-class Collector(_AsTorchRL, _base.Collector):
+class Collector(AsTorchRL, _base.Collector):
     __doc__ = _base.Collector.__doc__
 
     def __new__(cls, *args: Any, **arguments: Any) -> Self:
@@ -90,11 +96,11 @@ class Collector(_AsTorchRL, _base.Collector):
         _base.Collector.__init__(self, *args, **_known(arguments, self.__signature__.parameters))
 
 
-class AsyncCollector(_AsTorchRL, _base.AsyncCollector):
+class AsyncCollector(AsTorchRL, _base.AsyncCollector):
     __doc__ = _base.AsyncCollector.__doc__
 
 
-class MultiCollector(_AsTorchRL, _base.MultiCollector):
+class MultiCollector(AsTorchRL, _base.MultiCollector):
     __doc__ = _base.MultiCollector.__doc__
 
     def __new__(cls, *_: Any, sync: bool | None = None, **__: Any) -> Self:
