@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HERE = "windrow.torchrl"
+#: What makes environments, collectors and buffers itself: read anew, so that it makes windrow's.
+_READ = f"{_HERE}.trainers"
+#: A name of something in torchrl.
+_PATH = re.compile(r"torchrl(\.\w+)+")
 
 #: Names that windrow has, with the modules that have them, by the package of TorchRL that they are in, such as ``"collectors"``.
 _OWN: dict[str, Mapping[str, str]] = {}
@@ -76,7 +83,7 @@ def _imported(theirs: str) -> ModuleType:
     try:
         return importlib.import_module(theirs)
     except ModuleNotFoundError as error:
-        if error.name != "torchrl":
+        if _spec_of("torchrl") is not None:
             raise
         raise ImportError(f"windrow.{theirs}: windrow does not have this name, and torchrl, which may have it, is not installed") from error
 
@@ -92,13 +99,24 @@ def _all(theirs: str) -> list[str]:
 
 def _spec_of(theirs: str) -> ModuleSpec | None:
     """Where a module of TorchRL is. The packages around it are not imported, as ``importlib.util.find_spec`` does."""
-    first, *rest = theirs.split(".")
-    spec = importlib.util.find_spec(first)
-    for depth, _ in enumerate(rest, 2):
+    names = theirs.split(".")
+    try:
+        spec = importlib.util.find_spec(names[0])
+    except (ModuleNotFoundError, ValueError):
+        return None
+    for depth in range(2, len(names) + 1):
         if spec is None or spec.submodule_search_locations is None:
             return None
-        spec = PathFinder.find_spec(".".join(theirs.split(".")[:depth]), list(spec.submodule_search_locations))
+        spec = PathFinder.find_spec(".".join(names[:depth]), list(spec.submodule_search_locations))
     return spec
+
+
+def _spec_of_own(place: str) -> ModuleSpec | None:
+    """Where windrow's module of the same place is, which answers where torchrl is not installed."""
+    try:
+        return importlib.util.find_spec(f"windrow.{place}")
+    except ModuleNotFoundError:
+        return None
 
 
 class _Finder:
@@ -107,8 +125,16 @@ class _Finder:
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not name.startswith(f"{_HERE}."):
             return None
-        theirs = _spec_of(name.removeprefix("windrow."))
-        return theirs and ModuleSpec(name, self, is_package=theirs.submodule_search_locations is not None)  # type: ignore[arg-type]
+        theirs = _spec_of(name.removeprefix("windrow.")) or _spec_of_own(name.removeprefix(f"{_HERE}."))
+        if theirs is None:
+            return None
+        is_read = name.startswith(_READ) and theirs.origin is not None
+        loader = _Renamed(theirs.origin) if is_read else _View()  # type: ignore[arg-type]
+        return ModuleSpec(name, loader, origin=theirs.origin, is_package=theirs.submodule_search_locations is not None)  # type: ignore[arg-type]
+
+
+class _View:
+    """Makes a module that answers the names of TorchRL's."""
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
@@ -116,6 +142,47 @@ class _Finder:
     def exec_module(self, module: ModuleType) -> None:
         found, names = stand_in(module.__name__)
         vars(module).update(__getattr__=found, __dir__=names, __doc__=f"As ``{module.__name__.removeprefix('windrow.')}``.")
+
+
+class _Renamed:
+    """Makes a module of TorchRL's source at ``path``, in which ``windrow.torchrl`` stands for ``torchrl``, as in a script of a user."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # No byte code is written: it would lie where TorchRL's does.
+        tree = _Rename().visit(ast.parse(Path(self._path).read_bytes(), self._path))
+        vars(module).update(__file__=self._path)
+        exec(compile(ast.fix_missing_locations(tree), self._path, "exec"), vars(module))
+
+
+class _Rename(ast.NodeTransformer):
+    """Renames ``torchrl`` in imports, and in texts that name something in it, such as ``"torchrl.envs.GymEnv"``."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        if node.level == 0 and node.module is not None:
+            node.module = _renamed(node.module)
+        return node
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        for alias in node.names:
+            if alias.name == "torchrl" or alias.asname is not None:
+                alias.asname = alias.asname or alias.name
+                alias.name = _renamed(alias.name)
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, str) and _PATH.fullmatch(node.value):
+            node.value = _renamed(node.value)
+        return node
+
+
+def _renamed(path: str) -> str:
+    return f"windrow.{path}" if path.partition(".")[0] == "torchrl" else path
 
 
 sys.meta_path.append(_Finder())

@@ -60,7 +60,7 @@ class InferenceServer(_inference.InferenceServer):
         # None stands for the default.
         super().__init__(model, **{name: value for name, value in arguments.items() if value is not None or name == "policy_version_key"})
         self.max_batch_size: int = arguments.get("max_batch_size") or 64
-        self._transport = transport if hasattr(transport, "drain") else None
+        self._transport: Any = transport if hasattr(transport, "drain") else None
         self._helpers = ThreadPoolExecutor(self.max_batch_size, "windrow-transport")
 
     def start(self) -> InferenceServer:

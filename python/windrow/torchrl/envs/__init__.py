@@ -6,16 +6,19 @@ batches of collectors.
 
 from __future__ import annotations
 
-# A module has the same name. Were it imported later, `windrow.torchrl.envs.env_creator` would become the module.
-import windrow.torchrl.envs.env_creator  # noqa: F401
+import importlib
+
 from windrow import envs
 from windrow.envs import _batched, utils
-from windrow.envs import env_creator as env_creator
 from windrow.envs._described import Facts
 from windrow.torchrl._names import register, stand_in
 
 register(__name__, {"windrow.envs.utils": utils.__all__, "windrow.envs": envs.__all__, __name__: ["ParallelEnv", "SerialEnv"]})
 __getattr__, __dir__ = stand_in(__name__)
+
+# A module has the same name. Were it imported later, `windrow.torchrl.envs.env_creator` would become the module.
+importlib.import_module("windrow.torchrl.envs.env_creator")
+env_creator = envs.env_creator
 
 
 class _ByWorker(_batched.SerialEnv):
