@@ -32,9 +32,11 @@ WHOLE = re.compile(r"^(\s*import +)torchrl$", re.MULTILINE)
 ROOTS = {
     "collector": ("windrow.collectors.BaseCollector._build", "torchrl.collectors.BaseCollector.__init__"),
     "environment": ("windrow.envs.EnvBase.__init__", "torchrl.envs.EnvBase.__init__"),
+    "batches": ("windrow.collectors.BaseCollector._processed", "torchrl.collectors.Collector.rollout"),
     "buffer": ("windrow.data.ReplayBuffer._begin", "torchrl.data.ReplayBuffer.__init__"),
 }
 QUIET = ("logger.backend=",)
+CSV = ("logger@logger=csv", "~logger.offline", "~logger.project")
 
 
 class Script(NamedTuple):
@@ -49,12 +51,14 @@ SCRIPTS = [
         "dqn/dqn_cartpole.py", "ppo/ppo_mujoco.py", "a2c/a2c_mujoco.py", "sac/sac.py", "td3/td3.py", "ddpg/ddpg.py", "cql/cql_online.py",
         "cql/discrete_cql_online.py", "iql/iql_online.py", "iql/discrete_iql.py", "crossq/crossq.py", "tqc/tqc.py", "redq/redq.py",
         "discrete_sac/discrete_sac.py", "rnd/rnd_mujoco.py", "ppo/ppo_atari.py", "a2c/a2c_atari.py", "dqn/dqn_atari.py",
-        "impala/impala_single_node.py", "ppo-async/ppo_async_mujoco.py", "pilco/pilco.py", "dreamer/dreamer.py", "sac/sac-async.py",
+        "impala/impala_single_node.py", "ppo-async/ppo_async_mujoco.py", "dreamer/dreamer.py", "sac/sac-async.py",
         "multiagent/mappo_ippo.py", "multiagent/iql.py", "multiagent/qmix_vdn.py", "multiagent/maddpg_iddpg.py", "multiagent/sac.py",
     )),
     Script(f"{SOTA}/bandits/dqn.py"),
     Script(f"{SOTA}/dreamer_v3/dreamer_v3.py"),
-    *(Script(f"{SOTA}/{name}_trainer/train.py") for name in ("dqn", "ppo", "a2c", "sac", "td3", "ddpg", "reinforce", "cql", "iql", "multiagent")),
+    Script(f"{SOTA}/pilco/pilco.py", ("logger.backend=csv",)),
+    *(Script(f"{SOTA}/{name}_trainer/train.py") for name in ("dqn", "td3", "ddpg", "cql", "iql", "multiagent")),
+    *(Script(f"{SOTA}/{name}_trainer/train.py", CSV) for name in ("ppo", "a2c", "sac", "reinforce")),
     *(Script(f"{TUTORIALS}/{name}.py") for name in (
         "getting-started-0", "getting-started-1", "getting-started-2", "getting-started-3", "getting-started-4", "getting-started-5",
         "pendulum", "coding_ppo", "coding_dqn", "coding_ddpg", "dqn_with_rnn", "recurrent_sequence_training", "rb_tutorial",

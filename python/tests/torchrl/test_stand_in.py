@@ -129,3 +129,21 @@ def test_without_torchrl_windrows_names_are_found_and_others_say_what_is_missing
             from windrow.torchrl.envs import VmasEnv
         except ImportError as error:
             print(error)""").startswith("windrow.torchrl.envs: windrow does not have this name, and torchrl")
+
+
+def test_a_module_that_torchrl_enters_under_another_name_is_found() -> None:
+    from torchrl.modules.models import model_based_v3 as theirs
+
+    module = importlib.import_module("windrow.torchrl.modules.models.model_based_v3")
+    assert module.ObsEncoder is theirs.ObsEncoder
+
+
+def test_trainers_make_windrows_collectors() -> None:
+    helpers = importlib.import_module("windrow.torchrl.trainers.helpers.collectors")
+    assert helpers.MultiAsyncCollector is windrow.torchrl.collectors.MultiAsyncCollector
+
+
+def test_configurations_name_windrows_classes() -> None:
+    pytest.importorskip("hydra")
+    configs = importlib.import_module("windrow.torchrl.trainers.algorithms.configs")
+    assert configs.LazyTensorStorageConfig()._target_ == "windrow.torchrl.data.replay_buffers.LazyTensorStorage"

@@ -225,11 +225,16 @@ class Delta(Transform):
 
 
 class Compose(Transform):
-    """Several transforms, the first nearest to the environment. Each can be one of TorchRL's, or a function of a ``TensorDict``."""
+    """Several transforms, the first nearest to the environment. Each can be one of TorchRL's, or a function of a ``TensorDict``.
 
-    def __init__(self, *transforms: Any) -> None:
+    Args:
+        several: the transforms, or lists of some.
+        transforms: more of them, by name.
+    """
+
+    def __init__(self, *several: Any, transforms: Sequence[Any] = ()) -> None:
         self.transforms: list[Any] = []
-        for transform in transforms:
+        for transform in (*several, *transforms):
             for one in transform if isinstance(transform, (list, tuple)) else [transform]:
                 self.append(one)
 

@@ -119,13 +119,23 @@ def _spec_of_own(place: str) -> ModuleSpec | None:
         return None
 
 
+def _spec_of_alias(theirs: str) -> ModuleSpec | None:
+    """A module that TorchRL's packages enter into ``sys.modules`` under another name as they are imported."""
+    try:
+        module = importlib.import_module(theirs)
+    except ModuleNotFoundError:
+        return None
+    return ModuleSpec(theirs, None, is_package=hasattr(module, "__path__"))
+
+
 class _Finder:
     """Finds modules below ``windrow.torchrl`` that have no file of their own, after all others."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not name.startswith(f"{_HERE}."):
             return None
-        theirs = _spec_of(name.removeprefix("windrow.")) or _spec_of_own(name.removeprefix(f"{_HERE}."))
+        place = name.removeprefix(f"{_HERE}.")
+        theirs = _spec_of(f"torchrl.{place}") or _spec_of_own(place) or _spec_of_alias(f"torchrl.{place}")
         if theirs is None:
             return None
         is_read = name.startswith(_READ) and theirs.origin is not None

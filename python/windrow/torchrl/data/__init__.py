@@ -9,5 +9,9 @@ from windrow.data.replay_buffers import scheduler
 from windrow.torchrl._names import register, stand_in
 
 _PUBLIC = [name for name, value in vars(data).items() if not (name.startswith("_") or isinstance(value, ModuleType))]
-register(__name__, {"windrow.data.replay_buffers.scheduler": scheduler.__all__, "windrow.data": _PUBLIC})
+_BUFFERS = ["PrioritizedReplayBuffer", "ReplayBuffer", "RoundRobinWriter", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
+register(
+    __name__,
+    {"windrow.data.replay_buffers.scheduler": scheduler.__all__, "windrow.data": _PUBLIC, "windrow.torchrl._buffers": _BUFFERS},
+)
 __getattr__, __dir__ = stand_in(__name__)
