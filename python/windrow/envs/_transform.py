@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, dataclass_transform
 
 from windrow import envs
 from windrow._lazy import module
@@ -16,10 +17,29 @@ from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart, is_windrow
 _around = module("windrow.envs._around")
 
 
+T = TypeVar("T", bound=type)
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def declared(cls: T) -> T:
+    """Makes ``cls`` a dataclass of its arguments that others do not take for one: hydra would make a node of its configuration of it."""
+    bases = [base for base in cls.__mro__[1:] if "_fields" in vars(base)]
+    for base in bases:
+        base.__dataclass_fields__ = vars(base)["_fields"]  # type: ignore[attr-defined]
+    try:
+        cls = dataclass(eq=False)(cls)  # type: ignore[assignment]
+    finally:
+        for base in bases:
+            del base.__dataclass_fields__  # type: ignore[attr-defined]
+    cls._fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    del cls.__dataclass_fields__  # type: ignore[attr-defined]
+    return cls
+
+
 class Transform(metaclass=Counterpart):
     """A transform of an environment, which the engine carries out.
 
-    A subclass is a dataclass of its arguments, and says in ``_described`` which transforms of the engine it stands for.
+    A subclass is :func:`declared` by its arguments, and says in ``_described`` which transforms of the engine it stands for.
     """
 
     _defers = True

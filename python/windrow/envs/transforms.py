@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from windrow._lazy import module, of_torchrl, torch
@@ -44,7 +43,7 @@ from windrow.envs._shape_transforms import (
 )
 from windrow.envs._specs import Key, path, short
 from windrow.envs._torchrl_compat import delta_type, is_of_torchrl, is_transform, is_windrows
-from windrow.envs._transform import Transform, around
+from windrow.envs._transform import Transform, around, declared
 from windrow.envs._vec_norm import VecNorm, VecNormV2
 
 _around, _recurrent = module("windrow.envs._around"), module("windrow._recurrent")
@@ -52,7 +51,7 @@ _around, _recurrent = module("windrow.envs._around"), module("windrow._recurrent
 __path__: list[str] = []
 
 
-@dataclass(eq=False)
+@declared
 class StepCounter(Transform):
     """Counts the steps of each episode (``int64 [1]``), and may end it.
 
@@ -92,7 +91,7 @@ class StepCounter(Transform):
         return described
 
 
-@dataclass(eq=False)
+@declared
 class RewardSum(Transform):
     """Sums the rewards of each episode up.
 
@@ -123,7 +122,7 @@ class RewardSum(Transform):
         return [("RewardSum", {"in_key": key, "out_key": out}) for key, out in pairs]
 
 
-@dataclass(eq=False)
+@declared
 class InitTracker(Transform):
     """Marks the first step of each episode (``bool [1]``).
 
@@ -143,7 +142,7 @@ class InitTracker(Transform):
         return [("InitTracker", {"init_key": self.init_key})]
 
 
-@dataclass(eq=False)
+@declared
 class DoubleToFloat(Transform):
     """Narrows observations of ``float64`` to ``float32``, as networks take them.
 
