@@ -36,7 +36,7 @@ ROOTS = {
     "buffer": ("windrow.data.ReplayBuffer._begin", "torchrl.data.ReplayBuffer.__init__"),
 }
 QUIET = ("logger.backend=",)
-CSV = ("logger@logger=csv", "~logger.offline", "~logger.project")
+CSV = ("logger=csv", "~logger.offline", "~logger.project")
 
 
 class Script(NamedTuple):

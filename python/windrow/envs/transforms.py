@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from windrow._arguments import warn_ignored
 from windrow._lazy import module, of_torchrl, torch
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
@@ -287,6 +288,8 @@ class TransformedEnv(EnvBase):
         transform: one transform, or a :class:`Compose` of several. Transforms of TorchRL are taken too. They run in Python, around
             every step, which a warning says once for each class.
         device: where tensors are put; where ``base_env`` puts them unless given.
+        cache_specs: without effect: specs follow the transforms in any case.
+        auto_unwrap: without effect: transforms of a ``base_env`` that has some stay around it.
     """
 
     base_env: Any
@@ -296,7 +299,11 @@ class TransformedEnv(EnvBase):
             return _around.OfModels(base_env, transform, *args, **kwargs)
         return super().__new__(cls)
 
-    def __init__(self, base_env: Any, transform: Any = None, device: Any = None) -> None:
+    def __init__(
+        self, base_env: Any, transform: Any = None, device: Any = None, *, cache_specs: bool = True, auto_unwrap: bool | None = None
+    ) -> None:
+        warn_ignored("cache_specs", cache_specs, True, "specs follow the transforms in any case")
+        warn_ignored("auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it")
         self.base_env = base_env if is_windrows(base_env) else Wrapped(base_env)
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None

@@ -16,17 +16,32 @@ from windrow.data.replay_buffers import replay_buffers, writers
 _PARTS = ("storage", "sampler", "writer")
 
 
+#: Arguments that windrow's buffers do not have, each with the values that change nothing.
+_FURTHER: dict[str, tuple[Any, ...]] = {
+    "sample_unit": (None,),
+    "sampler_device": (None, "cpu"),
+    "service_backend": (None, "direct"),
+    "service_backend_options": (None, {}),
+    "sync": (None, True),
+    "transport": (None, "auto"),
+    "transport_options": (None, {}),
+}
+
+
 class _OfAnyParts(replay_buffers.ReplayBuffer):
     def __new__(cls, *args: Any, **arguments: Any) -> Any:
-        foreign = [name for name in _PARTS if _is_foreign(arguments.get(name))]
+        foreign = [f"{name}={_kind(arguments[name]).__name__}" for name in _PARTS if _is_foreign(arguments.get(name))]
+        foreign += [f"{name}={arguments[name]!r}" for name, known in _FURTHER.items() if arguments.get(name) not in known]
         if not foreign:
             return super().__new__(cls)
         if cls.__module__ != __name__:
-            raise TypeError(f"expected parts of windrow.data in a class derived from {cls.__name__}, got a {foreign[0]} of torchrl")
-        told = " and ".join(f"{name}={_kind(arguments[name]).__name__}" for name in foreign)
-        warnings.warn(f"windrow has no {told}: the {cls.__name__} is TorchRL's", stacklevel=outside())
+            raise TypeError(f"expected what windrow.data has in a class derived from {cls.__name__}, got {foreign[0]}")
+        warnings.warn(f"windrow has no {' and no '.join(foreign)}: this {cls.__name__} is TorchRL's", stacklevel=outside())
         theirs = getattr(importlib.import_module("torchrl.data"), cls.__name__)
         return theirs(*args, **{name: as_torchrl(value) for name, value in arguments.items()})
+
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        super().__init__(*args, **{name: value for name, value in arguments.items() if name not in _FURTHER})
 
     def _begin(self, arguments: CommonArguments) -> None:
         super()._begin(arguments)
@@ -53,6 +68,10 @@ class RoundRobinWriter(writers.RoundRobinWriter):
     __doc__ = writers.RoundRobinWriter.__doc__
 
     track_generations: bool = argument("for a buffer of TorchRL alone: frames of windrow's have no generations", default=False)
+
+
+class TensorDictRoundRobinWriter(RoundRobinWriter):
+    __doc__ = writers.TensorDictRoundRobinWriter.__doc__
 
 
 def as_torchrl(value: Any) -> Any:

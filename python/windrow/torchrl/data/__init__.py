@@ -9,7 +9,14 @@ from windrow.data.replay_buffers import scheduler
 from windrow.torchrl._names import register, stand_in
 
 _PUBLIC = [name for name, value in vars(data).items() if not (name.startswith("_") or isinstance(value, ModuleType))]
-_BUFFERS = ["PrioritizedReplayBuffer", "ReplayBuffer", "RoundRobinWriter", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
+_BUFFERS = [
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "RoundRobinWriter",
+    "TensorDictPrioritizedReplayBuffer",
+    "TensorDictReplayBuffer",
+    "TensorDictRoundRobinWriter",
+]
 register(
     __name__,
     {"windrow.data.replay_buffers.scheduler": scheduler.__all__, "windrow.data": _PUBLIC, "windrow.torchrl._buffers": _BUFFERS},
