@@ -13,7 +13,7 @@ from torchrl.envs import GymEnv as TorchRLGymEnv
 from torchrl.envs import SerialEnv as TorchRLSerialEnv
 from torchrl.modules.inference_server import InferenceServerConfig, MPTransport, ThreadingTransport
 
-from windrow.torchrl.envs import GymEnv, ParallelEnv, SerialEnv, StepCounter, TransformedEnv
+from windrow.torchrl.envs import Compose, GymEnv, ParallelEnv, RewardScaling, SerialEnv, StepCounter, TransformedEnv
 from windrow.torchrl.modules import InferenceServer
 
 
@@ -71,3 +71,23 @@ def test_a_server_answers_processes_through_a_transport() -> None:
 def test_a_configuration_stands_for_arguments() -> None:
     with pytest.raises(ValueError, match="server_config stands for timeout: give one of them"):
         InferenceServer(policy(), timeout=1.0, server_config=InferenceServerConfig())
+
+
+def test_a_scale_that_is_changed_in_place_is_followed() -> None:
+    scaling = RewardScaling(loc=0.0, scale=2.0)
+    env = TransformedEnv(GymEnv("CartPole-v1"), scaling)
+    assert env.rollout(2)["next", "reward"].flatten().tolist() == [2.0, 2.0]
+    for transform in env.transform if isinstance(env.transform, Compose) else [env.transform]:
+        transform.scale.fill_(1.0)
+    assert env.rollout(2)["next", "reward"].flatten().tolist() == [1.0, 1.0]
+
+
+def test_a_rollout_of_one_environment_ends_when_all_are_done() -> None:
+    env = GymEnv("CartPole-v1")
+    env.set_seed(0)
+    rollout = env.rollout(500, break_when_all_done=True)
+    assert rollout["next", "done"].flatten().tolist() == [False] * (len(rollout) - 1) + [True]
+    with pytest.raises(TypeError, match="break_when_any_done and break_when_all_done"):
+        env.rollout(2, break_when_any_done=True, break_when_all_done=True)
+    with pytest.raises(ValueError, match="3 environments step together"):
+        SerialEnv(3, lambda: GymEnv("CartPole-v1")).rollout(2, break_when_all_done=True)

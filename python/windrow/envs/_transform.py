@@ -50,6 +50,8 @@ class Transform(metaclass=Counterpart):
     _check_batched_worker_compat = AskedByTorchRL()
     #: Whether a state can be loaded while environments are stepped.
     _takes_states = False
+    #: Differs once what the transform was made with was changed in place.
+    _version: Any = None
 
     @property
     def initialized(self) -> bool:

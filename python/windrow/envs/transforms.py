@@ -308,8 +308,9 @@ class TransformedEnv(EnvBase):
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None
         self._transforms = Compose()
-        #: Those that the environment is made with.
+        #: Those that the environment is made with, and their versions then.
         self._arranged: list[Any] = []
+        self._versions: list[Any] = []
         if transform is not None:
             self.append_transform(transform)
         self._is_single = transform is not None and not isinstance(transform, Compose)
@@ -330,8 +331,12 @@ class TransformedEnv(EnvBase):
         return self
 
     def _arrange(self) -> None:
-        """Takes note of transforms that were added since, here or to the :class:`Compose`."""
+        """Takes note of transforms that were added since, here or to the :class:`Compose`, and of what was changed in them."""
         transforms = self._transforms.transforms
+        versions = [transform._version for transform in transforms if is_windrows(transform)]
+        if versions != self._versions and transforms == self._arranged:
+            self._handle = self._facts = None
+        self._versions = versions
         if transforms != self._arranged:
             for index, transform in enumerate(transforms):
                 if is_windrows(transform):

@@ -13,7 +13,15 @@ from windrow.envs import _batched, utils
 from windrow.envs._described import Facts
 from windrow.torchrl._names import register, stand_in
 
-register(__name__, {"windrow.envs.utils": utils.__all__, "windrow.envs": envs.__all__, __name__: ["ParallelEnv", "SerialEnv"]})
+register(
+    __name__,
+    {
+        "windrow.envs.utils": utils.__all__,
+        "windrow.envs": envs.__all__,
+        "windrow.torchrl._transforms": ["RewardScaling"],
+        __name__: ["ParallelEnv", "SerialEnv"],
+    },
+)
 __getattr__, __dir__ = stand_in(__name__)
 
 # A module has the same name. Were it imported later, `windrow.torchrl.envs.env_creator` would become the module.
