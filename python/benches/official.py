@@ -1,9 +1,9 @@
 """TorchRL's own scripts with ``torchrl`` renamed ``windrow.torchrl`` in their imports: which of them run, and which classes serve them.
 
 ``python python/benches/official.py FOLDER`` takes a clone of TorchRL's repository. Each script runs in a copy of its folder with its own
-numbers, by either package, until it ends or ``--limit`` seconds are over. One that is still running then counts as running. A line of the
-table is the script, how it went with windrow and with TorchRL, and the classes of collectors, environments and buffers that were made.
-Scripts of hydra need hydra-core; loggers are switched off.
+numbers, by either package, until it ends or ``--limit`` seconds are over; one that is still running then "runs". A line has the classes of
+collectors, environments and buffers that were made, and the batches that were delivered. ``--table`` prints all results, which
+``docs/torchrl.md`` shows. Scripts of hydra need hydra-core; loggers are switched off.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ SCRIPTS = [
     Script(f"{SOTA}/bandits/dqn.py"),
     Script(f"{SOTA}/dreamer_v3/dreamer_v3.py"),
     Script(f"{SOTA}/pilco/pilco.py", ("logger.backend=csv",)),
-    *(Script(f"{SOTA}/{name}_trainer/train.py") for name in ("dqn", "td3", "ddpg", "cql", "iql", "multiagent")),
+    *(Script(f"{SOTA}/{name}_trainer/train.py") for name in ("dqn", "ddpg", "cql", "iql", "multiagent")),
+    Script(f"{SOTA}/td3_trainer/train.py", ("networks.policy_network.device=cpu", "networks.qvalue_network.device=cpu")),
     *(Script(f"{SOTA}/{name}_trainer/train.py", CSV) for name in ("ppo", "a2c", "sac", "reinforce")),
     *(Script(f"{TUTORIALS}/{name}.py") for name in (
         "getting-started-0", "getting-started-1", "getting-started-2", "getting-started-3", "getting-started-4", "getting-started-5",
@@ -164,8 +165,22 @@ def last_error(log: str) -> str:
 
 
 def served(made: dict[str, dict[str, int]]) -> str:
-    """The classes that were made."""
-    return ", ".join(f"{name} {count}" for kind in ROOTS for name, count in made.get(kind, {}).items())
+    """The classes that were made, without repetitions, and the batches that collectors of this process have delivered."""
+    classes = {name: None for kind, names in made.items() if kind != "batches" for name in names if not name.rpartition(".")[2].startswith("_")}
+    batches = sum(made.get("batches", {}).values())
+    return ", ".join([*classes, *([f"{batches} batches"] if batches else [])])
+
+
+def table(results: Path) -> None:
+    """Prints a line in Markdown for each script, with its last results."""
+    last: dict[str, dict[str, Any]] = {}
+    for line in results.read_text().splitlines():
+        result = json.loads(line)
+        last.setdefault(result["script"], {})[result["package"]] = result
+    print("| script | `windrow.torchrl` | `torchrl` | made |\n|---|---|---|---|")
+    for script, by in last.items():
+        outcomes = [by[package]["outcome"].replace("|", "\\|")[:90] if package in by else "" for package in ("windrow", "torchrl")]
+        print(f"| {script} | {' | '.join(outcomes)} | {served(by.get('windrow', {}).get('made', {}))} |")
 
 
 def main() -> None:
@@ -178,7 +193,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only scripts whose paths match this expression")
     parser.add_argument("--package", choices=("windrow", "torchrl"), help="one of the two; both unless given")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()) / "official", help="where logs and results go")
+    parser.add_argument("--table", action="store_true", help="run nothing, and print the results in logs as a table")
     arguments = parser.parse_args()
+    if arguments.table:
+        return table(arguments.logs / "results.jsonl")
     arguments.logs.mkdir(parents=True, exist_ok=True)
     for script in SCRIPTS:
         if not re.search(arguments.only, script.path) or not (arguments.sources / script.path).exists():
