@@ -73,6 +73,14 @@ def test_shares_of_workers_are_stacked() -> None:
         assert next(collector).shape == (20,)
 
 
+def test_shares_of_workers_are_even() -> None:
+    with pytest.warns(UserWarning, match="frames_per_batch=20 cannot be split over 3 workers: batches have 21 frames"):
+        collector = MultiSyncCollector(["CartPole-v1"] * 3, frames_per_batch=20, total_frames=42)
+    with collector:
+        assert [batch.shape for batch in collector] == [(3, 7), (3, 7)]
+        assert "mask" not in collector.fake_tensordict()["collector"].keys()
+
+
 @pytest.mark.parametrize(
     ("kind", "arguments", "made"),
     [
