@@ -36,7 +36,7 @@ ROOTS = {
     "buffer": ("windrow.data.ReplayBuffer._begin", "torchrl.data.ReplayBuffer.__init__"),
 }
 QUIET = ("logger.backend=",)
-CSV = ("logger=csv", "~logger.offline", "~logger.project")
+NO_LOGGER = ("trainer.logger=null",)
 
 
 class Script(NamedTuple):
@@ -59,7 +59,7 @@ SCRIPTS = [
     Script(f"{SOTA}/pilco/pilco.py", ("logger.backend=csv",)),
     *(Script(f"{SOTA}/{name}_trainer/train.py") for name in ("dqn", "ddpg", "cql", "iql", "multiagent")),
     Script(f"{SOTA}/td3_trainer/train.py", ("networks.policy_network.device=cpu", "networks.qvalue_network.device=cpu")),
-    *(Script(f"{SOTA}/{name}_trainer/train.py", CSV) for name in ("ppo", "a2c", "sac", "reinforce")),
+    *(Script(f"{SOTA}/{name}_trainer/train.py", NO_LOGGER) for name in ("ppo", "a2c", "sac", "reinforce")),
     *(Script(f"{TUTORIALS}/{name}.py") for name in (
         "getting-started-0", "getting-started-1", "getting-started-2", "getting-started-3", "getting-started-4", "getting-started-5",
         "pendulum", "coding_ppo", "coding_dqn", "coding_ddpg", "dqn_with_rnn", "recurrent_sequence_training", "rb_tutorial",

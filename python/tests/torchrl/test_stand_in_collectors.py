@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict.nn import TensorDictModule
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torchrl.collectors import Collector as TorchRLCollector
 from torchrl.envs import GymEnv as TorchRLGymEnv
+from torchrl.modules import AdditiveGaussianModule
 from torchrl.modules.inference_server import InferenceDeviceConfig, InferenceServerConfig
 
 from windrow.torchrl.collectors import (
@@ -133,3 +134,12 @@ def test_batches_have_a_dimension_for_each_level_of_environments() -> None:
         assert batch.shape == (3, 2, 10) and batch.names == [None, None, "time"]
     with MultiSyncCollector([four, four], frames_per_batch=40) as collector:
         assert next(collector).shape == (2, 2, 10)
+
+
+@pytest.mark.parametrize("make", [lambda: GymEnv("Pendulum-v1"), lambda: lambda: GymEnv("Pendulum-v1"), lambda: "Pendulum-v1"])
+def test_a_module_that_adds_noise_gets_the_environments_spec(make: Any) -> None:
+    noise = AdditiveGaussianModule(spec=None)
+    actor = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+    with Collector(make(), TensorDictSequential(actor, noise), frames_per_batch=20) as collector:
+        assert next(collector)["action"].abs().max() <= 2
+    assert noise.spec["action"].space.high.item() == 2

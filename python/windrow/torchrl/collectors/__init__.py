@@ -16,6 +16,8 @@ from windrow._arguments import outside
 from windrow.collectors import _base
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._base import BaseCollector
+from windrow.envs._factory import is_function
+from windrow.envs.transforms import Wrapped
 from windrow.torchrl._names import register, stand_in
 
 _OWN = [
@@ -54,6 +56,23 @@ class AsTorchRL(BaseCollector):
         if arguments.trajs_per_batch is None and not arguments.allow_partial_batch:
             self._asked_for = _whole_batches(arguments)
         super()._build(arguments)
+
+    def _chosen_policy(self, arguments: CollectorArguments) -> Any:
+        self._specify(arguments.policy)
+        return super()._chosen_policy(arguments)
+
+    def _specify(self, policy: Any) -> None:
+        """Gives modules of ``policy`` that add noise, and know no spec of actions, that of the environment."""
+        if not any(getattr(module, "_spec", policy) is None for module in getattr(policy, "modules", list)()):
+            return
+        # Such a module comes from torchrl.
+        from torchrl.modules import set_exploration_modules_spec_from_env
+
+        given = self._workers.given[0]
+        looked_at = Wrapped(given) if isinstance(given, str) or is_function(given) else given
+        set_exploration_modules_spec_from_env(policy, looked_at)
+        if looked_at is not given:
+            looked_at.close()
 
     def _make_core(self, arguments: CollectorArguments) -> Any:
         choice = super()._make_core(arguments)
