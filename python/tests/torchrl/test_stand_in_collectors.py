@@ -46,17 +46,18 @@ def test_the_last_batch_is_full_where_total_frames_is_no_multiple(kind: Any, arg
         assert isinstance(collector, BaseCollector)
 
 
-def test_batches_are_those_of_torchrl_where_neither_number_divides() -> None:
+@pytest.mark.parametrize(("number", "frames", "total"), [(4, 30, 100), (3, 22, 220), (3, 30, 90)])
+def test_batches_are_those_of_torchrl_where_no_number_divides(number: int, frames: int, total: int) -> None:
     def environment(kind: Any, serial: Any) -> Any:
-        return serial(4, lambda: kind("CartPole-v1"))
+        return serial(number, lambda: kind("CartPole-v1"))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with Collector(environment(GymEnv, SerialEnv), frames_per_batch=30, total_frames=100) as collector:
+        with Collector(environment(GymEnv, SerialEnv), frames_per_batch=frames, total_frames=total) as collector:
             ours = [batch.shape for batch in collector]
         from torchrl.envs import SerialEnv as TorchRLSerialEnv
 
-        theirs = TorchRLCollector(environment(TorchRLGymEnv, TorchRLSerialEnv), frames_per_batch=30, total_frames=100)
+        theirs = TorchRLCollector(environment(TorchRLGymEnv, TorchRLSerialEnv), frames_per_batch=frames, total_frames=total)
         assert ours == [batch.shape for batch in theirs]
         theirs.shutdown()
 

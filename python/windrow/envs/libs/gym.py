@@ -239,6 +239,11 @@ class GymEnv(EnvBase):
         self._info_entries = self._source = self._handle = self._facts = None
         return self
 
+    @property
+    def info_dict_reader(self) -> list[Any]:
+        """The functions that read entries of ``info``."""
+        return list(self._readers)
+
     def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: Any = None) -> GymEnv:
         """The same as :meth:`set_info_dict_reader`."""
         return self.set_info_dict_reader(info_dict_reader, ignore_private)

@@ -75,10 +75,18 @@ class AsTorchRL(BaseCollector):
             looked_at.close()
 
     def _make_core(self, arguments: CollectorArguments) -> Any:
-        choice = super()._make_core(arguments)
+        total = arguments.total_frames
+        try:
+            choice = super()._make_core(arguments)
+        except ValueError:
+            if self._asked_for is None:
+                raise
+            # Environments that step together may not share the frames in all. How large their batches are, an endless collector says.
+            object.__setattr__(arguments, "total_frames", None)
+            choice = super()._make_core(arguments)
+            object.__setattr__(arguments, "total_frames", total)
         batch = self.frames_per_batch
-        if self._asked_for is not None and _round_up(arguments, batch):
-            # Environments that step together, of which only the engine knows, make batches larger than asked for.
+        if self._asked_for is not None and (_round_up(arguments, batch) or self._core.stats()["total_frames"] is None):
             self._warn_of_rounding(arguments.frames_per_batch)
             object.__setattr__(arguments, "frames_per_batch", batch)
             self._core.shutdown(None)
