@@ -144,3 +144,10 @@ def test_a_module_that_adds_noise_gets_the_environments_spec(make: Any) -> None:
     with Collector(make(), TensorDictSequential(actor, noise), frames_per_batch=20) as collector:
         assert next(collector)["action"].abs().max() <= 2
     assert noise.spec["action"].space.high.item() == 2
+
+
+@pytest.mark.parametrize("name", ["rand_action", "rand_step"])
+def test_an_environments_own_random_actions_are_a_policy(name: str) -> None:
+    env = GymEnv("CartPole-v1")
+    with Collector(env, getattr(env, name), frames_per_batch=20) as collector:
+        assert next(collector)["action"].sum() == 20

@@ -53,6 +53,10 @@ class AsTorchRL(BaseCollector):
     _inner: Sequence[int] | None = None
 
     def _build(self, arguments: CollectorArguments) -> None:
+        acts = arguments.policy
+        if getattr(acts, "__self__", acts) is arguments.create_env_fn is not None and acts.__name__ in ("rand_action", "rand_step"):
+            # The collector steps the environment, which draws the actions.
+            object.__setattr__(arguments, "policy", None)
         if arguments.trajs_per_batch is None and not arguments.allow_partial_batch:
             self._asked_for = _whole_batches(arguments)
         super()._build(arguments)
