@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -147,3 +149,16 @@ def test_configurations_name_windrows_classes() -> None:
     pytest.importorskip("hydra")
     configs = importlib.import_module("windrow.torchrl.trainers.algorithms.configs")
     assert configs.LazyTensorStorageConfig()._target_ == "windrow.torchrl.data.replay_buffers.LazyTensorStorage"
+
+
+def test_the_fence_is_closed() -> None:
+    """The rest of windrow names a module in ``windrow.torchrl`` in one table alone, of what is imported with an object of torchrl."""
+    package = Path(windrow.__file__).parent
+    named = {
+        (str(source.relative_to(package)), line.strip())
+        for source in package.rglob("*.py")
+        if source.relative_to(package).parts[0] != "torchrl"
+        for line in source.read_text().splitlines()
+        if re.search(r"windrow\.torchrl\.|(from|import) +(windrow +import +|windrow\.)torchrl\b", line)
+    }
+    assert {source for source, _ in named} == {"envs/_torchrl_compat.py"} and len(named) == 1

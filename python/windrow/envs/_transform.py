@@ -12,9 +12,9 @@ from windrow import envs
 from windrow._lazy import module
 from windrow.envs._base import EnvBase
 from windrow.envs._recipe import Adapted, Described, Recipe
-from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart, is_windrows
+from windrow.envs._torchrl_compat import HOMES, AskedByTorchRL, Counterpart, is_windrows
 
-_around = module("windrow.envs._around")
+_around = module(HOMES["torchrl"][1])
 
 
 T = TypeVar("T", bound=type)
