@@ -35,6 +35,8 @@ ROOTS = {
     "batches": ("windrow.collectors.BaseCollector._processed", "torchrl.collectors.Collector.rollout"),
     "buffer": ("windrow.data.ReplayBuffer._begin", "torchrl.data.ReplayBuffer.__init__"),
 }
+#: Classes within others.
+INSIDES = {"Inside", "Wrapped"}
 QUIET = ("logger.backend=",)
 NO_LOGGER = ("trainer.logger=null",)
 
@@ -166,21 +168,28 @@ def last_error(log: str) -> str:
 
 def served(made: dict[str, dict[str, int]]) -> str:
     """The classes that were made, without repetitions, and the batches that collectors of this process have delivered."""
-    classes = {name: None for kind, names in made.items() if kind != "batches" for name in names if not name.rpartition(".")[2].startswith("_")}
+    names = (name for kind, by_name in made.items() if kind != "batches" for name in by_name)
+    classes = dict.fromkeys(name for name in names if name.rpartition(".")[2] not in INSIDES and "._" not in name)
     batches = sum(made.get("batches", {}).values())
     return ", ".join([*classes, *([f"{batches} batches"] if batches else [])])
 
 
 def table(results: Path) -> None:
-    """Prints a line in Markdown for each script, with its last results."""
+    """Prints a line in Markdown for each script that runs with TorchRL, and names the others, with their last results."""
     last: dict[str, dict[str, Any]] = {}
     for line in results.read_text().splitlines():
         result = json.loads(line)
         last.setdefault(result["script"], {})[result["package"]] = result
-    print("| script | `windrow.torchrl` | `torchrl` | made |\n|---|---|---|---|")
+    print("| script | `torchrl` | `windrow.torchrl` | made by the latter |\n|---|---|---|---|")
+    others = []
     for script, by in last.items():
-        outcomes = [by[package]["outcome"].replace("|", "\\|")[:90] if package in by else "" for package in ("windrow", "torchrl")]
-        print(f"| {script} | {' | '.join(outcomes)} | {served(by.get('windrow', {}).get('made', {}))} |")
+        name = script.removeprefix(f"{SOTA}/").removeprefix(f"{TUTORIALS}/")
+        theirs, own = (by.get(package, {"outcome": "not run", "made": {}}) for package in ("torchrl", "windrow"))
+        if theirs["outcome"].startswith(("runs", "ends")):
+            print(f"| {name} | {theirs['outcome']} | {own['outcome'][:90]} | {served(own['made'])} |")
+        else:
+            others.append(f"{name} ({theirs['outcome'].partition(':')[0][:40]}; here {own['outcome'].partition(':')[0][:40]})")
+    print(f"\nWith TorchRL itself these end with an error on that machine: {', '.join(others)}.")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import inspect
 import warnings
 from typing import Any
 
@@ -50,18 +51,22 @@ class _OfAnyParts(replay_buffers.ReplayBuffer):
 
 class ReplayBuffer(_OfAnyParts):
     __doc__ = replay_buffers.ReplayBuffer.__doc__
+    __signature__ = inspect.signature(replay_buffers.ReplayBuffer)
 
 
 class TensorDictReplayBuffer(_OfAnyParts, replay_buffers.TensorDictReplayBuffer):
     __doc__ = replay_buffers.TensorDictReplayBuffer.__doc__
+    __signature__ = inspect.signature(replay_buffers.TensorDictReplayBuffer)
 
 
 class PrioritizedReplayBuffer(_OfAnyParts, replay_buffers.PrioritizedReplayBuffer):
     __doc__ = replay_buffers.PrioritizedReplayBuffer.__doc__
+    __signature__ = inspect.signature(replay_buffers.PrioritizedReplayBuffer)
 
 
 class TensorDictPrioritizedReplayBuffer(_OfAnyParts, replay_buffers.TensorDictPrioritizedReplayBuffer):
     __doc__ = replay_buffers.TensorDictPrioritizedReplayBuffer.__doc__
+    __signature__ = inspect.signature(replay_buffers.TensorDictPrioritizedReplayBuffer)
 
 
 class RoundRobinWriter(writers.RoundRobinWriter):
