@@ -8,7 +8,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -295,12 +295,16 @@ class BaseCollector(TorchRLMethods):
         arguments = self._arguments
         if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None:
             return batch
-        inner, names = self._core.dimensions()[1:], batch.names
+        inner, names = self._inner_dimensions(), batch.names
         if not inner:
             return batch
         shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
         shaped.names = [*names[:-1], *[None] * len(inner), names[-1]]
         return shaped
+
+    def _inner_dimensions(self) -> Sequence[int]:
+        """Dimensions of a worker's environments within each of them, where one has several."""
+        return self._core.dimensions()[1:]
 
     def _with_deltas(self, batch: Any) -> Any:
         """The batch with differences in place of the next observations that have them."""
@@ -410,7 +414,7 @@ class Collector(BaseCollector):
     __signature__ = inspect.signature(SingleArguments)
 
     def __new__(cls, *args: Any, **arguments: Any) -> Self:
-        several: Any = _several(args, arguments) if cls is Collector else None
+        several: Any = several_for(MultiCollector, args, arguments) if cls is Collector else None
         return super().__new__(cls) if several is None else several
 
     @takes(SingleArguments)
@@ -491,8 +495,8 @@ MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
 
 
-def _several(args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | None:
-    """The collector with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
+def several_for(kind: type[MultiCollector], args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | None:
+    """The collector of ``kind`` with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
 
     Raises:
         TypeError: ``num_collectors`` is not a whole number, or ``sync`` is not a bool.
@@ -522,7 +526,7 @@ def _several(args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | No
         options["num_workers"] = 1 if count is None else whole("num_collectors", count, 1)
     elif count not in (None, len(envs)):
         raise ValueError(f"num_collectors={count}, but create_env_fn is a list of {len(envs)}")
-    return MultiCollector(**rest, **options, sync=bool(sync))
+    return kind(**rest, **options, sync=bool(sync))
 
 
 def _concatenation(cat_results: Any, *, sync: bool) -> str:

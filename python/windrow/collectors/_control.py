@@ -189,7 +189,7 @@ class Control(Ending, Iterator[Any]):
             RuntimeError: there are no weights to publish; or more than the weights of the module, which windrow has read, was
                 changed.
         """
-        self._check_ready()
+        self._check_answers()
         if model_id is not None and "." in model_id:
             given = _single_source(policy_or_weights, weights, policy, policy_weights, None, weights_dict)
             self._load_models({model_id: given}, worker_ids)
@@ -417,6 +417,10 @@ class Control(Ending, Iterator[Any]):
         if self._paused:
             raise RuntimeError("the collector is paused: ask again after the pause")
         self._raise_background()
+
+    def _check_answers(self) -> None:
+        """As :meth:`_check_ready`, for calls that need not wait for the end of a pause."""
+        self._check_ready()
 
     @property
     def _asked(self) -> CollectorCore:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from windrow._lazy import gymnasium, module
 from windrow.envs._gymnasium import of_id
 from windrow.envs._recipe import Adapted, Call, Gymnasium, Many, Recipe, Vector
-from windrow.envs._torchrl_compat import is_of_torchrl
+from windrow.envs._torchrl_compat import HOMES, is_of_torchrl
 
 if TYPE_CHECKING:
     from windrow._objects import Keeper
 
-_adapters, _torchrl = module("windrow.envs._adapters"), module("windrow.envs._torchrl")
+_adapters, _torchrl = module("windrow.envs._adapters"), module(HOMES["torchrl"][0])
 
 
 def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:
