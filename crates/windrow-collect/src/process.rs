@@ -5,6 +5,7 @@
 //! its [`PoolGuard`](pool::PoolGuard) ends them. The worker's side: [`worker_main`] makes a [`Worker`](crate::worker::Worker) with a
 //! [`ProcessLink`](link::ProcessLink).
 
+mod channel;
 mod child;
 #[cfg(feature = "remote")]
 pub(crate) mod elsewhere;
@@ -18,7 +19,6 @@ pub(crate) mod messages;
 mod parallel;
 pub(crate) mod pool;
 pub(crate) mod program;
-mod seat;
 mod setup;
 mod slot;
 mod thread_state;

@@ -170,7 +170,7 @@ impl Launcher for CommandLauncher {
             .stdin
             .as_mut()
             .map(|stdin| stdin.write_all(line.as_bytes()));
-        let mut running = Running { child };
+        let mut running = RunningCommand { child };
         match written {
             Some(Err(error)) => {
                 running.kill();
@@ -191,11 +191,11 @@ impl Launcher for CommandLauncher {
 }
 
 /// A command that runs. Its standard input stays open as long.
-struct Running {
+struct RunningCommand {
     child: Child,
 }
 
-impl Launched for Running {
+impl Launched for RunningCommand {
     fn ended(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(status) => status.map(|status| format!("its command ended with {status}")),

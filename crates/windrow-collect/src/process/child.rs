@@ -14,14 +14,14 @@ use windrow_peer::{
 use windrow_policy::PolicyRecipe;
 use windrow_slab::{SharedFile, SlabError};
 
+use super::channel::SharedChannel;
 #[cfg(feature = "remote")]
-use super::elsewhere::seat::StreamSeat;
+use super::elsewhere::channel::StreamChannel;
 #[cfg(feature = "remote")]
 use super::elsewhere::stream::{Said, StreamEnd};
 use super::link::ProcessLink;
 use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
-use super::seat::SharedSeat;
 use super::weights::ReceiveError;
 use crate::error::{BuildError, ErrorKind, message_to_send, sent};
 use crate::worker::Worker;
@@ -117,7 +117,7 @@ impl Child {
             Ok(made) => made,
             Err(error) => return self.refuse_with(&error),
         };
-        match self.seat(made)? {
+        match self.connect(made)? {
             Ok(worker) => {
                 worker.contained(Worker::run);
                 Ok(())
@@ -167,18 +167,18 @@ impl Child {
         }))
     }
 
-    /// Takes a seat at the collector's lane.
-    fn seat(&self, made: Made) -> Result<Result<Worker<ProcessLink>, BuildError>, ServeError> {
+    /// A worker for what was made, once the collector has memory for it.
+    fn connect(&self, made: Made) -> Result<Result<Worker<ProcessLink>, BuildError>, ServeError> {
         let (ToWorker::Ready(ready), files) = self.next()? else {
             return Err(ServeError::Order);
         };
-        Ok(self.seat_at(made, *ready, files))
+        Ok(self.worker(made, &ready, files))
     }
 
-    fn seat_at(
+    fn worker(
         &self,
         made: Made,
-        ready: Ready,
+        ready: &Ready,
         files: Vec<OwnedFd>,
     ) -> Result<Worker<ProcessLink>, BuildError> {
         let Made {
@@ -196,13 +196,13 @@ impl Child {
         }
         let link = match &self.end {
             End::Here(_) => {
-                let (seat, live) = SharedSeat::open(self, worker, &ready, files)?;
-                ProcessLink::new(worker, seat, live, self.clone())
+                let (channel, live) = SharedChannel::open(self, worker, ready, files)?;
+                ProcessLink::new(worker, channel, live, self.clone())
             }
             #[cfg(feature = "remote")]
             End::Elsewhere(stream) => {
-                let (seat, live) = StreamSeat::open(Arc::clone(stream), &ready)?;
-                ProcessLink::new(worker, seat, live, self.clone())
+                let (channel, live) = StreamChannel::open(Arc::clone(stream), ready)?;
+                ProcessLink::new(worker, channel, live, self.clone())
             }
         };
         Ok(Worker {

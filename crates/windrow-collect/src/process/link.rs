@@ -7,16 +7,16 @@ use windrow_policy::Published;
 use windrow_slab::Part;
 use windrow_sync::{Mutex, MutexGuard, error_chain, lock};
 
+use super::channel::Channel;
 use super::child::Child;
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, FromWorker, ToWorker};
-use super::seat::Seat;
 use crate::error::{FaultKind, WorkerError, WorkerFault};
 use crate::probe::{Recorded, Recorder};
 use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
 use crate::shared::reentrancy::CollectorId;
 
-/// Reaches the collector by its place there, and for what is rare by a message.
+/// Reaches the collector by its channel, and for what is rare by a message.
 #[derive(Clone)]
 pub(super) struct ProcessLink {
     worker: usize,
@@ -28,7 +28,7 @@ pub(super) struct ProcessLink {
 }
 
 struct Connection {
-    seat: Box<dyn Seat>,
+    channel: Box<dyn Channel>,
     child: Child,
     /// How long the worker has waited since its last part.
     waited: Duration,
@@ -43,7 +43,7 @@ struct Connection {
 impl ProcessLink {
     pub(super) fn new(
         worker: usize,
-        seat: impl Seat + 'static,
+        channel: impl Channel + 'static,
         live: LiveProbe,
         child: Child,
     ) -> Self {
@@ -52,7 +52,7 @@ impl ProcessLink {
             collector: CollectorId::next(),
             live,
             connection: Arc::new(Mutex::new(Connection {
-                seat: Box::new(seat),
+                channel: Box::new(channel),
                 child,
                 waited: Duration::ZERO,
                 recorder: None,
@@ -68,7 +68,7 @@ impl ProcessLink {
 
     fn part(&self, fill: &Fill) -> Option<Part> {
         let mut connection = self.connection();
-        match connection.seat.part(fill) {
+        match connection.channel.part(fill) {
             Ok(part) => Some(part),
             Err(error) => {
                 let fault = WorkerFault::Slab(error);
@@ -104,7 +104,7 @@ impl Connection {
         if self.over {
             return None;
         }
-        let command = self.seat.receive();
+        let command = self.channel.receive();
         self.over = command.is_none();
         command
     }
@@ -116,7 +116,7 @@ impl Connection {
     /// Answers the last command, with the part that it asked for; `follow` messages come at once.
     fn answer_with(&mut self, answer: Answer, part: Option<Part>, follow: usize) {
         let recorded = usize::from(std::mem::take(&mut self.recording));
-        self.over |= !self.seat.answer(answer, part, follow + recorded);
+        self.over |= !self.channel.answer(answer, part, follow + recorded);
     }
 
     /// `error`, as it is sent to the collector.
@@ -193,7 +193,7 @@ impl WorkerLink for ProcessLink {
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
         let mut connection = self.connection();
-        match connection.seat.newest_weights(held) {
+        match connection.channel.newest_weights(held) {
             Ok(newest) => newest,
             Err(error) => {
                 let fault = WorkerFault::Remote {

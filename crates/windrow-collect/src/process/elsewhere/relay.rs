@@ -60,7 +60,7 @@ fn relay(launcher: &dyn Launcher, end: RelayEnd) -> Result<(), ServeError> {
     let ToWorker::Hello(parsed) = hello.parse()? else {
         return Err(ServeError::Order);
     };
-    let (mut launched, socket, stream) = launch(launcher, parsed.worker, &stderr, &stop)?;
+    let (mut launched, (socket, stream)) = launch(launcher, parsed.worker, &stderr, &stop)?;
     let parent = Arc::new(parent);
     let watch = Watch::begin(socket, stop, Arc::clone(&parent))?;
     let link = Link {
@@ -85,13 +85,16 @@ fn next(parent: &ChildEnd) -> Result<Frame, ServeError> {
     frame.ok_or(ServeError::Ended)
 }
 
+/// A worker's connection, and its socket.
+type Connection = (Arc<Socket>, StreamEnd);
+
 /// Starts worker `worker`, and waits until it has connected.
 fn launch(
     launcher: &dyn Launcher,
     worker: usize,
     stderr: &PipeWriter,
     stop: &UnixStream,
-) -> Result<(Box<dyn Launched>, Arc<Socket>, StreamEnd), ServeError> {
+) -> Result<(Box<dyn Launched>, Connection), ServeError> {
     let refused = |error: std::io::Error| ServeError::Launch(Box::new(error));
     let asked = match launcher.address() {
         Address::Tcp { host, port } if port != 0 => Address::Tcp {
@@ -117,7 +120,7 @@ fn launch(
         &mut *launched,
     );
     match connected {
-        Ok((socket, stream)) => Ok((launched, socket, stream)),
+        Ok(connection) => Ok((launched, connection)),
         Err(error) => {
             launched.kill();
             Err(error)
@@ -132,7 +135,7 @@ fn connected(
     patience: Duration,
     stop: &UnixStream,
     launched: &mut dyn Launched,
-) -> Result<(Arc<Socket>, StreamEnd), ServeError> {
+) -> Result<Connection, ServeError> {
     let deadline = Instant::now() + patience;
     loop {
         match listener.accept_within(stop, Some(TICK)) {
@@ -187,8 +190,24 @@ fn token() -> std::io::Result<String> {
 /// A thread that ends the relay's waits once the worker has closed its connection, or is to be killed.
 struct Watch {
     socket: Arc<Socket>,
-    close_lane: Arc<Mutex<Option<Box<dyn Fn() + Send>>>>,
+    waits: Arc<Mutex<Waits>>,
     thread: JoinHandle<()>,
+}
+
+/// The wait for a command.
+#[derive(Default)]
+struct Waits {
+    close_lane: Option<Box<dyn Fn() + Send>>,
+    are_over: bool,
+}
+
+impl Waits {
+    /// Closes the lane, if there is nothing more to wait for.
+    fn check(&self) {
+        if let Some(close) = self.close_lane.as_ref().filter(|_| self.are_over) {
+            close();
+        }
+    }
 }
 
 impl Watch {
@@ -197,17 +216,17 @@ impl Watch {
         stop: UnixStream,
         parent: Arc<ChildEnd>,
     ) -> Result<Self, ServeError> {
-        let close_lane = Arc::<Mutex<Option<Box<dyn Fn() + Send>>>>::default();
-        let (watched, close) = (Arc::clone(&socket), Arc::clone(&close_lane));
+        let waits = Arc::<Mutex<Waits>>::default();
+        let (watched, ended) = (Arc::clone(&socket), Arc::clone(&waits));
         let watch = move || {
             let is_killed = wait_for_end(&watched, Some(&stop));
             if is_killed {
                 let _ = watched.shutdown(Shutdown::Both);
                 parent.shut_down();
             }
-            if let Some(close) = &*unpoisoned(close.lock()) {
-                close();
-            }
+            let mut waits = unpoisoned(ended.lock());
+            waits.are_over = true;
+            waits.check();
         };
         let thread = thread::Builder::new()
             .name("windrow-relay".to_owned())
@@ -215,20 +234,16 @@ impl Watch {
             .map_err(|error| ServeError::Launch(Box::new(error)))?;
         Ok(Self {
             socket,
-            close_lane,
+            waits,
             thread,
         })
     }
 
-    /// Calls `close` as well.
+    /// Calls `close` once there is nothing more to wait for.
     fn closes(&self, close: impl Fn() + Send + 'static) {
-        *unpoisoned(self.close_lane.lock()) = Some(Box::new(close));
-        // It may have happened before.
-        if self.thread.is_finished()
-            && let Some(close) = &*unpoisoned(self.close_lane.lock())
-        {
-            close();
-        }
+        let mut waits = unpoisoned(self.waits.lock());
+        waits.close_lane = Some(Box::new(close));
+        waits.check();
     }
 
     fn end(self) {
@@ -245,7 +260,7 @@ struct Link<'a> {
 }
 
 /// What a worker process has in common with its collector.
-struct Seat {
+struct Shared {
     ring: Arc<RemoteRing>,
     lane: WorkerLane<Command, Answer>,
     weights: WeightReceiver,
@@ -258,7 +273,7 @@ struct Seat {
 impl Link<'_> {
     fn pass(&self, hello: Frame, watch: &Watch) -> Result<(), ServeError> {
         self.stream.send(&Said::Message(hello.body))?;
-        let mut seat = loop {
+        let mut shared = loop {
             let frame = next(self.parent)?;
             match frame.parse()? {
                 ToWorker::Policy(_) | ToWorker::Bind(_) => {
@@ -266,16 +281,16 @@ impl Link<'_> {
                     self.pass_message(Deadline::Never)?;
                 }
                 ToWorker::Ready(ready) => {
-                    let seat = self.seat(*ready, frame.fds)?;
+                    let shared = self.shared(*ready, frame.fds)?;
                     self.stream.send(&Said::Message(frame.body))?;
-                    break seat;
+                    break shared;
                 }
                 _ => return Err(ServeError::Order),
             }
         };
-        watch.closes(seat.lane.closer());
-        while let Some(command) = seat.lane.receive() {
-            self.obey(&mut seat, command)?;
+        watch.closes(shared.lane.closer());
+        while let Some(command) = shared.lane.receive() {
+            self.obey(&mut shared, command)?;
         }
         // It fails where the worker has ended before.
         let _ = self.stream.send(&Said::End);
@@ -288,7 +303,7 @@ impl Link<'_> {
         }
     }
 
-    fn seat(&self, ready: Ready, files: Vec<OwnedFd>) -> Result<Seat, ServeError> {
+    fn shared(&self, ready: Ready, files: Vec<OwnedFd>) -> Result<Shared, ServeError> {
         let Ok([ring, control, weights]) = <[OwnedFd; 3]>::try_from(files) else {
             return Err(ServeError::Order);
         };
@@ -298,7 +313,7 @@ impl Link<'_> {
         let control = ControlBlock::open(control, fingerprint)?;
         let bell = Arc::clone(&ring);
         let reader = ExchangeReader::open(weights, self.worker)?;
-        Ok(Seat {
+        Ok(Shared {
             lane: control.worker_lane(self.worker, move || bell.ring_bell())?,
             live: control.live_writer(self.worker)?,
             ring,
@@ -309,13 +324,13 @@ impl Link<'_> {
     }
 
     /// Passes `command` on, and then the answer.
-    fn obey(&self, seat: &mut Seat, command: Command) -> Result<(), ServeError> {
+    fn obey(&self, shared: &mut Shared, command: Command) -> Result<(), ServeError> {
         let part = match command {
             Command::Fill(Fill {
                 slot, part, seq, ..
             }) => {
-                self.pass_weights(seat)?;
-                Some(seat.ring.part(slot, part, seq)?)
+                self.pass_weights(shared)?;
+                Some(shared.ring.part(slot, part, seq)?)
             }
             _ => None,
         };
@@ -324,23 +339,23 @@ impl Link<'_> {
             let message = next(self.parent)?;
             self.stream.send(&Said::Message(message.body))?;
         }
-        self.pass_answer(seat, part)
+        self.pass_answer(shared, part)
     }
 
-    fn pass_weights(&self, seat: &mut Seat) -> Result<(), ServeError> {
-        if let Some(newer) = seat.weights.newest(seat.held)? {
+    fn pass_weights(&self, shared: &mut Shared) -> Result<(), ServeError> {
+        if let Some(newer) = shared.weights.newest(shared.held)? {
             let bytes = bytes_of(&newer.weights);
             self.stream.send(&Said::Weights(newer.version, bytes))?;
-            seat.held = Some(newer.version);
+            shared.held = Some(newer.version);
         }
         Ok(())
     }
 
     /// Waits for the answer, to which `part` has to be filled, and for the messages behind it.
-    fn pass_answer(&self, seat: &mut Seat, mut part: Option<Part>) -> Result<(), ServeError> {
+    fn pass_answer(&self, shared: &mut Shared, mut part: Option<Part>) -> Result<(), ServeError> {
         loop {
             match self.stream.receive(Deadline::after(SILENCE))? {
-                Said::Beat(beat) => seat.mirror(beat),
+                Said::Beat(beat) => shared.mirror(beat),
                 Said::Message(message) => self.report(message)?,
                 Said::Answer(answer, follow, rows) => {
                     if let (Answer::Filled { steps, .. }, Some(mut part)) = (&answer, part.take()) {
@@ -348,7 +363,7 @@ impl Link<'_> {
                         part.read_from(&rows)?;
                         part.commit();
                     }
-                    seat.lane.send(&answer)?;
+                    shared.lane.send(&answer)?;
                     for _ in 0..follow {
                         self.pass_message(Deadline::after(SILENCE))?;
                     }
@@ -376,7 +391,7 @@ impl Link<'_> {
     }
 }
 
-impl Seat {
+impl Shared {
     /// Notes where the worker is, as a worker process does itself.
     fn mirror(&mut self, beat: Beat) {
         if beat != self.beat {

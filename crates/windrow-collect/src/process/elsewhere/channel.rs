@@ -1,4 +1,4 @@
-//! The place of a worker that shares no memory with its collector: it fills a part of its own, and sends the rows.
+//! The channel of a worker that shares no memory with its collector: it fills a part of its own, and sends the rows.
 
 use std::sync::{Arc, Weak};
 use std::thread::{self, sleep};
@@ -12,16 +12,17 @@ use windrow_slab::{Layout, Order, Part, PartOrder, Ring, RingSpec, Shares, SlabE
 
 use super::stream::{Beat, Said, StreamEnd};
 use crate::error::BuildError;
+use crate::process::channel::Channel;
 use crate::process::live::LiveProbe;
 use crate::process::messages::{Answer, Command, Fill, Ready};
-use crate::process::seat::Seat;
+
 use crate::process::weights::{ReceiveError, weights_from};
 
 /// How often a worker says where it is.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// A place at the other end of a stream.
-pub(in crate::process) struct StreamSeat {
+/// By a stream.
+pub(in crate::process) struct StreamChannel {
     stream: Arc<StreamEnd>,
     /// One part, which is filled again and again.
     ring: Arc<Ring>,
@@ -29,7 +30,7 @@ pub(in crate::process) struct StreamSeat {
     weights: Option<Published>,
 }
 
-impl StreamSeat {
+impl StreamChannel {
     pub(in crate::process) fn open(
         stream: Arc<StreamEnd>,
         ready: &Ready,
@@ -65,13 +66,13 @@ impl StreamSeat {
             .name("windrow-heartbeat".to_owned())
             .spawn(move || beat(&watched, &control, envs))
             .map_err(BuildError::Thread)?;
-        let seat = Self {
+        let channel = Self {
             stream,
             ring,
             leaves: ready.weights.clone(),
             weights: None,
         };
-        Ok((seat, live))
+        Ok((channel, live))
     }
 }
 
@@ -92,7 +93,7 @@ fn beat(stream: &Weak<StreamEnd>, control: &ControlBlock, envs: usize) {
     }
 }
 
-impl Seat for StreamSeat {
+impl Channel for StreamChannel {
     fn receive(&mut self) -> Option<Command> {
         loop {
             match self.stream.receive(Deadline::Never) {

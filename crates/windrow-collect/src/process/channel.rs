@@ -13,8 +13,8 @@ use super::messages::{Answer, Command, Fill, Ready};
 use super::weights::{ReceiveError, WeightReceiver};
 use crate::error::BuildError;
 
-/// A worker's place at its collector: commands, memory for parts, and weights.
-pub(super) trait Seat: Send {
+/// The way from a worker to its collector: commands, memory for parts, and weights.
+pub(super) trait Channel: Send {
     /// The next command; `None` once there are none.
     fn receive(&mut self) -> Option<Command>;
 
@@ -28,15 +28,15 @@ pub(super) trait Seat: Send {
     fn answer(&mut self, answer: Answer, part: Option<Part>, follow: usize) -> bool;
 }
 
-/// A place in memory that collector and worker share.
-pub(super) struct SharedSeat {
+/// By memory that collector and worker share.
+pub(super) struct SharedChannel {
     ring: Arc<RemoteRing>,
     lane: WorkerLane<Command, Answer>,
     weights: WeightReceiver,
 }
 
-impl SharedSeat {
-    /// The place of worker `worker`, in these files, and where it notes what it does.
+impl SharedChannel {
+    /// The channel of worker `worker`, in these files, and where it notes what it does.
     pub(super) fn open(
         child: &Child,
         worker: usize,
@@ -54,16 +54,16 @@ impl SharedSeat {
         let control = ControlBlock::open(control, fingerprint)?;
         let bell = Arc::clone(&ring);
         let reader = ExchangeReader::open(weights, worker)?;
-        let seat = Self {
+        let channel = Self {
             lane: control.worker_lane(worker, move || bell.ring_bell())?,
             ring,
             weights: WeightReceiver::new(reader, ready.weights.clone()),
         };
-        Ok((seat, LiveProbe::new(control.live_writer(worker)?)))
+        Ok((channel, LiveProbe::new(control.live_writer(worker)?)))
     }
 }
 
-impl Seat for SharedSeat {
+impl Channel for SharedChannel {
     fn receive(&mut self) -> Option<Command> {
         self.lane.receive()
     }
@@ -84,7 +84,7 @@ impl Seat for SharedSeat {
     }
 }
 
-/// What a [`Seat`] is opened with fails as a [`ServeError`] where messages do, too.
+/// What a [`Channel`] is opened with fails as a [`ServeError`] where messages do, too.
 impl From<SlabError> for ServeError {
     fn from(error: SlabError) -> Self {
         Self::Slab(error)
