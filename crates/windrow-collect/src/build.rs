@@ -73,13 +73,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     check_inference(&chosen)?;
     check_clones(&chosen, workers)?;
     let batcher = batcher(&chosen)?;
-    if config.num_envs == Some(0) {
-        return Err(ArgumentError::NotPositive { name: "num_envs" }.into());
-    }
-    if config.update_at_each_batch && chosen.weight_source.is_none() {
-        let (name, needs) = ("update_at_each_batch", "a weight_source");
-        return Err(ArgumentError::Needs { name, needs }.into());
-    }
+    check_choices(&chosen)?;
     let reference_maker = makers[0].clone();
     let mut new = NewWorkers::new(&chosen, makers)?;
     let (spec, num_envs) = new.common()?;
@@ -273,6 +267,19 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Argum
     wanted
         .map(|trajectories| TrajectoryBatcher::new(trajectories, config.traj_format))
         .transpose()
+}
+
+fn check_choices(chosen: &CollectorBuilder) -> Result<(), ArgumentError> {
+    if chosen.config.num_envs == Some(0) {
+        return Err(ArgumentError::NotPositive { name: "num_envs" });
+    }
+    if chosen.config.update_at_each_batch && chosen.weight_source.is_none() {
+        return Err(ArgumentError::Needs {
+            name: "update_at_each_batch",
+            needs: "a weight_source",
+        });
+    }
+    Ok(())
 }
 
 fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), ArgumentError> {

@@ -83,9 +83,6 @@ pub fn lost_worker<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a WorkerErr
 
 /// The error that speaks for `error`, which names it as no source therefore.
 fn inside<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    fn sent(sent: Option<&SentError>) -> Option<&(dyn Error + 'static)> {
-        sent.map(|sent| sent as _)
-    }
     if let Some(error) = error.downcast_ref::<NextError>() {
         return match error {
             NextError::Worker(error) | NextError::Interrupted(error) => Some(error),
@@ -163,6 +160,10 @@ fn inside<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stat
         SinkError::Failed(error) => Some(&**error),
         _ => None,
     }
+}
+
+fn sent(sent: Option<&SentError>) -> Option<&(dyn Error + 'static)> {
+    sent.map(|sent| sent as _)
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ fn collect(
     shared: &EvaluatorRequests,
 ) -> Result<TensorDict, EvaluateError> {
     let batcher = TrajectoryBatcher::new(quota.total(), TrajFormat::Padded);
-    let mut batcher = batcher.expect("build refuses an evaluation of no episode.");
+    let mut batcher = batcher.expect("An evaluation has an episode at least.");
     loop {
         let batch = collector.next().unwrap_or(Err(NextError::ShutDown))?;
         // A batch that a shutdown has cut short does not count.
