@@ -272,9 +272,12 @@ class Control(Ending, Iterator[Any]):
         """Goes on from a saved state, with new episodes in every environment. An error changes nothing.
 
         Raises:
+            TypeError: ``state_dict`` is no mapping.
             ValueError: the state belongs to another kind of collector, another policy or other environments.
         """
         self._raise_background()
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"expected what state_dict() has returned, got {type(state_dict).__name__}")
         state = dict(state_dict)
         states = state.get("env_state_dict", {})
         state["env_state_dict"] = {}

@@ -58,8 +58,12 @@ class TorchRLMethods(Control):
         return getattr(self.env, attr)
 
     def getattr_policy(self, attr: str) -> Any:
-        """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first worker."""
-        return getattr(self._policy_of(0), attr)
+        """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first worker; raises AttributeError also
+        where there is none."""
+        policy = self._policy_of(0)
+        if policy is None:
+            raise AttributeError(f"{attr}: the collector acts at random: there is no policy")
+        return getattr(policy, attr)
 
     def getattr_rb(self, attr: str) -> Any:
         """The attribute ``attr`` of the replay buffer; raises AttributeError also where there is none."""

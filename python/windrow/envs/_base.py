@@ -125,6 +125,8 @@ class EnvBase(Described, metaclass=Counterpart):
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Takes the actions in ``tensordict``, and adds to it what follows as ``"next"``."""
+        if not hasattr(tensordict, "get"):
+            raise TypeError(f"expected a TensorDict with actions, got {type(tensordict).__name__}")
         handle, facts = self._made(), self._known()
         return self._stepped(tensordict, handle.step([facts.to_action(tensordict, leaf) for leaf in facts.action]), facts.batch)
 

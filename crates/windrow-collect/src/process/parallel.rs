@@ -8,6 +8,7 @@ mod error;
 pub(super) mod member;
 mod members;
 pub(super) mod messages;
+mod statistics;
 
 use std::sync::{Arc, Weak};
 use std::thread::sleep;
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tensordict::LeafSpec;
 use windrow_env::{
-    EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError,
+    EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Gathering, Outcomes, Reset, VecEnv,
+    VecEnvError,
 };
 use windrow_peer::WorkerProgram;
 use windrow_slab::{Rows, RowsMut};
@@ -50,6 +52,9 @@ const NAME: &str = "windrow.parallel";
 ///     Ok(())
 /// }
 /// ```
+///
+/// Members that share [`Statistics`](windrow_env::Statistics) gather them together: each normalises by what all have gathered until the step
+/// before, and its own row.
 ///
 /// A step costs some tens of microseconds more than the slowest member takes, so this is for environments that take longer than that.
 /// [`Serial`](windrow_env::Serial) steps quick ones.
@@ -135,10 +140,10 @@ impl Parallel {
     /// The error of the first member that could not be made, or that observes or accepts something else than the first, with its number.
     pub fn start(&self) -> Result<ParallelEnvs, EnvError> {
         let members = Members::start(&self.spec)?;
-        let mut spec = members.spec().clone();
-        // What members gather stays in their processes.
-        spec.statistics.clear();
+        let spec = members.spec().clone();
+        let statistics = spec.statistics.iter().cloned();
         Ok(ParallelEnvs {
+            gatherings: statistics.map(Gathering::elsewhere).collect(),
             spec,
             num_envs: members.num_envs(),
             interrupt: self.spec.interrupt.clone(),
@@ -193,6 +198,8 @@ impl EnvFactory for Parallel {
 pub struct ParallelEnvs {
     spec: EnvSpec,
     num_envs: usize,
+    /// The running statistics of each member, one member behind the other.
+    gatherings: Vec<Gathering>,
     interrupt: Interrupt,
     members: Arc<Mutex<Members>>,
 }
@@ -235,7 +242,7 @@ impl VecEnv for ParallelEnvs {
 
     fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         self.check(&[obs.envs()])?;
-        lock(&self.members).reset(resets, obs)
+        lock(&self.members).reset(resets, obs, &mut self.gatherings)
     }
 
     fn step(
@@ -256,6 +263,14 @@ impl VecEnv for ParallelEnvs {
     ) -> Result<(), VecEnvError> {
         self.step_those(Some(which), actions, obs, &mut outcomes)
     }
+
+    fn step_apart(&self) -> bool {
+        lock(&self.members).are_single()
+    }
+
+    fn gatherings(&mut self) -> Vec<&mut Gathering> {
+        self.gatherings.iter_mut().collect()
+    }
 }
 
 impl ParallelEnvs {
@@ -273,7 +288,7 @@ impl ParallelEnvs {
             outcomes.terminated.len(),
             outcomes.truncated.len(),
         ])?;
-        lock(&self.members).step(which, actions, obs, outcomes)
+        lock(&self.members).step(which, actions, obs, outcomes, &mut self.gatherings)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Running statistics that environments share: workers get them with their parts, and hand in what was gathered.
 
-use windrow_env::{EnvError, Gathers, Statistics, VecEnv};
+use windrow_env::{EnvError, Gathers, Statistics, VecEnv, gatherings};
 use windrow_slab::{Lease, Part};
 
 use crate::config::options::CollectorConfig;
@@ -99,16 +99,11 @@ impl SharedStatistics {
                 }
             }
         }
-        if self.sharing == Sharing::Copied {
-            handed_in
-                .drain(..)
-                .for_each(|(of, notes)| of.replace(notes));
-        }
-        while let Some(&(first, _)) = handed_in.first() {
-            let (alike, others): (Vec<_>, Vec<_>) =
-                handed_in.into_iter().partition(|(of, _)| of.are_of(first));
-            Gathers::merge(&alike);
-            handed_in = others;
+        match self.sharing {
+            Sharing::Copied => handed_in
+                .into_iter()
+                .for_each(|(of, notes)| of.replace(notes)),
+            Sharing::InPlace | Sharing::Apart => Gathers::merge(handed_in),
         }
     }
 }
@@ -119,21 +114,13 @@ impl SharedStatistics {
 /// [`EnvError::Failed`] for environments whose spec names statistics that cannot be reached.
 pub(crate) fn prepare(env: &mut dyn VecEnv, config: &CollectorConfig) -> Result<(), EnvError> {
     let sharing = Sharing::of(config);
-    if sharing == Sharing::InPlace || env.spec().statistics.is_empty() {
+    if sharing == Sharing::InPlace {
         return Ok(());
     }
-    let (id, named) = (env.spec().id.clone(), env.spec().statistics.len());
     let together = env.num_envs() * config.num_workers.unwrap_or(1);
-    let gatherings = env.gatherings();
-    if gatherings.len() != named {
-        return Err(EnvError::failed(format!(
-            "expected the {named} running statistics of {id} that its spec names, got {}: environments around others forward VecEnv::gatherings",
-            gatherings.len()
-        )));
-    }
     // Several of its environments may share one.
     let mut copies: Vec<(Gathers, Statistics)> = Vec::new();
-    for gathering in gatherings {
+    for gathering in gatherings(env)? {
         if sharing == Sharing::Apart {
             gathering.gather_apart(together);
             continue;

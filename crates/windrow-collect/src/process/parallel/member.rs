@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
-use windrow_env::{EnvError, EnvFactory, EnvRecipe, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow_env::{
+    EnvError, EnvFactory, EnvRecipe, Gathering, Outcomes, Reset, VecEnv, VecEnvError, gatherings,
+};
 use windrow_peer::{ControlBlock, ProcessError, WorkerLane};
 use windrow_slab::{Part, RemoteRing, Step};
 use windrow_sync::catch_panic;
@@ -15,7 +17,14 @@ use crate::process::messages::{FromWorker, ToWorker};
 
 /// Serves the owner of an environment that `env` describes, until it closes the socket.
 pub(in crate::process) fn serve(child: &Child, env: &EnvRecipe) -> Result<(), ServeError> {
-    let mut env = match guarded(|| env.build(1)) {
+    let made = guarded(|| {
+        let mut env = env.build(1)?;
+        // The owner says with each command what they gather with.
+        let gatherings = gatherings(env.as_mut())?.into_iter();
+        gatherings.for_each(|gathering| gathering.gather_apart(1));
+        Ok(env)
+    });
+    let mut env = match made {
         Ok(env) => env,
         Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
     };
@@ -90,7 +99,12 @@ impl Attachment {
         while let Some(command) = self.lane.receive() {
             let mut panicked = false;
             let done = match command {
-                MemberCommand::Call => child.answer_call().map(|()| true)?,
+                MemberCommand::Call => {
+                    self.note(env, |gathering, notes| gathering.show(notes));
+                    let answered = child.answer_call().map(|()| true)?;
+                    self.note(env, |gathering, notes| gathering.tell(notes));
+                    answered
+                }
                 MemberCommand::Move => true,
                 MemberCommand::Step | MemberCommand::Reset => {
                     let did = catch_panic(|| self.execute(command, env));
@@ -116,7 +130,24 @@ impl Attachment {
         Ok(Leaves::ForGood)
     }
 
+    /// Calls `f` with each of the running statistics and its notes.
+    fn note(&mut self, env: &mut dyn VecEnv, f: impl Fn(&mut Gathering, &mut [f64])) {
+        let mut rest = self.part.notes();
+        for gathering in env.gatherings() {
+            let (own, others) = rest.split_at_mut(gathering.gathers().lent_numbers());
+            f(gathering, own);
+            rest = others;
+        }
+    }
+
     fn execute(&mut self, command: MemberCommand, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
+        self.note(env, Gathering::borrow);
+        self.play(command, env)?;
+        self.note(env, Gathering::give_back);
+        Ok(())
+    }
+
+    fn play(&mut self, command: MemberCommand, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
         let mut rows = self.part.rows();
         let Some(step) = rows.next_step() else {
             return Ok(());
