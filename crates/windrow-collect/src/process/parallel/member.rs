@@ -14,9 +14,9 @@ use crate::error::{ErrorKind, message_to_send, sent};
 use crate::process::child::{Child, ServeError};
 use crate::process::messages::{FromWorker, ToWorker};
 
-/// Serves the owner of an environment that `env` describes, until it closes the socket.
-pub(in crate::process) fn serve(child: &Child, env: &EnvRecipe) -> Result<(), ServeError> {
-    let mut env = match guarded(|| env.build(1)) {
+/// Serves the owner of an environment whose recipe was `written`, until it closes the socket.
+pub(in crate::process) fn serve(child: &Child, written: &[u8]) -> Result<(), ServeError> {
+    let mut env = match guarded(|| EnvRecipe::from_bytes(written)?.build(1)) {
         Ok(env) => env,
         Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
     };
