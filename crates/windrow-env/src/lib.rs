@@ -15,6 +15,7 @@ mod native;
 mod number;
 mod pool;
 mod recipe;
+pub mod recipe_form;
 mod registry;
 mod rng;
 pub mod serde_form;

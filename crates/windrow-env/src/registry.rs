@@ -439,7 +439,7 @@ mod tests {
         for (id, frame_skip) in [("Limited", 1), ("Limited", 2), ("Vector", 1), ("Vector", 2)] {
             let recipe = EnvRecipe::of_skipping(id, frame_skip);
             let limit = |recipe: &EnvRecipe| {
-                let recipe = EnvRecipe::from_json(&recipe.to_json().unwrap()).unwrap();
+                let recipe = EnvRecipe::from_bytes(&recipe.to_bytes().unwrap()).unwrap();
                 let envs = recipe.build_from(&registry, 3).unwrap();
                 assert_eq!(envs.num_envs(), 3);
                 envs.spec().max_episode_steps
@@ -447,6 +447,8 @@ mod tests {
             assert_eq!(limit(&recipe), Some(9), "{id}");
             let recipe = recipe.with_arguments(&Limit { steps: 5 }).unwrap();
             assert_eq!(limit(&recipe), Some(5), "{id}");
+            let recipe = recipe.with_packed(&Limit { steps: 7 }).unwrap();
+            assert_eq!(limit(&recipe), Some(7), "{id}");
         }
     }
 

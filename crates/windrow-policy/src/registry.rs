@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn arguments_reach_the_factory() {
-        #[derive(serde::Deserialize)]
+        #[derive(serde::Serialize, serde::Deserialize)]
         struct Size {
             #[serde(default)]
             outputs: usize,
@@ -317,11 +317,20 @@ mod tests {
         };
         assert_eq!(made(PolicyRecipe::named("sized")).unwrap(), [2]);
         assert_eq!(made(with("sized", 5)).unwrap(), [7]);
+        let packed =
+            |name: &str| PolicyRecipe::named_with_packed(name, &Size { outputs: 300 }).unwrap();
+        assert_eq!(made(packed("sized")).unwrap(), [302]);
         let error = |recipe| made(recipe).unwrap_err().to_string();
         assert_eq!(
             error(with("plain", 5)),
             r#"plain takes no arguments, got {"outputs":5}"#
         );
+        assert_eq!(
+            error(packed("plain")),
+            "plain takes no arguments, got 2 bytes"
+        );
+        let nothing = PolicyRecipe::named_with_packed("sized", &()).unwrap();
+        assert!(error(nothing).starts_with("the arguments of sized cannot be read: "));
         assert!(
             error(with("sized", -1))
                 .starts_with(r#"the arguments {"outputs":-1} of sized cannot be read: "#)

@@ -74,7 +74,7 @@ pub(crate) struct Recording {
     /// Most steps of a rollout.
     steps: usize,
     /// What another process makes the other profiler of, if there is one.
-    pub(super) profiler: Option<String>,
+    pub(super) profiler: Option<Vec<u8>>,
 }
 
 impl Recording {

@@ -96,7 +96,7 @@ impl Order {
     pub(crate) fn recorder(mut self, make: MakeProfiler) -> Result<Box<Recorder>, Box<Recorded>> {
         let timeline = self.timeline();
         let beside = self.recording.profiler.take();
-        let beside = beside.map(|text| made_of(make, text));
+        let beside = beside.map(|written| made_of(make, written));
         let recorder = Recorder::new(self.recording, timeline);
         let recorder = recorder.map(|recorder| Box::new(recorder.beside(beside)));
         recorder.map_err(|error| {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use windrow_env::{EnvSpec, VecEnv};
+use windrow_env::{EnvRecipe, EnvSpec, VecEnv};
 use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, send};
 #[cfg(feature = "remote")]
 use windrow_peer::{
@@ -138,11 +138,16 @@ impl Child {
                 return Ok(Err(BuildError::Policy { worker, source }));
             }
         };
+        let worker = hello.worker;
+        let env = match EnvRecipe::from_bytes(&hello.env) {
+            Ok(env) => env,
+            Err(source) => return Ok(Err(BuildError::Env { worker, source })),
+        };
         let maker = WorkerFactory {
             service: None,
-            worker: hello.worker,
+            worker,
             config: Arc::new(hello.config),
-            env: Arc::new(hello.env),
+            env: Arc::new(env),
             policy,
             is_interruption: self.program.is_interruption,
         };

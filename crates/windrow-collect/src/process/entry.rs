@@ -117,7 +117,7 @@ impl WorkerMain {
         self
     }
 
-    /// Makes the [profiler](crate::Profiler) of a worker, by `make`, of the text that [`ProfilerRecipe::written_as`] was given and
+    /// Makes the [profiler](crate::Profiler) of a worker, by `make`, of the bytes that [`ProfilerRecipe::written_as`] was given and
     /// the worker's number; without it, such a profiler is an error.
     ///
     /// [`ProfilerRecipe::written_as`]: crate::ProfilerRecipe::written_as

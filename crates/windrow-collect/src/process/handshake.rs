@@ -158,8 +158,7 @@ fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, BuildError> {
         factory: "a function or closure",
     };
     let env = maker.env.recipe().ok_or(unwritable);
-    // Found here and not when it is sent: a recipe of a factory names the factory.
-    let env = env.and_then(|env| env.to_json().map(|_| env));
+    let env = env.and_then(|env| env.to_bytes());
     let hello = Hello {
         worker,
         config: (*maker.config).clone(),

@@ -15,6 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use tensordict::LeafSpec;
 use windrow_env::{
     EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Gathering, Outcomes, Reset, VecEnv,
@@ -66,7 +67,7 @@ pub struct Parallel {
 /// [`Parallel`] as it is written down.
 #[derive(Serialize, Deserialize)]
 struct ParallelRepr {
-    members: Vec<EnvRecipe>,
+    members: Vec<ByteBuf>,
     patience: Duration,
 }
 
@@ -76,9 +77,9 @@ impl Parallel {
     /// # Errors
     /// As [`of`](Self::of).
     pub fn new(num_workers: usize, env: impl EnvFactory) -> Result<Self, EnvError> {
-        let recipe = recipe_of(&env)?;
+        let member = written(&env)?;
         drop(env);
-        Self::of(std::iter::repeat_n(recipe, num_workers))
+        Self::of_written(vec![member; num_workers])
     }
 
     /// A member for each of `envs`.
@@ -86,10 +87,11 @@ impl Parallel {
     /// # Errors
     /// [`EnvError::Unwritable`] for code, which cannot be sent to a process; [`EnvError::Empty`] without members.
     pub fn of<F: EnvFactory>(envs: impl IntoIterator<Item = F>) -> Result<Self, EnvError> {
-        let members: Vec<_> = envs
-            .into_iter()
-            .map(|env| recipe_of(&env))
-            .collect::<Result<_, _>>()?;
+        let members = envs.into_iter().map(|env| written(&env));
+        Self::of_written(members.collect::<Result<_, _>>()?)
+    }
+
+    fn of_written(members: Vec<ByteBuf>) -> Result<Self, EnvError> {
         if members.is_empty() {
             return Err(EnvError::Empty);
         }
@@ -154,20 +156,19 @@ impl Parallel {
     /// Has `registry` make what [`recipe`](EnvFactory::recipe) describes.
     pub(super) fn register(registry: &mut EnvRegistry) -> Result<(), EnvError> {
         registry.register_vec_with(NAME, |written: ParallelRepr, num_envs| {
-            Self::of(written.members)?
+            Self::of_written(written.members)?
                 .shutdown_timeout(written.patience)
                 .build(num_envs)
         })
     }
 }
 
-fn recipe_of(env: &impl EnvFactory) -> Result<EnvRecipe, EnvError> {
+/// The recipe of `env` as it is sent to a member.
+fn written(env: &impl EnvFactory) -> Result<ByteBuf, EnvError> {
     let unwritable = EnvError::Unwritable {
         factory: "a function or closure",
     };
-    let recipe = env.recipe().ok_or(unwritable)?;
-    // Found here and not when it is sent: a recipe of a factory names the factory.
-    recipe.to_json().map(|_| recipe)
+    Ok(ByteBuf::from(env.recipe().ok_or(unwritable)?.to_bytes()?))
 }
 
 impl EnvFactory for Parallel {
@@ -188,7 +189,7 @@ impl EnvFactory for Parallel {
             members: self.spec.members.clone(),
             patience: self.spec.patience,
         };
-        let recipe = EnvRecipe::of(NAME).with_arguments(&written).ok()?;
+        let recipe = EnvRecipe::of(NAME).with_packed(&written).ok()?;
         self.spec.program.is_none().then_some(recipe)
     }
 }

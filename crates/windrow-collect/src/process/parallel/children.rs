@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use windrow_env::{EnvError, EnvRecipe, VecEnvError};
+use serde_bytes::ByteBuf;
+use windrow_env::{EnvError, VecEnvError};
 use windrow_peer::{Event, Frame, ProcessError, Roster, WorkerProgram};
 use windrow_sync::{Interrupt, Interrupted};
 
@@ -18,7 +19,8 @@ const DROPPED: Duration = Duration::from_millis(500);
 /// What is started, and how it ends.
 #[derive(Debug, Clone)]
 pub(super) struct ParallelSpec {
-    pub(super) members: Vec<EnvRecipe>,
+    /// The recipe of each.
+    pub(super) members: Vec<ByteBuf>,
     /// `None` for this program.
     pub(super) program: Option<WorkerProgram>,
     pub(super) patience: Duration,
@@ -134,7 +136,7 @@ impl Children {
         let count = spec.members.len();
         let roster = Roster::new(program, count).map_err(EnvError::failed)?;
         for (member, env) in spec.members.iter().enumerate() {
-            let first = Frame::of(&ToWorker::Member(env.clone()));
+            let first = Frame::of(&ToWorker::Member(env.to_vec()));
             first
                 .and_then(|first| roster.spawn(member, [first]))
                 .map_err(EnvError::failed)?;

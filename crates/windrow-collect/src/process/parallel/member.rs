@@ -15,10 +15,10 @@ use crate::error::{ErrorKind, message_to_send, sent};
 use crate::process::child::{Child, ServeError};
 use crate::process::messages::{FromWorker, ToWorker};
 
-/// Serves the owner of an environment that `env` describes, until it closes the socket.
-pub(in crate::process) fn serve(child: &Child, env: &EnvRecipe) -> Result<(), ServeError> {
+/// Serves the owner of an environment whose recipe was `written`, until it closes the socket.
+pub(in crate::process) fn serve(child: &Child, written: &[u8]) -> Result<(), ServeError> {
     let made = guarded(|| {
-        let mut env = env.build(1)?;
+        let mut env = EnvRecipe::from_bytes(written)?.build(1)?;
         // The owner says with each command what they gather with.
         let gatherings = gatherings(env.as_mut())?.into_iter();
         gatherings.for_each(|gathering| gathering.gather_apart(1));
