@@ -14,7 +14,6 @@ import torchrl.collectors
 import torchrl.data
 import torchrl.envs
 import torchrl.modules
-from torchrl.data.replay_buffers import samplers, storages
 
 import windrow.data
 import windrow.envs
@@ -91,9 +90,16 @@ def test_unknown_names_are_refused() -> None:
         importlib.import_module("windrow.torchrl.nowhere")
 
 
-def test_no_name_has_another_meaning_deeper_down() -> None:
-    for module, names in ((samplers, ["SliceSampler", "RandomSampler"]), (storages, ["LazyTensorStorage", "ListStorage"])):
-        assert all(getattr(module, name) is getattr(torchrl.data, name) for name in names)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_has_another_meaning_deeper_down(package: str) -> None:
+    theirs = importlib.import_module(f"torchrl.{package}")
+    meanings: dict[str, dict[int, str]] = {}
+    for name in [theirs.__name__, *(name for name in sys.modules if name.startswith(f"{theirs.__name__}."))]:
+        for own in _names._OWN[package]:
+            value = vars(sys.modules[name]).get(own)
+            if value is not None and not isinstance(value, ModuleType):
+                meanings.setdefault(own, {})[id(value)] = name
+    assert len(meanings) > 1 and [several for several in meanings.values() if len(several) > 1] == []
 
 
 def run(program: str) -> str:
