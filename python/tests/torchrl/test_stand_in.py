@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pydoc
 import re
 import subprocess
 import sys
@@ -168,3 +169,11 @@ def test_the_fence_is_closed() -> None:
         if re.search(r"windrow\.torchrl\.|(from|import) +(windrow +import +|windrow\.)torchrl\b", line)
     }
     assert {source for source, _ in named} == {"envs/_torchrl_compat.py"} and len(named) == 1
+
+
+def test_texts_that_name_something_are_found() -> None:
+    """As hydra looks for a ``_target_``."""
+    assert pydoc.locate("windrow.torchrl.envs.GymEnv") is windrow.envs.GymEnv
+    assert pydoc.locate("windrow.torchrl.data.replay_buffers.storages.LazyTensorStorage") is windrow.data.LazyTensorStorage
+    assert pydoc.locate("windrow.torchrl.objectives.value.GAE") is importlib.import_module("torchrl.objectives.value").GAE
+    assert pydoc.locate("torchrl.envs.GymEnv") is torchrl.envs.GymEnv
