@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pydoc
 import re
 import subprocess
 import sys
@@ -14,7 +15,6 @@ import torchrl.collectors
 import torchrl.data
 import torchrl.envs
 import torchrl.modules
-from torchrl.data.replay_buffers import samplers, storages
 
 import windrow.data
 import windrow.envs
@@ -91,9 +91,16 @@ def test_unknown_names_are_refused() -> None:
         importlib.import_module("windrow.torchrl.nowhere")
 
 
-def test_no_name_has_another_meaning_deeper_down() -> None:
-    for module, names in ((samplers, ["SliceSampler", "RandomSampler"]), (storages, ["LazyTensorStorage", "ListStorage"])):
-        assert all(getattr(module, name) is getattr(torchrl.data, name) for name in names)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_has_another_meaning_deeper_down(package: str) -> None:
+    theirs = importlib.import_module(f"torchrl.{package}")
+    meanings: dict[str, dict[int, str]] = {}
+    for name in [theirs.__name__, *(name for name in sys.modules if name.startswith(f"{theirs.__name__}."))]:
+        for own in _names._OWN[package]:
+            value = vars(sys.modules[name]).get(own)
+            if value is not None and not isinstance(value, ModuleType):
+                meanings.setdefault(own, {})[id(value)] = name
+    assert len(meanings) > 1 and [several for several in meanings.values() if len(several) > 1] == []
 
 
 def run(program: str) -> str:
@@ -162,3 +169,11 @@ def test_the_fence_is_closed() -> None:
         if re.search(r"windrow\.torchrl\.|(from|import) +(windrow +import +|windrow\.)torchrl\b", line)
     }
     assert {source for source, _ in named} == {"envs/_torchrl_compat.py"} and len(named) == 1
+
+
+def test_texts_that_name_something_are_found() -> None:
+    """As hydra looks for a ``_target_``."""
+    assert pydoc.locate("windrow.torchrl.envs.GymEnv") is windrow.envs.GymEnv
+    assert pydoc.locate("windrow.torchrl.data.replay_buffers.storages.LazyTensorStorage") is windrow.data.LazyTensorStorage
+    assert pydoc.locate("windrow.torchrl.objectives.value.GAE") is importlib.import_module("torchrl.objectives.value").GAE
+    assert pydoc.locate("torchrl.envs.GymEnv") is torchrl.envs.GymEnv

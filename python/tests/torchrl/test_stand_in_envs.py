@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -13,7 +16,17 @@ from torchrl.envs import GymEnv as TorchRLGymEnv
 from torchrl.envs import SerialEnv as TorchRLSerialEnv
 from torchrl.modules.inference_server import InferenceServerConfig, MPTransport, ThreadingTransport
 
-from windrow.torchrl.envs import Compose, GymEnv, ParallelEnv, RewardScaling, SerialEnv, StepCounter, TransformedEnv
+from windrow.torchrl.envs import (
+    AsyncEnvPool,
+    Compose,
+    GymEnv,
+    ParallelEnv,
+    RewardScaling,
+    SerialEnv,
+    StepCounter,
+    ThreadingAsyncEnvPool,
+    TransformedEnv,
+)
 from windrow.torchrl.modules import InferenceServer
 
 
@@ -91,3 +104,30 @@ def test_a_rollout_of_one_environment_ends_when_all_are_done() -> None:
         env.rollout(2, break_when_any_done=True, break_when_all_done=True)
     with pytest.raises(ValueError, match="3 environments step together"):
         SerialEnv(3, lambda: GymEnv("CartPole-v1")).rollout(2, break_when_all_done=True)
+
+
+class Slow(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        time.sleep(self.seconds)
+        return np.zeros(1, np.float32), {}
+
+
+def test_a_poll_gives_environments_that_were_told_just_before_a_moment() -> None:
+    with AsyncEnvPool([lambda: Slow(0.01)] * 2) as pool:
+        assert type(pool) is ThreadingAsyncEnvPool
+        pool.async_reset_send()
+        assert len(pool.async_reset_recv(min_get=1, timeout=0.0)) >= 1
+
+
+def test_a_poll_does_not_wait_for_slow_environments() -> None:
+    with AsyncEnvPool([lambda: Slow(1.0)]) as pool:
+        pool.async_reset_send()
+        with pytest.raises(TimeoutError, match="expected 1 results within"):
+            pool.async_reset_recv(min_get=1, timeout=0.0)
+        assert len(pool.async_reset_recv(min_get=1)) == 1

@@ -18,6 +18,7 @@ register(
     {
         "windrow.envs.utils": utils.__all__,
         "windrow.envs": envs.__all__,
+        "windrow.torchrl._pools": ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"],
         "windrow.torchrl._transforms": ["RewardScaling"],
         __name__: ["ParallelEnv", "SerialEnv"],
     },
