@@ -17,15 +17,15 @@ pub enum PolicyError {
     #[error("{policy} does not fit {env}: {what}: expected {expected}, got {got}")]
     Fit {
         /// The policy, in words.
-        policy: Box<str>,
+        policy: String,
         /// Id of the environment.
-        env: Box<str>,
+        env: String,
         /// The compared property.
-        what: Box<str>,
+        what: String,
         /// The value that one side needs.
-        expected: Box<str>,
+        expected: String,
         /// The value that the other side has.
-        got: Box<str>,
+        got: String,
     },
     /// `act` was called before `bind`.
     #[error("{policy} was asked to act before it was bound to an environment")]

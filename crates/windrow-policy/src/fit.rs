@@ -31,11 +31,11 @@ impl Fit<'_> {
     #[cold]
     pub(crate) fn error(&self, what: &str, expected: &str, got: &str) -> PolicyError {
         PolicyError::Fit {
-            policy: self.policy.into(),
-            env: self.env.id.as_str().into(),
-            what: what.into(),
-            expected: expected.into(),
-            got: got.into(),
+            policy: self.policy.to_owned(),
+            env: self.env.id.clone(),
+            what: what.to_owned(),
+            expected: expected.to_owned(),
+            got: got.to_owned(),
         }
     }
 

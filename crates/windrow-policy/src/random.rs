@@ -112,10 +112,10 @@ fn draw_leaves(
 fn unfit(env: &EnvSpec, leaf: &str, spec: &Spec) -> PolicyError {
     PolicyError::Fit {
         policy: "random policy".into(),
-        env: env.id.as_str().into(),
-        what: format!("domain of action leaf {leaf}").into(),
+        env: env.id.clone(),
+        what: format!("domain of action leaf {leaf}"),
         expected: "at least one value".into(),
-        got: format!("{spec:?}").into(),
+        got: format!("{spec:?}"),
     }
 }
 
@@ -190,11 +190,11 @@ impl Sampler {
         let Some(mask) = found else {
             return Err(PolicyError::Fit {
                 policy: "random policy".into(),
-                env: env.id.as_str().into(),
-                what: format!("mask of legal actions {mask:?}").into(),
-                expected: format!("an observation of bool, int8 or uint8 [{width}]").into(),
+                env: env.id.clone(),
+                what: format!("mask of legal actions {mask:?}"),
+                expected: format!("an observation of bool, int8 or uint8 [{width}]"),
                 got: match leaves.iter().find(|leaf| leaf.key == *mask) {
-                    Some(leaf) => format!("{} {:?}", leaf.dtype, leaf.shape.as_slice()).into(),
+                    Some(leaf) => format!("{} {:?}", leaf.dtype, leaf.shape.as_slice()),
                     None => "none of this name".into(),
                 },
             });

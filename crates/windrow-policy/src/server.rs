@@ -456,11 +456,11 @@ impl SharedSpec {
         for (what, expected, got) in sides {
             if *expected != got {
                 return Err(PolicyError::Fit {
-                    policy: "the policy that other clients share".into(),
-                    env: env.id.as_str().into(),
-                    what: what.into(),
-                    expected: format!("{expected:?}").into(),
-                    got: format!("{got:?}").into(),
+                    policy: "the policy that other clients share".to_owned(),
+                    env: env.id.clone(),
+                    what: what.to_owned(),
+                    expected: format!("{expected:?}"),
+                    got: format!("{got:?}"),
                 });
             }
         }
