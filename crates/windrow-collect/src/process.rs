@@ -19,6 +19,7 @@ pub(crate) mod messages;
 mod parallel;
 pub(crate) mod pool;
 pub(crate) mod program;
+mod serve_error;
 mod setup;
 mod slot;
 mod thread_state;

@@ -374,7 +374,7 @@ fn in_process(
     let envs = env_here.written_as(|init| worker::sent_envs(sent.env, init, sent.seed))?;
     let recipe = Recipe::opaque(move |worker| policy.policy(worker));
     Ok(Evaluator::builder(envs)
-        .policy_recipe(recipe.written_as(worker::sent_policy(sent.policy)?))
+        .policy_recipe(recipe.written_as(worker::sent_policy(&sent.policy)?))
         .placement(Placement::Processes)
         .worker_program(worker::program(env.py(), 1, sent.warm)?))
 }

@@ -141,7 +141,7 @@ pub(crate) fn env_recipe(
 /// # Errors
 /// `TypeError` naming what cannot be pickled.
 pub(crate) fn policy_recipe(chosen: &Bound<'_, PyAny>) -> PyResult<Recipe> {
-    sent_policy(pickled(chosen.py(), "policy", (chosen,))?)
+    sent_policy(&pickled(chosen.py(), "policy", (chosen,))?)
 }
 
 /// The recipe of environments that `windrow._ports.environments` has pickled; they observe `is_init` where `init`, and torch begins with
@@ -163,8 +163,8 @@ pub(crate) fn sent_envs(pickled: Vec<u8>, init: bool, seed: u64) -> PyResult<Env
 ///
 /// # Errors
 /// `ValueError` where it cannot be written.
-pub(crate) fn sent_policy(pickled: Vec<u8>) -> PyResult<Recipe> {
-    let recipe = Recipe::named_with_packed(NAME, &Bytes::new(&pickled));
+pub(crate) fn sent_policy(pickled: &[u8]) -> PyResult<Recipe> {
+    let recipe = Recipe::named_with_packed(NAME, &Bytes::new(pickled));
     recipe.map_err(|error| PyValueError::new_err(error_chain(&error)))
 }
 

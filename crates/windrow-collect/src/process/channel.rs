@@ -3,11 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use windrow_peer::{ControlBlock, ExchangeReader, ProcessError, WorkerLane};
+use windrow_peer::{ChildEnd, ControlBlock, ExchangeReader, ProcessError, WorkerLane};
 use windrow_policy::Published;
 use windrow_slab::{Layout, Part, RemoteRing, SlabError};
 
-use super::child::{Child, ServeError};
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, Ready};
 use super::weights::{ReceiveError, WeightReceiver};
@@ -38,7 +37,7 @@ pub(super) struct SharedChannel {
 impl SharedChannel {
     /// The channel of worker `worker`, in these files, and where it notes what it does.
     pub(super) fn open(
-        child: &Child,
+        end: &ChildEnd,
         worker: usize,
         ready: &Ready,
         files: Vec<OwnedFd>,
@@ -50,7 +49,7 @@ impl SharedChannel {
         })?;
         let layout = Layout::new(&ready.record, ready.shares.clone())?;
         let fingerprint = layout.fingerprint();
-        let ring = RemoteRing::open(layout, child.shared_file(ring)?)?;
+        let ring = RemoteRing::open(layout, end.shared_file(ring)?)?;
         let control = ControlBlock::open(control, fingerprint)?;
         let bell = Arc::clone(&ring);
         let reader = ExchangeReader::open(weights, worker)?;
@@ -81,12 +80,5 @@ impl Channel for SharedChannel {
             part.commit();
         }
         self.lane.send(&answer).is_ok()
-    }
-}
-
-/// What a [`Channel`] is opened with fails as a [`ServeError`] where messages do, too.
-impl From<SlabError> for ServeError {
-    fn from(error: SlabError) -> Self {
-        Self::Slab(error)
     }
 }

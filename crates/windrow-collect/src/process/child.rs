@@ -7,12 +7,9 @@ use std::sync::Arc;
 use windrow_env::{EnvRecipe, EnvSpec, VecEnv};
 use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, send};
 #[cfg(feature = "remote")]
-use windrow_peer::{
-    decode,
-    net::{Deadline, FrameError},
-};
+use windrow_peer::{decode, net::Deadline};
 use windrow_policy::PolicyRecipe;
-use windrow_slab::{SharedFile, SlabError};
+use windrow_slab::SharedFile;
 
 use super::channel::SharedChannel;
 #[cfg(feature = "remote")]
@@ -22,7 +19,7 @@ use super::elsewhere::stream::{Said, StreamEnd};
 use super::link::ProcessLink;
 use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
-use super::weights::ReceiveError;
+use super::serve_error::ServeError;
 use crate::error::{BuildError, ErrorKind, message_to_send, sent};
 use crate::worker::Worker;
 use crate::worker::factory::{Bound, WorkerFactory};
@@ -42,35 +39,6 @@ enum End {
     Here(Arc<ChildEnd>),
     #[cfg(feature = "remote")]
     Elsewhere(Arc<StreamEnd>),
-}
-
-/// Why a worker, or the relay in its place, ends before its time.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ServeError {
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error(transparent)]
-    Slab(SlabError),
-    #[error(transparent)]
-    Weights(#[from] ReceiveError),
-    #[cfg(feature = "remote")]
-    #[error("lost the connection to the worker")]
-    Connection(#[from] FrameError),
-    #[cfg(feature = "remote")]
-    #[error(
-        "expected version {expected} of the protocol, got {got}: are both programs of the same build?"
-    )]
-    Version { expected: u32, got: u32 },
-    #[cfg(feature = "remote")]
-    #[error("failed to start the worker")]
-    Launch(#[source] Box<dyn Error + Send + Sync>),
-    #[cfg(feature = "remote")]
-    #[error("the worker was started, but {how}")]
-    NeverCame { how: String },
-    #[error("the collector sent another message than the one that is due")]
-    Order,
-    #[error("the collector has ended")]
-    Ended,
 }
 
 impl Child {
@@ -200,8 +168,8 @@ impl Child {
             cursor.prime(first);
         }
         let link = match &self.end {
-            End::Here(_) => {
-                let (channel, live) = SharedChannel::open(self, worker, ready, files)?;
+            End::Here(end) => {
+                let (channel, live) = SharedChannel::open(end, worker, ready, files)?;
                 ProcessLink::new(worker, channel, live, self.clone())
             }
             #[cfg(feature = "remote")]

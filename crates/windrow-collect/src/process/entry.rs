@@ -8,10 +8,11 @@ use windrow_policy::Registry;
 #[cfg(feature = "remote")]
 use windrow_sync::error_chain;
 
-use super::child::{Child, ServeError};
+use super::child::Child;
 use super::messages::ToWorker;
 use super::parallel::{Parallel, member};
 use super::program::{self, Program};
+use super::serve_error::ServeError;
 #[cfg(feature = "remote")]
 use crate::config::launcher::Invitation;
 use crate::error::{ErrorKind, IsInterruption, WorkerMainError};

@@ -10,7 +10,7 @@ use windrow_peer::net::{Stream, connect as connect_to, wait_for_end};
 
 use super::stream::{Said, StreamEnd};
 use crate::config::launcher::Invitation;
-use crate::process::child::ServeError;
+use crate::process::serve_error::ServeError;
 
 /// How long the collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -20,8 +20,8 @@ use windrow_sync::{error_chain, unpoisoned};
 
 use super::stream::{Beat, SILENCE, Said, StreamEnd};
 use crate::config::launcher::{Invitation, Launched, Launcher};
-use crate::process::child::ServeError;
 use crate::process::messages::{Answer, Command, Fill, Ready, ToWorker};
+use crate::process::serve_error::ServeError;
 use crate::process::weights::{WeightReceiver, bytes_of};
 
 /// How long a connection may take to show its token.

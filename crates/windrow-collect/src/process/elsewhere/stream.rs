@@ -8,8 +8,8 @@ use windrow_peer::net::{Deadline, Frame, FrameError, Stream, Wire};
 use windrow_peer::{Episode, Place, ProcessError, decode, encode};
 use windrow_sync::unpoisoned;
 
-use crate::process::child::ServeError;
 use crate::process::messages::{Answer, Command};
+use crate::process::serve_error::ServeError;
 
 /// Version of all that both sides say.
 const VERSION: u32 = 1;

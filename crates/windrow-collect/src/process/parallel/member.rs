@@ -12,8 +12,9 @@ use windrow_sync::catch_panic;
 
 use super::messages::{MemberAnswer, MemberCommand, MemberFault, RowsLayout, SEEDED};
 use crate::error::{ErrorKind, message_to_send, sent};
-use crate::process::child::{Child, ServeError};
+use crate::process::child::Child;
 use crate::process::messages::{FromWorker, ToWorker};
+use crate::process::serve_error::ServeError;
 
 /// Serves the owner of an environment whose recipe was `written`, until it closes the socket.
 pub(in crate::process) fn serve(child: &Child, written: &[u8]) -> Result<(), ServeError> {
