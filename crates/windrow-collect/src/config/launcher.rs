@@ -166,19 +166,11 @@ impl Launcher for CommandLauncher {
             .spawn()
             .map_err(|error| format!("failed to start `{}`: {error}", self.program))?;
         let line = invitation.to_json() + "\n";
-        let written = child
-            .stdin
-            .as_mut()
-            .map(|stdin| stdin.write_all(line.as_bytes()));
-        let mut running = RunningCommand { child };
-        match written {
-            Some(Err(error)) => {
-                running.kill();
-                let program = &self.program;
-                Err(format!("`{program}` does not read its standard input: {error}").into())
-            }
-            _ => Ok(Box::new(running)),
+        if let Some(stdin) = &mut child.stdin {
+            // A command that ends before it has read the line shows how it ended.
+            let _ = stdin.write_all(line.as_bytes());
         }
+        Ok(Box::new(RunningCommand { child }))
     }
 
     fn address(&self) -> Address {

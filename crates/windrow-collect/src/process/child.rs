@@ -63,7 +63,7 @@ impl Child {
     pub(super) fn finish(&self) {
         if let End::Elsewhere(stream) = &self.end {
             // It fails where the collector has gone.
-            let _ = stream.send(&Said::End);
+            let _ = stream.send(Said::End);
         }
     }
 
@@ -230,7 +230,7 @@ impl Child {
         match &self.end {
             End::Here(end) => Ok(send(end.socket(), &frame)?),
             #[cfg(feature = "remote")]
-            End::Elsewhere(stream) => stream.send(&Said::Message(frame.body)),
+            End::Elsewhere(stream) => stream.send(Said::Message(frame.body)),
         }
     }
 

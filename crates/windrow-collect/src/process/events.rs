@@ -171,10 +171,18 @@ impl WorkerPool {
             let slot = &mut state.slots[worker];
             // Its last answer may not have been taken yet.
             slot.poll_answer(worker, &self.shared);
+            let is_here = slot
+                .process
+                .is_some_and(|process| process.own_pid().is_some());
             let seen = slot.part.take().map(|part| {
                 slot.skip(part.steps(), total_envs);
                 self.shared.reports.advance(slot.progress);
-                LastSeen::of(worker, &self.control, &part, &self.action)
+                match (is_here, &slot.hang) {
+                    (true, _) => LastSeen::of(worker, &self.control, &part, &self.action),
+                    // Its rows have not come, but where it hangs has.
+                    (false, Some(_)) => LastSeen::of(worker, &self.control, &part, &[]),
+                    (false, None) => LastSeen::default(),
+                }
             });
             slot.lane.reset();
             self.shared.calls.lose(worker);

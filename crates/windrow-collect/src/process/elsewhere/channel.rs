@@ -85,7 +85,7 @@ fn beat(stream: &Weak<StreamEnd>, control: &ControlBlock, envs: usize) {
         };
         let episodes = (0..envs).filter_map(|env| control.episode(0, env).ok());
         if stream
-            .send_beside(&Said::Beat(Beat::new(place, episodes)))
+            .send_beside(Said::Beat(Beat::new(place, episodes)))
             .is_err()
         {
             return;
@@ -126,8 +126,6 @@ impl Channel for StreamChannel {
         if let Some(part) = part {
             part.write_to(&mut rows);
         }
-        self.stream
-            .send(&Said::Answer(answer, follow, rows))
-            .is_ok()
+        self.stream.send(Said::Answer(answer, follow, rows)).is_ok()
     }
 }

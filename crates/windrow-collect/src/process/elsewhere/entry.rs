@@ -47,6 +47,6 @@ pub(in crate::process) fn connect(invitation: &Invitation) -> Result<StreamEnd, 
     let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
     let end = StreamEnd::new(stream);
     end.greet(PATIENCE)?;
-    end.send(&Said::Token(invitation.token.clone().into_bytes()))?;
+    end.send(Said::Token(invitation.token.clone().into_bytes()))?;
     Ok(end)
 }

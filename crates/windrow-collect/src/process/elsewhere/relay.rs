@@ -272,17 +272,17 @@ struct Shared {
 
 impl Link<'_> {
     fn pass(&self, hello: Frame, watch: &Watch) -> Result<(), ServeError> {
-        self.stream.send(&Said::Message(hello.body))?;
+        self.stream.send(Said::Message(hello.body))?;
         let mut shared = loop {
             let frame = next(self.parent)?;
             match frame.parse()? {
                 ToWorker::Policy(_) | ToWorker::Bind(_) => {
-                    self.stream.send(&Said::Message(frame.body))?;
+                    self.stream.send(Said::Message(frame.body))?;
                     self.pass_message(Deadline::Never)?;
                 }
                 ToWorker::Ready(ready) => {
                     let shared = self.shared(*ready, frame.fds)?;
-                    self.stream.send(&Said::Message(frame.body))?;
+                    self.stream.send(Said::Message(frame.body))?;
                     break shared;
                 }
                 _ => return Err(ServeError::Order),
@@ -293,7 +293,7 @@ impl Link<'_> {
             self.obey(&mut shared, command)?;
         }
         // It fails where the worker has ended before.
-        let _ = self.stream.send(&Said::End);
+        let _ = self.stream.send(Said::End);
         loop {
             match self.stream.receive(Deadline::after(PATIENCE))? {
                 Said::End => return Ok(()),
@@ -334,10 +334,10 @@ impl Link<'_> {
             }
             _ => None,
         };
-        self.stream.send(&Said::Command(command))?;
+        self.stream.send(Said::Command(command))?;
         if matches!(command, Command::Record | Command::Call) {
             let message = next(self.parent)?;
-            self.stream.send(&Said::Message(message.body))?;
+            self.stream.send(Said::Message(message.body))?;
         }
         self.pass_answer(shared, part)
     }
@@ -345,7 +345,7 @@ impl Link<'_> {
     fn pass_weights(&self, shared: &mut Shared) -> Result<(), ServeError> {
         if let Some(newer) = shared.weights.newest(shared.held)? {
             let bytes = bytes_of(&newer.weights);
-            self.stream.send(&Said::Weights(newer.version, bytes))?;
+            self.stream.send(Said::Weights(newer.version, bytes))?;
             shared.held = Some(newer.version);
         }
         Ok(())

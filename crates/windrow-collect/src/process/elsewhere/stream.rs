@@ -68,22 +68,20 @@ impl Beat {
 }
 
 impl Said {
-    fn frame(&self) -> Result<Frame, ProcessError> {
+    fn frame(self) -> Result<Frame, ProcessError> {
         let (kind, words, body) = match self {
-            Self::Token(token) => (1, [0; 3], token.clone()),
-            Self::Message(message) => (2, [0; 3], message.clone()),
-            Self::Command(command) => (3, [0; 3], encode(command)?),
+            Self::Token(token) => (1, [0; 3], token),
+            Self::Message(message) => (2, [0; 3], message),
+            Self::Command(command) => (3, [0; 3], encode(&command)?),
             Self::Answer(answer, follow, rows) => {
-                let mut body = encode(answer)?;
-                let words = [body.len() as u64, *follow as u64, 0];
-                body.extend_from_slice(rows);
+                // Rows come first: neither side moves them.
+                let words = [rows.len() as u64, follow as u64, 0];
+                let mut body = rows;
+                body.extend(encode(&answer)?);
                 (4, words, body)
             }
-            Self::Weights(version, bytes) => {
-                let words = [version.cast_unsigned(), 0, 0];
-                (5, words, bytes.clone())
-            }
-            Self::Beat(beat) => (6, [0; 3], encode(beat)?),
+            Self::Weights(version, bytes) => (5, [version.cast_unsigned(), 0, 0], bytes),
+            Self::Beat(beat) => (6, [0; 3], encode(&beat)?),
             Self::End => (7, [0; 3], Vec::new()),
         };
         Ok(Frame {
@@ -96,18 +94,21 @@ impl Said {
 
     fn of(frame: Frame) -> Result<Self, ServeError> {
         let Frame {
-            kind, words, body, ..
+            kind,
+            words,
+            mut body,
+            ..
         } = frame;
         Ok(match kind {
             1 => Self::Token(body),
             2 => Self::Message(body),
             3 => Self::Command(decode(&body)?),
             4 => {
-                let (answer, rows) = usize::try_from(words[0])
-                    .ok()
-                    .and_then(|len| body.split_at_checked(len))
-                    .ok_or(ServeError::Order)?;
-                Self::Answer(decode(answer)?, words[1] as usize, rows.to_vec())
+                let rows = words[0] as usize;
+                let answer = body.get(rows..).ok_or(ServeError::Order)?;
+                let answer = decode(answer)?;
+                body.truncate(rows);
+                Self::Answer(answer, words[1] as usize, body)
             }
             5 => Self::Weights(words[0].cast_signed(), body),
             6 => Self::Beat(decode(&body)?),
@@ -144,7 +145,7 @@ impl StreamEnd {
         }
     }
 
-    pub(in crate::process) fn send(&self, said: &Said) -> Result<(), ServeError> {
+    pub(in crate::process) fn send(&self, said: Said) -> Result<(), ServeError> {
         let frame = said.frame()?;
         let mut wire = unpoisoned(self.wire.lock());
         wire.send(Deadline::OnceBegun(SILENCE), &frame)
@@ -152,7 +153,7 @@ impl StreamEnd {
     }
 
     /// Sends `said` unless the connection is in use, as it is while the other side is waited for.
-    pub(super) fn send_beside(&self, said: &Said) -> Result<(), ServeError> {
+    pub(super) fn send_beside(&self, said: Said) -> Result<(), ServeError> {
         let frame = said.frame()?;
         let mut wire = match self.wire.try_lock() {
             Ok(wire) => wire,
