@@ -5,6 +5,7 @@ from typing import Any, final
 __all__ = [
     "ClientCore",
     "CollectorCore",
+    "CommandLauncher",
     "EnvHandle",
     "EnvPool",
     "EvaluatorCore",
