@@ -5,7 +5,14 @@ import sys
 
 import pytest
 import torch
-from windrow.collectors import Collector, CommandLauncher, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    Collector,
+    CommandLauncher,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+    RayCollector,
+)
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 from windrow.envs import GymEnv
@@ -103,6 +110,10 @@ def test_what_cannot_be_started_is_an_error_that_names_it() -> None:
         Collector("CartPole-v1", frames_per_batch=10, launcher=3)
     with pytest.raises(ValueError, match="what a launcher starts are processes"):
         Collector("CartPole-v1", frames_per_batch=10, launcher=CommandLauncher(WORKER), placement="threads")
+    with pytest.raises(ValueError, match="starts actors itself"):
+        RayCollector(["CartPole-v1"], frames_per_batch=10, launcher=CommandLauncher(WORKER))
+    with pytest.raises(ValueError, match="workers of AsyncBatchedCollector are threads"):
+        AsyncBatchedCollector(["CartPole-v1"], network(), frames_per_batch=10, launcher=CommandLauncher(WORKER))
     with pytest.raises(ValueError, match="expected an address such as"):
         CommandLauncher(WORKER, address="nowhere")
 
