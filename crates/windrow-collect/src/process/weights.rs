@@ -1,5 +1,6 @@
 //! Weights on their way to worker processes: bytes in shared memory, one parameter behind the other.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tensordict::{HeapBuffer, LeafSpec, Tensor, TensorDict, TensorError};
@@ -48,15 +49,18 @@ impl WeightSender {
         }))
     }
 
-    /// The tensors of `weights` in the order of the leaves, without gaps. The publisher has checked what it was given, but an updater
-    /// may bring something else.
-    fn tensors(&self, weights: &Weights) -> Result<Vec<Tensor>, WeightsError> {
+    /// The tensors of `weights` in the order of the leaves, without gaps: as they are, where they have none. The publisher has checked what
+    /// it was given, but an updater may bring something else.
+    fn tensors<'a>(&self, weights: &'a Weights) -> Result<Vec<Cow<'a, Tensor>>, WeightsError> {
         let mut misfits = Vec::new();
         let mut tensors = Vec::with_capacity(self.leaves.len());
         for LeafSpec { key, dtype, shape } in &self.leaves {
             let name = || key.components().join(".");
             match Misfit::check(name, *dtype, shape, weights.get(key).ok()) {
-                Ok(tensor) => tensors.push(tensor.cast(*dtype)?.contiguous()),
+                Ok(tensor) if tensor.dtype() == *dtype && tensor.is_contiguous() => {
+                    tensors.push(Cow::Borrowed(tensor));
+                }
+                Ok(tensor) => tensors.push(Cow::Owned(tensor.cast(*dtype)?.contiguous())),
                 Err(misfit) => misfits.push(misfit),
             }
         }
