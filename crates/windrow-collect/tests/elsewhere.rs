@@ -2,6 +2,8 @@
 #![cfg(all(target_os = "linux", feature = "remote"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod fatal;
+
 use std::process::exit;
 use std::time::{Duration, Instant};
 
@@ -10,11 +12,12 @@ use windrow_collect::{
     CollectorBuilder, CommandLauncher, Invitation, MultiAsyncCollector, MultiSyncCollector, OnLoss,
     Placement, ProfileConfig, WorkerMain,
 };
-use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome};
+use windrow_env::EnvError;
 use windrow_policy::nn::Sequential;
 use windrow_policy::{Head, NetworkPolicy};
-use windrow_slab::{Row, RowMut};
 use windrow_sync::error_chain;
+
+use fatal::Fatal;
 
 /// Not a test: what a worker of the tests below runs. Without an invitation, it is none.
 #[test]
@@ -37,42 +40,6 @@ fn worker_entry() {
         })?;
         Ok(())
     }))
-}
-
-/// A CartPole that does something bad in its 30th step.
-struct Fatal {
-    env: CartPole,
-    steps: usize,
-    act: fn() -> Result<(), EnvError>,
-}
-
-impl Fatal {
-    fn new(act: fn() -> Result<(), EnvError>) -> Self {
-        Self {
-            env: CartPole::new(),
-            steps: 0,
-            act,
-        }
-    }
-}
-
-impl Env for Fatal {
-    fn spec(&self) -> &EnvSpec {
-        self.env.spec()
-    }
-
-    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
-        self.env.reset(seed, obs)
-    }
-
-    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
-        self.steps += 1;
-        if self.steps == 30 {
-            eprintln!("the kettle is empty");
-            (self.act)()?;
-        }
-        self.env.step(action, obs)
-    }
 }
 
 /// This program, run again to be a worker.

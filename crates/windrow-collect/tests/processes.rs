@@ -2,6 +2,8 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod fatal;
+
 use std::sync::Once;
 use std::time::Duration;
 
@@ -10,11 +12,12 @@ use windrow_collect::{
     CollectorBuilder, FaultKind, MultiAsyncCollector, MultiSyncCollector, NextError, OnLoss,
     Placement, WorkerError, WorkerMain, WorkerProgram,
 };
-use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome};
+use windrow_env::{CartPole, EnvError};
 use windrow_policy::nn::Sequential;
 use windrow_policy::{Head, NetworkPolicy, Policy, RandomPolicy};
-use windrow_slab::{Row, RowMut};
 use windrow_sync::error_chain;
+
+use fatal::Fatal;
 
 /// Not a test: what a worker process of the tests below runs.
 #[test]
@@ -81,42 +84,6 @@ fn program() -> WorkerProgram {
         .map(Into::into)
         .to_vec();
     program
-}
-
-/// A CartPole that does something bad in its 30th step.
-struct Fatal {
-    env: CartPole,
-    steps: usize,
-    act: fn() -> Result<(), EnvError>,
-}
-
-impl Fatal {
-    fn new(act: fn() -> Result<(), EnvError>) -> Self {
-        Self {
-            env: CartPole::new(),
-            steps: 0,
-            act,
-        }
-    }
-}
-
-impl Env for Fatal {
-    fn spec(&self) -> &EnvSpec {
-        self.env.spec()
-    }
-
-    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
-        self.env.reset(seed, obs)
-    }
-
-    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
-        self.steps += 1;
-        if self.steps == 30 {
-            eprintln!("the kettle is empty");
-            (self.act)()?;
-        }
-        self.env.step(action, obs)
-    }
 }
 
 /// Two workers, of which the second is made from `id`.

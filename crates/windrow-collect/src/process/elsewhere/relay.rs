@@ -2,7 +2,7 @@
 //! common; to the worker it is the collector.
 
 use std::fs::File;
-use std::io::{PipeWriter, Read, Write};
+use std::io::{ErrorKind, PipeWriter, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -24,8 +24,9 @@ use crate::process::messages::{Answer, Command, Fill, Ready, ToWorker};
 use crate::process::serve_error::ServeError;
 use crate::process::weights::{WeightReceiver, bytes_of};
 
-/// How long a connection may take to show its token.
-const GREETING: Duration = Duration::from_secs(10);
+/// How long a connection may take to say its version, and then to show its token. Nobody is heard meanwhile, not even a shutdown, which has
+/// more patience than both take.
+const GREETING: Duration = Duration::from_secs(3);
 
 /// How often a worker is looked after that has not connected yet.
 const TICK: Duration = Duration::from_millis(50);
@@ -147,7 +148,9 @@ fn connected(
                     return Ok((socket, stream));
                 }
             }
-            Err(_) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            // The next connection may come to more, such as one of another user.
+            Err(_) => sleep(TICK),
         }
         if let Some(how) = launched.ended() {
             return Err(ServeError::NeverCame { how });
