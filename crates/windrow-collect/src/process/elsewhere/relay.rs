@@ -24,8 +24,8 @@ use crate::process::messages::{Answer, Command, Fill, Ready, ToWorker};
 use crate::process::serve_error::ServeError;
 use crate::process::weights::{WeightReceiver, bytes_of};
 
-/// How long a connection may take to say its version, and then to show its token. Nobody is heard meanwhile, not even a shutdown, which has
-/// more patience than both take.
+/// How long a connection may take to send its version, and again its token. Nothing else is watched meanwhile; a shutdown waits longer than
+/// both take.
 const GREETING: Duration = Duration::from_secs(3);
 
 /// How often a worker is looked after that has not connected yet.
