@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use tensordict::Element;
+use tensordict::{DType, Element};
 use windrow_sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout::{Layout, PartLayout};
@@ -47,6 +47,14 @@ pub(crate) trait Owner: Debug + Send + Sync {
 ///     Some(row)
 /// }
 /// ```
+/// nor does a value of variable size outlive the right to its part, after which another worker may write there:
+/// ```compile_fail,E0505
+/// fn late(part: windrow_slab::Part) -> usize {
+///     let text = part.obs(0).expect("a step").strings(windrow_slab::Key::new(0)).expect("text");
+///     part.commit();
+///     text.len()
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Part {
     owner: Arc<dyn Owner>,
@@ -67,6 +75,13 @@ impl Part {
             committed: false,
         };
         part.clear_root_flags();
+        if let Some(arena) = part.slab.arenas.get(ticket.part) {
+            #[cfg(loom)]
+            part.slab.shadow[ticket.part].write();
+            // SAFETY: this `Part` has its part to itself, and no rows of it are lent.
+            unsafe { arena.clear() };
+            part.clear_cells();
+        }
         part
     }
 
@@ -187,16 +202,30 @@ impl Part {
 
     /// A holder of the batch before may have written into this memory, and these columns have no writer.
     fn clear_root_flags(&mut self) {
-        let (steps, flags) = (self.steps, self.layout().columns.root_flags);
+        let flags = self.layout().columns.root_flags;
+        self.zero(&flags);
+    }
+
+    /// The cells of the batch before name values that are gone.
+    #[cold]
+    fn clear_cells(&mut self) {
+        let columns = self.layout().columns.iter().copied();
+        let cells = columns.filter(|column| column.dtype == DType::Bytes);
+        let cells: Vec<_> = cells.collect();
+        self.zero(&cells);
+    }
+
+    fn zero(&mut self, columns: &[Column]) {
+        let steps = self.steps;
         let base = self.slab.memory.ptr().as_ptr();
-        for column in flags {
+        for column in columns {
             let (rows, bytes) = match column.stride == column.bytes {
                 true => (1, steps * column.bytes),
                 false => (steps, column.bytes),
             };
             for row in 0..rows {
                 // SAFETY: `bytes` bytes from there on belong to this part's rows of the column, which this `Part` has to
-                // itself; zero is `false`.
+                // itself; zero is `false`, and the cell of an empty value.
                 unsafe {
                     base.add(column.offset + row * column.stride)
                         .write_bytes(0, bytes);
