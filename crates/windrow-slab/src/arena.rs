@@ -36,6 +36,8 @@ enum Source {
 struct State {
     /// Memory without gaps from the beginning on, where this process has it. No value lies in two chunks.
     chunks: Vec<Chunk>,
+    /// Chunks that were mapped again together with others: somebody may still read there.
+    replaced: Vec<Chunk>,
     /// On the heap: the end of the last value, and the memory that is to be had; in shared memory, words say so.
     counts: Counts,
 }
@@ -101,6 +103,7 @@ impl Arena {
         if !fits {
             state.chunks.clear();
         }
+        state.replaced.clear();
         self.set_counts(&mut state, Counts { used: 0, reserved });
     }
 
@@ -122,21 +125,22 @@ impl Arena {
         }
         let mut state = lock(&self.state);
         let mut counts = self.counts(&state);
-        let end = counts.used + u64::from(len);
-        if state.chunks.last().is_none_or(|last| last.end() < end) {
+        // Another process may have given memory back.
+        while let Some(chunk) = state.chunks.pop_if(|chunk| chunk.end() > counts.reserved) {
+            state.replaced.push(chunk);
+        }
+        let used = counts.used;
+        let room = |chunk: &&Chunk| chunk.start.max(used) + u64::from(len) <= chunk.end();
+        if !state.chunks.iter().any(|chunk| room(&chunk)) {
             let chunk = self.grow(&state, counts, u64::from(len))?;
             counts.reserved = counts.reserved.max(chunk.end());
-            counts.used = chunk.start;
             state.chunks.push(chunk);
         }
-        let start = counts.used;
-        let Some(chunk) = state.chunks.iter().rfind(|chunk| chunk.start <= start) else {
-            unreachable!(
-                "The last chunk ends behind the value, and the first begins with the arena."
-            );
+        let Some(chunk) = state.chunks.iter().find(room) else {
+            unreachable!("A chunk that was made for a value has room for it.");
         };
-        // SAFETY: the chunk has `len` bytes from there on: it is the last one, or has just been made. No value lies there, since all are
-        // before `used`.
+        let start = chunk.start.max(used);
+        // SAFETY: the chunk has `len` bytes from there on. No value lies there, since all are before `used`.
         unsafe {
             let to = chunk.memory.ptr().add((start - chunk.start) as usize);
             to.as_ptr()
@@ -151,13 +155,15 @@ impl Arena {
     /// The bytes of a value of this arena.
     ///
     /// # Errors
-    /// [`SlabError::Stray`] for a cell that names other bytes.
+    /// [`SlabError::Stray`] for a cell that names other bytes, [`SlabError::System`] where memory that another process has written
+    /// cannot be mapped.
     ///
     /// # Safety
     /// The arena is not emptied during `'a`.
     pub(crate) unsafe fn get<'a>(&self, cell: Cell) -> Result<&'a [u8], SlabError> {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
         let used = self.counts(&state).used;
+        self.map_up_to(used, &mut state)?;
         let holds = |chunk: &&Chunk| chunk.start <= cell.start;
         let extent = state
             .chunks
@@ -180,12 +186,10 @@ impl Arena {
     ///
     /// # Errors
     /// Errors of the system, where memory that another process has written cannot be mapped.
-    pub(crate) fn extents(&self) -> std::io::Result<Vec<Extent>> {
+    pub(crate) fn extents(&self) -> Result<Vec<Extent>, SlabError> {
         let mut state = lock(&self.state);
         let used = self.counts(&state).used;
-        if state.chunks.last().map_or(0, Chunk::end) < used {
-            state.chunks = vec![self.mapped(used)?];
-        }
+        self.map_up_to(used, &mut state)?;
         let chunks = state.chunks.iter().filter(|chunk| chunk.start < used);
         Ok(chunks.map(|chunk| self.extent(chunk, used)).collect())
     }
@@ -216,21 +220,23 @@ impl Arena {
         Ok(Chunk { start, len, memory })
     }
 
-    /// The first `used` bytes, which another process has written.
-    fn mapped(&self, used: u64) -> std::io::Result<Chunk> {
-        match &self.source {
+    /// Maps the first `used` bytes, where another process has written some of them.
+    fn map_up_to(&self, used: u64, state: &mut State) -> Result<(), SlabError> {
+        if state.chunks.last().map_or(0, Chunk::end) >= used {
+            return Ok(());
+        }
+        let (start, len) = (0, chunk_size(used) as usize);
+        let memory = match &self.source {
             Source::Heap => unreachable!("Chunks on the heap hold all values."),
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Source::Shared(span) => {
-                let len = chunk_size(used) as usize;
-                let memory = Memory::Mapped(span.map(0, len)?);
-                Ok(Chunk {
-                    start: 0,
-                    len,
-                    memory,
-                })
-            }
-        }
+            Source::Shared(span) => Memory::Mapped(span.map(start, len)?),
+        };
+        let State {
+            chunks, replaced, ..
+        } = state;
+        replaced.append(chunks);
+        chunks.push(Chunk { start, len, memory });
+        Ok(())
     }
 
     /// Gives back what lies behind the first `kept` bytes.
@@ -376,11 +382,12 @@ mod shared {
                     _ => refused("fallocate")(error),
                 })?;
             }
-            self.map(start, len).map_err(refused("mmap"))
+            self.map(start, len)
         }
 
-        pub(super) fn map(&self, start: u64, len: usize) -> io::Result<Mapping> {
-            self.file.map(self.offset + start, len)
+        pub(super) fn map(&self, start: u64, len: usize) -> Result<Mapping, SlabError> {
+            let mapped = self.file.map(self.offset + start, len);
+            mapped.map_err(refused("mmap"))
         }
 
         /// Gives the memory behind the first `kept` bytes back.

@@ -265,7 +265,10 @@ impl Lease {
     fn extents(&self) -> Result<Arc<[Extent]>, TensorError> {
         let op = "map values of bytes";
         let extents = self.leased.slab.extents();
-        extents.map_err(|error| TensorError::Io { op, error })
+        extents.map_err(|error| TensorError::Io {
+            op,
+            error: std::io::Error::other(error),
+        })
     }
 
     fn address(&self, offset: usize) -> NonNull<u8> {

@@ -75,14 +75,20 @@ impl Part {
             committed: false,
         };
         part.clear_root_flags();
-        if let Some(arena) = part.slab.arenas.get(ticket.part) {
-            #[cfg(loom)]
-            part.slab.shadow[ticket.part].write();
-            // SAFETY: this `Part` has its part to itself, and no rows of it are lent.
-            unsafe { arena.clear() };
-            part.clear_cells();
-        }
+        part.clear_values();
         part
+    }
+
+    /// Empties all values of variable size, whose memory is then used again. A claim does that; whoever keeps a part and writes its
+    /// rows again and again calls it when nobody needs the values any more.
+    pub fn clear_values(&mut self) {
+        if let Some(arena) = self.slab.arenas.get(self.ticket.part) {
+            #[cfg(loom)]
+            self.slab.shadow[self.ticket.part].write();
+            // SAFETY: this `Part` has its part to itself and is borrowed exclusively, so no rows of it are lent.
+            unsafe { arena.clear() };
+            self.clear_cells();
+        }
     }
 
     /// Number of the slab since the start: batches by worker are delivered in this order.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tensordict::{Extent, HeapBuffer};
 
+use crate::SlabError;
 use crate::arena::Arena;
 use crate::layout::{Layout, PartLayout};
 use crate::rows::{Block, Column};
@@ -92,7 +93,7 @@ impl Slab {
     ///
     /// # Errors
     /// As [`Arena::extents`].
-    pub(crate) fn extents(&self) -> std::io::Result<Arc<[Extent]>> {
+    pub(crate) fn extents(&self) -> Result<Arc<[Extent]>, SlabError> {
         let mut extents = Vec::new();
         for arena in &self.arenas {
             extents.extend(arena.extents()?);

@@ -118,7 +118,7 @@ fn a_batch_has_the_values_that_its_parts_wrote_however_often_memory_was_used() {
 #[test]
 fn a_batch_that_is_kept_keeps_its_values() {
     let ring = ring(1, 3, PartOrder::Sequential, 3);
-    let mut batch = || {
+    let batch = || {
         ring.request().unwrap();
         let mut part = ring.claim(0).unwrap();
         let seq = part.seq();

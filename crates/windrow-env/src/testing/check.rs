@@ -159,6 +159,19 @@ mod tests {
         assert!(report.terminated > 0 && report.truncated > 0);
         check_env(&mut LedgerEnv::from_seed().with_f64(), 1).unwrap();
         check_env(&mut CountingEnv::default(), 1).unwrap();
+        check_env(&mut LedgerEnv::from_seed().with_text(), 1).unwrap();
+    }
+
+    #[test]
+    fn text_that_is_not_written_is_found() {
+        let at = FailAt::Step(9);
+        let ledger = LedgerEnv::new(0).with_text();
+        let mut env = FailingEnv::new(ledger, at, Failure::Unwritten);
+        let error = check_env(&mut env, 1).unwrap_err();
+        assert!(
+            error_chain(&error).contains("unwritten in step 9"),
+            "{error}"
+        );
     }
 
     fn verdict(at: FailAt, failure: Failure) -> String {

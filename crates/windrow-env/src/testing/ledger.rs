@@ -110,6 +110,28 @@ impl LedgerEnv {
         self
     }
 
+    /// Observes the [text](Self::text) of each frame as well, under `"text"`, beside `"observation"`.
+    #[must_use]
+    pub fn with_text(mut self) -> Self {
+        let numbers = self.spec.observation;
+        let text = Spec::unbounded(DType::Bytes, []);
+        self.spec.observation = Spec::composite([("observation", numbers), ("text", text)]);
+        self
+    }
+
+    /// What is written of `[env, episode, t]`: nothing, some words, or rarely a long text.
+    #[must_use]
+    pub fn text([env, episode, t]: [i64; 3]) -> String {
+        let number = hash(&[4, env, episode, t]);
+        let words = match number % 32 {
+            0 => 0,
+            1 => 2000,
+            few => few,
+        };
+        let words = (0..words).map(|word| format!("{env} {episode} {t} {word}"));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
     /// Makes every step take at least this long.
     #[must_use]
     pub fn with_step_time(mut self, step_time: Duration) -> Self {
@@ -145,7 +167,11 @@ impl LedgerEnv {
         let record = [env, episode, t];
         match self.spec.observation.dtype() {
             Some(DType::F64) => obs.write(Key::new(0), &record.map(|x| x as f64))?,
-            _ => obs.write(Key::new(0), &record)?,
+            Some(_) => obs.write(Key::new(0), &record)?,
+            None => {
+                obs.write(Key::new(0), &record)?;
+                obs.write_string(Key::new(1), 0, Self::text(record).as_bytes())?;
+            }
         }
         Ok(())
     }
