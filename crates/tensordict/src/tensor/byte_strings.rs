@@ -123,8 +123,9 @@ impl Tensor {
         Ok(block)
     }
 
-    /// Size of the [encoded](Self::encoded) form.
-    pub(crate) fn encoded_len(&self) -> usize {
+    /// Size of the [encoded](Self::encoded) form; 0 where the tensor holds numbers.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
         let sizes = self.strings().map(|value| LENGTH + value.len());
         sizes.sum()
     }
