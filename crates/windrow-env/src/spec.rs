@@ -337,11 +337,19 @@ impl EnvSpec {
     ///
     /// # Errors
     /// [`SpecError::Leaf`] for the first leaf with more elements than can be counted, or with another number of bounds than
-    /// elements; for bytes that have bounds, and for actions of bytes.
+    /// elements; for bytes that have bounds, and for actions, rewards and masks of bytes.
     pub fn check(&self) -> Result<(), EnvError> {
         for (key, leaf) in self.action.leaves("action") {
             if leaf.dtype() == Some(DType::Bytes) {
                 return Err(self.unfit(&key, "an action of numbers", DType::Bytes.name()));
+            }
+        }
+        let masks = self.masks.iter().map(|(_, mask)| mask);
+        let read: Vec<&NestedKey> = self.rewards.iter().chain(masks).collect();
+        for (key, leaf) in self.observation.leaves("observation") {
+            if leaf.dtype() == Some(DType::Bytes) && read.contains(&&key) {
+                let expected = "a reward or mask of numbers";
+                return Err(self.unfit(&key, expected, DType::Bytes.name()));
             }
         }
         let leaves = self.observation.leaves("observation").into_iter();
@@ -550,6 +558,9 @@ mod tests {
             error.to_string(),
             r#""action" of x: expected an action of numbers, got bytes"#
         );
+        let mut rewarding = EnvSpec::new("x", Spec::unbounded(DType::Bytes, []), sound());
+        rewarding.rewards.push("observation".into());
+        assert!(rewarding.check().is_err());
         let bounded_text = Spec::Bounded {
             dtype: DType::Bytes,
             shape: Shape::new(),

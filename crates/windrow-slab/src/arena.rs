@@ -205,6 +205,10 @@ impl Arena {
     }
 
     /// Another chunk, with room for `len` bytes at least; as large as all before, so that there are few.
+    #[cfg_attr(
+        any(loom, shuttle, not(target_os = "linux")),
+        allow(unused_variables, unreachable_code)
+    )]
     fn grow(&self, state: &State, counts: Counts, len: u64) -> Result<Chunk, SlabError> {
         let start = state.chunks.last().map_or(0, Chunk::end);
         let size = chunk_size(len.max(start).max(counts.reserved.saturating_sub(start)));
@@ -221,6 +225,10 @@ impl Arena {
     }
 
     /// Maps the first `used` bytes, where another process has written some of them.
+    #[cfg_attr(
+        any(loom, shuttle, not(target_os = "linux")),
+        allow(unused_variables, unreachable_code)
+    )]
     fn map_up_to(&self, used: u64, state: &mut State) -> Result<(), SlabError> {
         if state.chunks.last().map_or(0, Chunk::end) >= used {
             return Ok(());
@@ -240,6 +248,10 @@ impl Arena {
     }
 
     /// Gives back what lies behind the first `kept` bytes.
+    #[cfg_attr(
+        any(loom, shuttle, not(target_os = "linux")),
+        allow(unused_variables, unreachable_code)
+    )]
     fn shrink(&self, kept: u64) {
         match &self.source {
             // Chunks of another size are dropped.

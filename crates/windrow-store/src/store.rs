@@ -201,8 +201,8 @@ impl Store {
     fn room(&self) -> Room<'_> {
         match &self.backing {
             #[cfg(not(loom))]
-            Backing::File(file) => Room::File(file),
-            _ => Room::Heap,
+            Backing::File(file) => Some(file),
+            _ => None,
         }
     }
 

@@ -47,16 +47,12 @@ enum Piece {
     File(memmap2::MmapRaw),
 }
 
-/// Where more memory comes from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Room<'a> {
-    Heap,
-    /// The end of a file.
-    #[cfg(not(loom))]
-    File(&'a Mapped),
-    #[cfg(loom)]
-    Never(std::convert::Infallible, std::marker::PhantomData<&'a ()>),
-}
+/// Where memory for values comes from: the end of a file, or the heap.
+pub(crate) type Room<'a> = Option<&'a Mapped>;
+
+/// Models have no files.
+#[cfg(loom)]
+pub(crate) type Mapped = std::convert::Infallible;
 
 impl Values {
     /// Appends a copy of `value` to a free block; returns a cell that names it.
@@ -102,11 +98,11 @@ impl Values {
     pub(crate) fn clear(&self, room: Room<'_>) {
         *lock(&self.state) = Blocks::default();
         match room {
-            Room::Heap => {}
+            None => {}
             #[cfg(not(loom))]
-            Room::File(file) => file.forget_values(),
+            Some(file) => file.forget_values(),
             #[cfg(loom)]
-            Room::Never(never, _) => match never {},
+            Some(never) => match *never {},
         }
     }
 
@@ -166,18 +162,18 @@ impl Blocks {
             bytes: len as usize,
         };
         let (start, piece) = match room {
-            Room::Heap => {
+            None => {
                 let bytes = usize::try_from(len).unwrap_or(usize::MAX);
                 let memory = HeapBuffer::zeroed(bytes).ok_or_else(no_memory)?;
                 (Some(memory.ptr()), Piece::Heap(memory))
             }
             #[cfg(not(loom))]
-            Room::File(file) => {
+            Some(file) => {
                 let map = file.grow_values(self.size, len)?;
                 (NonNull::new(map.as_mut_ptr()), Piece::File(map))
             }
             #[cfg(loom)]
-            Room::Never(never, _) => match never {},
+            Some(never) => match *never {},
         };
         // What is left of the piece before becomes blocks of their own.
         self.free_up_to(self.size);
@@ -242,7 +238,7 @@ mod tests {
     #[test]
     fn blocks_that_are_freed_are_used_again() {
         let values = Values::default();
-        let put = |len: usize| values.put(&vec![7; len], Room::Heap).unwrap();
+        let put = |len: usize| values.put(&vec![7; len], None).unwrap();
         let mut held: Vec<Cell> = (0..1000).map(|i| put(i % 300)).collect();
         let before = size(&values);
         for i in 0..20_000 {
@@ -260,21 +256,21 @@ mod tests {
             held.iter()
                 .all(|&cell| text(&values, cell) == vec![7; cell.len as usize])
         );
-        values.clear(Room::Heap);
+        values.clear(None);
         assert_eq!(size(&values), 0);
     }
 
     #[test]
     fn a_value_larger_than_a_piece_has_a_piece_of_its_own() {
         let values = Values::default();
-        let small = values.put(b"small", Room::Heap).unwrap();
+        let small = values.put(b"small", None).unwrap();
         let large = vec![1; 3 << 20];
-        let cell = values.put(&large, Room::Heap).unwrap();
+        let cell = values.put(&large, None).unwrap();
         assert_eq!(text(&values, cell), large);
         assert_eq!(text(&values, small), b"small");
         // What was left of the first piece is used.
         let before = size(&values);
-        let half = values.put(&vec![2; 1 << 19], Room::Heap).unwrap();
+        let half = values.put(&vec![2; 1 << 19], None).unwrap();
         assert_eq!(text(&values, half), vec![2; 1 << 19]);
         assert_eq!(size(&values), before);
     }

@@ -172,7 +172,7 @@ impl Tensor {
         let mut index: Shape = smallvec::smallvec![0; self.ndim()];
         let mut to = 0isize;
         for value in self.strings() {
-            let cell = append(heap, value).expect("a cell had named as many bytes");
+            let cell = append(heap, value).expect("A cell has named as many bytes.");
             // SAFETY: `to` is the place of an element that the caller vouches for.
             unsafe { dst.offset(to).write(cell) };
             for dim in (0..index.len()).rev() {
@@ -211,7 +211,7 @@ impl Tensor {
 unsafe fn found<'a>(extents: &[Extent], cell: Cell) -> &'a [u8] {
     // SAFETY: passed on to the caller.
     let value = unsafe { find(extents, cell) };
-    value.expect("whoever made the tensor has promised that its cells name bytes of its extents")
+    value.expect("Whoever made the tensor promised that its cells name bytes of its extents.")
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub enum Ending {
 ///
 /// The observation is `[env, episode, t]`: the index of the environment, the number of its episode since it was
 /// seeded, and the steps taken in that, all from 0; `int64 [3]` or, by [`with_f64`](Self::with_f64), `float64 [3]`.
-/// The action is one of [`ACTIONS`](Self::ACTIONS) choices. Rewards, lengths and endings are pure functions of these
+/// [`with_text`](Self::with_text) adds a text, whose length varies. The action is one of [`ACTIONS`](Self::ACTIONS) choices. Rewards, lengths and endings are pure functions of these
 /// numbers, and public: a test recomputes them from delivered observations.
 ///
 /// A seeded reset starts again with episode 0. A step after the end of an episode is an error.

@@ -219,11 +219,10 @@ impl<'a> Recorder<'a> {
         for (i, leaf) in self.spec.observation_leaves().into_iter().enumerate() {
             match leaf.dtype {
                 DType::Bytes => {
-                    let elements = 0..leaf.elements();
                     let (key, value) = (Key::new(i), unlikely(self.second));
-                    elements
-                        .map(|e| row.write_string(key, e, value))
-                        .collect::<Result<(), _>>()?;
+                    for element in 0..leaf.elements() {
+                        row.write_string(key, element, value)?;
+                    }
                 }
                 dtype => for_dtype!(dtype, T => fill::<T>(&mut row, i, self.second))?,
             }
