@@ -32,30 +32,32 @@ pub struct Extent {
     pub len: usize,
 }
 
-// SAFETY: an address and numbers. `Tensor::from_cells` and `find` demand that the bytes are alive and not written.
+// SAFETY: an address and numbers. `Tensor::from_cells` and `Extent::find` demand that the bytes are alive and not written.
 unsafe impl Send for Extent {}
 // SAFETY: as above.
 unsafe impl Sync for Extent {}
 
-/// The bytes that `cell` names in `extents`, which are sorted by arena and place; `None` where it names others.
-///
-/// # Safety
-/// The bytes of `extents` are initialised, and those of the cell stay alive and unwritten during `'a`.
-#[must_use]
-pub unsafe fn find<'a>(extents: &[Extent], cell: Cell) -> Option<&'a [u8]> {
-    if cell.len == 0 {
-        return Some(&[]);
+impl Extent {
+    /// The bytes that `cell` names in `extents`, which are sorted by arena and place; `None` where it names others.
+    ///
+    /// # Safety
+    /// The bytes of `extents` are initialised, and those of the cell stay alive and unwritten during `'a`.
+    #[must_use]
+    pub unsafe fn find<'a>(extents: &[Self], cell: Cell) -> Option<&'a [u8]> {
+        if cell.len == 0 {
+            return Some(&[]);
+        }
+        let place = (cell.arena, cell.start);
+        let after = extents.partition_point(|extent| (extent.arena, extent.start) <= place);
+        let extent = extents.get(after.checked_sub(1)?)?;
+        let at = usize::try_from(cell.start - extent.start).ok()?;
+        let len = cell.len as usize;
+        if extent.arena != cell.arena || at.checked_add(len)? > extent.len {
+            return None;
+        }
+        // SAFETY: the bytes lie in the extent, as compared above; the caller vouches for the rest.
+        Some(unsafe { std::slice::from_raw_parts(extent.ptr.as_ptr().add(at), len) })
     }
-    let place = (cell.arena, cell.start);
-    let after = extents.partition_point(|extent| (extent.arena, extent.start) <= place);
-    let extent = extents.get(after.checked_sub(1)?)?;
-    let at = usize::try_from(cell.start - extent.start).ok()?;
-    let len = cell.len as usize;
-    if extent.arena != cell.arena || at.checked_add(len)? > extent.len {
-        return None;
-    }
-    // SAFETY: the bytes lie in the extent, as compared above; the caller vouches for the rest.
-    Some(unsafe { std::slice::from_raw_parts(extent.ptr.as_ptr().add(at), len) })
 }
 
 /// Owns the memory of a tensor of cells, and what the cells name.

@@ -16,7 +16,7 @@ mod tensor;
 mod tensordict;
 
 pub use buffer::HeapBuffer;
-pub use byte_strings::{Cell, Extent, find};
+pub use byte_strings::{Cell, Extent};
 pub use dtype::{DType, Element, not_numbers};
 pub use error::{Result, TensorError};
 pub use io::Packing;

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use tensordict::{Cell, Extent, HeapBuffer, find};
+use tensordict::{Cell, Extent, HeapBuffer};
 use windrow_sync::{Mutex, lock};
 
 use crate::SlabError;
@@ -162,8 +162,9 @@ impl Arena {
     /// The arena is not emptied during `'a`.
     pub(crate) unsafe fn get<'a>(&self, cell: Cell) -> Result<&'a [u8], SlabError> {
         let mut state = lock(&self.state);
-        let used = self.counts(&state).used;
-        self.map_up_to(used, &mut state)?;
+        let counts = self.counts(&state);
+        let used = counts.used;
+        self.map_up_to(counts, &mut state)?;
         let holds = |chunk: &&Chunk| chunk.start <= cell.start;
         let extent = state
             .chunks
@@ -175,7 +176,7 @@ impl Arena {
             ..cell
         };
         // SAFETY: values before `used` are not written any more, and the caller keeps them.
-        let found = unsafe { find(extent.as_slice(), cell) };
+        let found = unsafe { Extent::find(extent.as_slice(), cell) };
         found.ok_or(SlabError::Stray {
             start: cell.start,
             len: cell.len as usize,
@@ -188,8 +189,9 @@ impl Arena {
     /// Errors of the system, where memory that another process has written cannot be mapped.
     pub(crate) fn extents(&self) -> Result<Vec<Extent>, SlabError> {
         let mut state = lock(&self.state);
-        let used = self.counts(&state).used;
-        self.map_up_to(used, &mut state)?;
+        let counts = self.counts(&state);
+        let used = counts.used;
+        self.map_up_to(counts, &mut state)?;
         let chunks = state.chunks.iter().filter(|chunk| chunk.start < used);
         Ok(chunks.map(|chunk| self.extent(chunk, used)).collect())
     }
@@ -224,16 +226,16 @@ impl Arena {
         Ok(Chunk { start, len, memory })
     }
 
-    /// Maps the first `used` bytes, where another process has written some of them.
+    /// Maps all that can be written, where another process has written more than this one has mapped.
     #[cfg_attr(
         any(loom, shuttle, not(target_os = "linux")),
         allow(unused_variables, unreachable_code)
     )]
-    fn map_up_to(&self, used: u64, state: &mut State) -> Result<(), SlabError> {
-        if state.chunks.last().map_or(0, Chunk::end) >= used {
+    fn map_up_to(&self, counts: Counts, state: &mut State) -> Result<(), SlabError> {
+        if state.chunks.last().map_or(0, Chunk::end) >= counts.used {
             return Ok(());
         }
-        let (start, len) = (0, chunk_size(used) as usize);
+        let (start, len) = (0, counts.reserved as usize);
         let memory = match &self.source {
             Source::Heap => unreachable!("Chunks on the heap hold all values."),
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
@@ -444,7 +446,9 @@ mod tests {
         let extents = arena.extents().unwrap();
         assert!(extents.len() > 2 && extents.iter().all(|extent| extent.arena == 3));
         // SAFETY: the arena is not emptied.
-        let found = cells.iter().map(|&cell| unsafe { find(&extents, cell) });
+        let found = cells
+            .iter()
+            .map(|&cell| unsafe { Extent::find(&extents, cell) });
         assert!(found.enumerate().all(|(i, found)| found == Some(&value(i))));
     }
 

@@ -222,13 +222,13 @@ fn block_of(len: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tensordict::find;
-
     use super::*;
 
     fn text(values: &Values, cell: Cell) -> Vec<u8> {
         // SAFETY: the values are not freed meanwhile.
-        unsafe { find(&values.extents(), cell) }.unwrap().to_vec()
+        unsafe { Extent::find(&values.extents(), cell) }
+            .unwrap()
+            .to_vec()
     }
 
     fn size(values: &Values) -> u64 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Owner, Tensor};
 use crate::buffer::HeapBuffer;
-use crate::byte_strings::{Cell, Extent, Strings, append, find};
+use crate::byte_strings::{Cell, Extent, Strings, append};
 use crate::shape::{check_index, checked_numel};
 use crate::{DType, Result, Shape, Strides, TensorError};
 
@@ -207,10 +207,10 @@ impl Tensor {
 /// The bytes that a cell of a tensor names.
 ///
 /// # Safety
-/// As for [`find`].
+/// As for [`Extent::find`].
 unsafe fn found<'a>(extents: &[Extent], cell: Cell) -> &'a [u8] {
     // SAFETY: passed on to the caller.
-    let value = unsafe { find(extents, cell) };
+    let value = unsafe { Extent::find(extents, cell) };
     value.expect("Whoever made the tensor promised that its cells name bytes of its extents.")
 }
 

@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use tensordict::{Cell, DType, LeafSpec, NestedKey, Shape, Tensor, TensorDict, find};
+use tensordict::{Cell, DType, Extent, LeafSpec, NestedKey, Shape, Tensor, TensorDict};
 
 use super::{CHUNK, Store};
 use crate::StoreError;
@@ -126,7 +126,7 @@ impl StoreRead<'_> {
                 // name, which are written before the row and freed with it. Memory of values is initialised.
                 let value = unsafe {
                     let cells = base.add(row as usize * field.stride).cast::<Cell>();
-                    find(&extents, cells.add(element).read())
+                    Extent::find(&extents, cells.add(element).read())
                 };
                 values.push(value.ok_or_else(|| StoreError::Stray {
                     row,
