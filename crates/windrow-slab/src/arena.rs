@@ -19,12 +19,12 @@ pub(crate) use shared::Span;
 pub(crate) struct Arena {
     /// Tells it apart from others of its slab.
     number: u32,
-    source: Source,
-    state: Mutex<State>,
+    memory: ArenaMemory,
+    state: Mutex<ArenaState>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum ArenaMemory {
     /// This process's own memory.
     Heap,
     /// Memory that several processes map.
@@ -33,7 +33,7 @@ enum Source {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ArenaState {
     /// Memory without gaps from the beginning on, where this process has it. No value lies in two chunks.
     chunks: Vec<Chunk>,
     /// Chunks that were mapped again together with others: somebody may still read there.
@@ -69,21 +69,21 @@ const LEAST: u64 = 1 << 16;
 impl Arena {
     /// An empty one on the heap.
     pub(crate) fn on_heap(number: usize) -> Self {
-        Self::new(number, Source::Heap)
+        Self::new(number, ArenaMemory::Heap)
     }
 
     /// One in `span`, as other processes have left it.
     #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
     pub(crate) fn shared(number: usize, span: Span) -> Self {
-        Self::new(number, Source::Shared(span))
+        Self::new(number, ArenaMemory::Shared(span))
     }
 
-    fn new(number: usize, source: Source) -> Self {
+    fn new(number: usize, memory: ArenaMemory) -> Self {
         Self {
             // Slabs with more parts than that do not fit the address space.
             number: number as u32,
-            source,
-            state: Mutex::new(State::default()),
+            memory,
+            state: Mutex::new(ArenaState::default()),
         }
     }
 
@@ -211,17 +211,19 @@ impl Arena {
         any(loom, shuttle, not(target_os = "linux")),
         allow(unused_variables, unreachable_code)
     )]
-    fn grow(&self, state: &State, counts: Counts, len: u64) -> Result<Chunk, SlabError> {
+    fn grow(&self, state: &ArenaState, counts: Counts, len: u64) -> Result<Chunk, SlabError> {
         let start = state.chunks.last().map_or(0, Chunk::end);
         let size = chunk_size(len.max(start).max(counts.reserved.saturating_sub(start)));
         let no_room = SlabError::NoRoom { bytes: size };
         let Ok(len) = usize::try_from(size) else {
             return Err(no_room);
         };
-        let memory = match &self.source {
-            Source::Heap => Memory::Heap(HeapBuffer::zeroed(len).ok_or(no_room)?),
+        let memory = match &self.memory {
+            ArenaMemory::Heap => Memory::Heap(HeapBuffer::zeroed(len).ok_or(no_room)?),
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Source::Shared(span) => Memory::Mapped(span.reserve(start, len, counts.reserved)?),
+            ArenaMemory::Shared(span) => {
+                Memory::Mapped(span.reserve(start, len, counts.reserved)?)
+            }
         };
         Ok(Chunk { start, len, memory })
     }
@@ -231,17 +233,17 @@ impl Arena {
         any(loom, shuttle, not(target_os = "linux")),
         allow(unused_variables, unreachable_code)
     )]
-    fn map_up_to(&self, counts: Counts, state: &mut State) -> Result<(), SlabError> {
+    fn map_up_to(&self, counts: Counts, state: &mut ArenaState) -> Result<(), SlabError> {
         if state.chunks.last().map_or(0, Chunk::end) >= counts.used {
             return Ok(());
         }
         let (start, len) = (0, counts.reserved as usize);
-        let memory = match &self.source {
-            Source::Heap => unreachable!("Chunks on the heap hold all values."),
+        let memory = match &self.memory {
+            ArenaMemory::Heap => unreachable!("Chunks on the heap hold all values."),
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Source::Shared(span) => Memory::Mapped(span.map(start, len)?),
+            ArenaMemory::Shared(span) => Memory::Mapped(span.map(start, len)?),
         };
-        let State {
+        let ArenaState {
             chunks, replaced, ..
         } = state;
         replaced.append(chunks);
@@ -255,27 +257,27 @@ impl Arena {
         allow(unused_variables, unreachable_code)
     )]
     fn shrink(&self, kept: u64) {
-        match &self.source {
+        match &self.memory {
             // Chunks of another size are dropped.
-            Source::Heap => {}
+            ArenaMemory::Heap => {}
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Source::Shared(span) => span.release_from(kept),
+            ArenaMemory::Shared(span) => span.release_from(kept),
         }
     }
 
-    fn counts(&self, state: &State) -> Counts {
-        match &self.source {
-            Source::Heap => state.counts,
+    fn counts(&self, state: &ArenaState) -> Counts {
+        match &self.memory {
+            ArenaMemory::Heap => state.counts,
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Source::Shared(span) => span.counts(),
+            ArenaMemory::Shared(span) => span.counts(),
         }
     }
 
-    fn set_counts(&self, state: &mut State, counts: Counts) {
-        match &self.source {
-            Source::Heap => state.counts = counts,
+    fn set_counts(&self, state: &mut ArenaState, counts: Counts) {
+        match &self.memory {
+            ArenaMemory::Heap => state.counts = counts,
             #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
-            Source::Shared(span) => span.set_counts(counts),
+            ArenaMemory::Shared(span) => span.set_counts(counts),
         }
     }
 }

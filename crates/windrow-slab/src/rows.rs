@@ -512,7 +512,8 @@ impl<'a> RowsMut<'a> {
     ///
     /// # Errors
     /// [`SlabError::Envs`] when one side has fewer environments, [`SlabError::Mismatch`] at the first leaf of another dtype
-    /// or shape, [`SlabError::NoSuchLeaf`] when `from` has fewer leaves. Nothing is written then.
+    /// or shape, [`SlabError::NoSuchLeaf`] when `from` has fewer leaves: nothing is written then. [`SlabError::NoRoom`] and others of
+    /// values of variable size, of which some may be written then.
     pub fn copy_envs(
         &mut self,
         at: usize,
@@ -557,7 +558,7 @@ impl<'a> RowsMut<'a> {
     ///
     /// # Errors
     /// [`SlabError::Mismatch`] at the first leaf that differs in dtype or size, [`SlabError::NoSuchLeaf`] when
-    /// `from` has fewer leaves; leaves before it are written then.
+    /// `from` has fewer leaves, [`SlabError::NoRoom`] and others of values of variable size; leaves before it are written then.
     #[inline(always)]
     pub fn copy_from(&mut self, from: Rows<'_>) -> Result<(), SlabError> {
         let Rows { block, t } = self.rows;
@@ -585,7 +586,8 @@ impl<'a> RowsMut<'a> {
     /// Copies leaf `leaf` of `from` to leaf `place`, of the same element type and as many elements.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`], [`SlabError::Mismatch`].
+    /// [`SlabError::NoSuchLeaf`], [`SlabError::Mismatch`]; of values of variable size also [`SlabError::NoRoom`] and
+    /// [`SlabError::Stray`].
     pub fn copy_leaf(
         &mut self,
         place: usize,
