@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use windrow::{
-    CollectError, Collector, ExplorationType, MultiAsyncCollector, Weights, nn::Sequential,
+    BuildError, Collector, ExplorationType, MultiAsyncCollector, Weights, nn::Sequential,
 };
 
 use crate::{
@@ -135,7 +135,7 @@ fn epsilon(remaining: f64) -> f32 {
 }
 
 /// Plays without exploration, in this thread, one episode or more in each environment.
-fn examiner(policy: EpsilonGreedy, seed: u64) -> Result<Collector, CollectError> {
+fn examiner(policy: EpsilonGreedy, seed: u64) -> Result<Collector, BuildError> {
     Collector::builder("CartPole-v1")
         .num_envs(EPISODES)
         .policy(policy)

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use windrow::{
-    CollectError, Collector, Evaluator, Head, LazyTensorStorage, MultiAsyncCollector,
+    BuildError, Collector, EvaluateError, Evaluator, Head, LazyTensorStorage, MultiAsyncCollector,
     NetworkPolicy, RandomSampler, RateLimiter, ReplayBuffer, ReplayError, TensorDict,
     nn::Sequential, policy::Scale,
 };
@@ -138,7 +138,7 @@ fn collector(
     args: &Args,
     policy: NetworkPolicy,
     buffer: ReplayBuffer,
-) -> Result<Collector, CollectError> {
+) -> Result<Collector, BuildError> {
     MultiAsyncCollector::builder("Pendulum-v1")
         .num_workers(WORKERS)
         .policy(policy)
@@ -152,7 +152,7 @@ fn collector(
 }
 
 /// Plays without exploration, in a thread of its own, one episode in each environment.
-fn evaluator(policy: NetworkPolicy, seed: u64) -> Result<Evaluator, CollectError> {
+fn evaluator(policy: NetworkPolicy, seed: u64) -> Result<Evaluator, BuildError> {
     Evaluator::builder("Pendulum-v1")
         .policy(policy)
         .num_trajectories(EPISODES)
@@ -162,7 +162,7 @@ fn evaluator(policy: NetworkPolicy, seed: u64) -> Result<Evaluator, CollectError
 }
 
 /// Notes what was asked for and not noted yet; the evaluator was done with it long ago, beside learning.
-fn note_evaluations(evaluator: &Evaluator, report: &mut Report) -> Result<(), CollectError> {
+fn note_evaluations(evaluator: &Evaluator, report: &mut Report) -> Result<(), EvaluateError> {
     while let Some(evaluation) = evaluator.wait(None).transpose()? {
         report.evaluated(evaluation.step, evaluation.reward as f32);
     }

@@ -1,4 +1,4 @@
-"""Collection over Ray on 1 to 1000 machines, simulated: ``cargo xtask scale``. ``docs/scaling.md`` has the results.
+"""Collection over Ray on 1 to 1000 machines, simulated: ``python python/benches/scale.py``. ``docs/scaling.md`` has the results.
 
 The costs were measured on one machine, by ``hops.py``. Times are seconds, sizes bytes.
 
@@ -317,7 +317,7 @@ def main() -> None:
     """Reads the command line."""
     about = "Simulates collection over Ray on 1 to 1000 machines, with the costs of docs/scaling.md."
     parser = argparse.ArgumentParser(
-        prog="cargo xtask scale", description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+        description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--check", action="store_true", help="measure this machine, and compare predictions for two actors with it")
     parser.add_argument("--measured", type=pathlib.Path, help="compare predictions with this output of hops.py, instead of running it")

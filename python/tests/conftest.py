@@ -23,7 +23,7 @@ def seeded() -> None:
 @pytest.fixture(autouse=True)
 def untold() -> None:
     """What is told once in a program is told in each test, whatever tests came before."""
-    if around := sys.modules.get("windrow.envs._around"):
+    if around := sys.modules.get("windrow.torchrl._around"):
         around._told.clear()
     if batched := sys.modules.get("windrow.envs._batched"):
         batched.warn_of_turns.cache_clear()

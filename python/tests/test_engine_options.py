@@ -19,6 +19,7 @@ OBJECTS = {
     "flat": False,
     "init_fn": None,
     "worker_threads": 1,
+    "launcher": None,
 }
 
 

@@ -47,7 +47,7 @@ class Breaks:
 )
 def test_an_error_of_a_worker_tells_where_it_came_from(make) -> None:
     collector = make(Breaks(60))
-    with pytest.raises(WorkerError, match=r"worker \d: policy: ZeroDivisionError: the policy broke") as caught:
+    with pytest.raises(WorkerError, match=r"worker \d: the policy failed: ZeroDivisionError: the policy broke") as caught:
         for _ in collector:
             pass
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

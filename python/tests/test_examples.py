@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("native_policy", 1000, "the first two did the same: True"),
         ("async_batched", 6400, "mean steps: "),
         ("ray_offpolicy", 1200, "mean return: "),
+        ("two_machines", 1500, "127.0.0.2: 1500 rows, 0 wrong, 3 workers started"),
     ],
 )
 def test_examples(name: str, frames: int, told: str, tmp_path: Path) -> None:

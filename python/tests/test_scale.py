@@ -1,4 +1,4 @@
-"""The simulation of collection over Ray: ``cargo xtask scale``."""
+"""The simulation of collection over Ray: ``python/benches/scale.py``."""
 
 from __future__ import annotations
 

@@ -152,7 +152,6 @@ class StagePort(Protocol):
 if TYPE_CHECKING:
     from windrow._torch_policy import TorchPolicy
     from windrow.collectors import BaseCollector
-    from windrow.envs._torchrl import Adapter
 
-    def _keep(env: Adapter, policy: TorchPolicy, collector: BaseCollector) -> tuple[EnvPort, PolicyPort, StagePort]:
-        return env, policy, collector
+    def _keep(policy: TorchPolicy, collector: BaseCollector) -> tuple[PolicyPort, StagePort]:
+        return policy, collector

@@ -7,8 +7,6 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result};
-
 /// The package that builds on a learning framework: built on request only.
 pub(crate) const EXAMPLES: &str = "windrow-examples";
 
@@ -41,21 +39,13 @@ pub(crate) fn rustflags(flags: &str) -> String {
     }
 }
 
-/// Runs the PPO example with the terminal as its own; `false` when it ended with an error.
-pub(crate) fn demo(root: &Path, arguments: &[String]) -> Result<bool> {
-    let mut command = command(root, "run --release --example ppo_cartpole --");
-    let status = command
-        .args(arguments)
-        .status()
-        .context("failed to start cargo")?;
-    Ok(status.success())
-}
-
 /// Drops the variables that the surrounding `cargo run` has set for this package: build scripts that watch them would run
 /// again for nothing.
 fn of(program: &OsStr, root: &Path, arguments: &str) -> Command {
     const OWN: &str = "CARGO_PKG_ CARGO_MANIFEST_ CARGO_BIN_ CARGO_CRATE_";
     let mut command = Command::new(program);
+    // Summaries are read from the output.
+    command.env("CARGO_TERM_COLOR", "never");
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         if OWN.split(' ').any(|start| text.starts_with(start)) {

@@ -20,7 +20,6 @@ impl Counts {
     ///
     /// Where nextest wrote a summary, libtest's are not counted: they are the output of tests that failed.
     pub(crate) fn read(lines: &[String]) -> Option<Self> {
-        let lines: Vec<_> = lines.iter().map(|line| without_colours(line)).collect();
         let sum = |of_line: fn(&str) -> Option<Self>| {
             let counts = lines.iter().filter_map(|line| of_line(line.trim()));
             counts.reduce(Add::add)
@@ -81,16 +80,6 @@ impl fmt::Display for Counts {
         let [passed, failed, skipped] = self.cells();
         write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
     }
-}
-
-/// `text` without the escape sequences terminals understand as colours.
-fn without_colours(text: &str) -> String {
-    let sequence = |part: &str| part.find(|letter: char| letter.is_ascii_alphabetic());
-    let mut parts = text.split('\u{1b}');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |plain, part| {
-        plain + sequence(part).map_or("", |end| &part[end + 1..])
-    })
 }
 
 /// `text` without parentheses and their content.
@@ -162,20 +151,6 @@ mod tests {
             skipped: 0,
         };
         assert_eq!(read(text), Some(expected));
-    }
-
-    #[test]
-    fn colours_do_not_hide_a_summary() {
-        let text = "\u{1b}[32;1m     Summary\u{1b}[0m [   0.012s] \u{1b}[1m1\u{1b}[0m test run: \u{1b}[1m1\u{1b}[0m \
-            \u{1b}[32;1mpassed\u{1b}[0m, \u{1b}[1m0\u{1b}[0m \u{1b}[33;1mskipped\u{1b}[0m";
-        assert_eq!(
-            read(text),
-            Some(Counts {
-                passed: 1,
-                failed: 0,
-                skipped: 0
-            })
-        );
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `figures`, `models`, `sanitize`, `scale`, `stale`,
-//! `tidy`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `faults`, `figures`, `models`, `sanitize`, `stale`, `tidy`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -22,7 +21,7 @@ mod workspace;
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use report::Report;
 use sanitize::Sanitizer;
@@ -56,9 +55,6 @@ enum Task {
     /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or `scripts`, those of the Python
     /// package
     Bench(bench::Request),
-    /// Learns CartPole with PPO: `cargo run --release --example ppo_cartpole`
-    #[command(disable_help_flag = true)]
-    Demo(Passed),
     /// Injects a fault at random moments, many times over, and checks the result
     Faults(faults::Options),
     /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle
@@ -75,9 +71,6 @@ enum Task {
     },
     /// Checks the rules of the tree: sizes of files and functions, `unsafe`, arrows between crates and rooms, the one loop
     Tidy,
-    /// Simulates collection over Ray on 1 to 1000 machines, with the costs of `docs/scaling.md`
-    #[command(disable_help_flag = true)]
-    Scale(Passed),
     /// Changes the state of policies in every way, below every class of the Python package, and checks each action
     Stale(faults::Changes),
     /// Prints how long files and functions are, how much of them is prose, and how much there is to know
@@ -87,14 +80,6 @@ enum Task {
     },
     /// Makes the Python environment of the tests if need be and prints the path of its interpreter
     Python,
-}
-
-/// Arguments of a program that reads them itself.
-#[derive(Debug, Args)]
-struct Passed {
-    /// Arguments for the program; `--help` lists them
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -114,7 +99,6 @@ fn perform(task: Task) -> Result<bool> {
     match task {
         Task::Test { examples } => suite::run(&root, examples),
         Task::Bench(request) => bench::run(&root, &request),
-        Task::Demo(passed) => cargo::demo(&root, &passed.arguments),
         Task::Faults(options) => faults::run(&root, &options),
         Task::Models => {
             let workspace = Workspace::load(&root)?;
@@ -125,7 +109,6 @@ fn perform(task: Task) -> Result<bool> {
             let workspace = Workspace::load(&root)?;
             Report::alone(|report| report.step("tidy", || tidy::verdict(&workspace)))
         }
-        Task::Scale(passed) => python::scale(&root, &passed.arguments),
         Task::Stale(changes) => faults::change(&root, &changes),
         Task::Figures { path } => figures::run(&path.unwrap_or(root)),
         Task::Python => {

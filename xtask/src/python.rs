@@ -60,8 +60,7 @@ pub(crate) fn environment(root: &Path) -> Result<PathBuf> {
     );
     make(&python, &folder, &interpreter, &recipe)?;
     // Written last: an environment without its stamp was never finished.
-    fs::write(folder.join(STAMP), stamp(&wanted))
-        .context("failed to write the stamp of target/venv")?;
+    fs::write(folder.join(STAMP), wanted).context("failed to write the stamp of target/venv")?;
     Ok(interpreter)
 }
 
@@ -134,17 +133,7 @@ fn is_new_enough(version: &str) -> bool {
 }
 
 fn is_finished(folder: &Path, recipe: &str) -> bool {
-    fs::read_to_string(folder.join(STAMP)).is_ok_and(|found| found == stamp(recipe))
-}
-
-/// Changes whenever the recipe does (FNV-1a, 64 bits).
-fn stamp(recipe: &str) -> String {
-    let hash = recipe
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    format!("{hash:016x}\n")
+    fs::read_to_string(folder.join(STAMP)).is_ok_and(|found| found == recipe)
 }
 
 fn last(lines: &[String]) -> &str {
@@ -214,7 +203,7 @@ fn types(root: &Path, python: &Path) -> Result<Verdict> {
 
 fn tests(root: &Path, python: &Path) -> Result<Verdict> {
     // Many tests start programs and wait for them, so two at a time take little more than half as long.
-    let pytest = "pytest --quiet -n 2 --dist worksteal";
+    let pytest = "pytest --quiet --color=no -n 2 --dist worksteal";
     Verdict::of_runner(&mut in_environment(root, python, pytest))
 }
 
@@ -233,26 +222,11 @@ pub(crate) fn with_package(root: &Path, maturin: &str) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Runs the simulation of clusters with the terminal as its own; `false` when it ended with an error.
-pub(crate) fn scale(root: &Path, arguments: &[String]) -> Result<bool> {
-    let python = match arguments.iter().any(|argument| argument == "--check") {
-        true => with_package(root, RELEASE)?,
-        false => find()?.0,
-    };
-    let mut command = Command::new(python);
-    command.current_dir(root).arg("python/benches/scale.py");
-    let status = command
-        .args(arguments)
-        .status()
-        .context("failed to start Python")?;
-    Ok(status.success())
-}
-
 #[cfg(test)]
 mod tests {
     use std::{env, fs, process};
 
-    use super::{STAMP, is_finished, is_new_enough, stamp, suitable};
+    use super::{STAMP, is_finished, is_new_enough, suitable};
 
     #[test]
     fn versions_are_compared_as_numbers() {
@@ -281,7 +255,7 @@ mod tests {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         assert!(!is_finished(&folder, "numpy==1"));
-        fs::write(folder.join(STAMP), stamp("numpy==1")).expect("a stamp");
+        fs::write(folder.join(STAMP), "numpy==1").expect("a stamp");
         assert!(is_finished(&folder, "numpy==1"));
         assert!(!is_finished(&folder, "numpy==2"));
         fs::remove_dir_all(&folder).expect("it was there");

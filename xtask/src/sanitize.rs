@@ -66,22 +66,22 @@ pub(crate) fn run(workspace: &Workspace, only: Option<Sanitizer>) -> Result<bool
 impl Sanitizer {
     /// Its title, a program that runs where it is installed, and what is missing elsewhere.
     fn program(self, root: &Path) -> (&'static str, Command, &'static str) {
-        let (title, program, missing) = match self {
+        match self {
             Self::Asan => (
                 "AddressSanitizer",
-                "",
+                cargo::nightly(root, ""),
                 "the nightly toolchain is not installed",
             ),
-            Self::Memcheck => ("memcheck", "valgrind", "valgrind is not installed"),
+            Self::Memcheck => (
+                "memcheck",
+                Command::new("valgrind"),
+                "valgrind is not installed",
+            ),
             Self::Miri => (
                 "miri",
-                "miri",
+                cargo::nightly(root, "miri"),
                 "the nightly toolchain has no component miri",
             ),
-        };
-        match self {
-            Self::Memcheck => (title, Command::new(program), missing),
-            _ => (title, cargo::nightly(root, program), missing),
         }
     }
 

@@ -18,9 +18,7 @@ use crate::{
 
 /// A step, its test target, which compares windrow with something else and says how much it compared, and whether that is a Python
 /// library.
-type Comparison = (&'static str, &'static str, bool);
-
-const COMPARISONS: [Comparison; 4] = [
+const COMPARISONS: [(&str, &str, bool); 4] = [
     ("comparison with Gymnasium", "gymnasium", true),
     ("comparison with PyTorch", "torch", true),
     (
@@ -33,14 +31,8 @@ const COMPARISONS: [Comparison; 4] = [
 
 /// Runs all steps; `true` when nothing failed. `examples`: clippy reads `windrow-examples` too.
 pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
+    let workspace = Workspace::load(root)?;
     let mut report = Report::default();
-    let workspace = match Workspace::load(root) {
-        Ok(workspace) => workspace,
-        Err(error) => {
-            report.step("workspace", || Err(error));
-            return Ok(report.close());
-        }
-    };
     report.step("formatting", || {
         let mut command = cargo::command(root, "fmt --all -- --check -l");
         let why = "these files are not formatted: run `cargo fmt --all`";

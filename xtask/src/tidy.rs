@@ -1,4 +1,4 @@
-//! The rules of the tree that no lint knows: sizes of files and functions, where `unsafe` may stand, what may panic and how, which
+//! The rules of the tree that no lint knows: sizes of files and functions, which crates may be unsafe, what may panic and how, which
 //! crate and which room of the engine may know which, and that there is one loop.
 
 mod arrows;
@@ -14,11 +14,10 @@ use crate::{report::Verdict, scan, workspace::Workspace};
 
 pub(crate) use rooms::{FOLDER as ENGINE, name};
 
-/// Broken rules, and warnings.
+/// Broken rules.
 #[derive(Debug, Default)]
 struct Findings {
     problems: Vec<String>,
-    warnings: Vec<String>,
 }
 
 /// Which of some names may know which others.
@@ -33,7 +32,7 @@ impl Order {
     }
 }
 
-/// Checks the rules and prints what they found.
+/// Checks the rules and prints which are broken.
 pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     let mut sources = Vec::new();
     for package in &workspace.packages {
@@ -42,7 +41,6 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     sources.extend(scan::python(&workspace.root)?);
     let mut findings = Findings::default();
     files::check_sizes(&sources, &mut findings);
-    files::check_unsafe(&sources, &mut findings);
     files::check_roots(workspace, &sources, &mut findings);
     arrows::check(workspace, &mut findings);
     rooms::check(&sources, &mut findings);
@@ -51,9 +49,6 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     invariants::check_list(&sources, &mut findings);
     ports::check(&sources, &mut findings);
 
-    for warning in &findings.warnings {
-        println!("    warning: {warning}");
-    }
     for problem in &findings.problems {
         println!("    {problem}");
     }

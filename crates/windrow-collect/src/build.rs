@@ -15,7 +15,6 @@ use windrow_slab::{Layout, LeafSpec, PartOrder, RecordSpec, RingSpec, Shares, Si
 use windrow_sync::atomic::AtomicBool;
 use windrow_sync::{Interrupt, Mutex};
 
-use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::{CatResults, Delivery, Placement};
@@ -26,6 +25,7 @@ use crate::deliver::driver::Driver;
 use crate::deliver::sink_writer::SinkWriter;
 use crate::deliver::slabs::Slabs;
 use crate::deliver::stage::LastStage;
+use crate::error::{ArgumentError, BuildError};
 use crate::shared::Shared;
 use crate::shared::commands::Restart;
 use crate::shared::lifecycle::Lifecycle;
@@ -46,9 +46,11 @@ impl CollectorBuilder {
     /// Makes the environments, all workers' at once, binds the policies and lays out the memory.
     ///
     /// # Errors
-    /// [`CollectError`], naming the argument, what was expected and what came; [`CollectError::WaitInterrupted`] where an
-    /// [interrupt](Self::interrupt) ends the wait for environments. Those that are finished later are dropped.
-    pub fn build(mut self) -> Result<Collector, CollectError> {
+    /// [`BuildError::Argument`], naming the argument, what was expected and what came; [`BuildError::Env`] and [`BuildError::Policy`]
+    /// with the error of the user's code, and others where environments, policies and memory do not go together;
+    /// [`BuildError::WaitInterrupted`] where an [interrupt](Self::interrupt) ends the wait for environments. Those that are finished
+    /// later are dropped.
+    pub fn build(mut self) -> Result<Collector, BuildError> {
         let hooks = std::mem::take(&mut self.hooks);
         self.build_with(hooks)
     }
@@ -56,14 +58,14 @@ impl CollectorBuilder {
     /// As [`build`](Self::build), with the caller's own last stage in place of hooks and post-processing.
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// Those of [`build`](Self::build).
     #[doc(hidden)]
-    pub fn build_with<S: LastStage>(self, stage: S) -> Result<Collector<S>, CollectError> {
+    pub fn build_with<S: LastStage>(self, stage: S) -> Result<Collector<S>, BuildError> {
         build(self, stage)
     }
 }
 
-fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S>, CollectError> {
+fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S>, BuildError> {
     let config = &chosen.config;
     let makers = makers(&chosen)?;
     let workers = makers.len();
@@ -71,15 +73,13 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     check_inference(&chosen)?;
     check_clones(&chosen, workers)?;
     let batcher = batcher(&chosen)?;
-    if config.num_envs == Some(0) {
-        return Err(CollectError::NotPositive { name: "num_envs" });
-    }
+    check_choices(&chosen)?;
     let reference_maker = makers[0].clone();
     let mut new = NewWorkers::new(&chosen, makers)?;
     let (spec, num_envs) = new.common()?;
     let schedule = schedule(&chosen, workers, num_envs)?;
     let (seed, first_episodes) = beginning(config, &spec);
-    let service = service(&chosen, workers, num_envs)?;
+    let service = service(&chosen, workers, num_envs);
     if let Some(service) = &service {
         new.serve(service);
     }
@@ -233,19 +233,19 @@ fn beginning(config: &CollectorConfig, spec: &EnvSpec) -> (u64, Restart) {
 }
 
 /// A policy that checks weights for policies that say `bound` about themselves.
-fn reference(maker: &WorkerFactory, bound: &PolicySpec) -> Result<Box<dyn Policy>, CollectError> {
+fn reference(maker: &WorkerFactory, bound: &PolicySpec) -> Result<Box<dyn Policy>, BuildError> {
     maker.guarded(|| {
-        let mut reference = maker.policy.build(maker.worker)?;
+        let mut reference = maker.own_policy()?;
         reference.become_reference(bound);
         Ok(reference)
     })
 }
 
 /// The batcher of whole trajectories, if they are wanted.
-fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, CollectError> {
+fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, ArgumentError> {
     let config = &chosen.config;
     let wanted = config.trajs_per_batch;
-    let needs = |name, needs| Err(CollectError::Needs { name, needs });
+    let needs = |name, needs| Err(ArgumentError::Needs { name, needs });
     if !config.track_traj_ids && wanted.is_some() {
         return needs("trajs_per_batch", "track_traj_ids");
     }
@@ -255,7 +255,7 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Colle
     if let Some(trajectories) = config.trajs_per_write {
         let name = "trajs_per_write";
         if trajectories == 0 {
-            return Err(CollectError::NotPositive { name });
+            return Err(ArgumentError::NotPositive { name });
         }
         if wanted.is_none() {
             return needs(name, "trajs_per_batch");
@@ -269,11 +269,24 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Colle
         .transpose()
 }
 
-fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectError> {
+fn check_choices(chosen: &CollectorBuilder) -> Result<(), ArgumentError> {
+    if chosen.config.num_envs == Some(0) {
+        return Err(ArgumentError::NotPositive { name: "num_envs" });
+    }
+    if chosen.config.update_at_each_batch && chosen.weight_source.is_none() {
+        return Err(ArgumentError::Needs {
+            name: "update_at_each_batch",
+            needs: "a weight_source",
+        });
+    }
+    Ok(())
+}
+
+fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), ArgumentError> {
     if let Delivery::FirstCome { workers_per_batch } = config.plan().delivery
         && !(1..=workers).contains(&workers_per_batch)
     {
-        return Err(CollectError::Count {
+        return Err(ArgumentError::Count {
             name: "workers_per_batch",
             most: workers,
             got: workers_per_batch,
@@ -284,14 +297,14 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
         return Ok(());
     };
     if !(0.0..=1.0).contains(&threshold) {
-        return Err(CollectError::OutOfRange {
+        return Err(ArgumentError::OutOfRange {
             name: "preemptive_threshold",
             expected: "0 to 1",
             got: threshold,
         });
     }
     if config.plan().delivery != Delivery::Synchronous {
-        return Err(CollectError::Needs {
+        return Err(ArgumentError::Needs {
             name: "preemptive_threshold",
             needs: "batches that wait for all workers",
         });
@@ -302,13 +315,13 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
 /// Whether workers can be killed that exceed a time-out, if there is one.
 ///
 /// # Errors
-/// [`CollectError::NotPositive`] and [`CollectError::Needs`].
-pub(crate) fn check_step_timeout(config: &CollectorConfig) -> Result<(), CollectError> {
+/// [`ArgumentError::NotPositive`] and [`ArgumentError::Needs`].
+pub(crate) fn check_step_timeout(config: &CollectorConfig) -> Result<(), ArgumentError> {
     let name = "step_timeout";
     match config.step_timeout {
         None => Ok(()),
-        Some(Duration::ZERO) => Err(CollectError::NotPositive { name }),
-        Some(_) if config.plan().placement != Placement::Processes => Err(CollectError::Needs {
+        Some(Duration::ZERO) => Err(ArgumentError::NotPositive { name }),
+        Some(_) if config.plan().placement != Placement::Processes => Err(ArgumentError::Needs {
             name,
             needs: "workers that can be killed: placement processes",
         }),
@@ -322,20 +335,20 @@ fn unbuilt(
     spec: &EnvSpec,
     record: &RecordSpec,
     frames_per_batch: u64,
-) -> CollectError {
+) -> BuildError {
     match error {
         SlabError::DuplicateColumn { key } => {
             let written = record.policy.iter().find(|leaf| leaf.key.overlaps(&key));
             match written {
                 None => SlabError::DuplicateColumn { key }.into(),
-                Some(leaf) => CollectError::PolicyWrites {
+                Some(leaf) => BuildError::PolicyWrites {
                     env: spec.id.clone(),
                     expected: format!("{key:?}"),
                     got: describe(Some(leaf)),
                 },
             }
         }
-        SlabError::TooLarge { .. } | SlabError::NoMemory { .. } => CollectError::BatchMemory {
+        SlabError::TooLarge { .. } | SlabError::NoMemory { .. } => BuildError::BatchMemory {
             frames_per_batch,
             source: error,
         },

@@ -2,6 +2,8 @@
 
 pub(crate) mod builder;
 pub(crate) mod hooks;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+pub(crate) mod launcher;
 pub(crate) mod options;
 pub(crate) mod plan;
 mod seconds;

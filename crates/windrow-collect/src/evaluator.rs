@@ -16,7 +16,9 @@ use windrow_env::EnvFactory;
 use windrow_policy::Weights;
 use windrow_sync::unpoisoned;
 
-use crate::CollectError;
+#[cfg(target_os = "linux")]
+use crate::error::{ControlError, NextError};
+use crate::error::{EvaluateError, Stuck};
 pub use builder::EvaluatorBuilder;
 pub use choices::BusyPolicy;
 pub use report::Evaluation;
@@ -80,7 +82,7 @@ impl Evaluator {
     ///
     /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
     /// assert_eq!(evaluator.evaluate(None, None)?.num_episodes, 10);
-    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> EvaluatorBuilder {
@@ -97,10 +99,10 @@ impl Evaluator {
     /// evaluator would wait for itself.
     ///
     /// # Errors
-    /// [`CollectError::Policy`] when the weights do not fit; the old ones then stay; [`CollectError::Worker`] when an
+    /// [`EvaluateError::Weights`] when the weights do not fit; the old ones then stay. [`EvaluateError::Next`] when an
     /// environment or the policy failed or panicked, their process ended, or the metrics panicked; after these, the next
-    /// request makes environments and policy anew. [`CollectError::Metrics`] when the metrics failed; [`CollectError::ShutDown`]
-    /// after a shutdown or during one.
+    /// request makes environments and policy anew, which may fail as [`EvaluateError::Build`]. [`EvaluateError::Metrics`] when the
+    /// metrics failed; [`EvaluateError::ShutDown`] after a shutdown or during one.
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -113,18 +115,18 @@ impl Evaluator {
     ///     .build()?;
     /// let result = evaluator.evaluate(None, Some(7))?;
     /// assert_eq!((result.step, result.lengths), (7, vec![50; 3]));
-    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn evaluate(
         &self,
         weights: Option<&Weights>,
         step: Option<u64>,
-    ) -> Result<Evaluation, CollectError> {
+    ) -> Result<Evaluation, EvaluateError> {
         let (reply, result) = channel();
         self.shared
             .submit(weights, step, Reply::To(reply), BusyPolicy::Queue)?;
         // Disconnected when the request was dropped by a shutdown.
-        result.recv().unwrap_or(Err(CollectError::ShutDown))
+        result.recv().unwrap_or(Err(EvaluateError::ShutDown))
     }
 
     /// Asks for an evaluation, and returns at once whether it was accepted. The evaluator keeps the result until
@@ -135,7 +137,7 @@ impl Evaluator {
     /// that is not accepted copies nothing and is not counted.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] after a shutdown; [`CollectError::Busy`] while busy, with [`BusyPolicy::Error`].
+    /// [`EvaluateError::ShutDown`] after a shutdown; [`EvaluateError::Busy`] while busy, with [`BusyPolicy::Error`].
     /// Later errors are the result of the request.
     ///
     /// ```
@@ -146,13 +148,13 @@ impl Evaluator {
     /// assert!(evaluator.trigger_eval(None, Some(1))?);
     /// let result = evaluator.wait(None).unwrap()?;
     /// assert_eq!(result.step, 1);
-    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn trigger_eval(
         &self,
         weights: Option<&Weights>,
         step: Option<u64>,
-    ) -> Result<bool, CollectError> {
+    ) -> Result<bool, EvaluateError> {
         self.shared
             .submit(weights, step, Reply::Unread, self.busy_policy)
     }
@@ -160,7 +162,10 @@ impl Evaluator {
     /// The oldest result of [`trigger_eval`](Self::trigger_eval) that was not read yet; waits for it up to `timeout`.
     /// `None` after that, and at once when none is pending.
     ///
-    /// After a shutdown, unread results can still be read; the next call returns [`CollectError::ShutDown`], once.
+    /// After a shutdown, unread results can still be read; the next call returns [`EvaluateError::ShutDown`], once.
+    ///
+    /// # Errors
+    /// Those of [`evaluate`](Self::evaluate).
     ///
     /// ```
     /// use std::time::Duration;
@@ -169,13 +174,16 @@ impl Evaluator {
     ///
     /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
     /// assert!(evaluator.poll(Duration::ZERO).is_none());
-    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn poll(&self, timeout: Duration) -> Option<Result<Evaluation, CollectError>> {
+    pub fn poll(&self, timeout: Duration) -> Option<Result<Evaluation, EvaluateError>> {
         self.wait(Some(timeout))
     }
 
     /// As [`poll`](Self::poll); without a time-out, waits for as long as an evaluation is pending.
+    ///
+    /// # Errors
+    /// Those of [`evaluate`](Self::evaluate).
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -185,9 +193,9 @@ impl Evaluator {
     /// evaluator.trigger_eval(None, None)?;
     /// assert!(evaluator.wait(None).is_some());
     /// assert!(evaluator.wait(None).is_none());
-    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<Evaluation, CollectError>> {
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<Evaluation, EvaluateError>> {
         // A time beyond the clock's range is no limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.shared.take(deadline)
@@ -197,7 +205,7 @@ impl Evaluator {
     /// results by [`on_result`](EvaluatorBuilder::on_result) only, which is not called with errors.
     ///
     /// ```
-    /// use windrow_collect::{CollectError, Evaluator};
+    /// use windrow_collect::{EvaluateError, Evaluator};
     /// use windrow_policy::RandomPolicy;
     ///
     /// let evaluator = Evaluator::builder("CartPole-v1")
@@ -209,11 +217,11 @@ impl Evaluator {
     ///     std::thread::yield_now(); // or train
     /// }
     /// let error = evaluator.take_error().unwrap();
-    /// assert!(matches!(error, CollectError::Metrics { step: 3, .. }));
+    /// assert!(matches!(error, EvaluateError::Metrics { step: 3, .. }));
     /// assert!(evaluator.take_error().is_none());
-    /// # Ok::<(), CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn take_error(&self) -> Option<CollectError> {
+    pub fn take_error(&self) -> Option<EvaluateError> {
         self.shared.take_error()
     }
 
@@ -221,11 +229,11 @@ impl Evaluator {
     /// does. A call from [`on_result`](EvaluatorBuilder::on_result) comes between two evaluations.
     ///
     /// # Errors
-    /// As of [`Handle::call_worker`](crate::Handle::call_worker); [`CollectError::ShutDown`] also before environments were made.
+    /// Those of [`Handle::call_worker`](crate::Handle::call_worker); [`ControlError::Next`] also before environments were made.
     #[doc(hidden)]
     #[cfg(target_os = "linux")]
-    pub fn call_worker(&self, request: Vec<u8>) -> Result<Vec<u8>, CollectError> {
-        let handle = self.shared.handle().ok_or(CollectError::ShutDown)?;
+    pub fn call_worker(&self, request: Vec<u8>) -> Result<Vec<u8>, ControlError> {
+        let handle = self.shared.handle().ok_or(NextError::ShutDown)?;
         handle.call_worker(0, request)
     }
 
@@ -240,7 +248,7 @@ impl Evaluator {
     /// while evaluator.pending() {
     ///     std::thread::yield_now(); // or train
     /// }
-    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn pending(&self) -> bool {
@@ -260,7 +268,7 @@ impl Evaluator {
     /// let weights = policy.weights();
     /// assert_eq!(evaluator.evaluate(Some(&weights), None)?.policy_version, 40);
     /// assert_eq!(evaluator.evaluate(Some(&weights), None)?.policy_version, 41);
-    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_next_version(&self, version: i64) {
         self.shared.set_next_version(version);
@@ -272,31 +280,31 @@ impl Evaluator {
     /// is killed: none is left behind.
     ///
     /// # Errors
-    /// [`CollectError::Stuck`] when an environment or the policy in the thread, or a callback, did not return in time. The
+    /// [`Stuck`] when an environment or the policy in the thread, or a callback, did not return in time. The
     /// thread ends when it does.
     ///
     /// ```
-    /// use windrow_collect::{CollectError, Evaluator};
+    /// use windrow_collect::{EvaluateError, Evaluator};
     /// use windrow_policy::RandomPolicy;
     ///
     /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
     /// evaluator.shutdown()?;
-    /// assert!(matches!(evaluator.evaluate(None, None), Err(CollectError::ShutDown)));
-    /// # Ok::<(), CollectError>(())
+    /// assert!(matches!(evaluator.evaluate(None, None), Err(EvaluateError::ShutDown)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shutdown(&self) -> Result<(), CollectError> {
+    pub fn shutdown(&self) -> Result<(), Stuck> {
         self.shutdown_within(self.patience)
     }
 
     /// As [`shutdown`](Self::shutdown), with another time-out.
     ///
     /// # Errors
-    /// As of [`shutdown`](Self::shutdown).
-    pub fn shutdown_within(&self, timeout: Duration) -> Result<(), CollectError> {
+    /// Those of [`shutdown`](Self::shutdown).
+    pub fn shutdown_within(&self, timeout: Duration) -> Result<(), Stuck> {
         let deadline = self.shared.stop(timeout);
         let deadline = deadline.and_then(|deadline| deadline.checked_add(self.grace));
         if !self.shared.ended_by(deadline) {
-            return Err(CollectError::Stuck {
+            return Err(Stuck {
                 stuck: 1,
                 threads: 1,
                 waited: timeout,

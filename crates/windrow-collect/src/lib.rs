@@ -23,6 +23,8 @@ pub use build::collectors::{
 };
 pub use config::builder::CollectorBuilder;
 pub use config::hooks::Hooks;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+pub use config::launcher::{CommandLauncher, Invitation, Launched, Launcher};
 pub use config::options::CollectorConfig;
 pub use config::plan::{CatResults, Delivery, FramesPerBatch, Inference, OnLoss, Placement};
 pub use deliver::collector::{Collector, Paused};
@@ -30,7 +32,12 @@ pub use deliver::handle::Handle;
 pub use deliver::sink_writer::SinkWriter;
 pub use deliver::stage::LastStage;
 pub use deliver::stream::BatchStream;
-pub use error::{CollectError, ErrorKind, FaultKind, SentError, WorkerError, WorkerFault};
+#[cfg(target_os = "linux")]
+pub use error::WorkerMainError;
+pub use error::{
+    ArgumentError, BuildError, ControlError, ErrorKind, EvaluateError, FaultKind, NextError,
+    ProfileError, SentError, Stuck, WorkerError, WorkerFault,
+};
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{
     Phase, PhaseProfile, ProfileConfig, ProfileSummary, Profiler, ProfilerRecipe, WorkerProfile,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use windrow_slab::{Lease, Ring};
 use windrow_sync::Interrupt;
 
-use crate::CollectError;
+use crate::error::NextError;
 #[cfg(target_os = "linux")]
 use crate::process::pool::PoolGuard;
 use crate::shared::ThreadLink;
@@ -44,13 +44,13 @@ impl Workers {
     /// The next whole slab.
     ///
     /// # Errors
-    /// [`CollectError::Slab`] as [`Ring::next`]; [`CollectError::Interrupted`] where workers run in this thread, and
-    /// [`CollectError::WaitInterrupted`] where they do not.
+    /// [`NextError::Slab`] as [`Ring::next`]; [`NextError::Interrupted`] where workers run in this thread, and
+    /// [`NextError::WaitInterrupted`] where they do not.
     pub(crate) fn next(
         &mut self,
         ring: &Arc<Ring>,
         interrupt: &Interrupt,
-    ) -> Result<Lease, CollectError> {
+    ) -> Result<Lease, NextError> {
         match self {
             Self::Inline(inline) => return inline.next(ring),
             Self::Threads(threads) => threads.begin(),

@@ -5,7 +5,10 @@
 //! its [`PoolGuard`](pool::PoolGuard) ends them. The worker's side: [`worker_main`] makes a [`Worker`](crate::worker::Worker) with a
 //! [`ProcessLink`](link::ProcessLink).
 
+mod channel;
 mod child;
+#[cfg(feature = "remote")]
+pub(crate) mod elsewhere;
 mod entry;
 mod events;
 pub(crate) mod handshake;
@@ -15,7 +18,8 @@ mod live;
 pub(crate) mod messages;
 mod parallel;
 pub(crate) mod pool;
-mod program;
+pub(crate) mod program;
+mod serve_error;
 mod setup;
 mod slot;
 mod thread_state;

@@ -17,7 +17,7 @@ pub(crate) use runs::{BatchRows, IDS, MASK, Marks, done_of, mask_of, one_each};
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, Tensor, TensorDict, TensorError};
 
-use crate::CollectError;
+use crate::error::ArgumentError;
 use frames::{CopiedFrames, Span};
 use runs::TrajectoryRun;
 
@@ -137,10 +137,10 @@ impl TrajectoryBatcher {
     /// A batcher without frames, for batches of exactly `trajs_per_batch` trajectories in `format`.
     ///
     /// # Errors
-    /// [`CollectError::NotPositive`] when `trajs_per_batch` is 0.
-    pub fn new(trajs_per_batch: usize, format: TrajFormat) -> Result<Self, CollectError> {
+    /// [`ArgumentError::NotPositive`] when `trajs_per_batch` is 0.
+    pub fn new(trajs_per_batch: usize, format: TrajFormat) -> Result<Self, ArgumentError> {
         if trajs_per_batch == 0 {
-            return Err(CollectError::NotPositive {
+            return Err(ArgumentError::NotPositive {
                 name: "trajs_per_batch",
             });
         }

@@ -11,7 +11,7 @@ use windrow_env::{Gathering, VecEnv};
 use windrow_slab::Part;
 use windrow_sync::catch_panic;
 
-use crate::error::{CollectError, WorkerError, WorkerFault};
+use crate::error::{BuildError, WorkerError, WorkerFault};
 use crate::probe::{Phase, Probe, Recorder};
 use crate::shared::commands::Commands;
 use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
@@ -172,7 +172,7 @@ impl<D: WorkerLink> Worker<D> {
             )?;
             let worker = self.link.worker();
             env.bind(&self.actor.spec().columns)
-                .map_err(|source| CollectError::Env { worker, source })?;
+                .map_err(|source| BuildError::Env { worker, source })?;
             Ok(env)
         });
         self.env = match made {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{CollectError, Collector, CollectorBuilder, Placement};
+use windrow_collect::{Collector, CollectorBuilder, ControlError, NextError, Placement};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_policy::Registry;
 use windrow_slab::{Sink, SinkError, WriterId};
@@ -58,12 +58,12 @@ fn who_looks_at_figures_only_sees_that_the_background_has_failed_and_can_ask_why
             thread::sleep(Duration::from_millis(1));
         }
         assert!(handle.stats().failed);
-        assert!(matches!(collector.check(), Err(CollectError::Worker(_))));
-        assert!(matches!(collector.check(), Err(CollectError::ShutDown)));
+        assert!(matches!(collector.check(), Err(NextError::Worker(_))));
+        assert!(matches!(collector.check(), Err(NextError::ShutDown)));
         let weights = handle.policy_weights();
         assert!(matches!(
             handle.update_policy_weights(&weights),
-            Err(CollectError::ShutDown)
+            Err(ControlError::Next(NextError::ShutDown))
         ));
         collector.shutdown().unwrap();
         assert!(collector.stats().failed);
@@ -86,11 +86,8 @@ fn an_end_or_a_shutdown_is_no_failure() {
         assert_eq!(collector.by_ref().count(), 2);
         collector.check().unwrap();
         collector.shutdown().unwrap();
-        assert!(matches!(
-            collector.next(),
-            Some(Err(CollectError::ShutDown))
-        ));
+        assert!(matches!(collector.next(), Some(Err(NextError::ShutDown))));
         assert!(!collector.stats().failed);
-        assert!(matches!(collector.check(), Err(CollectError::ShutDown)));
+        assert!(matches!(collector.check(), Err(NextError::ShutDown)));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tensordict::{DType, TensorDict};
-use windrow_collect::{CollectError, Collector, CollectorBuilder, MultiSyncCollector, OnLoss};
+use windrow_collect::{Collector, CollectorBuilder, MultiSyncCollector, NextError, OnLoss};
 use windrow_env::{Env, EnvError, EnvSpec, Outcome, Spec};
 use windrow_policy::{
     Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec, RandomPolicy, Weights,
@@ -210,7 +210,7 @@ fn an_environment_that_cannot_begin_fails_once_frames_are_collected() {
     let (builder, log) = curious(one(Fails::AtReset), true);
     let mut collector = builder.build().unwrap();
     assert_eq!(log.bound.lock().unwrap()[0].first, None);
-    let Some(Err(CollectError::Worker(error))) = collector.next() else {
+    let Some(Err(NextError::Worker(error))) = collector.next() else {
         panic!("the environment did not fail")
     };
     assert_eq!((error.worker(), error.env()), (0, Some(0)));

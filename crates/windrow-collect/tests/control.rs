@@ -16,9 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{
-    CatResults, CollectError, Collector, Delivery, Inference, OnLoss, Placement,
-};
+use windrow_collect::{CatResults, Collector, Delivery, Inference, NextError, OnLoss, Placement};
 use windrow_slab::SlabError;
 use windrow_sync::error_chain;
 
@@ -291,6 +289,9 @@ fn weights_come_from_the_source_before_each_batch_or_when_asked_for() {
     let mut without = healthy(all().next().unwrap()).build().unwrap();
     let error = without.update_policy_weights_from_source().unwrap_err();
     assert!(error_chain(&error).contains("weight_source"), "{error}");
+    let without = healthy(all().next().unwrap()).update_at_each_batch(true);
+    let error = without.build().unwrap_err().to_string();
+    assert_eq!(error, "update_at_each_batch needs a weight_source");
 }
 
 #[test]
@@ -380,7 +381,7 @@ fn too_many_batches_kept_are_an_error_that_can_be_mended() {
                     batches.push(batch.detach());
                     kept.push(batch);
                 }
-                Err(CollectError::Slab(SlabError::Exhausted { slabs: 5, .. })) => {
+                Err(NextError::Slab(SlabError::Exhausted { slabs: 5, .. })) => {
                     assert_eq!(kept.len(), 5);
                     refused += 1;
                     kept.truncate(3);

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectError, Collector, FaultKind, Interrupt, OnLoss, Placement, WorkerError, WorkerFault,
+    Collector, ControlError, FaultKind, Interrupt, NextError, OnLoss, Placement, WorkerError,
+    WorkerFault,
 };
 use windrow_env::testing::LedgerEnv;
 use windrow_sync::error_chain;
@@ -91,9 +92,9 @@ fn processes() -> impl Iterator<Item = Crew> {
     all().filter(|crew| crew.placement == Placement::Processes)
 }
 
-fn worker_error(error: CollectError) -> WorkerError {
-    match error {
-        CollectError::Worker(error) => error,
+fn worker_error(error: impl Into<ControlError>) -> WorkerError {
+    match error.into() {
+        ControlError::Next(NextError::Worker(error)) => error,
         other => panic!("{other}"),
     }
 }
@@ -457,7 +458,7 @@ fn what_a_shutdown_kills_since_it_does_not_end_is_no_loss() {
     let how = How::Wait(gate.clone());
     let mut collector = ends_in_drop_or(how, OnLoss::Raise, gate.interrupt());
     let interrupted = collector.shutdown_within(Duration::MAX).unwrap_err();
-    assert!(matches!(interrupted, CollectError::WaitInterrupted(_)));
+    assert!(matches!(interrupted, ControlError::WaitInterrupted(_)));
     collector.shutdown().unwrap();
     assert!(collector.take_losses().is_empty());
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use windrow_collect::{
-    CollectError, Collector, Evaluator, Interrupt, MultiAsyncCollector, MultiSyncCollector,
-    Placement, WorkerMain, WorkerProgram,
+    BuildError, Collector, ControlError, Evaluator, Interrupt, MultiAsyncCollector,
+    MultiSyncCollector, NextError, Placement, WorkerMain, WorkerProgram,
 };
 use windrow_env::testing::CountingEnv;
 use windrow_env::{EnvError, EnvRecipe, TimeLimit};
@@ -57,7 +57,7 @@ fn limited() -> EnvRecipe {
     EnvRecipe::of("Limited").with_arguments(&[3]).unwrap()
 }
 
-fn ask(collector: &Collector, worker: usize, call: &[u8]) -> Result<Vec<u8>, CollectError> {
+fn ask(collector: &Collector, worker: usize, call: &[u8]) -> Result<Vec<u8>, ControlError> {
     collector.handle().call_worker(worker, call.to_vec())
 }
 
@@ -99,7 +99,7 @@ fn workers_answer_between_two_parts() {
         collector.shutdown().unwrap();
         assert!(matches!(
             ask(&collector, 0, b"x"),
-            Err(CollectError::ShutDown)
+            Err(ControlError::Next(NextError::ShutDown))
         ));
     }
 }
@@ -127,7 +127,7 @@ fn a_worker_that_ends_does_not_leave_its_caller_waiting() {
     collector.next().unwrap().unwrap();
     let error = ask(&collector, 1, b"end").unwrap_err();
     assert!(
-        matches!(error, CollectError::NoAnswer { worker: 1 }),
+        matches!(error, ControlError::NoAnswer { worker: 1 }),
         "{error}"
     );
     let error = collector.next().unwrap().unwrap_err().to_string();
@@ -170,7 +170,7 @@ fn a_call_can_be_interrupted() {
     }
     interrupted.store(true, Ordering::Relaxed);
     let ended = ask(&collector, 0, b"ab");
-    assert!(matches!(ended, Err(CollectError::WaitInterrupted(_))));
+    assert!(matches!(ended, Err(ControlError::WaitInterrupted(_))));
     interrupted.store(false, Ordering::Relaxed);
     signal("-CONT");
     // The answer that nobody waits for is not taken for this one.
@@ -183,7 +183,7 @@ fn errors_have_what_was_sent_of_them() {
     let builder = builder.placement(Placement::Processes).num_workers(2);
     let builder = builder.worker_program(program()).frames_per_batch(12);
     let error = builder.build().err().unwrap();
-    let CollectError::Remote {
+    let BuildError::Remote {
         sent: Some(sent), ..
     } = &error
     else {
@@ -225,5 +225,8 @@ fn the_process_of_an_evaluator_answers_after_each_result() {
     assert_ne!(processes[0], std::process::id().to_string());
     built.shutdown().unwrap();
     let late = built.call_worker(b"late".to_vec());
-    assert!(matches!(late, Err(CollectError::ShutDown)), "{late:?}");
+    assert!(
+        matches!(late, Err(ControlError::Next(NextError::ShutDown))),
+        "{late:?}"
+    );
 }

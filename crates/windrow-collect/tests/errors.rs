@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use tensordict::{DType, Tensor};
 use windrow_collect::{
-    AsyncCollector, CollectError, Collector, CollectorBuilder, MultiAsyncCollector,
-    MultiSyncCollector, WorkerError, WorkerFault,
+    AsyncCollector, BuildError, Collector, CollectorBuilder, ControlError, MultiAsyncCollector,
+    MultiSyncCollector, NextError, WorkerError, WorkerFault,
 };
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{
@@ -240,7 +240,7 @@ fn a_policy_for_another_action_is_refused() {
     let pendulum = Collector::builder(Pendulum::v1).policy(policy);
     assert!(matches!(
         pendulum.frames_per_batch(1).build(),
-        Err(CollectError::Policy(_))
+        Err(BuildError::Policy { worker: 0, .. })
     ));
 }
 
@@ -267,7 +267,7 @@ fn failure(
     loop {
         match collector.next().unwrap() {
             Ok(_) => batches += 1,
-            Err(CollectError::Worker(error)) => return (batches, error, collector),
+            Err(NextError::Worker(error)) => return (batches, error, collector),
             Err(other) => panic!("{other}"),
         }
     }
@@ -293,7 +293,7 @@ fn an_error_in_step_says_where_and_what() {
         matches!(error.fault(), WorkerFault::Env(inner) if matches!(inner.source, EnvError::Failed(_)))
     );
     assert!(collector.next().is_none());
-    assert!(matches!(collector.rollout(), Err(CollectError::ShutDown)));
+    assert!(matches!(collector.rollout(), Err(NextError::ShutDown)));
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn a_panic_reaches_the_caller_and_the_collector_can_be_dropped() {
             .frames_per_batch(10)
             .build()
             .unwrap();
-    let Some(Err(CollectError::Worker(error))) = collector.next() else {
+    let Some(Err(NextError::Worker(error))) = collector.next() else {
         panic!("no error")
     };
     assert!(matches!(error.fault(), WorkerFault::Panic(_)));
@@ -379,7 +379,7 @@ fn an_error_of_the_policy_is_passed_on() {
         .frames_per_batch(5)
         .build()
         .unwrap();
-    let Some(Err(CollectError::Worker(error))) = collector.next() else {
+    let Some(Err(NextError::Worker(error))) = collector.next() else {
         panic!("no error")
     };
     assert!(matches!(
@@ -389,7 +389,7 @@ fn an_error_of_the_policy_is_passed_on() {
     assert_eq!(error.env(), None);
     assert_eq!(
         error_chain(&error),
-        "worker 0: policy: policy broke its spec: leaf 0 holds int64, but was accessed as float32"
+        "worker 0: the policy failed: policy broke its spec: leaf 0 holds int64, but was accessed as float32"
     );
 }
 
@@ -399,15 +399,12 @@ fn after_a_shutdown_the_collector_says_so_once() {
     let kept = collector.next().unwrap().unwrap();
     collector.shutdown().unwrap();
     collector.shutdown().unwrap();
-    assert!(matches!(
-        collector.next(),
-        Some(Err(CollectError::ShutDown))
-    ));
+    assert!(matches!(collector.next(), Some(Err(NextError::ShutDown))));
     assert!(collector.next().is_none());
     let weights = collector.policy_weights();
     assert!(matches!(
         collector.update_policy_weights(&weights),
-        Err(CollectError::ShutDown)
+        Err(ControlError::Next(NextError::ShutDown))
     ));
     drop(collector);
     assert_eq!(

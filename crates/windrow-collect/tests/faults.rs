@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectError, Collector, FaultKind, OnLoss, Placement, WorkerError, WorkerFault,
+    BuildError, Collector, ControlError, FaultKind, NextError, OnLoss, Placement, WorkerError,
+    WorkerFault,
 };
 use windrow_env::EnvError;
 use windrow_env::testing::LedgerEnv;
@@ -41,9 +42,9 @@ const HOWS: [fn() -> How; 2] = [|| How::Error, || How::Panic];
 /// Worker that has the fault.
 const FAULTY: usize = 1;
 
-fn worker_error(error: CollectError) -> WorkerError {
-    match error {
-        CollectError::Worker(error) => error,
+fn worker_error(error: impl Into<ControlError>) -> WorkerError {
+    match error.into() {
+        ControlError::Next(NextError::Worker(error)) => error,
         other => panic!("{other}"),
     }
 }
@@ -121,7 +122,7 @@ fn a_fault_that_is_raised_ends_the_collector_and_is_told_once() {
             check_error(&error, at, &how());
             check_ledger(&batches);
             assert!(collector.next().is_none(), "{crew:?}");
-            assert!(matches!(collector.rollout(), Err(CollectError::ShutDown)));
+            assert!(matches!(collector.rollout(), Err(NextError::ShutDown)));
             collector.shutdown().unwrap();
             collector.shutdown().unwrap();
             assert!(collector.next().is_none(), "{crew:?}");
@@ -320,7 +321,7 @@ fn each_of_several_errors_is_told_once() {
         // All that is left at once.
         match collector.shutdown() {
             Ok(()) => {}
-            Err(CollectError::SeveralWorkers(errors)) => {
+            Err(ControlError::SeveralWorkers(errors)) => {
                 told.extend(errors.iter().map(WorkerError::worker));
             }
             Err(error) => told.push(worker_error(error).worker()),
@@ -348,7 +349,7 @@ fn a_shutdown_tells_of_all_workers_that_failed_at_once() {
         let rest = collector.shutdown().unwrap_err();
         let text = error_chain(&rest);
         assert!(text.starts_with("2 workers failed: worker "), "{text}");
-        let CollectError::SeveralWorkers(rest) = rest else {
+        let ControlError::SeveralWorkers(rest) = rest else {
             panic!("{text}")
         };
         let mut told = vec![first.worker(), rest[0].worker(), rest[1].worker()];
@@ -396,12 +397,9 @@ fn an_environment_that_cannot_be_made_fails_the_build() {
         let error = builder.build().unwrap_err();
         let text = error_chain(&error);
         if placement == Placement::Processes {
-            assert!(matches!(error, CollectError::Remote { .. }), "{text}");
+            assert!(matches!(error, BuildError::Remote { .. }), "{text}");
         } else {
-            assert!(
-                matches!(error, CollectError::Env { worker: 0, .. }),
-                "{text}"
-            );
+            assert!(matches!(error, BuildError::Env { worker: 0, .. }), "{text}");
         }
         assert_eq!(error.kind(), windrow_collect::ErrorKind::Argument);
         assert!(text.contains("no such world"), "{text}");

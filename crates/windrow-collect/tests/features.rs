@@ -8,7 +8,7 @@ use std::error::Error;
 
 use tensordict::{DType, Tensor, TensorDict};
 use windrow_collect::{
-    CatResults, CollectError, Collector, CollectorBuilder, MultiSyncCollector, Placement,
+    CatResults, Collector, CollectorBuilder, MultiSyncCollector, NextError, Placement,
 };
 use windrow_env::testing::{CountingEnv, LedgerEnv};
 use windrow_env::{EnvFactory, EnvRecipe};
@@ -346,7 +346,7 @@ fn return_same_td_uses_one_memory_and_never_changes_a_batch_that_is_held() {
         let first = address(&collector.next().unwrap().unwrap());
         let held = collector.next().unwrap().unwrap();
         assert_eq!(address(&held), first);
-        assert!(matches!(collector.next(), Some(Err(CollectError::Slab(_)))));
+        assert!(matches!(collector.next(), Some(Err(NextError::Slab(_)))));
         drop(held);
         assert!(collector.next().unwrap().is_ok());
     }

@@ -22,8 +22,8 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use tensordict::{DType, TensorDict};
 use windrow_collect::{
-    CollectError, Collector, CollectorBuilder, Handle, Interrupt, MultiSyncCollector, OnLoss,
-    Placement,
+    BuildError, Collector, CollectorBuilder, Handle, Interrupt, MultiSyncCollector, NextError,
+    OnLoss, Placement,
 };
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
@@ -71,7 +71,7 @@ fn an_interrupted_call_is_no_loss_and_the_next_one_goes_on() {
         let mut collector = interrupted(Placement::Inline, on_loss).build().unwrap();
         let first = collector.next().unwrap().unwrap();
         for worker in 0..2 {
-            let Some(Err(CollectError::Interrupted(error))) = collector.next() else {
+            let Some(Err(NextError::Interrupted(error))) = collector.next() else {
                 panic!("worker {worker} was not interrupted")
             };
             assert_eq!((error.worker(), error.env()), (worker, Some(worker)));
@@ -101,7 +101,7 @@ fn a_rollout_that_is_interrupted_leaves_the_count_alone() {
     for _ in 0..2 {
         assert!(matches!(
             collector.rollout(),
-            Err(CollectError::Interrupted(_))
+            Err(NextError::Interrupted(_))
         ));
     }
     let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
@@ -113,7 +113,7 @@ fn what_interrupts_a_thread_ends_the_collector_whatever_was_chosen() {
     for on_loss in REACTIONS {
         let mut collector = interrupted(Placement::Threads, on_loss).build().unwrap();
         collector.next().unwrap().unwrap();
-        let Some(Err(CollectError::Worker(error))) = collector.next() else {
+        let Some(Err(NextError::Worker(error))) = collector.next() else {
             panic!("no error")
         };
         assert!(told_to_end(&error));
@@ -127,13 +127,14 @@ fn what_interrupts_a_thread_ends_the_collector_whatever_was_chosen() {
 fn what_interrupts_a_process_ends_the_collector_whatever_was_chosen() {
     use windrow_collect::{FaultKind, WorkerError};
 
-    let interrupted = |error: Option<CollectError>| -> WorkerError {
-        let Some(CollectError::Worker(error)) = error else {
-            panic!("no error of a worker: {error:?}")
-        };
+    let interrupted = |error: WorkerError| -> WorkerError {
         assert_eq!(error.fault().kind(), FaultKind::Interruption, "{error}");
         assert!(error_chain(&error).contains(INTERRUPTION), "{error}");
         error
+    };
+    let ended = |collector: &mut Collector| match collector.next() {
+        Some(Err(NextError::Worker(error))) => error,
+        other => panic!("no error of a worker: {other:?}"),
     };
     for on_loss in REACTIONS {
         let says = || How::Says(INTERRUPTION.to_owned());
@@ -147,7 +148,7 @@ fn what_interrupts_a_process_ends_the_collector_whatever_was_chosen() {
         })
         .unwrap();
         collector.next().unwrap().unwrap();
-        let error = interrupted(collector.next().unwrap().err());
+        let error = interrupted(ended(&mut collector));
         assert_eq!((error.worker(), error.env()), (0, Some(0)));
         assert!(error.step().is_some());
         assert!(collector.next().is_none());
@@ -158,7 +159,10 @@ fn what_interrupts_a_process_ends_the_collector_whatever_was_chosen() {
             fails: Some(says()),
             ..Makes::default()
         };
-        interrupted(build(makes()).err());
+        let Err(BuildError::Worker(error)) = build(makes()) else {
+            panic!("an interrupted build has an error of a worker")
+        };
+        interrupted(error);
         // While another one is made in the place of one that is lost, in the same process and in the next.
         if on_loss == OnLoss::Raise {
             continue;
@@ -175,7 +179,7 @@ fn what_interrupts_a_process_ends_the_collector_whatever_was_chosen() {
             .on_loss(OnLoss::Restart { budget: 1 })
             .build()
             .unwrap();
-            interrupted(collector.next().unwrap().err());
+            interrupted(ended(&mut collector));
             assert_eq!(collector.take_losses().len(), 1, "what came before it");
             collector.shutdown().unwrap();
         }
@@ -256,7 +260,7 @@ fn what_is_made_after_nobody_waits_any_more_is_dropped() {
         .frames_per_batch(20)
         .interrupt(third)
         .build();
-    assert!(matches!(built, Err(CollectError::WaitInterrupted(_))));
+    assert!(matches!(built, Err(BuildError::WaitInterrupted(_))));
     assert_eq!(checks.load(Ordering::Relaxed), 3);
     gate.wait();
     // Both, and then nobody is left to tell of another.

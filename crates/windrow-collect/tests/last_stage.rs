@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectError, Collector, Delivery, Interrupt, LastStage, Placement, SinkWriter,
+    Collector, Delivery, Interrupt, LastStage, NextError, Placement, SinkWriter,
 };
 use windrow_slab::{Sink, SinkError, WriterId};
 
@@ -52,7 +52,7 @@ impl LastStage for Counts {
 
     const TRIES_AGAIN: bool = true;
 
-    fn prepare(&mut self, _again: bool) -> Result<(), CollectError> {
+    fn prepare(&mut self, _again: bool) -> Result<(), NextError> {
         self.contexts.0 += 1;
         Ok(())
     }
@@ -61,31 +61,31 @@ impl LastStage for Counts {
         self.contexts.1 += 1;
     }
 
-    fn finish(&mut self, batch: TensorDict, _: u64) -> Result<usize, CollectError> {
+    fn finish(&mut self, batch: TensorDict, _: u64) -> Result<usize, NextError> {
         assert_eq!(self.contexts.0, self.contexts.1);
         self.calls += 1;
         if self.interrupted.contains(&self.calls) {
-            return Err(CollectError::Stage(Box::new(Interruption)));
+            return Err(NextError::Stage(Box::new(Interruption)));
         }
         if self.broken == Some(self.calls) {
-            return Err(CollectError::Stage("it broke".into()));
+            return Err(NextError::Stage("it broke".into()));
         }
         Ok(batch.numel())
     }
 
-    fn preview(&mut self, zeros: TensorDict, _: u64) -> Result<usize, CollectError> {
+    fn preview(&mut self, zeros: TensorDict, _: u64) -> Result<usize, NextError> {
         Ok(zeros.numel())
     }
 
-    fn write(&mut self, batch: usize, _: &SinkWriter) -> Result<usize, CollectError> {
+    fn write(&mut self, batch: usize, _: &SinkWriter) -> Result<usize, NextError> {
         Ok(batch)
     }
 
-    fn join(&mut self, written: Vec<usize>) -> Result<usize, CollectError> {
+    fn join(&mut self, written: Vec<usize>) -> Result<usize, NextError> {
         Ok(written.iter().sum())
     }
 
-    fn fail(&mut self, failure: CollectError) -> Option<CollectError> {
+    fn fail(&mut self, failure: NextError) -> Option<NextError> {
         if let Some(heard) = &self.heard {
             heard.send(failure.to_string()).unwrap();
             return None;
@@ -155,7 +155,7 @@ fn an_error_of_the_last_stage_ends_the_collector() {
         };
         let mut collector = counted(placement, stage);
         let items: Vec<_> = collector.by_ref().collect();
-        assert!(matches!(items[..], [Ok(10), Err(CollectError::Stage(_))]));
+        assert!(matches!(items[..], [Ok(10), Err(NextError::Stage(_))]));
         assert!(collector.stats().failed);
     }
 }
@@ -177,7 +177,7 @@ fn a_stage_that_takes_a_failure_over_is_the_only_one_to_tell_of_it() {
         assert_eq!(told.recv().unwrap(), "it broke");
         assert!(collector.finish_within(Duration::MAX).unwrap());
         assert!(collector.stats().failed);
-        assert!(matches!(collector.check(), Err(CollectError::ShutDown)));
+        assert!(matches!(collector.check(), Err(NextError::ShutDown)));
         collector.shutdown().unwrap();
     }
 }
@@ -200,7 +200,7 @@ fn a_wait_that_was_interrupted_loses_nothing() {
             match collector.next().unwrap() {
                 Ok(batch) => batches.push(batch.detach()),
                 Err(error) => {
-                    assert!(matches!(error, CollectError::WaitInterrupted(_)));
+                    assert!(matches!(error, NextError::WaitInterrupted(_)));
                     break;
                 }
             }
@@ -248,10 +248,7 @@ fn a_pause_that_is_held_by_name_lasts_until_it_is_released() {
         collector.hold(Duration::MAX).unwrap();
         is_held.store(true, Ordering::Relaxed);
         let waited = collector.next();
-        assert!(matches!(
-            waited,
-            Some(Err(CollectError::WaitInterrupted(_)))
-        ));
+        assert!(matches!(waited, Some(Err(NextError::WaitInterrupted(_)))));
         is_held.store(false, Ordering::Relaxed);
         collector.release();
         assert!(collector.next().unwrap().is_ok());

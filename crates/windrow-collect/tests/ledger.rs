@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use tensordict::TensorDict;
-use windrow_collect::{CollectError, Collector, CollectorBuilder};
+use windrow_collect::{Collector, CollectorBuilder, NextError};
 use windrow_env::testing::LedgerEnv;
 use windrow_slab::SlabError;
 
@@ -178,7 +178,7 @@ fn one_batch_too_many_kept_is_an_error_that_can_be_mended() {
     let error = collector.next().unwrap().unwrap_err();
     assert!(matches!(
         error,
-        CollectError::Slab(SlabError::Exhausted { slabs: 3, .. })
+        NextError::Slab(SlabError::Exhausted { slabs: 3, .. })
     ));
     assert!(error.to_string().contains("drop one"), "{error}");
     let third = frames(&kept.pop().unwrap());

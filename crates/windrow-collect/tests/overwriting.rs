@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use tensordict::{DType, NestedKey, TensorDict};
-use windrow_collect::{CollectError, Collector};
+use windrow_collect::{BuildError, Collector};
 use windrow_env::Pendulum;
 use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 use windrow_slab::{Key, LeafSpec, RowsMut};
@@ -47,7 +47,7 @@ fn refusal(policy: fn() -> Tenfold) -> String {
         .frames_per_batch(4)
         .build();
     match built {
-        Err(error @ CollectError::PolicyWrites { .. }) => error.to_string(),
+        Err(error @ BuildError::PolicyWrites { .. }) => error.to_string(),
         other => panic!("expected a refusal, got {other:?}"),
     }
 }

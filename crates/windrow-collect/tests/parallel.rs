@@ -507,7 +507,7 @@ fn members_answer_between_two_steps_and_close_once() {
     driver.reset(&[(0, None), (1, None)]).unwrap();
     assert_eq!(handle.call(1, b"abc").unwrap(), b"cba");
     driver.step(&[0, 1]).unwrap();
-    assert!(failure(handle.call(2, b"")).contains("there is no worker 2"));
+    assert!(failure(handle.call(2, b"")).contains("member 2 does not exist: there are 2"));
     for _ in 0..2 {
         handle.close().unwrap();
         assert!(!members.iter().any(|&pid| is_alive(pid)));

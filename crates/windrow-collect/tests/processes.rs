@@ -2,19 +2,22 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod fatal;
+
 use std::sync::Once;
 use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectError, CollectorBuilder, FaultKind, MultiAsyncCollector, MultiSyncCollector, OnLoss,
+    CollectorBuilder, FaultKind, MultiAsyncCollector, MultiSyncCollector, NextError, OnLoss,
     Placement, WorkerError, WorkerMain, WorkerProgram,
 };
-use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome};
+use windrow_env::{CartPole, EnvError};
 use windrow_policy::nn::Sequential;
 use windrow_policy::{Head, NetworkPolicy, Policy, RandomPolicy};
-use windrow_slab::{Row, RowMut};
 use windrow_sync::error_chain;
+
+use fatal::Fatal;
 
 /// Not a test: what a worker process of the tests below runs.
 #[test]
@@ -83,42 +86,6 @@ fn program() -> WorkerProgram {
     program
 }
 
-/// A CartPole that does something bad in its 30th step.
-struct Fatal {
-    env: CartPole,
-    steps: usize,
-    act: fn() -> Result<(), EnvError>,
-}
-
-impl Fatal {
-    fn new(act: fn() -> Result<(), EnvError>) -> Self {
-        Self {
-            env: CartPole::new(),
-            steps: 0,
-            act,
-        }
-    }
-}
-
-impl Env for Fatal {
-    fn spec(&self) -> &EnvSpec {
-        self.env.spec()
-    }
-
-    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
-        self.env.reset(seed, obs)
-    }
-
-    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
-        self.steps += 1;
-        if self.steps == 30 {
-            eprintln!("the kettle is empty");
-            (self.act)()?;
-        }
-        self.env.step(action, obs)
-    }
-}
-
 /// Two workers, of which the second is made from `id`.
 fn with_fatal(id: &'static str) -> CollectorBuilder {
     MultiSyncCollector::builder("CartPole-v1")
@@ -131,9 +98,9 @@ fn with_fatal(id: &'static str) -> CollectorBuilder {
         .seed(3)
 }
 
-fn lost(error: CollectError) -> WorkerError {
+fn lost(error: NextError) -> WorkerError {
     match error {
-        CollectError::Worker(error) => error,
+        NextError::Worker(error) => error,
         other => panic!("{other}"),
     }
 }
@@ -457,8 +424,5 @@ fn a_collector_that_was_never_asked_for_a_batch_ends_its_workers() {
         .unwrap();
     collector.shutdown().unwrap();
     collector.shutdown().unwrap();
-    assert!(matches!(
-        collector.next(),
-        Some(Err(CollectError::ShutDown))
-    ));
+    assert!(matches!(collector.next(), Some(Err(NextError::ShutDown))));
 }

@@ -26,8 +26,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tensordict::DType;
 use windrow_collect::{
-    CollectError, Collector, CollectorBuilder, MultiAsyncCollector, MultiSyncCollector, Phase,
-    Placement, ProfileConfig, WorkerProfile,
+    Collector, CollectorBuilder, ControlError, MultiAsyncCollector, MultiSyncCollector, NextError,
+    Phase, Placement, ProfileConfig, ProfileError, WorkerProfile,
 };
 use windrow_env::testing::CountingEnv;
 use windrow_policy::{Policy, policy_fn};
@@ -241,10 +241,10 @@ fn refuses(placement: Placement) {
     let short = refused(ProfileConfig::new().num_rollouts(2).warmup_rollouts(2));
     assert!(matches!(
         short,
-        CollectError::ProfileRollouts {
+        ControlError::Profile(ProfileError::Rollouts {
             num_rollouts: 2,
             warmup_rollouts: 2
-        }
+        })
     ));
     assert_eq!(
         short.to_string(),
@@ -264,7 +264,7 @@ fn refuses(placement: Placement) {
     );
     assert!(matches!(
         refused(ProfileConfig::new().num_rollouts(usize::MAX)),
-        CollectError::ProfileMemory { worker: 0, .. }
+        ControlError::Profile(ProfileError::Memory { worker: 0, .. })
     ));
 }
 
@@ -274,10 +274,16 @@ fn a_profile_comes_before_the_first_batch() {
         let mut collector = single(placement).build().unwrap();
         take(&mut collector, 1);
         let late = collector.enable_profile(&ProfileConfig::new()).unwrap_err();
-        assert!(matches!(late, CollectError::ProfileTooLate), "{late}");
+        assert!(
+            matches!(late, ControlError::Profile(ProfileError::TooLate)),
+            "{late}"
+        );
         collector.shutdown().unwrap();
         let over = collector.enable_profile(&ProfileConfig::new()).unwrap_err();
-        assert!(matches!(over, CollectError::ShutDown), "{over}");
+        assert!(
+            matches!(over, ControlError::Next(NextError::ShutDown)),
+            "{over}"
+        );
     }
 }
 

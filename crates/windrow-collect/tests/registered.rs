@@ -1,7 +1,7 @@
 //! Collectors of environments and policies that the program has registered. A program installs one registry: so there is one test.
 
 use tensordict::DType;
-use windrow_collect::{CollectError, Collector, CollectorBuilder, Placement};
+use windrow_collect::{BuildError, Collector, CollectorBuilder, Placement};
 use windrow_env::testing::CountingEnv;
 use windrow_env::{EnvError, EnvRecipe, StepCounter};
 use windrow_policy::{PolicyError, PolicyRecipe, Registry, policy_fn};
@@ -24,7 +24,7 @@ fn names_that_the_program_registers_work_in_every_placement() {
         let unknown = placed(Collector::builder("Count-v0"), placement, "ones").build();
         assert!(matches!(
             unknown.err(),
-            Some(CollectError::Env {
+            Some(BuildError::Env {
                 source: EnvError::UnknownId { .. },
                 ..
             })
@@ -66,7 +66,7 @@ fn names_that_the_program_registers_work_in_every_placement() {
         let near = placed(Collector::builder("Count-v0"), placement, "one").build();
         assert!(matches!(
             near.err(),
-            Some(CollectError::Policy(PolicyError::UnknownPolicy { near, .. })) if near == ["ones"]
+            Some(BuildError::Policy { source: PolicyError::UnknownPolicy { near, .. }, .. }) if near == ["ones"]
         ));
     }
     assert_eq!(Registry::installed().policies.names().len(), 1);

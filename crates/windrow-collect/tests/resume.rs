@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tensordict::{NestedKey, Tensor};
-use windrow_collect::{CollectError, Collector, CollectorBuilder, OnLoss, Placement};
+use windrow_collect::{Collector, CollectorBuilder, NextError, OnLoss, Placement};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::policy_fn;
@@ -178,7 +178,7 @@ fn no_noise_is_drawn_twice_by_a_worker_that_starts_over() {
         for _ in 0..15 {
             match collector.next().unwrap() {
                 Ok(batch) => drop(batch),
-                Err(error) => assert!(matches!(error, CollectError::Interrupted(_)), "{error}"),
+                Err(error) => assert!(matches!(error, NextError::Interrupted(_)), "{error}"),
             }
         }
         collector.shutdown().unwrap();

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    AsyncBatchedCollector, CollectError, Collector, CollectorBuilder, ErrorKind, Inference,
-    MultiAsyncCollector, OnLoss, Placement, TrajFormat,
+    ArgumentError, AsyncBatchedCollector, Collector, CollectorBuilder, ControlError, ErrorKind,
+    Inference, MultiAsyncCollector, OnLoss, Placement, Stuck, TrajFormat,
 };
 use windrow_policy::{
     Backend, Binding, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, PolicySpec, Weights,
@@ -146,10 +146,10 @@ fn one_policy_acts_for_all_and_has_no_weights_for_one_worker() {
     assert!(error_chain(&error).contains("inference local"), "{error}");
     assert!(matches!(
         error,
-        CollectError::Needs {
+        ControlError::Argument(ArgumentError::Needs {
             name: "update_worker_weights",
             ..
-        }
+        })
     ));
 }
 
@@ -203,7 +203,8 @@ fn an_error_of_the_policy_is_a_loss_of_those_whose_batch_it_failed() {
     let mut collector = builder(ledgers(), acts).build().unwrap();
     let error = error_chain(&collector.find_map(Result::err).unwrap());
     assert!(
-        error.starts_with("worker ") && error.ends_with("policy: made to fail in Step(13)"),
+        error.starts_with("worker ")
+            && error.ends_with("the policy failed: made to fail in Step(13)"),
         "{error}"
     );
     assert_eq!(struck.left(), usize::MAX - 1);
@@ -336,10 +337,10 @@ fn a_collector_ends_while_the_policy_acts_and_says_who_is_busy() {
     assert!(
         matches!(
             error,
-            CollectError::Stuck {
+            ControlError::Stuck(Stuck {
                 threads: WORKERS,
                 ..
-            }
+            })
         ),
         "{error}"
     );
@@ -369,9 +370,9 @@ fn choices_that_do_not_go_together_are_named() {
         "server_timeout needs inference served",
         "inference served needs workers in threads: placement threads",
         "inference served needs workers in threads: placement threads",
-        "policy: max_batch_size of an inference server must be a positive number, got 0",
-        "policy: min_batch_size of an inference server must be within 1 to max_batch_size=2, got 3",
-        "policy: max_batch_size of an inference server must be at least 5, the environments of a client, got 4",
+        "failed to set up the policy of worker 0: max_batch_size of an inference server must be a positive number, got 0",
+        "failed to set up the policy of worker 0: min_batch_size of an inference server must be within 1 to max_batch_size=2, got 3",
+        "failed to set up the policy of worker 0: max_batch_size of an inference server must be at least 5, the environments of a client, got 4",
     ];
     for (error, expected) in error.iter().zip(expected) {
         assert_eq!(

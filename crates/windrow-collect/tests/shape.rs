@@ -3,7 +3,7 @@
 
 use tensordict::{DType, Tensor, TensorDict};
 use windrow_collect::{
-    CatResults, CollectError, Collector, CollectorBuilder, MultiAsyncCollector, MultiSyncCollector,
+    CatResults, Collector, CollectorBuilder, MultiAsyncCollector, MultiSyncCollector, NextError,
 };
 use windrow_env::testing::LedgerEnv;
 
@@ -95,8 +95,5 @@ fn whole_trajectories_have_no_shape_before_they_are_there() {
     let error = collector.fake_batch().unwrap_err().to_string();
     assert!(error.contains("whole trajectories"), "{error}");
     collector.shutdown().unwrap();
-    assert!(matches!(
-        collector.fake_batch(),
-        Err(CollectError::ShutDown)
-    ));
+    assert!(matches!(collector.fake_batch(), Err(NextError::ShutDown)));
 }

@@ -11,7 +11,7 @@ mod stamp;
 mod world;
 
 use tensordict::TensorDict;
-use windrow_collect::{CollectError, CollectorBuilder, Placement, TrajFormat};
+use windrow_collect::{CollectorBuilder, NextError, Placement, TrajFormat};
 use windrow_sync::error_chain;
 
 use faulty::{At, Fault, How, Makes, Notes};
@@ -67,10 +67,7 @@ fn environments_are_dropped_by_a_shutdown_and_batches_stay() {
             assert_eq!(alive.alive(), 0, "{placement:?} {batches}");
             collector.shutdown().unwrap();
             assert!(kept.iter().all(|batch| batch.numel() == 40));
-            assert!(matches!(
-                collector.next(),
-                Some(Err(CollectError::ShutDown))
-            ));
+            assert!(matches!(collector.next(), Some(Err(NextError::ShutDown))));
             assert!(collector.next().is_none());
         }
     }
@@ -88,7 +85,7 @@ fn environments_are_dropped_by_a_shutdown_after_the_end_and_after_an_error() {
         let (builder, alive) = counted(placement, Some(26), false);
         let mut collector = builder.build().unwrap();
         let error = collector.by_ref().find_map(Result::err).unwrap();
-        assert!(matches!(error, CollectError::Worker(_)), "{error}");
+        assert!(matches!(error, NextError::Worker(_)), "{error}");
         // Other workers may have failed meanwhile.
         let _ = collector.shutdown();
         assert_eq!(alive.alive(), 0, "{placement:?}");

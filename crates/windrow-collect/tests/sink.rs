@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
-use windrow_collect::{CatResults, CollectError, Collector, CollectorBuilder, Placement};
+use windrow_collect::{
+    CatResults, Collector, CollectorBuilder, ControlError, NextError, Placement, Stuck,
+};
 use windrow_env::testing::LedgerEnv;
 use windrow_sync::error_chain;
 
@@ -302,21 +304,26 @@ fn a_started_collector_is_nobody_elses() {
     let state = collector.state_dict().unwrap();
     collector.start().unwrap();
     assert!(collector.is_running());
-    let started = |error: CollectError| assert!(matches!(error, CollectError::Started), "{error}");
+    let started = |error: ControlError| {
+        assert!(
+            matches!(error, ControlError::Next(NextError::Started)),
+            "{error}"
+        );
+    };
     started(collector.start().unwrap_err());
-    started(collector.next().unwrap().unwrap_err());
-    started(collector.next().unwrap().unwrap_err());
-    started(collector.rollout().unwrap_err());
+    started(collector.next().unwrap().unwrap_err().into());
+    started(collector.next().unwrap().unwrap_err().into());
+    started(collector.rollout().unwrap_err().into());
     started(collector.load_state_dict(&state).unwrap_err());
     collector.async_shutdown().unwrap();
     assert!(matches!(
         collector.start().unwrap_err(),
-        CollectError::ShutDown
+        ControlError::Next(NextError::ShutDown)
     ));
     let mut without = healthy(all().next().unwrap()).build().unwrap();
     assert!(matches!(
         without.start().unwrap_err(),
-        CollectError::NoReplayBuffer
+        ControlError::NoReplayBuffer
     ));
     assert!(without.next().unwrap().is_ok());
 }
@@ -347,15 +354,21 @@ fn what_fails_in_the_background_is_the_next_error_and_the_buffer_is_told() {
             panic!("{:?}", sink.errors())
         };
         let error = collector.update_policy_weights(&weights(1.0)).unwrap_err();
-        assert!(matches!(error, CollectError::Worker(_)), "{error}");
+        assert!(
+            matches!(error, ControlError::Next(NextError::Worker(_))),
+            "{error}"
+        );
         assert_eq!(*told, format!("the collector failed: {error}"));
         let again = collector.update_policy_weights(&weights(1.0)).unwrap_err();
-        assert!(matches!(again, CollectError::ShutDown), "{again}");
+        assert!(
+            matches!(again, ControlError::Next(NextError::ShutDown)),
+            "{again}"
+        );
         collector.shutdown().unwrap();
     }
 }
 
-type Call = fn(&mut Collector) -> Result<(), CollectError>;
+type Call = fn(&mut Collector) -> Result<(), ControlError>;
 
 #[test]
 fn each_call_that_can_fail_tells_what_failed() {
@@ -364,8 +377,8 @@ fn each_call_that_can_fail_tells_what_failed() {
         |collector| collector.start(),
         |collector| collector.state_dict().map(drop),
         |collector| collector.pause().map(drop),
-        |collector| collector.rollout().map(drop),
-        |collector| collector.next().unwrap().map(drop),
+        |collector| Ok(collector.rollout().map(drop)?),
+        |collector| Ok(collector.next().unwrap().map(drop)?),
         Collector::shutdown,
     ];
     for call in calls {
@@ -394,7 +407,7 @@ fn panics_in_the_background_are_errors() {
     sink.await_detached();
     let error = collector.shutdown().unwrap_err();
     assert!(
-        matches!(&error, CollectError::Panic(said) if said == "the hook has burst"),
+        matches!(&error, ControlError::Next(NextError::Panic(said)) if said == "the hook has burst"),
         "{error}"
     );
     assert!(sink.errors()[0].contains("the hook has burst"));
@@ -412,7 +425,7 @@ fn a_sink_that_refuses_a_batch_ends_the_collector() {
         } else {
             let error = collector.by_ref().find_map(Result::err).unwrap();
             assert!(collector.next().is_none());
-            error
+            error.into()
         };
         assert_eq!(
             error_chain(&error),
@@ -460,7 +473,7 @@ fn a_sink_that_waits_is_woken_through_a_handle() {
         });
         assert!(collector.next().unwrap().is_ok());
         let error = collector.next().unwrap().unwrap_err();
-        assert!(matches!(error, CollectError::ShutDown), "{error}");
+        assert!(matches!(error, NextError::ShutDown), "{error}");
         waker.join().unwrap();
     }
 }
@@ -474,7 +487,7 @@ fn a_pause_does_not_wait_for_ever_for_a_sink_that_waits() {
         sink.await_blocked();
         let patience = Duration::from_millis(50);
         let error = collector.hold(patience).unwrap_err();
-        assert!(matches!(error, CollectError::SinkWaits { .. }), "{error}");
+        assert!(matches!(error, ControlError::SinkWaits { .. }), "{error}");
         sink.unblock();
         sink.await_more();
         collector.shutdown().unwrap();
@@ -497,11 +510,11 @@ fn a_stuck_environment_holds_a_shutdown_up_for_a_bounded_time() {
         assert!(
             matches!(
                 error,
-                CollectError::Stuck {
+                ControlError::Stuck(Stuck {
                     stuck: 1,
                     threads: 3,
                     ..
-                }
+                })
             ),
             "{error}"
         );

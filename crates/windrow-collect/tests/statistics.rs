@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tensordict::TensorDict;
 use windrow_collect::{
     AsyncCollector, Collector, CollectorBuilder, MultiAsyncCollector, MultiSyncCollector, OnLoss,
-    Placement,
+    Parallel, Placement,
 };
 use windrow_env::{
-    AnyTransform, Env, EnvError, EnvRecipe, EnvSpec, Lockstep, Outcome, Pendulum, Serial,
-    Statistics, VecEnv, VecNorm, VecNormV2,
+    AnyTransform, Env, EnvError, EnvFactory, EnvRecipe, EnvSpec, Gathers, Lockstep, Outcome,
+    Outcomes, Pendulum, Reset, Serial, Statistics, VecEnv, VecNorm, VecNormV2, gatherings,
 };
 use windrow_policy::{Head, NetworkPolicy, PolicyRecipe, Registry, nn::Sequential};
-use windrow_slab::{Row, RowMut};
+use windrow_slab::{Key, Row, RowBlock, RowMut};
 use windrow_sync::error_chain;
 
 use program::{elsewhere, placements};
@@ -132,6 +132,110 @@ fn the_only_worker_of_a_class_of_one_updates_them_at_each_step_wherever_it_runs(
     }
 }
 
+/// `members` processes of one environment each.
+#[cfg(target_os = "linux")]
+fn parallel(members: usize, norm: AnyTransform) -> Parallel {
+    let parallel = Parallel::new(members, env(norm)).unwrap();
+    parallel.worker_program(program::program())
+}
+
+/// What `envs` observe, and what they earn, in some steps from seeded resets on. `around` surrounds each.
+#[cfg(target_os = "linux")]
+fn played<V: VecEnv + ?Sized>(
+    envs: &mut V,
+    mut around: impl FnMut(&mut V, &mut dyn FnMut(&mut V)),
+) -> Vec<u32> {
+    let n = envs.num_envs();
+    let mut obs = RowBlock::new(&envs.spec().observation_leaves(), n).unwrap();
+    let actions = RowBlock::new(&envs.spec().action_leaves(), n).unwrap();
+    let (mut reward, mut seen) = (vec![0.0; n], Vec::new());
+    let seed = |env: usize| Reset {
+        env,
+        seed: Some(env as u64),
+    };
+    let all: Vec<_> = (0..n).map(seed).collect();
+    for step in 0..8 {
+        around(envs, &mut |envs| match step {
+            0 => envs.reset(&all, obs.rows_mut()).unwrap(),
+            // One begins anew between steps.
+            4 => envs.reset(&all[1..2], obs.rows_mut()).unwrap(),
+            _ => {
+                let outcomes = Outcomes {
+                    reward: &mut reward,
+                    terminated: &mut vec![false; n],
+                    truncated: &mut vec![false; n],
+                };
+                envs.step(actions.rows(), obs.rows_mut(), outcomes).unwrap();
+            }
+        });
+        seen.extend_from_slice(obs.rows().get::<f32>(Key::new(0)).unwrap());
+        seen.extend_from_slice(&reward);
+    }
+    seen.into_iter().map(f32::to_bits).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn members_of_a_parallel_gather_together() {
+    program::know_names();
+    for norm in NORMS {
+        let (shared, here) = (Statistics::new(), Statistics::new());
+        let mut members = parallel(3, norm(&shared)).start().unwrap();
+        let seen = played(&mut members, |envs, step| step(envs));
+        // The same in one process, where each gathers apart and what they gathered is merged after each step.
+        let mut envs = env(norm(&here)).build(3).unwrap();
+        gatherings(envs.as_mut()).unwrap()[0].gather_apart(3);
+        let expected = played(envs.as_mut(), |envs, step| {
+            let gathers = envs.gatherings()[0].gathers().clone();
+            let mut notes = vec![0.0; gathers.numbers()];
+            gathers.send(&mut notes);
+            envs.gatherings()[0].take_up(&notes).unwrap();
+            step(envs);
+            envs.gatherings()[0].hand_in(&mut notes);
+            Gathers::merge([(&gathers, &notes[..])]);
+        });
+        assert_eq!(seen, expected);
+        assert_eq!(bits(&shared), bits(&here));
+        // Nothing changes them while they are frozen.
+        let before = bits(&shared);
+        shared.set_frozen(true);
+        played(&mut members, |envs, step| step(envs));
+        assert_eq!(bits(&shared), before);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn collectors_of_parallel_environments_give_the_bytes_of_those_of_their_members() {
+    program::know_names();
+    let of = |builder: CollectorBuilder| {
+        let builder = builder.frames_per_batch(4 * STEPS);
+        finished(builder.max_frames_per_traj(9))
+    };
+    for norm in NORMS {
+        let shared = Statistics::new();
+        let single = MultiSyncCollector::builder(env(norm(&shared)));
+        let expected = of(single.num_workers(1).num_envs(4));
+        for workers in [1, 2] {
+            let gathered = Statistics::new();
+            let members = parallel(4 / workers, norm(&gathered));
+            let batches = of(MultiSyncCollector::builder(members).num_workers(workers));
+            for (batch, expected) in batches.iter().zip(&expected) {
+                assert!(batch.same_bits(expected), "{workers} workers");
+            }
+            assert_eq!(bits(&gathered), bits(&shared), "{workers} workers");
+        }
+        // In classes of one worker, they gather step by step wherever it runs.
+        let (here, there) = (Statistics::new(), Statistics::new());
+        let expected = of(Collector::builder(parallel(4, norm(&here))));
+        let batches = of(AsyncCollector::builder(parallel(4, norm(&there))));
+        for (batch, expected) in batches.iter().zip(&expected) {
+            assert!(batch.same_bits(expected));
+        }
+        assert_eq!(bits(&there), bits(&here));
+    }
+}
+
 /// How many rows were counted.
 fn count(shared: &Statistics) -> f64 {
     shared.read().map_or(0.0, |gathered| gathered.numbers[8])
@@ -193,6 +297,33 @@ fn the_users_object_is_read_written_and_frozen_between_batches() {
         shared.write(&saved).unwrap();
         let more = 20.0 + next();
         assert_eq!(count(&shared), first + more, "{placement:?}");
+    }
+}
+
+#[test]
+fn collectors_of_one_worker_each_both_contribute() {
+    let shared = Statistics::new();
+    let norm = || {
+        let norm = VecNormV2::new(["observation"]).with_decay(1.0);
+        env(norm.sharing(&shared).into())
+    };
+    let mut rows = 0;
+    for placement in placements() {
+        let mut both = [Collector::builder(norm()), AsyncCollector::builder(norm())].map(|one| {
+            let builder = one.frames_per_batch(20).total_frames(80);
+            program::placed!(builder, placement).build().unwrap()
+        });
+        for _ in 0..4 {
+            for collector in &mut both {
+                let batch = collector.next().unwrap().unwrap();
+                let done = batch.get(("next", "done")).unwrap();
+                let done = done.to_vec::<bool>().unwrap().into_iter();
+                rows += 20 + done.filter(|done| *done).count();
+            }
+        }
+        // Each has begun once.
+        rows += 2;
+        assert_eq!(count(&shared), rows as f64, "{placement:?}");
     }
 }
 

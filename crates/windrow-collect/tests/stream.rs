@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use tensordict::TensorDict;
-use windrow_collect::{AsyncCollector, BatchStream, CollectError, Collector, MultiAsyncCollector};
+use windrow_collect::{AsyncCollector, BatchStream, Collector, MultiAsyncCollector, NextError};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::Registry;
@@ -89,7 +89,7 @@ fn unpark() -> (Arc<Unpark>, Waker) {
 }
 
 /// The next batch, for which this thread sleeps; `None` at the end. A wake-up that does not come is a failure.
-fn awaited(stream: &mut BatchStream) -> Option<Result<TensorDict, CollectError>> {
+fn awaited(stream: &mut BatchStream) -> Option<Result<TensorDict, NextError>> {
     let (unpark, waker) = unpark();
     loop {
         let woken = unpark.woken();
@@ -170,7 +170,7 @@ fn a_stream_wakes_its_task_for_an_error_and_for_a_shutdown() {
     let mut stream = collector.build().unwrap().into_stream();
     assert!(awaited(&mut stream).unwrap().is_ok());
     let error = awaited(&mut stream).unwrap().unwrap_err();
-    assert!(matches!(error, CollectError::Worker(_)), "{error}");
+    assert!(matches!(error, NextError::Worker(_)), "{error}");
     assert!(awaited(&mut stream).is_none());
 
     let gate = Gate::default();
@@ -188,6 +188,6 @@ fn a_stream_wakes_its_task_for_an_error_and_for_a_shutdown() {
     stream.collector().handle().shutdown();
     unpark.wait_beyond(0);
     let error = awaited(&mut stream).unwrap().unwrap_err();
-    assert!(matches!(error, CollectError::ShutDown), "{error}");
+    assert!(matches!(error, NextError::ShutDown), "{error}");
     open(&gate);
 }

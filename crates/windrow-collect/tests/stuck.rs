@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectError, Collector, Delivery, Interrupt, MultiSyncCollector, OnLoss, Placement,
+    BuildError, Collector, ControlError, Delivery, Interrupt, MultiSyncCollector, NextError,
+    OnLoss, Placement, Stuck,
 };
 use windrow_env::testing::LedgerEnv;
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
@@ -193,7 +194,7 @@ fn whoever_waits_is_told_of_a_shutdown_at_once_although_a_worker_is_stuck() {
         };
         let began = Instant::now();
         let error = collector.by_ref().find_map(Result::err).unwrap();
-        assert!(matches!(error, CollectError::ShutDown), "{error}");
+        assert!(matches!(error, NextError::ShutDown), "{error}");
         assert!(began.elapsed() < BOUND);
         assert!(collector.next().is_none());
         stopper.join().unwrap();
@@ -212,7 +213,7 @@ fn a_shutdown_gives_up_on_a_stuck_worker_and_says_so() {
     let handle = collector.handle();
     let asking = thread::spawn(move || {
         let error = collector.next().unwrap().unwrap_err();
-        assert!(matches!(error, CollectError::ShutDown), "{error}");
+        assert!(matches!(error, NextError::ShutDown), "{error}");
         collector
     });
     gate.await_somebody();
@@ -224,11 +225,11 @@ fn a_shutdown_gives_up_on_a_stuck_worker_and_says_so() {
     assert!(
         matches!(
             error,
-            CollectError::Stuck {
+            ControlError::Stuck(Stuck {
                 stuck: 1,
                 threads: 2,
                 ..
-            }
+            })
         ),
         "{error}"
     );
@@ -257,7 +258,7 @@ fn a_process_that_stands_still_is_killed_by_the_shutdown() {
         let handle = collector.handle();
         let asking = thread::spawn(move || {
             let error = collector.by_ref().find_map(Result::err).unwrap();
-            assert!(matches!(error, CollectError::ShutDown), "{error}");
+            assert!(matches!(error, NextError::ShutDown), "{error}");
             collector
         });
         let stuck = gate.await_somebody();
@@ -322,10 +323,7 @@ fn a_worker_in_the_midst_of_a_long_part_ends_at_its_next_step() {
             thread::sleep(Duration::from_millis(20));
             handle.shutdown();
         });
-        assert!(matches!(
-            collector.next(),
-            Some(Err(CollectError::ShutDown))
-        ));
+        assert!(matches!(collector.next(), Some(Err(NextError::ShutDown))));
         stopper.join().unwrap();
         let began = Instant::now();
         collector.shutdown().unwrap();
@@ -380,7 +378,7 @@ fn workers_go_on_when_batches_are_dropped_although_nobody_waits() {
         loop {
             match collector.next().unwrap() {
                 Ok(batch) => kept.push(batch),
-                Err(CollectError::Slab(SlabError::Exhausted { .. })) => break,
+                Err(NextError::Slab(SlabError::Exhausted { .. })) => break,
                 Err(other) => panic!("{other}"),
             }
         }
@@ -403,7 +401,7 @@ fn a_build_that_nobody_waits_for_any_more_leaves_no_process() {
     let world = World::of([Makes::default(), makes]);
     let builder = world.builder(Placement::Processes).frames_per_batch(20);
     let built = builder.interrupt(gate.interrupt()).build();
-    assert!(matches!(built, Err(CollectError::WaitInterrupted(_))));
+    assert!(matches!(built, Err(BuildError::WaitInterrupted(_))));
     let process = gate.await_somebody().to_string();
     let process = std::path::Path::new("/proc").join(process);
     assert!(!process.exists(), "{} runs", process.display());
@@ -446,7 +444,7 @@ fn a_pause_can_be_interrupted_and_workers_go_on() {
         }
         checks.store(0, Ordering::Relaxed);
         let interrupted = collector.pause().unwrap_err();
-        assert!(matches!(interrupted, CollectError::WaitInterrupted(_)));
+        assert!(matches!(interrupted, ControlError::WaitInterrupted(_)));
         assert_eq!(checks.load(Ordering::Relaxed), 3);
         let next = collector.by_ref().take(5);
         batches.extend(next.map(|batch| batch.unwrap().detach()));
@@ -573,5 +571,5 @@ fn an_environment_that_panics_when_it_is_replaced_does_not_leave_the_consumer_wa
     let watch = Watch::over(&collector);
     let error = collector.by_ref().find_map(Result::err).unwrap();
     assert!(watch.end(), "the consumer was left waiting");
-    assert!(matches!(error, CollectError::Worker(_)), "{error}");
+    assert!(matches!(error, NextError::Worker(_)), "{error}");
 }

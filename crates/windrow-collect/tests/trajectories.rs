@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use tensordict::{DType, Tensor, TensorDict, TensorError};
 use windrow_collect::{
-    CollectError, Collector, CollectorBuilder, Interrupt, TrajFormat, TrajectoryBatcher,
+    Collector, CollectorBuilder, Interrupt, NextError, TrajFormat, TrajectoryBatcher,
 };
 use windrow_env::testing::{CountingEnv, LedgerEnv};
 use windrow_sync::error_chain;
@@ -427,6 +427,6 @@ fn the_wait_for_a_trajectory_that_never_ends_can_be_interrupted() {
     let tenth = Interrupt::when(move || checks.fetch_add(1, Ordering::Relaxed) == 9);
     let mut collector = builder.interrupt(tenth).build().unwrap();
     let batch = collector.next();
-    assert!(matches!(batch, Some(Err(CollectError::WaitInterrupted(_)))));
+    assert!(matches!(batch, Some(Err(NextError::WaitInterrupted(_)))));
     assert_eq!(collector.stats().frames, 80);
 }

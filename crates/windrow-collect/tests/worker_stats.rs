@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{CollectError, Collector, OnLoss, Placement, WorkerStats};
+use windrow_collect::{Collector, ControlError, NextError, OnLoss, Placement, WorkerStats};
 use windrow_slab::{Sink, SinkError, WriterId};
 
 use crew::{Crew, ENVS, STEPS, WORKERS, all};
@@ -233,7 +233,10 @@ fn a_handle_is_answered_while_a_write_waits() {
     );
     collector.shutdown().unwrap();
     let refused = handle.update_policy_weights(&weights(3.0));
-    assert!(matches!(refused, Err(CollectError::ShutDown)));
+    assert!(matches!(
+        refused,
+        Err(ControlError::Next(NextError::ShutDown))
+    ));
 }
 
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Arguments of environments and policies that are made by name.
+//! Arguments of environments and policies that are made by name: plain ones, and packed ones (ADR 0029).
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,18 @@ use crate::EnvError;
 /// Arguments of an environment or a policy that is made by its name, as values that can be serialized; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Arguments(Option<Value>);
+pub struct Arguments(Form);
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Form {
+    #[default]
+    None,
+    Plain(Value),
+    /// Written beside the JSON of a recipe, which cannot hold bytes.
+    #[serde(skip)]
+    Packed(Vec<u8>),
+}
 
 impl Arguments {
     /// The arguments `given`, for the entry `name` of a registry.
@@ -17,19 +28,45 @@ impl Arguments {
     /// # Errors
     /// [`EnvError::Unreadable`] for what JSON cannot hold, such as a map whose keys are no strings.
     pub fn new(name: &str, given: &impl Serialize) -> Result<Self, EnvError> {
-        match serde_json::to_value(given) {
-            Ok(given) => Ok(Self(Some(given))),
-            Err(error) => Err(EnvError::Unreadable {
-                what: format!("the arguments of {name}"),
-                reason: error.to_string(),
-            }),
+        let given = serde_json::to_value(given);
+        given
+            .map(|given| Self(Form::Plain(given)))
+            .map_err(|error| unreadable(name, &error))
+    }
+
+    /// As [`new`](Self::new), in a form that only this build of the program reads, which holds bytes as they are.
+    ///
+    /// # Errors
+    /// [`EnvError::Unreadable`] for what this form cannot hold, such as a list of unknown length.
+    pub fn packed(name: &str, given: &impl Serialize) -> Result<Self, EnvError> {
+        let given = postcard::to_stdvec(given);
+        given
+            .map(|given| Self(Form::Packed(given)))
+            .map_err(|error| unreadable(name, &error))
+    }
+
+    /// Those that [`take_packed`](Self::take_packed) took.
+    #[must_use]
+    pub fn of_packed(bytes: Vec<u8>) -> Self {
+        Self(Form::Packed(bytes))
+    }
+
+    /// Takes the bytes of [packed](Self::packed) arguments, which are none then.
+    pub fn take_packed(&mut self) -> Option<Vec<u8>> {
+        match &mut self.0 {
+            Form::Packed(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.0 = Form::None;
+                Some(bytes)
+            }
+            _ => None,
         }
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        self.0.is_none()
+        self.0 == Form::None
     }
 
     /// The arguments of the entry `name` as an `A`; without arguments, read from an empty object.
@@ -38,7 +75,13 @@ impl Arguments {
     /// [`EnvError::Unreadable`] with the arguments and the reason.
     pub fn read<A: DeserializeOwned>(&self, name: &str) -> Result<A, EnvError> {
         let nothing = Value::Object(serde_json::Map::new());
-        let given = self.0.as_ref().unwrap_or(&nothing);
+        let given = match &self.0 {
+            Form::Packed(bytes) => {
+                return postcard::from_bytes(bytes).map_err(|error| unreadable(name, &error));
+            }
+            Form::Plain(given) => given,
+            Form::None => &nothing,
+        };
         A::deserialize(given).map_err(|error| EnvError::Unreadable {
             what: format!("the arguments {} of {name}", short(given)),
             reason: error.to_string(),
@@ -50,13 +93,23 @@ impl Arguments {
     /// # Errors
     /// [`EnvError::NoArguments`] with the arguments.
     pub fn check_none(&self, name: &str) -> Result<(), EnvError> {
-        match &self.0 {
-            None => Ok(()),
-            Some(got) => Err(EnvError::NoArguments {
-                id: name.to_owned(),
-                got: short(got),
-            }),
-        }
+        let got = match &self.0 {
+            Form::None => return Ok(()),
+            Form::Plain(given) => short(given),
+            Form::Packed(bytes) => format!("{} bytes", bytes.len()),
+        };
+        Err(EnvError::NoArguments {
+            id: name.to_owned(),
+            got,
+        })
+    }
+}
+
+#[cold]
+fn unreadable(name: &str, reason: &dyn std::fmt::Display) -> EnvError {
+    EnvError::Unreadable {
+        what: format!("the arguments of {name}"),
+        reason: reason.to_string(),
     }
 }
 

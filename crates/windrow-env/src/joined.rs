@@ -130,6 +130,10 @@ impl VecEnv for Joined {
         }
     }
 
+    fn step_apart(&self) -> bool {
+        self.members.iter().all(|member| member.envs.step_apart())
+    }
+
     fn panicked_at(&self) -> Option<usize> {
         let mut members = self.members.iter();
         members.find_map(|member| Some(member.first + member.envs.panicked_at()?))
@@ -181,12 +185,13 @@ impl Joined {
                 truncated: &mut outcomes.truncated[own],
             };
             let (actions, seen) = (member.actions.rows(), member.obs.rows_mut());
-            match told {
+            match &told {
                 None => member.envs.step(actions, seen, outcomes),
-                Some(told) => member.envs.step_some(&told, actions, seen, outcomes),
+                Some(told) => member.envs.step_some(told, actions, seen, outcomes),
             }
             .map_err(|error| error.shifted(member.first))?;
-            for env in 0..rows {
+            let was_stepped = |env: &usize| told.as_ref().is_none_or(|told| told.contains(env));
+            for env in (0..rows).filter(was_stepped) {
                 member.give_observation(&self.observation, env, &mut obs)?;
             }
         }
@@ -261,7 +266,7 @@ impl std::fmt::Debug for Joined {
 mod tests {
     use super::*;
     use crate::testing::LedgerEnv;
-    use crate::{CartPole, Pendulum, Serial, StepCounter};
+    use crate::{CartPole, Pendulum, RewardSum, Serial, StepCounter, Transformed};
 
     fn ledgers(numbers: std::ops::Range<i64>) -> Box<dyn VecEnv> {
         Box::new(Serial::new(numbers.map(LedgerEnv::new).collect()).unwrap())
@@ -303,7 +308,13 @@ mod tests {
 
     #[test]
     fn some_step_without_the_others() {
-        let mut joined = Joined::new(vec![ledgers(0..1), ledgers(1..2), ledgers(2..4)]).unwrap();
+        // Those of the last one step together, since a transform is around both.
+        let pair = Transformed::new(ledgers(2..4), &RewardSum::new()).unwrap();
+        let single = |numbers| -> Box<dyn VecEnv> {
+            Box::new(Transformed::new(ledgers(numbers), &RewardSum::new()).unwrap())
+        };
+        let mut joined = Joined::new(vec![single(0..1), single(1..2), Box::new(pair)]).unwrap();
+        assert!(!joined.step_apart());
         let leaves = joined.spec().observation_leaves();
         let mut obs = RowBlock::new(&leaves, 4).unwrap();
         let actions = RowBlock::new(&joined.spec().action_leaves(), 4).unwrap();
@@ -338,6 +349,34 @@ mod tests {
             "{error}"
         );
         assert_eq!(step(&[4], &mut obs).unwrap_err().env, 4);
+    }
+
+    #[test]
+    fn one_of_a_vector_steps_and_the_rows_of_the_others_stay() {
+        let mut joined = Joined::new(vec![ledgers(0..2), ledgers(2..4)]).unwrap();
+        assert!(joined.step_apart());
+        let leaves = joined.spec().observation_leaves();
+        let mut obs = RowBlock::new(&leaves, 4).unwrap();
+        let actions = RowBlock::new(&joined.spec().action_leaves(), 4).unwrap();
+        let resets = [0, 1, 2, 3].map(|env| Reset { env, seed: None });
+        joined.reset(&resets, obs.rows_mut()).unwrap();
+        // As a transform may leave them.
+        let key = Key::<i64>::new(0);
+        obs.rows_mut().get_mut(key).unwrap().fill(-1);
+        let outcomes = Outcomes {
+            reward: &mut [-1.0; 4],
+            terminated: &mut [false; 4],
+            truncated: &mut [false; 4],
+        };
+        joined
+            .step_some(&[1, 2], actions.rows(), obs.rows_mut(), outcomes)
+            .unwrap();
+        let seen = obs.rows().get(key).unwrap().to_vec();
+        let own = |env: usize| &seen[env * seen.len() / 4..(env + 1) * seen.len() / 4];
+        assert_eq!(
+            [0, 1, 2, 3].map(|env| own(env)[0] == -1),
+            [true, false, false, true]
+        );
     }
 
     #[test]

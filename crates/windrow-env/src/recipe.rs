@@ -1,4 +1,4 @@
-//! Environments as values that can be serialized.
+//! Environments as values that can be serialized (ADR 0029).
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::arguments::Arguments;
 use crate::factory::many;
+use crate::recipe_form::{join, split};
 use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkipTransform, Joined, VecEnv};
 
 /// How to make environments: which ones, how many, and the transforms around them.
@@ -99,6 +100,17 @@ impl EnvRecipe {
         Ok(self)
     }
 
+    /// As [`with_arguments`](Self::with_arguments), in a form for [bytes](Self::to_bytes) that only this build of the program reads.
+    ///
+    /// # Errors
+    /// [`EnvError::Unreadable`] for what this form cannot hold.
+    pub fn with_packed(mut self, given: &impl Serialize) -> Result<Self, EnvError> {
+        if let EnvSource::Id { id, arguments } = &mut self.source {
+            *arguments = Arguments::packed(id, given)?;
+        }
+        Ok(self)
+    }
+
     /// The environments that `factory` makes. Such a recipe cannot be serialized.
     #[must_use]
     pub fn opaque<F: EnvFactory + Send + Sync + 'static>(factory: F) -> Self {
@@ -158,6 +170,13 @@ impl EnvRecipe {
         if alone.is_empty() || num_envs == 1 {
             return around(self.source.build(registry, num_envs)?, &self.transforms);
         }
+        // Where only the innermost transform steps some without others, one vector may do, whose rows nobody copies.
+        if let [AnyTransform::FrameSkipTransform(_)] = alone {
+            let envs = self.source.build(registry, num_envs)?;
+            if envs.step_apart() {
+                return around(envs, &self.transforms);
+            }
+        }
         let single = || around(self.source.build(registry, 1)?, alone);
         let members = many(num_envs, single)?.into_iter();
         around(
@@ -180,10 +199,36 @@ impl EnvRecipe {
     /// # Errors
     /// [`EnvError::Unreadable`] for anything else.
     pub fn from_json(json: &str) -> Result<Self, EnvError> {
-        serde_json::from_str(json).map_err(|error| EnvError::Unreadable {
-            what: "the recipe of environments".to_owned(),
-            reason: error.to_string(),
-        })
+        serde_json::from_str(json).map_err(|error| unreadable(&error))
+    }
+
+    /// The recipe as bytes: the length of an array of JSON (`u64`, little-endian), the array, and the arguments where they are
+    /// [packed](Self::with_packed). The array is of the recipe's [JSON](Self::to_json), and of whether they are.
+    ///
+    /// # Errors
+    /// [`EnvError::Unwritable`] for environments that a factory makes.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, EnvError> {
+        let mut written = self.written()?;
+        let packed = written.arguments.take_packed();
+        join(&(&written, packed.is_some()), &packed.unwrap_or_default()).map_err(EnvError::failed)
+    }
+
+    /// The recipe that [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    /// [`EnvError::Unreadable`] for anything else.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, EnvError> {
+        let (json, packed) = split(bytes).ok_or_else(|| unreadable(&"it is cut short"))?;
+        let read = serde_json::from_slice(json);
+        let (mut recipe, is_packed): (Self, bool) = read.map_err(|error| unreadable(&error))?;
+        match &mut recipe.source {
+            EnvSource::Id { arguments, .. } if is_packed => {
+                *arguments = Arguments::of_packed(packed.to_vec());
+            }
+            _ if packed.is_empty() => {}
+            _ => return Err(unreadable(&"bytes follow it")),
+        }
+        Ok(recipe)
     }
 
     fn written(&self) -> Result<EnvRecipeRepr, EnvError> {
@@ -199,6 +244,14 @@ impl EnvRecipe {
                 factory: opaque.type_name,
             }),
         }
+    }
+}
+
+#[cold]
+fn unreadable(reason: &dyn fmt::Display) -> EnvError {
+    EnvError::Unreadable {
+        what: "the recipe of environments".to_owned(),
+        reason: reason.to_string(),
     }
 }
 
@@ -323,6 +376,8 @@ mod tests {
         for recipe in [EnvRecipe::of("CartPole-v1"), full()] {
             let json = recipe.to_json().unwrap();
             assert_eq!(EnvRecipe::from_json(&json).unwrap(), recipe, "{json}");
+            let bytes = recipe.to_bytes().unwrap();
+            assert_eq!(EnvRecipe::from_bytes(&bytes).unwrap(), recipe);
         }
     }
 
@@ -365,6 +420,37 @@ mod tests {
     }
 
     #[test]
+    fn packed_arguments_are_written_as_they_are_and_in_bytes_alone() {
+        let sent = [0, 255, b'"', 7].repeat(50);
+        let recipe = EnvRecipe::of("Sent").with_packed(&sent).unwrap();
+        let bytes = recipe.to_bytes().unwrap();
+        assert!(bytes.ends_with(&sent));
+        assert_eq!(EnvRecipe::from_bytes(&bytes).unwrap(), recipe);
+        assert!(recipe.to_json().is_err());
+        // Packed, which nothing is too.
+        let empty = EnvRecipe::of("Sent").with_packed(&()).unwrap();
+        let bytes = empty.to_bytes().unwrap();
+        assert_eq!(EnvRecipe::from_bytes(&bytes).unwrap(), empty);
+    }
+
+    #[test]
+    fn bytes_that_are_no_recipe_are_refused() {
+        let plain = EnvRecipe::of("Sent").to_bytes().unwrap();
+        for (bytes, reason) in [
+            (&plain[..plain.len() - 1], "it is cut short"),
+            (&[&plain[..], &[0]].concat(), "bytes follow it"),
+            (
+                &[&[2, 0, 0, 0, 0, 0, 0, 0], &b"{}"[..]].concat(),
+                "invalid type",
+            ),
+        ] {
+            let error = EnvRecipe::from_bytes(bytes).unwrap_err().to_string();
+            let expected = format!("the recipe of environments cannot be read: {reason}");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+
+    #[test]
     fn a_factory_cannot_be_written_and_is_named() {
         let recipe = EnvRecipe::opaque(CountingEnv::default).with_transform(StepCounter::new());
         let error = recipe.to_json().unwrap_err().to_string();
@@ -372,6 +458,7 @@ mod tests {
             error.starts_with("environments made by ") && error.contains("CountingEnv"),
             "{error}"
         );
+        assert_eq!(recipe.to_bytes().unwrap_err().to_string(), error);
         assert_eq!(
             serde_json::to_string(&recipe).unwrap_err().to_string(),
             error

@@ -1,6 +1,9 @@
-//! Environments by name.
+//! Environments and policies by name.
+//!
+//! [`ByName`] is the registry of either (ADR 0029): the names are one program's, which looks them up in every process that it runs in.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde::de::DeserializeOwned;
@@ -10,6 +13,78 @@ use crate::names::near;
 use crate::{
     Acrobot, CartPole, Env, EnvError, MountainCar, MountainCarContinuous, Pendulum, Serial, VecEnv,
 };
+
+/// Things that are made by name: `M` makes those of one name, given its arguments.
+#[derive(Clone)]
+pub struct ByName<M> {
+    makers: BTreeMap<String, M>,
+}
+
+/// An entry of a registry, and the errors of its names.
+pub trait Maker {
+    /// Errors of what is made.
+    type Error;
+
+    /// There is an entry of this `name` already.
+    fn taken(name: String) -> Self::Error;
+
+    /// There is no entry of this `name`: those that look like it, best first, and all that there are.
+    fn unknown(name: String, near: Vec<String>, known: Vec<String>) -> Self::Error;
+}
+
+impl<M> ByName<M> {
+    /// A registry without any entry.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            makers: BTreeMap::new(),
+        }
+    }
+
+    /// All names in alphabetical order.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.makers.keys().map(String::as_str)
+    }
+}
+
+impl<M: Maker> ByName<M> {
+    /// Adds `maker` as `name`.
+    ///
+    /// # Errors
+    /// [`Maker::taken`].
+    pub fn add(&mut self, name: impl Into<String>, maker: M) -> Result<(), M::Error> {
+        let name = name.into();
+        if self.makers.contains_key(&name) {
+            return Err(M::taken(name));
+        }
+        self.makers.insert(name, maker);
+        Ok(())
+    }
+
+    /// What makes the things of `name`.
+    ///
+    /// # Errors
+    /// [`Maker::unknown`] with the names of the same namespace that look like it.
+    pub fn maker(&self, name: &str) -> Result<&M, M::Error> {
+        let unknown = || {
+            let known = self.names().map(str::to_owned).collect();
+            M::unknown(name.to_owned(), near(name, self.names()), known)
+        };
+        self.makers.get(name).ok_or_else(unknown)
+    }
+}
+
+impl<M> Default for ByName<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M> fmt::Debug for ByName<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.makers.keys()).finish()
+    }
+}
 
 /// Environments that can be made from an id such as `"CartPole-v1"`.
 ///
@@ -25,41 +100,83 @@ use crate::{
 ///
 /// Environments may take [arguments](Self::register_with), which an [`EnvRecipe`](crate::EnvRecipe) carries. A program that
 /// [installs](Self::install) a registry can use the ids in it wherever a collector takes an id.
-#[derive(Clone, Default)]
-pub struct EnvRegistry {
-    entries: BTreeMap<String, Entry>,
-}
+pub type EnvRegistry = ByName<NamedEnv>;
 
-type One = dyn Fn(&Arguments) -> Result<Box<dyn Env>, EnvError> + Send + Sync;
-type Read<A> = fn(&Arguments, &str) -> Result<A, EnvError>;
-type Many = dyn Fn(&Arguments, usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync;
-
+/// Makes the environments of one id: see [`EnvRegistry::register`].
 #[derive(Clone)]
-struct Entry {
+#[expect(missing_debug_implementations, reason = "it is code")]
+pub struct NamedEnv {
     one: Arc<One>,
     many: Arc<Many>,
+}
+
+type One = dyn Fn(&str, &Arguments) -> Result<Box<dyn Env>, EnvError> + Send + Sync;
+type Many = dyn Fn(&str, &Arguments, usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync;
+
+impl Maker for NamedEnv {
+    type Error = EnvError;
+
+    fn taken(id: String) -> EnvError {
+        EnvError::IdTaken { id }
+    }
+
+    fn unknown(id: String, near: Vec<String>, known: Vec<String>) -> EnvError {
+        EnvError::UnknownId { id, near, known }
+    }
+}
+
+impl NamedEnv {
+    /// Environments that `factory` makes, given what `read` makes of an id and its arguments.
+    fn new<A, F, R>(read: fn(&Arguments, &str) -> Result<A, EnvError>, factory: F) -> Self
+    where
+        A: 'static,
+        F: Fn(A) -> R + Clone + Send + Sync + 'static,
+        R: IntoEnv,
+    {
+        let single = factory.clone();
+        Self {
+            one: Arc::new(move |id, arguments| {
+                Ok(Box::new(single(read(arguments, id)?).into_env()?))
+            }),
+            many: Arc::new(move |id, arguments, num_envs| {
+                let make = || factory(read(arguments, id)?).into_env();
+                let envs = crate::factory::many(num_envs, make)?;
+                let envs = envs.into_iter().collect::<Result<_, _>>()?;
+                Ok(Box::new(Serial::new(envs)?))
+            }),
+        }
+    }
+
+    /// Environments without arguments.
+    fn plain<F, R>(factory: F) -> Self
+    where
+        F: Fn() -> R + Clone + Send + Sync + 'static,
+        R: IntoEnv,
+    {
+        Self::new(Arguments::check_none, move |()| factory())
+    }
 }
 
 /// The registry that the program has installed.
 static INSTALLED: OnceLock<EnvRegistry> = OnceLock::new();
 
 impl EnvRegistry {
-    /// A registry without any environment.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// The environments that come with windrow.
     #[must_use]
     pub fn builtin() -> Self {
-        let mut registry = Self::new();
-        registry.put("CartPole-v1", CartPole::v1);
-        registry.put("Pendulum-v1", Pendulum::v1);
-        registry.put("MountainCar-v0", MountainCar::v0);
-        registry.put("MountainCarContinuous-v0", MountainCarContinuous::v0);
-        registry.put("Acrobot-v1", Acrobot::v1);
-        registry
+        let own = [
+            ("CartPole-v1", NamedEnv::plain(CartPole::v1)),
+            ("Pendulum-v1", NamedEnv::plain(Pendulum::v1)),
+            ("MountainCar-v0", NamedEnv::plain(MountainCar::v0)),
+            (
+                "MountainCarContinuous-v0",
+                NamedEnv::plain(MountainCarContinuous::v0),
+            ),
+            ("Acrobot-v1", NamedEnv::plain(Acrobot::v1)),
+        ];
+        Self {
+            makers: own.map(|(id, maker)| (id.to_owned(), maker)).into(),
+        }
     }
 
     /// Makes this the registry of the program: ids are then looked up in it wherever no other registry is given. `main` does
@@ -88,9 +205,7 @@ impl EnvRegistry {
         F: Fn() -> R + Clone + Send + Sync + 'static,
         R: IntoEnv,
     {
-        let id = self.free(id)?;
-        self.put(id, factory);
-        Ok(())
+        self.add(id, NamedEnv::plain(factory))
     }
 
     /// As [`register`](Self::register), for environments with arguments, which the recipe of an environment
@@ -125,9 +240,7 @@ impl EnvRegistry {
         F: Fn(A) -> R + Clone + Send + Sync + 'static,
         R: IntoEnv,
     {
-        let id = self.free(id)?;
-        self.insert(id, Arguments::read, factory);
-        Ok(())
+        self.add(id, NamedEnv::new(Arguments::read, factory))
     }
 
     /// As [`register_with`](Self::register_with), for a `factory` that makes several environments in lockstep, given their number.
@@ -143,53 +256,11 @@ impl EnvRegistry {
         A: DeserializeOwned + 'static,
         F: Fn(A, usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync + 'static,
     {
-        let id = self.free(id)?;
-        let (of_one, of_many) = (id.clone(), id.clone());
-        let entry = Entry {
-            one: Arc::new(move |_| Err(EnvError::OnlyVectors { id: of_one.clone() })),
-            many: Arc::new(move |arguments, num_envs| factory(arguments.read(&of_many)?, num_envs)),
+        let vectors = NamedEnv {
+            one: Arc::new(|id, _| Err(EnvError::OnlyVectors { id: id.to_owned() })),
+            many: Arc::new(move |id, arguments, num_envs| factory(arguments.read(id)?, num_envs)),
         };
-        self.entries.insert(id, entry);
-        Ok(())
-    }
-
-    fn free(&self, id: impl Into<String>) -> Result<String, EnvError> {
-        let id = id.into();
-        match self.entries.contains_key(&id) {
-            true => Err(EnvError::IdTaken { id }),
-            false => Ok(id),
-        }
-    }
-
-    /// `read` turns the arguments of an id into the value that `factory` takes.
-    fn insert<A, F, R>(&mut self, id: String, read: Read<A>, factory: F)
-    where
-        A: 'static,
-        F: Fn(A) -> R + Clone + Send + Sync + 'static,
-        R: IntoEnv,
-    {
-        let (single, of_one, of_many) = (factory.clone(), id.clone(), id.clone());
-        let entry = Entry {
-            one: Arc::new(move |arguments| {
-                Ok(Box::new(single(read(arguments, &of_one)?).into_env()?))
-            }),
-            many: Arc::new(move |arguments, num_envs| {
-                let make = || factory(read(arguments, &of_many)?).into_env();
-                let envs = crate::factory::many(num_envs, make)?;
-                let envs = envs.into_iter().collect::<Result<_, _>>()?;
-                Ok(Box::new(Serial::new(envs)?))
-            }),
-        };
-        self.entries.insert(id, entry);
-    }
-
-    /// Registers an environment without arguments, replacing any other of this id.
-    fn put<F, R>(&mut self, id: impl Into<String>, factory: F)
-    where
-        F: Fn() -> R + Clone + Send + Sync + 'static,
-        R: IntoEnv,
-    {
-        self.insert(id.into(), Arguments::check_none, move |()| factory());
+        self.add(id, vectors)
     }
 
     /// One environment.
@@ -198,7 +269,7 @@ impl EnvRegistry {
     /// [`EnvError::UnknownId`] with the ids of the same namespace that look like it; the error of
     /// the factory.
     pub fn make(&self, id: &str) -> Result<Box<dyn Env>, EnvError> {
-        (self.entry(id)?.one)(&Arguments::default())
+        (self.maker(id)?.one)(id, &Arguments::default())
     }
 
     /// `num_envs` environments in lockstep, stepped one after the other.
@@ -216,26 +287,7 @@ impl EnvRegistry {
         arguments: &Arguments,
         num_envs: usize,
     ) -> Result<Box<dyn VecEnv>, EnvError> {
-        (self.entry(id)?.many)(arguments, num_envs)
-    }
-
-    /// All ids in alphabetical order.
-    pub fn ids(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.entries.keys().map(String::as_str)
-    }
-
-    fn entry(&self, id: &str) -> Result<&Entry, EnvError> {
-        self.entries.get(id).ok_or_else(|| EnvError::UnknownId {
-            id: id.to_owned(),
-            near: near(id, self.ids()),
-            known: self.ids().map(str::to_owned).collect(),
-        })
-    }
-}
-
-impl std::fmt::Debug for EnvRegistry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.entries.keys()).finish()
+        (self.maker(id)?.many)(id, arguments, num_envs)
     }
 }
 
@@ -292,7 +344,7 @@ mod tests {
     #[test]
     fn builtin_environments_are_made_with_their_own_limits() {
         let limits = EnvRegistry::builtin()
-            .ids()
+            .names()
             .map(|id| (id.to_owned(), make(id).unwrap().spec().max_episode_steps))
             .collect::<Vec<_>>();
         let expected = [
@@ -387,7 +439,7 @@ mod tests {
         for (id, frame_skip) in [("Limited", 1), ("Limited", 2), ("Vector", 1), ("Vector", 2)] {
             let recipe = EnvRecipe::of_skipping(id, frame_skip);
             let limit = |recipe: &EnvRecipe| {
-                let recipe = EnvRecipe::from_json(&recipe.to_json().unwrap()).unwrap();
+                let recipe = EnvRecipe::from_bytes(&recipe.to_bytes().unwrap()).unwrap();
                 let envs = recipe.build_from(&registry, 3).unwrap();
                 assert_eq!(envs.num_envs(), 3);
                 envs.spec().max_episode_steps
@@ -395,6 +447,8 @@ mod tests {
             assert_eq!(limit(&recipe), Some(9), "{id}");
             let recipe = recipe.with_arguments(&Limit { steps: 5 }).unwrap();
             assert_eq!(limit(&recipe), Some(5), "{id}");
+            let recipe = recipe.with_packed(&Limit { steps: 7 }).unwrap();
+            assert_eq!(limit(&recipe), Some(7), "{id}");
         }
     }
 

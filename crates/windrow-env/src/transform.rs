@@ -166,6 +166,7 @@ impl<'a> Observations<'a> {
 pub struct Attach<'a> {
     inner: &'a EnvSpec,
     num_envs: usize,
+    step_apart: bool,
     /// The spec as seen from outside: at first that of the environments, for the transform to change.
     pub spec: EnvSpec,
     pub(crate) own_observations: bool,
@@ -173,10 +174,12 @@ pub struct Attach<'a> {
 }
 
 impl<'a> Attach<'a> {
-    pub(crate) fn new(inner: &'a EnvSpec, num_envs: usize) -> Self {
+    pub(crate) fn new(envs: &'a impl VecEnv) -> Self {
+        let inner = envs.spec();
         Self {
             inner,
-            num_envs,
+            num_envs: envs.num_envs(),
+            step_apart: envs.step_apart(),
             spec: inner.clone(),
             own_observations: false,
             own_actions: false,
@@ -193,6 +196,17 @@ impl<'a> Attach<'a> {
     #[must_use]
     pub fn num_envs(&self) -> usize {
         self.num_envs
+    }
+
+    /// Checks that each environment can be stepped without the others, for `transform`, which does so.
+    ///
+    /// # Errors
+    /// [`SpecError::Argument`].
+    pub fn apart(&self, transform: &str) -> Result<(), EnvError> {
+        match self.step_apart {
+            true => Ok(()),
+            false => self.one_environment(transform),
+        }
     }
 
     /// Checks that there is one environment only, for `transform`, which steps it by itself: others would take the same steps.

@@ -53,7 +53,7 @@ impl<V: VecEnv, T: Transform> Transformed<V, T> {
     /// The error of [`Transform::attach`]; [`EnvError::Row`] when there is no memory for the environments' own rows.
     pub fn new(envs: V, transform: &T) -> Result<Self, EnvError> {
         let num_envs = envs.num_envs();
-        let mut attach = Attach::new(envs.spec(), num_envs);
+        let mut attach = Attach::new(&envs);
         let effect = transform.attach(&mut attach)?;
         let (own_observations, own_actions) = (attach.own_observations, attach.own_actions);
         let spec = attach.spec;

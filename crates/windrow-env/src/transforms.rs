@@ -17,6 +17,7 @@ mod gathering;
 mod images;
 mod init_tracker;
 mod keys;
+mod lending;
 mod limit_flag;
 mod names;
 mod next_observation_delta;
@@ -56,7 +57,7 @@ pub use dtype_cast::{BinarizeReward, DTypeCastTransform};
 pub use end_of_life::{DoneKey, EndOfLifeTransform};
 pub use finite_check::{FiniteCheck, NotFinite};
 pub use frame_skip::FrameSkipTransform;
-pub use gathering::{Gathering, Gathers};
+pub use gathering::{Gathering, Gathers, gatherings};
 pub use images::{CenterCrop, GrayScale, ToTensorImage};
 pub use init_tracker::InitTracker;
 pub use keys::Keys;
@@ -91,11 +92,11 @@ macro_rules! transforms {
         /// ```
         /// use windrow_env::{AnyTransform, CartPole, Serial, StepCounter, VecEnv};
         ///
-        /// let transform = AnyTransform::from_json("StepCounter", r#"{"max_steps": 200}"#)?;
+        /// let transform: AnyTransform = serde_json::from_str(r#"{"StepCounter": {"max_steps": 200}}"#)?;
         /// assert_eq!(transform, StepCounter::new().with_max_steps(200).into());
         /// let envs = transform.around(Box::new(Serial::from_fn(8, CartPole::v1)?))?;
         /// assert_eq!(envs.spec().max_episode_steps, Some(200));
-        /// # Ok::<(), windrow_env::EnvError>(())
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[non_exhaustive]
@@ -187,19 +188,5 @@ impl AnyTransform {
     pub fn split(transforms: &[Self]) -> (&[Self], &[Self]) {
         let last = transforms.iter().rposition(Self::steps_alone);
         transforms.split_at(last.map_or(0, |last| last + 1))
-    }
-
-    /// The transform called `name` with `arguments`, an object of JSON.
-    ///
-    /// # Errors
-    /// [`EnvError::Unreadable`] when there is no such transform, or an argument is missing, unknown or of another type.
-    pub fn from_json(name: &str, arguments: &str) -> Result<Self, EnvError> {
-        let unreadable = |error: serde_json::Error| EnvError::Unreadable {
-            what: name.to_owned(),
-            reason: error.to_string(),
-        };
-        let arguments: serde_json::Value = serde_json::from_str(arguments).map_err(unreadable)?;
-        let whole = serde_json::Map::from_iter([(name.to_owned(), arguments)]);
-        serde_json::from_value(whole.into()).map_err(unreadable)
     }
 }

@@ -47,6 +47,11 @@ pub trait VecEnv: Send {
         }
     }
 
+    /// Whether [`step_some`](Self::step_some) steps any of these environments without the others.
+    fn step_apart(&self) -> bool {
+        self.num_envs() == 1
+    }
+
     /// Announces the columns of `actions` in [`step`](Self::step): those of the action, then the policy's others. Environments that read
     /// the action alone do nothing; those that contain others forward the call.
     ///
@@ -204,6 +209,42 @@ impl<E: Env> VecEnv for Serial<E> {
     fn step(
         &mut self,
         actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        self.step_each(0..self.envs.len(), actions, obs, outcomes)
+    }
+
+    fn step_some(
+        &mut self,
+        which: &[usize],
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        self.step_each(which.iter().copied(), actions, obs, outcomes)
+    }
+
+    fn step_apart(&self) -> bool {
+        true
+    }
+
+    fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
+        Ok(())
+    }
+
+    fn panicked_at(&self) -> Option<usize> {
+        self.panicked_at
+    }
+}
+
+impl<E: Env> Serial<E> {
+    /// Steps the environments `which`.
+    #[inline(always)]
+    fn step_each(
+        &mut self,
+        which: impl Iterator<Item = usize>,
+        actions: Rows<'_>,
         mut obs: RowsMut<'_>,
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
@@ -218,10 +259,12 @@ impl<E: Env> VecEnv for Serial<E> {
             env: 0,
             panicked_at: &mut self.panicked_at,
         };
-        for (env, world) in self.envs.iter_mut().enumerate() {
+        for env in which {
             calling.env = env;
-            let (Some(action), Some(row)) = (actions.env(env), obs.env_mut(env)) else {
-                return Err(out_of_range(env, total, env));
+            let (Some(world), Some(action), Some(row)) =
+                (self.envs.get_mut(env), actions.env(env), obs.env_mut(env))
+            else {
+                return Err(out_of_range(env, total, total));
             };
             let outcome = match world.step(action, row) {
                 Ok(outcome) => outcome,
@@ -233,14 +276,6 @@ impl<E: Env> VecEnv for Serial<E> {
         }
         calling.end();
         Ok(())
-    }
-
-    fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
-        Ok(())
-    }
-
-    fn panicked_at(&self) -> Option<usize> {
-        self.panicked_at
     }
 }
 
@@ -318,6 +353,10 @@ impl<V: VecEnv + ?Sized> VecEnv for Box<V> {
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
         (**self).step_some(which, actions, obs, outcomes)
+    }
+
+    fn step_apart(&self) -> bool {
+        (**self).step_apart()
     }
 
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {

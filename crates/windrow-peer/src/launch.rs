@@ -4,6 +4,7 @@ mod adopt;
 mod exit;
 mod nursery;
 mod process;
+mod relay;
 
 use std::ffi::OsString;
 use std::io::PipeReader;
@@ -20,11 +21,12 @@ use rustix::process::getpid;
 use crate::ProcessError;
 use crate::refused::{no_descriptors, refused};
 
-pub use adopt::{ChildEnd, adopt};
+pub use adopt::{ChildEnd, adopt, end_at_once};
 pub use exit::Exit;
 pub(crate) use nursery::{ForkState, PendingFork};
 pub use nursery::{FromNursery, Nursery};
-pub use process::Process;
+pub use process::{Process, kill_group};
+pub use relay::{Program, Relay, RelayEnd};
 
 /// The variable by which a program sees that it was started as a worker: the version of the protocol, a colon, and the parent's process;
 /// then another colon and the nursery's process where one has forked it.

@@ -38,7 +38,10 @@ pub use error::ProcessError;
 #[cfg(target_os = "linux")]
 pub use exchange::{Exchange, ExchangeReader, Pinned, Snapshot, Target};
 #[cfg(target_os = "linux")]
-pub use launch::{Child, ChildEnd, Exit, FromNursery, Nursery, Process, WorkerProgram, adopt};
+pub use launch::{
+    Child, ChildEnd, Exit, FromNursery, Nursery, Process, Program, Relay, RelayEnd, WorkerProgram,
+    adopt, end_at_once, kill_group,
+};
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use roster::{EventQueue, Roster};
 #[cfg(target_os = "linux")]

@@ -10,7 +10,8 @@ use std::io::{self, BufReader, Read, Write};
 
 pub use address::{Address, AddressError};
 pub use frame::{Frame, FrameError, HEAD};
-pub use listener::{Listener, has_gone};
+pub use listener::{Listener, has_gone, wait_for_end};
+pub use socket2::Socket;
 pub use stream::{ClientTls, Deadline, Stream, connect};
 
 /// Bytes of a body that are copied behind the header, so that both are sent at once.

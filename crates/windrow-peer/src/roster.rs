@@ -8,7 +8,7 @@ use windrow_sync::mpsc::{Receiver, Sender, channel};
 use windrow_sync::{Interrupt, Interrupted, unpoisoned};
 
 use crate::supervise::Handler;
-use crate::{Event, Frame, ProcessError, Supervisor, WorkerProgram};
+use crate::{Event, Frame, ProcessError, Program, Supervisor};
 
 /// Children of one program, each of which sends messages of type `M`.
 ///
@@ -28,7 +28,7 @@ impl<M: DeserializeOwned + Send + 'static> Roster<M> {
     ///
     /// # Errors
     /// As [`Supervisor::start`].
-    pub fn new(program: WorkerProgram, count: usize) -> Result<Self, ProcessError> {
+    pub fn new(program: impl Into<Program>, count: usize) -> Result<Self, ProcessError> {
         let (sender, receiver) = channel();
         let sink = Arc::new(Mutex::new(Sink::Queue(sender, None)));
         let decoded = Arc::clone(&sink);

@@ -14,13 +14,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use windrow_sync::unpoisoned;
 
 use crate::refused::refused;
-use crate::{Exit, Frame, ProcessError, WorkerProgram};
+use crate::{Exit, Frame, ProcessError, Program};
 use children::Children;
 
 /// What happens to a worker. `M` is what it sends: frames, or the messages in them.
 #[derive(Debug)]
 pub enum Event<M = Frame> {
-    /// It runs, as this process. Nothing is said of one that a nursery is about to fork when the supervisor is shut down: it never begins.
+    /// It runs, as this process; 0 for a [relay](crate::Relay). Nothing is said of one that a nursery is about to fork when the supervisor is shut down: it never begins.
     Started(u32),
     /// It could not be started, or has sent something else than messages.
     Failed(ProcessError),
@@ -111,7 +111,7 @@ impl Supervisor {
     /// # Errors
     /// [`ProcessError::System`] or [`ProcessError::Descriptors`] when the system gives no thread or no descriptor.
     pub fn start(
-        program: WorkerProgram,
+        program: impl Into<Program>,
         workers: usize,
         handler: impl FnMut(usize, Event) + Send + 'static,
     ) -> Result<Self, ProcessError> {
@@ -120,7 +120,12 @@ impl Supervisor {
             eventfd(0, flags).map_err(refused("make a descriptor to wake the supervisor"))?;
         let state = Mutex::default();
         let inbox = Arc::new(Inbox { state, wake });
-        let children = Children::new(program, workers, Arc::clone(&inbox), Box::new(handler));
+        let children = Children::new(
+            program.into(),
+            workers,
+            Arc::clone(&inbox),
+            Box::new(handler),
+        );
         let thread = thread::Builder::new()
             .name("windrow-workers".to_owned())
             .spawn(move || children.run())

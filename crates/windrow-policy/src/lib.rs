@@ -37,7 +37,7 @@ pub use noise::Noise;
 pub use policy::{Backend, Policy, PolicyIn, PolicySpec, States, Weights};
 pub use random::RandomPolicy;
 pub use recipe::PolicyRecipe;
-pub use registry::{IntoPolicy, PolicyRegistry, Registry};
+pub use registry::{IntoPolicy, NamedPolicy, PolicyRegistry, Registry};
 pub use server::{InferenceServer, Served, ServerConfig, ServerStats};
 pub use store::{Published, Pushed, VanillaWeightUpdater, WeightStore, WeightUpdater};
 pub use weights::{Misfit, WeightsError};

@@ -1,4 +1,4 @@
-//! Policies as values that can be serialized.
+//! Policies as values that can be serialized (ADR 0029).
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 use tensordict::{Tensor, TensorDict};
 use windrow_env::Arguments;
+use windrow_env::recipe_form::{join, split};
 use windrow_sync::unpoisoned;
 
 use crate::network_policy::NetworkRepr;
+use crate::registry::installed;
 use crate::{
     GraphPolicy, NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, Weights,
     WeightsError,
@@ -72,6 +74,10 @@ enum PolicyRecipeRepr {
     Network(NetworkRepr),
     Graph(Box<GraphPolicy>),
     Named(Named),
+    /// A name whose arguments follow.
+    Packed {
+        name: String,
+    },
 }
 
 impl PolicyRecipe {
@@ -102,7 +108,7 @@ impl PolicyRecipe {
         }))
     }
 
-    /// The policies registered as `name` [with arguments](PolicyRegistry::register_with), made with `arguments`.
+    /// The policies registered as `name` [with arguments](crate::Registry::policy_with), made with `arguments`.
     ///
     /// # Errors
     /// [`PolicyError::Failed`] for what JSON cannot hold, such as a map whose keys are no strings.
@@ -112,6 +118,20 @@ impl PolicyRecipe {
     ) -> Result<Self, PolicyError> {
         let name = name.into();
         let arguments = Arguments::new(&name, arguments).map_err(PolicyError::failed)?;
+        Ok(Self(PolicySource::Named(Named { name, arguments })))
+    }
+
+    /// As [`named_with`](Self::named_with), with arguments in a form that only this build of the program reads, which holds bytes as
+    /// they are.
+    ///
+    /// # Errors
+    /// [`PolicyError::Failed`] for what this form cannot hold.
+    pub fn named_with_packed(
+        name: impl Into<String>,
+        arguments: &impl Serialize,
+    ) -> Result<Self, PolicyError> {
+        let name = name.into();
+        let arguments = Arguments::packed(&name, arguments).map_err(PolicyError::failed)?;
         Ok(Self(PolicySource::Named(Named { name, arguments })))
     }
 
@@ -203,12 +223,12 @@ impl PolicyRecipe {
         self
     }
 
-    /// The policy of worker `worker`, not yet bound; a name is looked up in the [installed](PolicyRegistry::installed) registry.
+    /// The policy of worker `worker`, not yet bound; a name is looked up in the [installed](crate::Registry::install) registry.
     ///
     /// # Errors
     /// As [`build_from`](Self::build_from).
     pub fn build(&self, worker: usize) -> Result<Box<dyn Policy>, PolicyError> {
-        self.build_from(PolicyRegistry::installed(), worker)
+        self.build_from(installed(), worker)
     }
 
     /// As [`build`](Self::build), with names of `registry`.
@@ -225,18 +245,20 @@ impl PolicyRecipe {
             PolicySource::Network(net) => Box::new(NetworkPolicy::clone(net)),
             PolicySource::Graph(policy) => Box::new(GraphPolicy::clone(policy)),
             PolicySource::Named(named) => {
-                registry.make_with(&named.name, &named.arguments, worker)?
+                let maker = registry.maker(&named.name)?;
+                maker.make(&named.name, &named.arguments, worker)?
             }
             PolicySource::Factory(opaque) => (opaque.factory)(worker),
         })
     }
 
     /// The recipe as bytes: the length of an object of JSON (`u64`, little-endian), the object, and the parameters as
-    /// safetensors.
+    /// safetensors, or the arguments of a name where they are [packed](Self::named_with_packed).
     ///
     /// # Errors
     /// [`PolicyError::Unwritable`] for policies that a factory makes; [`PolicyError::Weights`] when parameters cannot be written.
     pub fn to_bytes(&self) -> Result<Vec<u8>, PolicyError> {
+        let mut packed = None;
         let (written, weights) = match &self.0 {
             PolicySource::Random => (PolicyRecipeRepr::Random, None),
             PolicySource::Network(net) => (
@@ -247,7 +269,18 @@ impl PolicyRecipe {
                 PolicyRecipeRepr::Graph(Box::new((**policy).clone())),
                 Some(policy.weights()),
             ),
-            PolicySource::Named(named) => (PolicyRecipeRepr::Named(named.clone()), None),
+            PolicySource::Named(named) => {
+                let Named {
+                    name,
+                    mut arguments,
+                } = named.clone();
+                packed = arguments.take_packed();
+                let written = match packed {
+                    Some(_) => PolicyRecipeRepr::Packed { name },
+                    None => PolicyRecipeRepr::Named(Named { name, arguments }),
+                };
+                (written, None)
+            }
             PolicySource::Factory(opaque) => {
                 let unwritable = PolicyError::Unwritable {
                     factory: opaque.type_name,
@@ -255,13 +288,9 @@ impl PolicyRecipe {
                 return opaque.written.as_ref().ok_or(unwritable)?.to_bytes();
             }
         };
-        let json = serde_json::to_vec(&written).map_err(PolicyError::failed)?;
-        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
-        bytes.extend(json);
-        if let Some(weights) = weights {
-            bytes.extend(weights.to_bytes().map_err(WeightsError::from)?);
-        }
-        Ok(bytes)
+        let weights = weights.map(|weights| weights.to_bytes());
+        let more = weights.transpose().map_err(WeightsError::from)?.or(packed);
+        join(&written, &more.unwrap_or_default()).map_err(PolicyError::failed)
     }
 
     /// The recipe that [`to_bytes`](Self::to_bytes) wrote.
@@ -279,6 +308,10 @@ impl PolicyRecipe {
             }
             PolicyRecipeRepr::Named(named) if weights.is_empty() => PolicySource::Named(named),
             PolicyRecipeRepr::Named(_) => return Err(unreadable("a name has no parameters")),
+            PolicyRecipeRepr::Packed { name } => PolicySource::Named(Named {
+                name,
+                arguments: Arguments::of_packed(weights.to_vec()),
+            }),
             PolicyRecipeRepr::Network(written) => {
                 let mut net = NetworkPolicy::from(written);
                 net.network().check()?;
@@ -312,12 +345,6 @@ fn others(weights: &Weights) -> Option<Weights> {
         others.set(&key, other).ok()?;
     }
     Some(others)
-}
-
-/// JSON and parameters.
-fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = bytes.split_first_chunk()?;
-    rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)
 }
 
 fn unreadable(reason: impl Into<String>) -> PolicyError {

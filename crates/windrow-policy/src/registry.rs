@@ -1,144 +1,66 @@
 //! Policies by name, and everything that a program has registered.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use serde::de::DeserializeOwned;
-use windrow_env::names::near;
-use windrow_env::{Arguments, EnvError, EnvRegistry, IntoEnv};
+use windrow_env::{Arguments, ByName, EnvError, EnvRegistry, IntoEnv, Maker};
 
 use crate::{Policy, PolicyError};
 
-/// Policies by name, for workers that cannot get the code.
-///
-/// ```
-/// use windrow_policy::{PolicyRecipe, PolicyRegistry, RandomPolicy};
-///
-/// let mut registry = PolicyRegistry::new();
-/// registry.register("mine", |_worker| RandomPolicy::new())?;
-/// let recipe = PolicyRecipe::from_bytes(&PolicyRecipe::named("mine").to_bytes()?)?;
-/// let _policy = recipe.build_from(&registry, 0)?;
-/// # Ok::<(), windrow_policy::PolicyError>(())
-/// ```
-#[derive(Clone, Default)]
-pub struct PolicyRegistry {
-    entries: BTreeMap<String, Arc<Make>>,
+/// Policies by name, for workers that cannot get the code: [`Registry::policy`] adds to them.
+pub type PolicyRegistry = ByName<NamedPolicy>;
+
+/// Makes the policies of one name, see [`Registry::policy`].
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "it is code")]
+pub struct NamedPolicy(Arc<Make>);
+
+type Make = dyn Fn(&str, &Arguments, usize) -> Result<Box<dyn Policy>, PolicyError> + Send + Sync;
+
+impl Maker for NamedPolicy {
+    type Error = PolicyError;
+
+    fn taken(name: String) -> PolicyError {
+        PolicyError::NameTaken { name }
+    }
+
+    fn unknown(name: String, near: Vec<String>, known: Vec<String>) -> PolicyError {
+        PolicyError::UnknownPolicy { name, near, known }
+    }
 }
 
-type Make = dyn Fn(&Arguments, usize) -> Result<Box<dyn Policy>, PolicyError> + Send + Sync;
-type Read<A> = fn(&Arguments, &str) -> Result<A, EnvError>;
-
-/// The policies that the program has installed.
-static INSTALLED: OnceLock<PolicyRegistry> = OnceLock::new();
-
-impl PolicyRegistry {
-    /// A registry without any policy.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Registers the policies of `factory` as `name`; it gets the number of the worker, and returns a policy or a `Result`
-    /// of one.
-    ///
-    /// # Errors
-    /// [`PolicyError::NameTaken`].
-    pub fn register<F, R>(&mut self, name: impl Into<String>, factory: F) -> Result<(), PolicyError>
-    where
-        F: Fn(usize) -> R + Send + Sync + 'static,
-        R: IntoPolicy,
-    {
-        let factory = move |(), worker| factory(worker);
-        self.insert(name.into(), Arguments::check_none, factory)
-    }
-
-    /// As [`register`](Self::register), for policies with arguments, which a
-    /// [recipe of a name](crate::PolicyRecipe::named_with) carries. `factory` gets these and the number of the worker. Without
-    /// arguments, they are read from an empty object: each needs a default then.
-    ///
-    /// # Errors
-    /// [`PolicyError::NameTaken`].
-    pub fn register_with<A, F, R>(
-        &mut self,
-        name: impl Into<String>,
-        factory: F,
-    ) -> Result<(), PolicyError>
-    where
-        A: DeserializeOwned + 'static,
-        F: Fn(A, usize) -> R + Send + Sync + 'static,
-        R: IntoPolicy,
-    {
-        self.insert(name.into(), Arguments::read, factory)
-    }
-
-    fn insert<A, F, R>(
-        &mut self,
-        name: String,
-        read: Read<A>,
-        factory: F,
-    ) -> Result<(), PolicyError>
+impl NamedPolicy {
+    /// Policies that `factory` makes, given what `read` makes of a name and its arguments, and the number of the worker.
+    fn new<A, F, R>(read: fn(&Arguments, &str) -> Result<A, EnvError>, factory: F) -> Self
     where
         A: 'static,
         F: Fn(A, usize) -> R + Send + Sync + 'static,
         R: IntoPolicy,
     {
-        if self.entries.contains_key(&name) {
-            return Err(PolicyError::NameTaken { name });
-        }
-        let of = name.clone();
-        let make = move |arguments: &Arguments, worker| -> Result<Box<dyn Policy>, PolicyError> {
-            let arguments = read(arguments, &of).map_err(PolicyError::failed)?;
+        Self(Arc::new(move |name, arguments, worker| {
+            let arguments = read(arguments, name).map_err(PolicyError::failed)?;
             Ok(Box::new(factory(arguments, worker).into_policy()?))
-        };
-        self.entries.insert(name, Arc::new(make));
-        Ok(())
+        }))
     }
 
     /// The policy of worker `worker`, not yet bound.
-    ///
-    /// # Errors
-    /// [`PolicyError::UnknownPolicy`] with the names that look like it; the error of the factory.
-    pub fn make(&self, name: &str, worker: usize) -> Result<Box<dyn Policy>, PolicyError> {
-        self.make_with(name, &Arguments::default(), worker)
-    }
-
-    /// As [`make`](Self::make), with `arguments`.
-    pub(crate) fn make_with(
+    pub(crate) fn make(
         &self,
         name: &str,
         arguments: &Arguments,
         worker: usize,
     ) -> Result<Box<dyn Policy>, PolicyError> {
-        let Some(make) = self.entries.get(name) else {
-            return Err(PolicyError::UnknownPolicy {
-                name: name.to_owned(),
-                near: near(name, self.names()),
-                known: self.names().map(str::to_owned).collect(),
-            });
-        };
-        make(arguments, worker)
-    }
-
-    /// All names in alphabetical order.
-    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.entries.keys().map(String::as_str)
-    }
-
-    /// The policies that the program has [installed](Registry::install); none without a registry.
-    #[must_use]
-    pub fn installed() -> &'static Self {
-        static NONE: PolicyRegistry = PolicyRegistry {
-            entries: BTreeMap::new(),
-        };
-        INSTALLED.get().unwrap_or(&NONE)
+        (self.0)(name, arguments, worker)
     }
 }
 
-impl fmt::Debug for PolicyRegistry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.entries.keys()).finish()
-    }
+/// The policies that the program has installed.
+static INSTALLED: OnceLock<PolicyRegistry> = OnceLock::new();
+
+/// The policies that the program has [installed](Registry::install); none without a registry.
+pub(crate) fn installed() -> &'static PolicyRegistry {
+    static NONE: PolicyRegistry = PolicyRegistry::new();
+    INSTALLED.get().unwrap_or(&NONE)
 }
 
 /// Return types of registered factories: a policy, or a [`Result`] of one.
@@ -218,7 +140,7 @@ impl Registry {
         self.envs.register(id, factory)
     }
 
-    /// Registers policies, as [`PolicyRegistry::register`].
+    /// Registers the policies of `factory` as `name`; it gets the number of the worker, and returns a policy or a `Result` of one.
     ///
     /// # Errors
     /// [`PolicyError::NameTaken`].
@@ -227,7 +149,9 @@ impl Registry {
         F: Fn(usize) -> R + Send + Sync + 'static,
         R: IntoPolicy,
     {
-        self.policies.register(name, factory)
+        let factory = move |(), worker| factory(worker);
+        self.policies
+            .add(name, NamedPolicy::new(Arguments::check_none, factory))
     }
 
     /// Registers environments with arguments, as [`EnvRegistry::register_with`].
@@ -243,7 +167,9 @@ impl Registry {
         self.envs.register_with(id, factory)
     }
 
-    /// Registers policies with arguments, as [`PolicyRegistry::register_with`].
+    /// As [`policy`](Self::policy), for policies with arguments, which a [recipe of a name](crate::PolicyRecipe::named_with) carries.
+    /// `factory` gets these and the number of the worker. Without arguments, they are read from an empty object: each needs a
+    /// default then.
     ///
     /// # Errors
     /// [`PolicyError::NameTaken`].
@@ -257,7 +183,8 @@ impl Registry {
         F: Fn(A, usize) -> R + Send + Sync + 'static,
         R: IntoPolicy,
     {
-        self.policies.register_with(name, factory)
+        self.policies
+            .add(name, NamedPolicy::new(Arguments::read, factory))
     }
 
     /// Makes this the registry of the program: names are then looked up in it wherever no other registry is given. `main` does
@@ -278,7 +205,7 @@ impl Registry {
     pub fn installed() -> Self {
         Self {
             envs: EnvRegistry::installed().clone(),
-            policies: PolicyRegistry::installed().clone(),
+            policies: installed().clone(),
         }
     }
 }
@@ -292,6 +219,8 @@ impl Default for Registry {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::nn::Sequential;
     use crate::{Head, NetworkPolicy, PolicyRecipe, RandomPolicy, policy_fn};
@@ -306,34 +235,41 @@ mod tests {
         policy.weights().get("0.bias").unwrap().shape().to_vec()
     }
 
+    fn made(
+        registry: &Registry,
+        name: &str,
+        worker: usize,
+    ) -> Result<Box<dyn Policy>, PolicyError> {
+        PolicyRecipe::named(name).build_from(&registry.policies, worker)
+    }
+
     #[test]
     fn policies_of_ones_own_are_registered_once() {
-        let mut registry = PolicyRegistry::new();
-        registry
-            .register("mine", |worker| wide(worker + 5))
-            .unwrap();
-        let error = registry.register("mine", |_| RandomPolicy::new());
+        let mut registry = Registry::builtin();
+        registry.policy("mine", |worker| wide(worker + 5)).unwrap();
+        let error = registry.policy("mine", |_| RandomPolicy::new());
         assert_eq!(
             error.unwrap_err().to_string(),
             "a policy is registered as \"mine\" already; choose another name"
         );
-        assert_eq!(outputs(&registry.make("mine", 2).unwrap()), [7]);
-        registry.register("also", |_| wide(1)).unwrap();
+        assert_eq!(outputs(&made(&registry, "mine", 2).unwrap()), [7]);
+        registry.policy("also", |_| wide(1)).unwrap();
+        let registry = registry.policies;
         assert_eq!(registry.names().collect::<Vec<_>>(), ["also", "mine"]);
         assert_eq!(format!("{registry:?}"), "{\"also\", \"mine\"}");
     }
 
     #[test]
     fn unknown_names_come_with_near_ones() {
-        let mut registry = PolicyRegistry::new();
+        let mut registry = Registry::builtin();
         let message =
-            |registry: &PolicyRegistry, name| registry.make(name, 0).err().unwrap().to_string();
+            |registry: &Registry, name| made(registry, name, 0).err().unwrap().to_string();
         assert_eq!(
             message(&registry, "mine"),
             "no policy is called \"mine\"; register it with windrow::worker_main at the start of main"
         );
-        registry.register("my-actor", |_| wide(1)).unwrap();
-        registry.register("expert", |_| wide(1)).unwrap();
+        registry.policy("my-actor", |_| wide(1)).unwrap();
+        registry.policy("expert", |_| wide(1)).unwrap();
         assert_eq!(
             message(&registry, "my_actor"),
             "no policy is called \"my_actor\"; did you mean my-actor?"
@@ -346,34 +282,34 @@ mod tests {
 
     #[test]
     fn a_factory_may_fail_or_box_its_policies() {
-        let mut registry = PolicyRegistry::new();
+        let mut registry = Registry::builtin();
         let failing = |worker| match worker {
             0 => Err(PolicyError::failed("no such file")),
             _ => Ok(policy_fn([], |_, _| Ok(()))),
         };
-        registry.register("failing", failing).unwrap();
+        registry.policy("failing", failing).unwrap();
         let boxed = |_| -> Box<dyn Policy> { Box::new(wide(2)) };
-        registry.register("boxed", boxed).unwrap();
-        let error = registry.make("failing", 0).err().unwrap();
+        registry.policy("boxed", boxed).unwrap();
+        let error = made(&registry, "failing", 0).err().unwrap();
         assert_eq!(error.to_string(), "no such file");
-        assert!(registry.make("failing", 1).is_ok());
-        assert_eq!(outputs(&registry.make("boxed", 1).unwrap()), [2]);
+        assert!(made(&registry, "failing", 1).is_ok());
+        assert_eq!(outputs(&made(&registry, "boxed", 1).unwrap()), [2]);
     }
 
     #[test]
     fn arguments_reach_the_factory() {
-        #[derive(serde::Deserialize)]
+        #[derive(serde::Serialize, serde::Deserialize)]
         struct Size {
             #[serde(default)]
             outputs: usize,
         }
-        let mut registry = PolicyRegistry::new();
+        let mut registry = Registry::builtin();
         let sized = |size: Size, worker| wide(size.outputs + worker);
-        registry.register_with("sized", sized).unwrap();
-        registry.register("plain", wide).unwrap();
+        registry.policy_with("sized", sized).unwrap();
+        registry.policy("plain", wide).unwrap();
         let made = |recipe: PolicyRecipe| {
             let read = PolicyRecipe::from_bytes(&recipe.to_bytes().unwrap()).unwrap();
-            let policy = read.build_from(&registry, 2);
+            let policy = read.build_from(&registry.policies, 2);
             policy.map(|policy| outputs(&policy))
         };
         let with = |name: &str, outputs: i64| {
@@ -381,11 +317,20 @@ mod tests {
         };
         assert_eq!(made(PolicyRecipe::named("sized")).unwrap(), [2]);
         assert_eq!(made(with("sized", 5)).unwrap(), [7]);
+        let packed =
+            |name: &str| PolicyRecipe::named_with_packed(name, &Size { outputs: 300 }).unwrap();
+        assert_eq!(made(packed("sized")).unwrap(), [302]);
         let error = |recipe| made(recipe).unwrap_err().to_string();
         assert_eq!(
             error(with("plain", 5)),
             r#"plain takes no arguments, got {"outputs":5}"#
         );
+        assert_eq!(
+            error(packed("plain")),
+            "plain takes no arguments, got 2 bytes"
+        );
+        let nothing = PolicyRecipe::named_with_packed("sized", &()).unwrap();
+        assert!(error(nothing).starts_with("the arguments of sized cannot be read: "));
         assert!(
             error(with("sized", -1))
                 .starts_with(r#"the arguments {"outputs":-1} of sized cannot be read: "#)
@@ -396,10 +341,13 @@ mod tests {
     fn named_recipes_are_written_and_made_from_a_registry() {
         let recipe = PolicyRecipe::named("mine");
         let read = PolicyRecipe::from_bytes(&recipe.to_bytes().unwrap()).unwrap();
-        let mut registry = PolicyRegistry::new();
-        registry.register("mine", wide).unwrap();
+        let mut registry = Registry::builtin();
+        registry.policy("mine", wide).unwrap();
         for recipe in [&recipe, &read] {
-            assert_eq!(outputs(&recipe.build_from(&registry, 4).unwrap()), [4]);
+            assert_eq!(
+                outputs(&recipe.build_from(&registry.policies, 4).unwrap()),
+                [4]
+            );
             let error = recipe.build(4).err().unwrap();
             assert!(
                 matches!(&error, PolicyError::UnknownPolicy { name, .. } if name == "mine"),
@@ -420,12 +368,12 @@ mod tests {
 
     #[test]
     fn nothing_is_installed_without_a_call() {
-        assert_eq!(PolicyRegistry::installed().names().len(), 0);
+        assert_eq!(installed().names().len(), 0);
         let installed = Registry::installed();
         assert_eq!(
             format!("{installed:?}"),
             format!("{:?}", Registry::default())
         );
-        assert!(installed.envs.ids().any(|id| id == "CartPole-v1"));
+        assert!(installed.envs.names().any(|id| id == "CartPole-v1"));
     }
 }

@@ -64,7 +64,7 @@ pub trait WeightUpdater: Send {
 #[derive(Debug)]
 pub enum Pushed {
     /// To readers of the store. The next updater gets these weights, or the store where there is none.
-    Here(Weights),
+    Here(Arc<Weights>),
     /// To another place, which counts its versions by itself. The store keeps what it has.
     Elsewhere {
         /// Their number at that place.
@@ -154,14 +154,14 @@ impl WeightStore {
         let mut updaters = lock(&self.updaters);
         let first = version.map_or(0, |_| updaters.len() - 1);
         let version = version.unwrap_or_else(|| self.version() + 1);
-        let mut copy = None;
+        let mut copy: Option<Arc<Weights>> = None;
         for updater in &mut updaters[first..] {
-            match updater.push(worker, version, copy.as_ref().unwrap_or(weights))? {
+            match updater.push(worker, version, copy.as_deref().unwrap_or(weights))? {
                 Pushed::Here(weights) => copy = Some(weights),
                 Pushed::Elsewhere { version } => return Ok(version),
             }
         }
-        let weights = Arc::new(copy.unwrap_or_else(|| weights.detach()));
+        let weights = copy.unwrap_or_else(|| Arc::new(weights.detach()));
         let published = Some(Published { version, weights });
         let mut newest = lock(&self.newest);
         // Dropped once the lock is free: it is held for some pointers only.
@@ -189,9 +189,9 @@ impl std::fmt::Debug for WeightStore {
 /// Copies weights within the process: the default of collectors.
 #[derive(Debug, Clone, Default)]
 pub struct VanillaWeightUpdater {
-    last: Option<Weights>,
+    last: Option<Arc<Weights>>,
     /// The copy before the last one: its memory takes the next copy, where no worker reads it any more.
-    spare: Option<Weights>,
+    spare: Option<Arc<Weights>>,
 }
 
 impl VanillaWeightUpdater {
@@ -204,11 +204,12 @@ impl VanillaWeightUpdater {
 
 impl WeightUpdater for VanillaWeightUpdater {
     fn push(&mut self, _: Option<usize>, _: i64, weights: &Weights) -> Result<Pushed, PolicyError> {
-        let copy = match self.spare.take() {
+        let spare = self.spare.take().and_then(Arc::into_inner);
+        let copy = Arc::new(match spare {
             Some(spare) => weights.detach_into(spare),
             None => weights.detach(),
-        };
-        self.spare = self.last.replace(copy.clone());
+        });
+        self.spare = self.last.replace(Arc::clone(&copy));
         Ok(Pushed::Here(copy))
     }
 }
@@ -295,7 +296,7 @@ mod tests {
                 return Err(PolicyError::failed("refused"));
             }
             let weights = Arc::new(weights.detach());
-            let copy = Weights::clone(&weights);
+            let copy = Arc::clone(&weights);
             lock(&self.0).push((worker, Published { version, weights }));
             Ok(Pushed::Here(copy))
         }
@@ -357,7 +358,7 @@ mod tests {
                 true => Pushed::Elsewhere {
                     version: version + 100,
                 },
-                false => Pushed::Here(self::weights(2.0 * value)),
+                false => Pushed::Here(Arc::new(self::weights(2.0 * value))),
             })
         }
     }

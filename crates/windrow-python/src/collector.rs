@@ -14,6 +14,7 @@ mod seat;
 mod stage;
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -26,8 +27,8 @@ use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::policy::Backend;
 use windrow::{
-    CollectError, Collector, Handle, Placement, ProfileConfig, Weights, WorkerProfile, WorkerStats,
-    error_chain,
+    BuildError, Collector, ControlError, Handle, Placement, ProfileConfig, Weights, WorkerProfile,
+    WorkerStats, error_chain,
 };
 use windrow_sync::unpoisoned;
 
@@ -106,7 +107,7 @@ impl CollectorCore {
         let builder = builder.interrupt(gil::interrupt());
         // Environments and policies may be made in other threads, which need both locks where these are Python's.
         let built = py.detach(|| factory_lock::lending(|| builder.build_with(stage)));
-        if matches!(built, Err(CollectError::WaitInterrupted(_))) {
+        if matches!(built, Err(BuildError::WaitInterrupted(_))) {
             // A thread that still builds makes no further call of the user's functions.
             roots.abandon();
         }
@@ -535,7 +536,7 @@ impl CollectorCore {
 
 impl Inner {
     /// Publishes weights to all workers or to one; their version.
-    fn update(&self, weights: &Weights, worker: Option<usize>) -> Result<i64, CollectError> {
+    fn update(&self, weights: &Weights, worker: Option<usize>) -> Result<i64, ControlError> {
         match worker {
             None => self.handle.update_policy_weights(weights),
             Some(worker) => self.handle.update_worker_weights(worker, weights),
@@ -556,6 +557,6 @@ impl Inner {
 }
 
 /// The result of the engine, or its error as an exception.
-fn of<T>(py: Python<'_>, result: Result<T, CollectError>) -> PyResult<T> {
+fn of<T, E: Error + 'static>(py: Python<'_>, result: Result<T, E>) -> PyResult<T> {
     result.map_err(|error| error::to_py(py, &error))
 }

@@ -10,10 +10,10 @@ use std::error::Error;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use windrow::binding::causes;
+use windrow::binding::{causes, kind, lost_worker};
 use windrow::replay::{ReplayError, SinkError, StoreError};
 use windrow::tensordict::TensorError;
-use windrow::{CollectError, ErrorKind, WorkerError as Lost, error_chain};
+use windrow::{ControlError, ErrorKind, NextError, WorkerError as Lost, error_chain};
 
 use crate::gc::Raised;
 use crate::gil::attach;
@@ -34,17 +34,16 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// `error` as the exception that fits it best. Of several workers that failed, the first gives the cause and the attributes; the message
 /// names all of them.
-pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
+pub(crate) fn to_py(py: Python<'_>, error: &(dyn Error + 'static)) -> PyErr {
     let raised = raised_in(py, error);
-    match error {
-        CollectError::Worker(lost) => return worker_error(py, lost, &error_chain(lost), raised),
-        CollectError::SeveralWorkers(all) => {
-            if let Some(first) = all.first() {
-                let raised = raised_in(py, first);
-                return worker_error(py, first, &error_chain(error), raised);
-            }
-        }
-        _ => {}
+    if let Some(lost) = lost_worker(error) {
+        return worker_error(py, lost, &error_chain(lost), raised);
+    }
+    if let Some(ControlError::SeveralWorkers(all)) = error.downcast_ref()
+        && let Some(first) = all.first()
+    {
+        let raised = raised_in(py, first);
+        return worker_error(py, first, &error_chain(error), raised);
     }
     if let Some(raised) = raised {
         return raised;
@@ -54,7 +53,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
     if is_for_want_of_memory(error) {
         return PyMemoryError::new_err(message);
     }
-    match error.kind() {
+    match kind(error) {
         ErrorKind::Argument => PyValueError::new_err(message),
         ErrorKind::File => PyOSError::new_err(message),
         _ => PyRuntimeError::new_err(message),
@@ -69,12 +68,15 @@ pub(crate) fn is_for_want_of_memory(error: &(dyn Error + 'static)) -> bool {
             TensorError::NoMemory { .. } | TensorError::TooLarge { .. }
         )
     };
-    if let Some(error) = error.downcast_ref::<CollectError>() {
-        return match error {
-            // The sink is a replay buffer, whose error says what it lacked.
-            CollectError::Sink(SinkError::Failed(error)) => is_for_want_of_memory(&**error),
-            error => error.kind() == ErrorKind::Memory,
-        };
+    if let Some(ControlError::Next(error)) = error.downcast_ref() {
+        return is_for_want_of_memory(error);
+    }
+    // The sink is a replay buffer, whose error says what it lacked.
+    if let Some(NextError::Sink(SinkError::Failed(error))) = error.downcast_ref() {
+        return is_for_want_of_memory(&**error);
+    }
+    if kind(error) == ErrorKind::Memory {
+        return true;
     }
     match error.downcast_ref::<ReplayError>() {
         Some(ReplayError::NoMemory { .. }) => true,

@@ -20,9 +20,9 @@ use pyo3::types::PyBytes;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
-use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator, EvaluatorBuilder};
+use windrow::{BusyPolicy, EvaluateError, Evaluation, Evaluator, EvaluatorBuilder, Stuck};
 #[cfg(target_os = "linux")]
-use windrow::{Placement, PolicyRecipe as Recipe};
+use windrow::{NextError, Placement, PolicyRecipe as Recipe};
 
 use crate::collector::options::exploration_type;
 use crate::gc::{GcRef, GcRoots, Raised};
@@ -123,7 +123,7 @@ impl EvaluatorProcess {
         let evaluator = self.0.get().and_then(Weak::upgrade);
         let answer = py.detach(|| match &evaluator {
             Some(evaluator) => evaluator.call_worker(request),
-            None => Err(CollectError::ShutDown),
+            None => Err(NextError::ShutDown.into()),
         });
         let answer = answer.map_err(|error| error::to_py(py, &error))?;
         Ok(PyBytes::new(py, &answer))
@@ -131,7 +131,7 @@ impl EvaluatorProcess {
 }
 
 /// A result or the error of an evaluation; `None` before there is one.
-type Answer = Option<Result<Evaluation, CollectError>>;
+type Answer = Option<Result<Evaluation, EvaluateError>>;
 
 #[pymethods]
 impl EvaluatorCore {
@@ -321,11 +321,7 @@ impl EvaluatorCore {
     }
 
     /// Shuts the evaluator down; `Ok` in a child of fork, which has nothing to end.
-    fn ended(
-        &self,
-        py: Python<'_>,
-        timeout: Option<Duration>,
-    ) -> PyResult<Result<(), CollectError>> {
+    fn ended(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<Result<(), Stuck>> {
         let Some(evaluator) = self.own.here().map(Arc::clone) else {
             return Ok(Ok(()));
         };
@@ -378,7 +374,7 @@ fn in_process(
     let envs = env_here.written_as(|init| worker::sent_envs(sent.env, init, sent.seed))?;
     let recipe = Recipe::opaque(move |worker| policy.policy(worker));
     Ok(Evaluator::builder(envs)
-        .policy_recipe(recipe.written_as(worker::sent_policy(sent.policy)?))
+        .policy_recipe(recipe.written_as(worker::sent_policy(&sent.policy)?))
         .placement(Placement::Processes)
         .worker_program(worker::program(env.py(), 1, sent.warm)?))
 }
@@ -460,7 +456,7 @@ fn tell(on_result: &GcRef, result: &Evaluation) {
 /// A result as a dictionary, or the error of the evaluation as an exception.
 fn report<'py>(
     py: Python<'py>,
-    result: Result<Evaluation, CollectError>,
+    result: Result<Evaluation, EvaluateError>,
 ) -> PyResult<Bound<'py, PyDict>> {
     match result {
         Ok(result) => to_dict(py, &result),

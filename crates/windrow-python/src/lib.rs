@@ -17,6 +17,8 @@ mod evaluator;
 mod factory_lock;
 mod gc;
 mod gil;
+#[cfg(target_os = "linux")]
+mod launcher;
 mod plain;
 mod policy;
 mod process;
@@ -43,6 +45,8 @@ fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     remote::register(module)?;
     replay::register(module)?;
     server::register(module)?;
+    #[cfg(target_os = "linux")]
+    launcher::register(module)?;
     #[cfg(target_os = "linux")]
     worker::register(module)?;
     error::register(module)

@@ -1,4 +1,4 @@
-//! Python dicts of plain values (`str`, `int`, `float`, `bool`, `list`) as configurations of the engine.
+//! Python dicts of plain values (`str`, `int`, `float`, `bool`, `list`, `dict`) as configurations of the engine, and as its transforms.
 //!
 //! A configuration of the engine implements serde's `Deserialize`, field by field under the names that the arguments have in Python. So
 //! a dict is read here as any other serde format is, and a new argument needs no code in this crate: the engine's struct declares it.
@@ -12,7 +12,7 @@ use std::fmt::{self, Display};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyString, PyTuple};
-use serde::de::value::{SeqDeserializer, StringDeserializer};
+use serde::de::value::{MapAccessDeserializer, SeqDeserializer, StringDeserializer};
 use serde::de::{
     DeserializeSeed, Deserializer, Error, Expected, IntoDeserializer, MapAccess, Unexpected,
     Visitor,
@@ -31,6 +31,19 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(given: &Bound<'_, PyDict>) -> PyRes
         value: None,
     };
     T::deserialize(arguments).map_err(PyErr::from)
+}
+
+/// The variant `name` of an enum of the engine, with the fields that `given` describes, in which `None` is a value.
+///
+/// # Errors
+/// As [`read`], and `ValueError` where there is no such variant.
+pub(crate) fn read_variant<'de, T: Deserialize<'de>>(
+    name: &Bound<'_, PyString>,
+    given: &Bound<'_, PyDict>,
+) -> PyResult<T> {
+    let whole = PyDict::new(given.py());
+    whole.set_item(name, given)?;
+    T::deserialize(Plain(whole.into_any())).map_err(PyErr::from)
 }
 
 /// The arguments that are given, as a map for serde.
@@ -78,6 +91,15 @@ impl<'de> MapAccess<'de> for Arguments<'_> {
     }
 }
 
+impl<'py> From<&Bound<'py, PyDict>> for Arguments<'py> {
+    fn from(given: &Bound<'py, PyDict>) -> Self {
+        Self {
+            left: given.iter().collect::<Vec<_>>().into_iter(),
+            value: None,
+        }
+    }
+}
+
 /// A plain value of Python, which serde reads by its type.
 struct Plain<'py>(Bound<'py, PyAny>);
 
@@ -98,6 +120,9 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         }
         if let Ok(text) = value.cast::<PyString>() {
             return visitor.visit_string(text.to_string());
+        }
+        if let Ok(given) = value.cast::<PyDict>() {
+            return visitor.visit_map(Arguments::from(given));
         }
         if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
             let items = value
@@ -158,13 +183,26 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         }
     }
 
-    /// A choice among names, such as `"threads"`: the variants of an enum of the engine that have no fields.
+    /// A type that is another one under a name of its own, such as a list of keys.
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    /// A choice among names, such as `"threads"`: the variants of an enum of the engine that have no fields. One with fields is a dict
+    /// of its name and them.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Refused> {
+        if let Ok(given) = self.0.cast::<PyDict>() {
+            return visitor.visit_enum(MapAccessDeserializer::new(Arguments::from(given)));
+        }
         match self.0.cast::<PyString>() {
             Ok(name) => visitor.visit_enum(StringDeserializer::new(name.to_string())),
             Err(_) => Err(Refused::invalid_type(
@@ -175,7 +213,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 u8 u16 u32 u64 f32 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
+        i8 i16 i32 i64 u8 u16 u32 u64 f32 char str string bytes byte_buf unit unit_struct seq tuple
         tuple_struct map struct identifier ignored_any
     }
 }
@@ -209,8 +247,11 @@ impl Refused {
         }
     }
 
-    /// This error as one of the argument `name`, which has the value `value`.
+    /// This error as one of the argument `name`, which has the value `value`, unless it names one within that already.
     fn of(self, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Self {
+        if self.named {
+            return self;
+        }
         Self {
             expected: format!("{name} must be {}, got {value:?}", self.expected),
             named: true,

@@ -78,15 +78,7 @@ pub(crate) fn recipe(
         attach(|py| PyProfiler::new(make.bind(py), worker, &roots))
     });
     match sent {
-        Some(sent) => recipe.written_as(written(sent)),
+        Some(sent) => recipe.written_as(sent),
         None => recipe,
     }
-}
-
-#[cfg(target_os = "linux")]
-use crate::worker::written;
-
-#[cfg(not(target_os = "linux"))]
-fn written(_: &[u8]) -> String {
-    String::new()
 }

@@ -1,7 +1,7 @@
 //! Worker processes: what a collector sends them, and the interpreter as one.
 //!
-//! An environment or a policy of Python's is sent by one name, [`NAME`], with the pickled object as its argument. `windrow._ports`
-//! pickles and reads. Exceptions come back the same way.
+//! An environment or a policy of Python's is sent by one name, [`NAME`], with the pickled object in its packed arguments (ADR 0029).
+//! `windrow._ports` pickles and reads. Exceptions come back the same way.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -10,19 +10,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+use serde_bytes::{ByteBuf, Bytes};
 use windrow::binding::SentError;
 use windrow::envs::{EnvError, EnvFactory, EnvRecipe, VecEnv};
 use windrow::policy::{Policy, PolicyError, Registry};
-use windrow::{PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram, error_chain};
+use windrow::{
+    Invitation, PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram, error_chain,
+};
 
 use crate::error::raised_in;
 use crate::gc::GcRoots;
@@ -42,54 +42,25 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The name under which Python's environments and policies are made in a worker process.
 const NAME: &str = "windrow.python";
 
-/// A pickled object.
-struct Pickled(Vec<u8>);
-
-impl Serialize for Pickled {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&BASE64_STANDARD.encode(&self.0))
-    }
+/// What the function `name` of `windrow._ports` makes of `arguments`: a pickled object.
+fn pickled<'py>(py: Python<'py>, name: &str, arguments: impl PyCallArgs<'py>) -> PyResult<Vec<u8>> {
+    gil::ports(py)?.call_method1(name, arguments)?.extract()
 }
 
-impl<'de> Deserialize<'de> for Pickled {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let bytes = BASE64_STANDARD.decode(text).map_err(D::Error::custom)?;
-        Ok(Self(bytes))
-    }
-}
-
-impl Pickled {
-    /// What the function `name` of `windrow._ports` makes of `arguments`.
-    fn new<'py>(py: Python<'py>, name: &str, arguments: impl PyCallArgs<'py>) -> PyResult<Self> {
-        let bytes = gil::ports(py)?.call_method1(name, arguments)?;
-        Ok(Self(bytes.cast::<PyBytes>()?.as_bytes().to_vec()))
-    }
-
-    /// What the function `name` of `windrow._ports` reads in it.
-    fn read<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        gil::call(
-            &gil::ports(py)?.getattr(name)?,
-            (PyBytes::new(py, &self.0),),
-            None,
-        )
-    }
+/// What the function `name` of `windrow._ports` reads in `pickled`.
+fn unpickled<'py>(py: Python<'py>, name: &str, pickled: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    gil::call_method(&gil::ports(py)?, name, (PyBytes::new(py, pickled),))
 }
 
 /// Arguments of environments.
 #[derive(Serialize, Deserialize)]
 struct EnvArguments {
-    pickled: Pickled,
+    #[serde(with = "serde_bytes")]
+    pickled: Vec<u8>,
     /// Whether the policy reads `is_init`.
     init: bool,
     /// Seed of torch's generator, if it is used.
     seed: u64,
-}
-
-/// Arguments of a policy.
-#[derive(Serialize, Deserialize)]
-struct PolicyArguments {
-    pickled: Pickled,
 }
 
 /// A process of Python's that forks workers.
@@ -158,8 +129,11 @@ pub(crate) fn env_recipe(
     init: bool,
     seed: u64,
 ) -> PyResult<EnvRecipe> {
-    let pickled = Pickled::new(env.py(), "environments", (env, kwargs, init_fn))?;
-    sent_envs(pickled.0, init, seed)
+    sent_envs(
+        pickled(env.py(), "environments", (env, kwargs, init_fn))?,
+        init,
+        seed,
+    )
 }
 
 /// The recipe by which worker processes make the policy `chosen`, see [`PolicyRecipe::new`].
@@ -167,7 +141,7 @@ pub(crate) fn env_recipe(
 /// # Errors
 /// `TypeError` naming what cannot be pickled.
 pub(crate) fn policy_recipe(chosen: &Bound<'_, PyAny>) -> PyResult<Recipe> {
-    sent_policy(Pickled::new(chosen.py(), "policy", (chosen,))?.0)
+    sent_policy(&pickled(chosen.py(), "policy", (chosen,))?)
 }
 
 /// The recipe of environments that `windrow._ports.environments` has pickled; they observe `is_init` where `init`, and torch begins with
@@ -177,11 +151,11 @@ pub(crate) fn policy_recipe(chosen: &Bound<'_, PyAny>) -> PyResult<Recipe> {
 /// `ValueError` where it cannot be written.
 pub(crate) fn sent_envs(pickled: Vec<u8>, init: bool, seed: u64) -> PyResult<EnvRecipe> {
     let arguments = EnvArguments {
-        pickled: Pickled(pickled),
+        pickled,
         init,
         seed,
     };
-    let recipe = EnvRecipe::of(NAME).with_arguments(&arguments);
+    let recipe = EnvRecipe::of(NAME).with_packed(&arguments);
     recipe.map_err(|error| PyValueError::new_err(error_chain(&error)))
 }
 
@@ -189,25 +163,21 @@ pub(crate) fn sent_envs(pickled: Vec<u8>, init: bool, seed: u64) -> PyResult<Env
 ///
 /// # Errors
 /// `ValueError` where it cannot be written.
-pub(crate) fn sent_policy(pickled: Vec<u8>) -> PyResult<Recipe> {
-    let pickled = Pickled(pickled);
-    let recipe = Recipe::named_with(NAME, &PolicyArguments { pickled });
+pub(crate) fn sent_policy(pickled: &[u8]) -> PyResult<Recipe> {
+    let recipe = Recipe::named_with_packed(NAME, &Bytes::new(pickled));
     recipe.map_err(|error| PyValueError::new_err(error_chain(&error)))
 }
 
-/// What was pickled, as text.
-pub(crate) fn written(pickled: &[u8]) -> String {
-    BASE64_STANDARD.encode(pickled)
-}
-
-/// The profiler of worker `worker`, whose maker was pickled and [`written`] as `text`.
-fn profiler(text: &str, worker: usize) -> Result<Box<dyn Profiler>, Box<dyn Error + Send + Sync>> {
-    let pickled = BASE64_STANDARD.decode(text)?;
+/// The profiler of worker `worker`, whose maker was `pickled`.
+fn profiler(
+    pickled: &[u8],
+    worker: usize,
+) -> Result<Box<dyn Profiler>, Box<dyn Error + Send + Sync>> {
     let roots = GcRoots::default();
     attach(|py| {
         let read = || {
             let pickle = py.import(intern!(py, "pickle"))?;
-            pickle.call_method1(intern!(py, "loads"), (PyBytes::new(py, &pickled),))
+            pickle.call_method1(intern!(py, "loads"), (PyBytes::new(py, pickled),))
         };
         let make = read().map_err(|raised| roots.raised(py, raised))?;
         Ok(Box::new(PyProfiler::new(&make, worker, &roots)?) as Box<dyn Profiler>)
@@ -249,21 +219,27 @@ pub(crate) fn seed_torch(py: Python<'_>, seed: u64) -> PyResult<bool> {
         .extract()
 }
 
-/// Runs this process as a worker, and returns its exit status; None if it was not started as one.
+/// Runs this process as a worker, and returns its exit status; None if it was not started as one. With an `invitation`, works for the
+/// collector elsewhere that has sent it.
 #[pyfunction]
-fn run_worker(py: Python<'_>) -> PyResult<Option<i32>> {
+#[pyo3(signature = (invitation = None))]
+fn run_worker(py: Python<'_>, invitation: Option<&str>) -> PyResult<Option<i32>> {
+    let invitation = invitation.map(Invitation::from_json).transpose();
+    let invitation = invitation.map_err(|error| PyValueError::new_err(error.to_string()))?;
     IS_ONE.store(true, Ordering::Relaxed);
     let entry = WorkerMain::new()
         .send_errors(send)
         .answer_calls(answer)
         .profilers(profiler)
         .shows_stack();
-    let ran = py.detach(|| {
-        entry.serve(|registry: &mut Registry| {
-            registry.envs.register_vec_with(NAME, environments)?;
-            registry.policy_with(NAME, |arguments, worker| policy(&arguments, worker))?;
-            Ok(())
-        })
+    let register = |registry: &mut Registry| {
+        registry.envs.register_vec_with(NAME, environments)?;
+        registry.policy_with(NAME, |pickled: ByteBuf, worker| policy(&pickled, worker))?;
+        Ok(())
+    };
+    let ran = py.detach(|| match invitation {
+        Some(invitation) => Ok(Some(entry.work_for(&invitation, register))),
+        None => entry.serve(register),
     });
     ran.map_err(|error| error::to_py(py, &error))
 }
@@ -302,7 +278,7 @@ fn environments(arguments: EnvArguments, num_envs: usize) -> Result<Box<dyn VecE
     let envs = attach(|py| {
         let read = || {
             let seeded = seed_torch(py, seed)?;
-            let sent = pickled.read(py, "read_environments")?;
+            let sent = unpickled(py, "read_environments", &pickled)?;
             Ok((PolicyEnvs::that_were_sent(&sent, init, &roots)?, seeded))
         };
         read().map_err(|raised| failed(py, raised))
@@ -316,10 +292,10 @@ fn environments(arguments: EnvArguments, num_envs: usize) -> Result<Box<dyn VecE
     Ok(made)
 }
 
-fn policy(arguments: &PolicyArguments, worker: usize) -> Result<Box<dyn Policy>, PolicyError> {
+fn policy(pickled: &[u8], worker: usize) -> Result<Box<dyn Policy>, PolicyError> {
     let roots = GcRoots::default();
     let recipe = attach(|py| {
-        let read = || PolicyRecipe::new(&arguments.pickled.read(py, "read_policy")?, &roots);
+        let read = || PolicyRecipe::new(&unpickled(py, "read_policy", pickled)?, &roots);
         read().map_err(|raised| PolicyError::failed(roots.raised(py, raised)))
     });
     Ok(recipe?.policy(worker))

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rcgen::{CertificateParams, KeyPair};
 use windrow_collect::{
-    AsyncBatchedCollector, CollectError, Collector, CollectorBuilder, MultiSyncCollector,
-    Placement, WorkerMain, WorkerProgram,
+    ArgumentError, AsyncBatchedCollector, BuildError, Collector, CollectorBuilder,
+    MultiSyncCollector, Placement, WorkerMain, WorkerProgram,
 };
 use windrow_policy::{
     Head, NetworkPolicy, Policy, PolicyError, PolicyRecipe, Registry, nn::Sequential,
@@ -44,7 +44,7 @@ fn server(folder: &Path) -> (RemoteServer, Remote) {
 fn built(
     builder: CollectorBuilder,
     policy: impl Policy + Clone + 'static,
-) -> Result<Collector, CollectError> {
+) -> Result<Collector, BuildError> {
     let mut program = WorkerProgram::current();
     program.args = ["--exact", "worker_entry", "--nocapture"]
         .map(Into::into)
@@ -79,7 +79,7 @@ fn workers_in_processes_ask_the_server() {
     let told = Remote::new(server.address().clone()).token(Token::new(SECRET).unwrap());
     let error = built(processes(), told.policy().unwrap()).unwrap_err();
     assert!(
-        matches!(&error, CollectError::Policy(PolicyError::Unwritable { factory }) if factory.ends_with("RemotePolicy")),
+        matches!(&error, BuildError::Policy { source: PolicyError::Unwritable { factory }, .. } if factory.ends_with("RemotePolicy")),
         "{error}"
     );
 }
@@ -150,10 +150,10 @@ fn a_collector_that_serves_its_policy_lets_workers_ask_the_server_there() {
     assert!(
         matches!(
             error,
-            CollectError::Needs {
+            BuildError::Argument(ArgumentError::Needs {
                 name: "max_batch_size",
                 ..
-            }
+            })
         ),
         "{error}"
     );

@@ -123,6 +123,16 @@ impl Arena {
         if value.is_empty() {
             return Ok(Cell::default());
         }
+        let (start, arena) = (self.append(value)?, self.number);
+        Ok(Cell { start, len, arena })
+    }
+
+    /// Appends a copy of `bytes`, of one value or of many, in one piece; returns where they begin.
+    ///
+    /// # Errors
+    /// [`SlabError::NoRoom`], [`SlabError::System`].
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<u64, SlabError> {
+        let len = bytes.len() as u64;
         let mut state = lock(&self.state);
         let mut counts = self.counts(&state);
         // Another process may have given memory back.
@@ -130,9 +140,9 @@ impl Arena {
             state.replaced.push(chunk);
         }
         let used = counts.used;
-        let room = |chunk: &&Chunk| chunk.start.max(used) + u64::from(len) <= chunk.end();
+        let room = |chunk: &&Chunk| chunk.start.max(used) + len <= chunk.end();
         if !state.chunks.iter().any(|chunk| room(&chunk)) {
-            let chunk = self.grow(&state, counts, u64::from(len))?;
+            let chunk = self.grow(&state, counts, len)?;
             counts.reserved = counts.reserved.max(chunk.end());
             state.chunks.push(chunk);
         }
@@ -144,12 +154,23 @@ impl Arena {
         unsafe {
             let to = chunk.memory.ptr().add((start - chunk.start) as usize);
             to.as_ptr()
-                .copy_from_nonoverlapping(value.as_ptr(), value.len());
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
-        counts.used = start + u64::from(len);
+        counts.used = start + len;
         self.set_counts(&mut state, counts);
-        let arena = self.number;
-        Ok(Cell { start, len, arena })
+        Ok(start)
+    }
+
+    /// The cell here of a value that was `cell` in bytes that were appended at `start`.
+    pub(crate) fn moved(&self, cell: Cell, start: u64) -> Cell {
+        match cell.len {
+            0 => Cell::default(),
+            len => Cell {
+                start: start + cell.start,
+                len,
+                arena: self.number,
+            },
+        }
     }
 
     /// The bytes of a value of this arena.

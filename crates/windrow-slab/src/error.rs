@@ -71,6 +71,14 @@ pub enum SlabError {
         /// Steps of another.
         other: usize,
     },
+    /// The rows of a part came from elsewhere, and are not of its kind.
+    #[error("expected {expected} bytes of rows, got {got}")]
+    RowBytes {
+        /// Bytes of the part's rows.
+        expected: usize,
+        /// Their number, or what is wrong with them.
+        got: String,
+    },
     /// A ring's parts, workers and slabs do not fit together.
     #[error(
         "a ring needs at least one worker and one slab and, by worker, as many parts as workers; got {workers} workers, {slabs} slabs, {parts} parts"

@@ -125,6 +125,14 @@ impl<T> Columns<T> {
         by_env_and_policy.chain(by_engine).chain(optional)
     }
 
+    /// All but the flags at the root, which nobody writes.
+    pub(crate) fn written(&self) -> impl Iterator<Item = &T> {
+        let named = [&self.done, &self.terminated, &self.truncated, &self.reward];
+        let by_env_and_policy = self.obs.iter().chain(&self.policy).chain(&self.next_obs);
+        let optional = self.traj_ids.iter().chain(&self.version);
+        by_env_and_policy.chain(named).chain(optional)
+    }
+
     /// Maps each column, in physical order; `None` as soon as `to` returns none.
     fn try_map<U>(&self, mut to: impl FnMut(&T) -> Option<U>) -> Option<Columns<U>> {
         let mut each = |columns: &[T]| columns.iter().map(&mut to).collect::<Option<Box<[U]>>>();

@@ -1,5 +1,7 @@
 //! One worker's share of a slab, while it is being written.
 
+mod bytes;
+
 use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -3,11 +3,13 @@
 //!
 //! `cargo run --release --example collectors`
 
+use std::error::Error;
+
 use windrow::envs::testing::{FailAt, FailingEnv, Failure};
 use windrow::nn::Sequential;
 use windrow::{
-    AsyncCollector, CartPole, CollectError, Collector, CollectorBuilder, Delivery, Head,
-    MultiAsyncCollector, MultiCollector, MultiSyncCollector, NetworkPolicy,
+    AsyncCollector, CartPole, Collector, CollectorBuilder, Delivery, Head, MultiAsyncCollector,
+    MultiCollector, MultiSyncCollector, NetworkPolicy, NextError,
 };
 
 const ENV: &str = "CartPole-v1";
@@ -17,7 +19,7 @@ const NUM_ENVS: usize = 4;
 const FRAMES_PER_BATCH: usize = 4096;
 const TOTAL_FRAMES: u64 = 1 << 21;
 
-fn main() -> Result<(), CollectError> {
+fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{:<28}{:>10}{:>10}{:>12}{:>20}{:>10}",
         "class", "batch", "batches", "frames/s", "lag min/mean/max", "workers"
@@ -67,7 +69,7 @@ fn classes() -> Vec<(&'static str, CollectorBuilder)> {
 }
 
 /// Collects all frames, publishes weights after each batch as a learner would, and prints a line of the table.
-fn run(name: &str, builder: CollectorBuilder) -> Result<(), CollectError> {
+fn run(name: &str, builder: CollectorBuilder) -> Result<(), Box<dyn Error>> {
     let network = network();
     let weights = network.weights();
     let mut collector = builder
@@ -99,7 +101,7 @@ fn run(name: &str, builder: CollectorBuilder) -> Result<(), CollectError> {
 
 /// Runs two workers, of which the second one has an environment that fails in its 300th step, and prints what is heard
 /// of it. The program goes on.
-fn fail(failure: Failure) -> Result<(), CollectError> {
+fn fail(failure: Failure) -> Result<(), Box<dyn Error>> {
     let envs = [u64::MAX, 300]
         .map(|step| move || FailingEnv::new(CartPole::v1(), FailAt::Step(step), failure));
     let mut collector = MultiSyncCollector::builder(ENV)
@@ -110,8 +112,8 @@ fn fail(failure: Failure) -> Result<(), CollectError> {
     for batch in &mut collector {
         match batch {
             Ok(_) => {}
-            Err(CollectError::Worker(error)) => println!("  {error}"),
-            Err(other) => return Err(other),
+            Err(NextError::Worker(error)) => println!("  {error}"),
+            Err(other) => return Err(other.into()),
         }
     }
     collector.shutdown()?;

@@ -51,8 +51,8 @@ mod killed {
 
     use rustix::process::{Pid, Signal, kill_process};
     use windrow::{
-        AsyncCollector, CollectError, Collector, CollectorBuilder, MultiAsyncCollector,
-        MultiSyncCollector, Placement,
+        AsyncCollector, Collector, CollectorBuilder, MultiAsyncCollector, MultiSyncCollector,
+        NextError, Placement,
     };
 
     const ENV: &str = "CartPole-v1";
@@ -95,7 +95,7 @@ mod killed {
         while left != Some(0) {
             match collector.next() {
                 Some(Ok(_)) => {}
-                Some(Err(CollectError::Worker(error))) => println!("    raised: {error}"),
+                Some(Err(NextError::Worker(error))) => println!("    raised: {error}"),
                 Some(Err(other)) => return Err(other.into()),
                 None => break,
             }

@@ -15,6 +15,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Workers in threads collect side by side, and take up newer weights of a policy; an evaluator plays whole episodes with them:
+//!
+//! ```
+//! use windrow::{Evaluator, Head, MultiSyncCollector, NetworkPolicy, Policy, nn::Sequential};
+//!
+//! let net = Sequential::new().linear(4, 16).tanh().linear(16, 2);
+//! let policy = NetworkPolicy::new(net, Head::Categorical);
+//! let mut collector = MultiSyncCollector::builder("CartPole-v1")
+//!     .policy(policy.clone())
+//!     .num_workers(2)
+//!     .frames_per_batch(100)
+//!     .build()?;
+//! let evaluator = Evaluator::builder("CartPole-v1").policy(policy).num_trajectories(3).build()?;
+//! for version in 1..3 {
+//!     let batch = collector.next().ok_or("no batch")??;
+//!     assert_eq!(batch.numel(), 100);
+//!     let weights = collector.policy_weights(); // or learn
+//!     assert_eq!(collector.update_policy_weights(&weights)?, version);
+//!     assert_eq!(evaluator.evaluate(Some(&weights), None)?.num_episodes, 3);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The names used most stand here. The others, in the order of the data flow:
 //!
 //! * [`envs`]: environments, their specs, transforms, and native classic control that follows Gymnasium.
@@ -25,12 +48,42 @@
 //! * `remote`, with the feature of that name: policies and weights that a server in another process or on another machine has.
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 //!
-//! No error repeats its source: `anyhow` and its like print both, and so does [`error_chain`].
+//! # Errors
+//!
+//! Each operation has an error of its own: [`BuildError`] of builders, [`NextError`] of batches, [`ControlError`] of weights, pauses,
+//! states and the end, [`EvaluateError`] of evaluations. A function with several operations returns `Box<dyn std::error::Error>`, or
+//! the error of a crate such as `anyhow`. No error repeats its source: they print both, and so does [`error_chain`].
+//!
+//! ```
+//! use windrow::{BuildError, Collector, ErrorKind, error_chain};
+//!
+//! let error = Collector::builder("CartPol-v1").frames_per_batch(100).build().unwrap_err();
+//! assert!(matches!(error, BuildError::Env { worker: 0, .. }));
+//! assert_eq!(error.kind(), ErrorKind::Argument);
+//! assert!(error_chain(&error).contains("did you mean CartPole-v1?"));
+//! ```
 //!
 //! # Waiting
 //!
 //! The iterator waits for the next batch. [`Collector::try_next`] does not, and [`Collector::into_stream`] wakes a task or a thread that
 //! waits for several things. [`CollectorBuilder::interrupt`] ends a wait, such as after Ctrl-C.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicBool, Ordering};
+//!
+//! use windrow::{AsyncCollector, Interrupt, NextError};
+//!
+//! let stop = Arc::new(AtomicBool::new(false));
+//! let asked = Arc::clone(&stop);
+//! let mut collector = AsyncCollector::builder("CartPole-v1")
+//!     .frames_per_batch(10_000_000)
+//!     .interrupt(Interrupt::when(move || asked.load(Ordering::Relaxed)))
+//!     .build()?;
+//! stop.store(true, Ordering::Relaxed);
+//! assert!(matches!(collector.next(), Some(Err(NextError::WaitInterrupted(_)))));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Events
 //!
@@ -55,17 +108,24 @@ pub mod binding;
 pub use ::tensordict::{DType, LeafSpec, Tensor, TensorDict, TensorError};
 #[doc(inline)]
 pub use windrow_collect::{
-    AsyncBatchedCollector, AsyncCollector, BatchStream, BusyPolicy, CatResults, CollectError,
-    Collector, CollectorBuilder, CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator,
-    EvaluatorBuilder, FaultKind, FramesPerBatch, Handle, Hooks, Inference, Interrupt, Interrupted,
-    MultiAsyncCollector, MultiCollector, MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile,
-    Placement, PolicyLag, ProfileConfig, ProfileSummary, Profiler, Stats, TrajFormat,
-    TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile, WorkerStats,
+    ArgumentError, BuildError, ControlError, ErrorKind, EvaluateError, FaultKind, Interrupted,
+    NextError, ProfileError, Stuck, WorkerError, WorkerFault,
 };
+#[doc(inline)]
+pub use windrow_collect::{
+    AsyncBatchedCollector, AsyncCollector, BatchStream, BusyPolicy, CatResults, Collector,
+    CollectorBuilder, CollectorConfig, Delivery, Evaluation, Evaluator, EvaluatorBuilder,
+    FramesPerBatch, Handle, Hooks, Inference, Interrupt, MultiAsyncCollector, MultiCollector,
+    MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
+    ProfileSummary, Profiler, Stats, TrajFormat, TrajectoryBatcher, WorkerProfile, WorkerStats,
+};
+#[cfg(all(target_os = "linux", feature = "remote"))]
+#[doc(inline)]
+pub use windrow_collect::{CommandLauncher, Invitation, Launched, Launcher};
 #[cfg(target_os = "linux")]
 #[doc(inline)]
 pub use windrow_collect::{
-    MemberError, Parallel, ParallelEnvs, WorkerMain, WorkerProgram, worker_main,
+    MemberError, Parallel, ParallelEnvs, WorkerMain, WorkerMainError, WorkerProgram, worker_main,
 };
 #[doc(inline)]
 pub use windrow_env::{CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
@@ -152,13 +212,49 @@ pub use windrow_sync::error_chain;
 /// assert_eq!(envs.spec().max_episode_steps, Some(200));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// A pool steps environments in threads, and hands over those that are ready:
+///
+/// ```
+/// use windrow::Key;
+/// use windrow::envs::{AsyncEnvPool, RecvOptions, Reset};
+///
+/// let pool = AsyncEnvPool::of(&["CartPole-v1"; 4], 2)?;
+/// pool.async_reset_send(&[0, 1, 2, 3].map(|env| Reset { env, seed: Some(env as u64) }))?;
+/// drop(pool.async_reset_recv(RecvOptions::at_least(4))?);
+/// pool.async_step_and_maybe_reset_send_with(&[0, 1, 2, 3], |_, mut actions| {
+///     Ok(actions.get_mut(Key::<i64>::new(0))?.fill(1))
+/// })?;
+/// for answer in pool.async_step_and_maybe_reset_recv(RecvOptions::at_least(2))?.iter() {
+///     assert_eq!(answer.reward(), [1.0]);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// On Linux, `Parallel` runs each environment in a process of its own, for steps that take long:
+///
+/// ```no_run
+/// # #[cfg(target_os = "linux")]
+/// use windrow::{Collector, Parallel, worker_main};
+///
+/// # #[cfg(target_os = "linux")]
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     worker_main(|_registry| Ok(()))?;
+///     let envs = Parallel::new(4, "CartPole-v1")?;
+///     let mut collector = Collector::builder(envs).frames_per_batch(400).build()?;
+///     assert_eq!(collector.next().ok_or("no batch")??.numel(), 400);
+///     Ok(())
+/// }
+/// # #[cfg(not(target_os = "linux"))]
+/// # fn main() {}
+/// ```
 pub mod envs {
     #[doc(inline)]
     pub use windrow_env::{
-        Acrobot, Arguments, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
+        Acrobot, Arguments, ByName, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
         EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, MountainCar,
-        MountainCarContinuous, NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial, Spec,
-        SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
+        MountainCarContinuous, NamedEnv, NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial,
+        Spec, SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
     };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]
@@ -219,13 +315,38 @@ pub mod envs {
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// An [`InferenceServer`] evaluates one policy for many threads; a collector starts one of its own:
+///
+/// ```
+/// use windrow::nn::Sequential;
+/// use windrow::policy::{InferenceServer, PolicyRecipe, ServerConfig, WeightStore};
+/// use windrow::{AsyncBatchedCollector, Head, NetworkPolicy, Policy};
+///
+/// let net = Sequential::new().linear(4, 64).tanh().linear(64, 2);
+/// let policy = NetworkPolicy::new(net, Head::Categorical);
+/// let mut collector = AsyncBatchedCollector::builder("CartPole-v1")
+///     .policy(policy.clone())
+///     .num_workers(2)
+///     .frames_per_batch(50)
+///     .total_frames(100)
+///     .build()?;
+/// assert_eq!(collector.by_ref().filter(Result::is_ok).count(), 2);
+/// assert!(collector.server_stats().is_some_and(|stats| stats.rows >= 100));
+///
+/// let weights = policy.weights();
+/// let recipe = PolicyRecipe::of(policy);
+/// let server = InferenceServer::start(&recipe, WeightStore::new(1).into(), ServerConfig::new())?;
+/// assert_eq!(server.update_policy_weights(&weights)?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub mod policy {
     #[doc(inline)]
     pub use windrow_policy::{
         Backend, Binding, ExplorationType, FnPolicy, GraphPolicy, Head, InferenceServer,
-        IntoPolicy, Misfit, NetworkPolicy, Noise, Policy, PolicyError, PolicyIn, PolicyRecipe,
-        PolicyRegistry, PolicySpec, RandomPolicy, Registry, Scale, ScaleMapping, ServerConfig,
-        ServerStats, States, Weights, WeightsError, policy_fn,
+        IntoPolicy, Misfit, NamedPolicy, NetworkPolicy, Noise, Policy, PolicyError, PolicyIn,
+        PolicyRecipe, PolicyRegistry, PolicySpec, RandomPolicy, Registry, Scale, ScaleMapping,
+        ServerConfig, ServerStats, States, Weights, WeightsError, policy_fn,
     };
     // How new weights reach the workers.
     #[doc(inline)]
@@ -245,6 +366,26 @@ pub mod policy {
 ///     .postproc(move |mut batch| returns.apply(&mut batch).map(|()| batch))
 ///     .build()?;
 /// assert!(collector.next().is_some_and(|batch| batch.is_ok()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Advantages, and one row for each trajectory:
+///
+/// ```
+/// use windrow::postproc::{Gae, split_trajectories};
+/// use windrow::{Collector, DType, Tensor};
+///
+/// let gae = Gae::new(0.99, 0.95)?;
+/// let mut collector = Collector::builder("CartPole-v1")
+///     .frames_per_batch(60)
+///     .max_frames_per_traj(5)
+///     .build()?;
+/// let mut batch = collector.next().ok_or("no batch")??;
+/// // Where a value network would be asked:
+/// batch.set("state_value", Tensor::zeros(DType::F32, [60, 1])?)?;
+/// batch.set(("next", "state_value"), Tensor::zeros(DType::F32, [60, 1])?)?;
+/// gae.estimate(&mut batch)?;
+/// assert_eq!(split_trajectories(&batch)?.get("advantage")?.shape(), &[12, 5, 1]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub mod postproc {
@@ -272,6 +413,40 @@ pub mod postproc {
 ///     written?;
 ///     assert_eq!(buffer.sample(None)?.batch_size(), &[32]);
 /// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Storages, samplers, writers and limiters can be combined:
+///
+/// ```
+/// use windrow::replay::{
+///     LazyMemmapStorage, ListStorage, MaxRewardWriter, RateLimiter, ReplayBuffer, SamplerWithoutReplacement, SliceSampler,
+/// };
+/// use windrow::{Collector, Tensor, TensorDict};
+///
+/// let slices = ReplayBuffer::builder()
+///     .storage(LazyMemmapStorage::new(1_000))
+///     .sampler(SliceSampler::slice_len(5))
+///     .limiter(RateLimiter::min_size(50))
+///     .build()?;
+/// let mut collector = Collector::builder("CartPole-v1")
+///     .frames_per_batch(100)
+///     .replay_buffer(slices.clone())
+///     .build()?;
+/// collector.next().ok_or("no batch")??;
+/// assert_eq!(slices.sample(20)?.batch_size(), &[20]);
+///
+/// let best = ReplayBuffer::builder()
+///     .storage(ListStorage::new(2))
+///     .sampler(SamplerWithoutReplacement::new())
+///     .writer(MaxRewardWriter::new("score"))
+///     .build()?;
+/// let mut frames = TensorDict::new([4]);
+/// frames.set("score", Tensor::from_vec(vec![3.0f32, 1.0, 4.0, 2.0], [4])?)?;
+/// best.extend(&frames)?;
+/// let mut drawn = best.sample(2)?.get("score")?.to_vec::<f32>()?;
+/// drawn.sort_by(f32::total_cmp);
+/// assert_eq!(drawn, [3.0, 4.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub mod replay {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import windrow.envs as ours
 from windrow.collectors import Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.envs import _convert
 
 pytestmark = pytest.mark.filterwarnings("ignore:environments written in Python share")
 
@@ -81,6 +82,21 @@ def test_one_object_is_stepped_in_one_place(where: str, around: str) -> None:
     env = AROUND[around](Count())
     with pytest.raises(ValueError, match=REFUSED):
         WHERE[where](lambda: env)
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads", "processes"])
+@pytest.mark.parametrize("around", AROUND)
+def test_one_object_cannot_be_several_environments(around: str, placement: str) -> None:
+    expected = r"num_envs=2: expected create_env_fn to be a function that makes an environment, or the id of one.*got one object, .*(Count|Sync)"
+    with pytest.raises(ValueError, match=expected):
+        MultiSyncCollector([AROUND[around](Count())], None, frames_per_batch=20, num_envs=2, placement=placement)
+
+
+def test_an_object_that_was_given_away_is_not_given_once_more() -> None:
+    gift = _convert.Gift(Count())
+    gift()
+    with pytest.raises(ValueError, match="Count object.* is one object, which cannot be made once more: give a function"):
+        gift()
 
 
 @pytest.mark.parametrize("around", ["nothing", "TorchRL's GymWrapper"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import subprocess
-import sys
 from functools import partial
 from typing import Any
 
@@ -24,7 +21,6 @@ from windrow.envs import (
     StepCounter,
     TransformedEnv,
     _convert,
-    _recipe,
 )
 
 
@@ -37,7 +33,7 @@ def transformed(env: Any) -> TransformedEnv:
     return TransformedEnv(env, Compose(StepCounter(7, truncated_key="late"), norm, RewardSum(out_keys=[("sums", "reward")])))
 
 
-WRITABLE = {
+ENVIRONMENTS = {
     "an id": lambda: "CartPole-v1",
     "a native environment": lambda: GymEnv("CartPole-v1", frame_skip=2),
     "an environment of Gymnasium": lambda: GymEnv("CartPole-v1", backend="gymnasium", max_episode_steps=9),
@@ -56,52 +52,14 @@ def frames(env: Any) -> Any:
         return next(collector)
 
 
-@pytest.mark.parametrize("what", WRITABLE)
-def test_what_was_written_down_makes_the_same_environment(what: str) -> None:
-    recipe = _convert.of(WRITABLE[what]())
-    read = _recipe.read(json.loads(json.dumps(recipe.write())))
-    assert read.write() == recipe.write()
+@pytest.mark.parametrize("what", ENVIRONMENTS)
+def test_a_recipe_that_was_pickled_makes_the_same_environment(what: str) -> None:
+    recipe = _convert.of(ENVIRONMENTS[what]())
+    read = pickle.loads(pickle.dumps(recipe))
+    assert type(read) is type(recipe) and read.transforms == recipe.transforms
     expected, got = frames(recipe), frames(read)
     assert set(got.keys(True, True)) == set(expected.keys(True, True))
     assert all(torch.equal(got[key], expected[key]) for key in expected.keys(True, True))
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        (lambda: cartpole(), r"^Gymnasium.env is <.*CartPole.*> which cannot be written down"),
-        (lambda: lambda: cartpole(), r"^Call.function is <function <lambda>.*which cannot be written down"),
-        (lambda: SerialEnv(2, [cartpole, lambda: cartpole()]), r"^Many.members\[1\].function is <function"),
-        (lambda: GymEnv("Foo-v1", wrap=print, size=object()), r"^Gymnasium.env\['kwargs'\]\['size'\] is <object object"),
-        (lambda: TransformedEnv(lambda: cartpole(), StepCounter()), r"^Call.function is"),
-    ],
-    ids=["an object", "a lambda", "a member", "an argument", "a lambda with transforms"],
-)
-def test_an_error_names_what_cannot_be_written_down(env: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message.replace("> which", ">+, which")):
-        _convert.of(env()).write()
-
-
-def test_functions_of_a_script_are_not_written_down() -> None:
-    program = (
-        "from windrow.envs import _convert\n"
-        "def make(): ...\n"
-        "try: _convert.of(make).write()\n"
-        "except TypeError as error: print(error)\n"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert told.stdout.startswith("Call.function is <function make") and "cannot be written down" in told.stdout
-
-
-@pytest.mark.parametrize("what", ["transforms", "an environment of Gymnasium", "several of a function"])
-def test_recipes_are_pickled(what: str) -> None:
-    recipe = _convert.of(WRITABLE[what]())
-    assert pickle.loads(pickle.dumps(recipe)).write() == recipe.write()
-
-
-def test_a_dictionary_of_arguments_is_not_taken_for_a_recipe() -> None:
-    recipe = _recipe.Call(dict, {"kind": "native", "tuple": (1, [2]), "dict": {"import": None}})
-    assert _recipe.read(json.loads(json.dumps(recipe.write()))) == recipe
 
 
 def test_what_is_no_environment_is_refused() -> None:

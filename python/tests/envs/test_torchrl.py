@@ -16,7 +16,7 @@ torchrl = pytest.importorskip("torchrl")
 from theirs import Counting  # noqa: E402
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded  # noqa: E402
 from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.envs import GymEnv, ParallelEnv, SerialEnv, StepCounter, TransformedEnv, check_env_specs  # noqa: E402
+from torchrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv, StepCounter, TransformedEnv, check_env_specs  # noqa: E402
 from windrow.collectors import Collector  # noqa: E402
 
 
@@ -204,3 +204,37 @@ def test_specs_have_torchrls_names_where_it_is_not_installed() -> None:
         "-2.0 2.0 True tensor([1.]) False",
         "['done', 'terminated', 'truncated'] torch.Size([2, 1])",
     ], told.stderr
+
+
+class Chooses(EnvBase):
+    """Observes what was chosen, as booleans."""
+
+    def __init__(self) -> None:
+        super().__init__(batch_size=())
+        self.observation_spec = Composite(chosen=Unbounded(3))
+        self.action_spec = OneHot(3, dtype=torch.bool)
+        self.reward_spec = Unbounded(1)
+
+    def _reset(self, tensordict: Any = None, **_: Any) -> Any:
+        return TensorDict({"chosen": torch.zeros(3)})
+
+    def _step(self, tensordict: Any) -> Any:
+        action = tensordict["action"]
+        assert action.dtype == torch.bool
+        flag = torch.zeros(1, dtype=torch.bool)
+        return TensorDict({"chosen": action.float(), "reward": torch.ones(1), "done": flag, "terminated": flag})
+
+    def _set_seed(self, seed: int | None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32, torch.bool])
+def test_one_hot_actions_of_any_number_type_reach_an_environment_that_takes_booleans(dtype: torch.dtype) -> None:
+    def choose(td: Any) -> Any:
+        return td.set("action", torch.eye(3, dtype=dtype)[1].expand(*td.batch_size, 3))
+
+    env = ours.SerialEnv(2, Chooses)
+    stepped = env.step(choose(env.reset()))
+    with Collector(Chooses(), choose, frames_per_batch=4) as collector:
+        for batch in (stepped, next(collector)):
+            assert bool((batch["next", "chosen"] == torch.eye(3)[1]).all())

@@ -233,7 +233,7 @@ HERE = {
     "reset_when_done", "interruptor", "replay_buffer", "trust_policy", "policy_backend", "compile_policy", "cudagraph_policy",
     "weight_updater", "trajs_per_batch", "cat_results", "update_at_each_batch", "pre_collect_hook", "post_collect_hook", "worker_idx",
     "on_loss", "collector_class", "weight_sync_schemes", "num_collectors", "collector_kwargs", "num_workers_per_collector", "sync",
-    "ray_init_config", "remote_configs", "update_after_each_batch", "max_weight_update_interval",
+    "ray_init_config", "remote_configs", "update_after_each_batch", "max_weight_update_interval", "launcher",
 }  # fmt: skip
 
 

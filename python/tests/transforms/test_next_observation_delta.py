@@ -174,7 +174,7 @@ def test_native_environments_stay_native() -> None:
         warnings.simplefilter("error")
         env = windrow.envs.TransformedEnv(windrow.envs.GymEnv("CartPole-v1"), NextObservationDelta())
         batch = next(windrow.collectors.Collector(env, frames_per_batch=50))
-    assert env._recipe().is_native and "NextObservationDelta" in str(env._recipe().write())
+    assert env._recipe().is_native and "NextObservationDelta" in str(env._recipe())
     delta, seen = batch["next", "delta", "observation"], batch["observation"]
     same = ~batch["next", "done"][:-1, 0]
     assert delta.dtype == torch.float16 and torch.equal(delta[:-1][same], (seen[1:] - seen[:-1])[same].half())

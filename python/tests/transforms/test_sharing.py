@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import warnings
 from typing import Any
 
 import gymnasium
@@ -79,19 +80,82 @@ def drifting() -> TransformedEnv:
     return TransformedEnv(GymWrapper(Drifts()), Compose(VecNorm(in_keys=["observation"], decay=0.99)))
 
 
+def counted(env: Any) -> float:
+    return float(env.transform[0].state_dict()["_extra_state"]["observation_count"])
+
+
 @pytest.mark.parametrize("made", [False, True])
-def test_environments_of_python_in_processes_gather_copies_and_say_so(made: bool) -> None:
-    shared: Any = EnvCreator(drifting) if made else drifting()
-    if made:
-        shared().close()
-    with pytest.warns(UserWarning, match="put VecNorm around the ParallelEnv"):
-        env = ParallelEnv(2, shared)
-        env.rollout(3)
+def test_members_of_a_parallel_env_gather_together(made: bool) -> None:
+    creator = EnvCreator(drifting)
+    one: Any = creator() if made else drifting()
+    around = TransformedEnv(ParallelEnv(2, lambda: GymWrapper(Drifts())), VecNorm(in_keys=["observation"], decay=0.99))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = ParallelEnv(2, creator if made else one)
+        rows = env.rollout(10)["observation"]
+    around.rollout(10)
+    assert 19 < counted(one) < 22
+    for got, all_together in zip(numbers(one), around.transform.state_dict()["_extra_state"].values(), strict=True):
+        torch.testing.assert_close(got, all_together, rtol=1e-5, atol=1e-5)
+    # Both members are alike, and find what the other has gathered, but for its last row.
+    assert torch.equal(rows[0], rows[1])
+    before = counted(one)
+    one.transform[0].freeze()
+    env.rollout(3)
+    assert counted(one) == before
     env.close()
-    around = TransformedEnv(ParallelEnv(2, lambda: GymWrapper(Drifts())), VecNorm(in_keys=["observation"]))
-    around.rollout(3)
-    assert float(around.transform.state_dict()["_extra_state"]["observation_count"]) > 7
     around.close()
+
+
+def test_states_of_members_are_those_that_they_share() -> None:
+    one = drifting()
+    env = ParallelEnv(2, one)
+    env.rollout(3)
+    saved, before = env.state_dict(), counted(one)
+    assert sorted(saved) == ["worker0", "worker1"] and str(saved["worker0"]) == str(saved["worker1"])
+    env.rollout(5)
+    assert counted(one) > before
+    env.load_state_dict(saved)
+    assert counted(one) == before
+    env.rollout(2)
+    assert counted(one) > before
+    env.close()
+
+
+@pytest.mark.parametrize("placement", ["threads", "processes"])
+def test_collectors_of_one_worker_each_both_contribute(placement: str) -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(VecNorm(in_keys=["observation"], decay=1.0)))
+    arguments: dict[str, Any] = {"frames_per_batch": 20, "placement": placement}
+    with Collector(env, None, **arguments) as one, Collector(env, None, **arguments) as other:
+        for _ in range(3):
+            next(one)
+            next(other)
+    # Each has begun one episode.
+    assert counted(env) == 2 * (60 + 1)
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads", "processes"])
+def test_a_frozen_copy_follows_and_never_changes_statistics(placement: str) -> None:
+    def normed_by(norm: VecNorm) -> TransformedEnv:
+        return TransformedEnv(GymEnv("Pendulum-v1"), Compose(norm))
+
+    norm = VecNorm(in_keys=["observation"], out_keys=["normed"])
+    env = normed_by(norm)
+    env.rollout(20)
+    copied = norm.frozen_copy()
+    assert copied.frozen and not norm.frozen
+    with MultiSyncCollector([normed_by(copied)], None, frames_per_batch=10, placement=placement) as collector:
+        for _ in range(3):
+            before = counted(env)
+            loc, scale = norm.loc["observation"], norm.scale["observation"]
+            batch = next(collector)["next"]
+            torch.testing.assert_close(batch["normed"], (batch["observation"] - loc) / scale, rtol=1e-4, atol=1e-4)
+            assert counted(env) == before
+            env.rollout(20)
+    # One that goes on by itself leaves the other alone.
+    before = counted(env)
+    normed_by(copied.unfreeze()).rollout(5)
+    assert not copied.frozen and counted(env) == before
 
 
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector])

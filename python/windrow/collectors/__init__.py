@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from windrow.collectors._evaluator import Evaluator
     from windrow.collectors._interruptor import Interruptor, _Interruptor
+    from windrow.collectors._launcher import CommandLauncher, Launched, Launcher
     from windrow.collectors._profile import ProfileConfig
     from windrow.collectors._ray import RayCollector
     from windrow.collectors._updaters import (
@@ -40,9 +41,12 @@ __all__ = [
     "AsyncCollector",
     "BaseCollector",
     "Collector",
+    "CommandLauncher",
     "DataCollectorBase",
     "Evaluator",
     "Interruptor",
+    "Launched",
+    "Launcher",
     "MultiAsyncCollector",
     "MultiCollector",
     "MultiProcessedWeightUpdater",
@@ -64,8 +68,11 @@ if not TYPE_CHECKING:
     #: The modules of all names that are not in ``_base``.
     _HOMES = {
         "AsyncBatchedCollector": "_async_batched",
+        "CommandLauncher": "_launcher",
         "Evaluator": "_evaluator",
         "Interruptor": "_interruptor",
+        "Launched": "_launcher",
+        "Launcher": "_launcher",
         "MultiProcessedWeightUpdater": "_updaters",
         "ProfileConfig": "_profile",
         "RayCollector": "_ray",

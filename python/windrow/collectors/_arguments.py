@@ -251,6 +251,11 @@ class CollectorArguments(Arguments):
         "or a ``policy`` that is a function around a module, workers are threads, and a warning says why",
         default=None,
     )
+    launcher: Any = argument(
+        "starts the workers somewhere else, such as a :class:`CommandLauncher`: on other machines, from where they connect to this "
+        'process. They are worker processes in all else, see ``placement="processes"``',
+        default=None,
+    )
     step_timeout: float | None = argument(
         "seconds after which a worker process is taken for frozen and killed, if neither its environment nor its policy has "
         "returned meanwhile: a loss as any other (``on_loss``), whose error shows the Python stack of the worker. Only with "
@@ -289,6 +294,8 @@ class CollectorArguments(Arguments):
             raise TypeError("return_same_td is for batches that are delivered: leave it out, or leave replay_buffer out")
         if self.traj_format is not None and self.trajs_per_batch is None:
             raise ValueError(f"traj_format={self.traj_format!r} needs trajs_per_batch, which was not given")
+        if self.launcher is not None and self.placement not in (None, "processes"):
+            raise ValueError(f"placement={self.placement!r}: what a launcher starts are processes")
         if self.policy is not None and self.policy_factory is not None and not hasattr(self.policy, "state_dict"):
             raise TypeError("policy and policy_factory: expected one of them, or a module as source of weights")
 

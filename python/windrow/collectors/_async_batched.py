@@ -116,6 +116,8 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
             f'placement="{arguments.placement}": workers of {name} are threads, which share a policy; backend="multiprocessing" puts '
             "environments into processes"
         )
+    if arguments.launcher is not None:
+        raise ValueError(f"workers of {name} are threads, which share a policy: leave launcher out, or take MultiAsyncCollector")
     if arguments.backend == "multiprocessing" and sys.platform != "linux":
         raise ValueError('backend="multiprocessing" needs Linux: choose backend="threading"')
     arguments = copy.copy(arguments)

@@ -8,7 +8,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -85,7 +85,9 @@ class BaseCollector(TorchRLMethods):
             _needs.torch(name)
         self._arguments = arguments
         self._workers = Workers(name, arguments, single=self._single)
-        self._placement = arguments.placement or self._default_placement()
+        #: Whether the user has said where workers run.
+        self._placed = arguments.placement is not None or arguments.launcher is not None
+        self._placement = arguments.placement or ("processes" if self._placed else self._default_placement())
         self._devices = Devices(arguments, self._workers.count)
         self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
         self.policy = arguments.policy
@@ -98,7 +100,7 @@ class BaseCollector(TorchRLMethods):
             choice = self._make_core(arguments)
         except NoProcesses as reason:
             # What can be killed is a process.
-            if arguments.placement is not None or arguments.step_timeout is not None:
+            if self._placed or arguments.step_timeout is not None:
                 raise
             self._fall_back(str(reason))
             choice = self._make_core(arguments)
@@ -128,9 +130,11 @@ class BaseCollector(TorchRLMethods):
 
     def _make_core(self, arguments: CollectorArguments) -> _policy.Choice:
         """Makes the engine's collector; returns its policy."""
-        self._objects = Objects(self._workers.count if self._placement == "processes" else 0)
+        # What workers elsewhere observe comes as rows alone.
+        shares = self._placement == "processes" and arguments.launcher is None
+        self._objects = Objects(self._workers.count if shares else 0)
         choice = self._chosen_policy(arguments)
-        if self._placement == "processes" and arguments.placement is None and self._workers.factories is None:
+        if self._placement == "processes" and not self._placed and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, _policy.Sent)
             held = held_weights(arguments.policy) if is_torch else None
             if held is not None:
@@ -198,10 +202,11 @@ class BaseCollector(TorchRLMethods):
             # Padding is not kept.
             "traj_format": arguments.traj_format or ("padded" if buffer is None else "cat"),
         }
+        # Batches of an actor, and of workers elsewhere, are arrays alone.
+        is_apart = isinstance(arguments.policy, _policy.Sent) or arguments.launcher is not None
         return {
             "config": config,
-            # Batches of an actor are packed, in arrays alone.
-            "envs": self._workers.envs if isinstance(arguments.policy, _policy.Sent) else self._workers.beside(self._objects),
+            "envs": self._workers.envs if is_apart else self._workers.beside(self._objects),
             "env_kwargs": self._workers.env_kwargs,
             "policy": choice.core,
             "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
@@ -210,6 +215,7 @@ class BaseCollector(TorchRLMethods):
             "flat": self._flat,
             "init_fn": arguments.init_fn,
             "worker_threads": arguments.num_sub_threads,
+            "launcher": arguments.launcher,
         }
 
     def _warn_of_rounding(self, asked: Any) -> None:
@@ -289,12 +295,16 @@ class BaseCollector(TorchRLMethods):
         arguments = self._arguments
         if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None:
             return batch
-        inner, names = self._core.dimensions()[1:], batch.names
+        inner, names = self._inner_dimensions(), batch.names
         if not inner:
             return batch
         shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
         shaped.names = [*names[:-1], *[None] * len(inner), names[-1]]
         return shaped
+
+    def _inner_dimensions(self) -> Sequence[int]:
+        """Dimensions of a worker's environments within each of them, where one has several."""
+        return self._core.dimensions()[1:]
 
     def _with_deltas(self, batch: Any) -> Any:
         """The batch with differences in place of the next observations that have them."""
@@ -404,7 +414,7 @@ class Collector(BaseCollector):
     __signature__ = inspect.signature(SingleArguments)
 
     def __new__(cls, *args: Any, **arguments: Any) -> Self:
-        several: Any = _several(args, arguments) if cls is Collector else None
+        several: Any = several_for(MultiCollector, args, arguments) if cls is Collector else None
         return super().__new__(cls) if several is None else several
 
     @takes(SingleArguments)
@@ -485,8 +495,8 @@ MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
 
 
-def _several(args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | None:
-    """The collector with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
+def several_for(kind: type[MultiCollector], args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | None:
+    """The collector of ``kind`` with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
 
     Raises:
         TypeError: ``num_collectors`` is not a whole number, or ``sync`` is not a bool.
@@ -516,7 +526,7 @@ def _several(args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | No
         options["num_workers"] = 1 if count is None else whole("num_collectors", count, 1)
     elif count not in (None, len(envs)):
         raise ValueError(f"num_collectors={count}, but create_env_fn is a list of {len(envs)}")
-    return MultiCollector(**rest, **options, sync=bool(sync))
+    return kind(**rest, **options, sync=bool(sync))
 
 
 def _concatenation(cat_results: Any, *, sync: bool) -> str:

@@ -189,7 +189,7 @@ class Control(Ending, Iterator[Any]):
             RuntimeError: there are no weights to publish; or more than the weights of the module, which windrow has read, was
                 changed.
         """
-        self._check_ready()
+        self._check_answers()
         if model_id is not None and "." in model_id:
             given = _single_source(policy_or_weights, weights, policy, policy_weights, None, weights_dict)
             self._load_models({model_id: given}, worker_ids)
@@ -272,9 +272,12 @@ class Control(Ending, Iterator[Any]):
         """Goes on from a saved state, with new episodes in every environment. An error changes nothing.
 
         Raises:
+            TypeError: ``state_dict`` is no mapping.
             ValueError: the state belongs to another kind of collector, another policy or other environments.
         """
         self._raise_background()
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"expected what state_dict() has returned, got {type(state_dict).__name__}")
         state = dict(state_dict)
         states = state.get("env_state_dict", {})
         state["env_state_dict"] = {}
@@ -417,6 +420,10 @@ class Control(Ending, Iterator[Any]):
         if self._paused:
             raise RuntimeError("the collector is paused: ask again after the pause")
         self._raise_background()
+
+    def _check_answers(self) -> None:
+        """As :meth:`_check_ready`, for calls that need not wait for the end of a pause."""
+        self._check_ready()
 
     @property
     def _asked(self) -> CollectorCore:

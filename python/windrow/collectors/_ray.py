@@ -267,6 +267,8 @@ class RaySource:
 
 def _check(name: str, arguments: RayArguments) -> None:
     """Raises ValueError for arguments that no collector in actors can heed."""
+    if arguments.launcher is not None:
+        raise ValueError(f"{name} starts actors itself: leave launcher out, or take MultiSyncCollector or MultiAsyncCollector")
     if arguments.num_workers is not None:
         raise ValueError(f"{name} has num_collectors, and num_workers_per_collector: leave num_workers out")
     if arguments.trajs_per_write is not None and not callable(getattr(arguments.replay_buffer, "client", None)):

@@ -84,13 +84,6 @@ def thaw_recipes(env: Any) -> None:
             part._evaluates = False
 
 
-def gathers(make: Any) -> bool:
-    """Whether environments of ``make``, an environment of windrow or what makes one, share statistics of their transforms, as far as is known."""
-    if is_function(make):
-        return bool(getattr(make, "_gathers", False))
-    return any(isinstance(part, Running) for part in _parts(make))
-
-
 def has_gathered(env: Any) -> bool:
     """Whether the transforms of ``env`` of windrow have all statistics that they gather."""
     return all(part._statistics.read() is not None for part in _parts(env) if isinstance(part, Running))

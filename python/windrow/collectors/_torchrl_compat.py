@@ -58,8 +58,12 @@ class TorchRLMethods(Control):
         return getattr(self.env, attr)
 
     def getattr_policy(self, attr: str) -> Any:
-        """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first worker."""
-        return getattr(self._policy_of(0), attr)
+        """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first worker; raises AttributeError also
+        where there is none."""
+        policy = self._policy_of(0)
+        if policy is None:
+            raise AttributeError(f"{attr}: the collector acts at random: there is no policy")
+        return getattr(policy, attr)
 
     def getattr_rb(self, attr: str) -> Any:
         """The attribute ``attr`` of the replay buffer; raises AttributeError also where there is none."""
@@ -130,7 +134,7 @@ class TorchRLMethods(Control):
             ValueError: the lists differ in length, or do not have an entry for each worker.
             AttributeError: the path leads nowhere, or to what cannot be called.
         """
-        self._check_ready()
+        self._check_answers()
         workers = [self] if self._direct else self._each_worker()
         count = len(list_of_args or list_of_kwargs or workers)
         all_args = [()] * count if list_of_args is None else list(list_of_args)
@@ -150,7 +154,7 @@ class TorchRLMethods(Control):
 
     def increment_version(self) -> None:
         """Counts a new version of the weights that were published last."""
-        self._check_ready()
+        self._check_answers()
         self._source.renew()
 
     def set_post_collect_hook(self, hook: Callable[[Any], object] | None) -> None:

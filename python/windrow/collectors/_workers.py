@@ -37,6 +37,8 @@ class Workers:
         self.given, repeated = _environments(name, arguments, single=single)
         self.count = repeated or len(self.given)
         together, makes = arguments.num_envs or 1, is_function(self.given[0])
+        if together > 1:
+            _check_many(self.given, together)
         envs = self.given * repeated if repeated is not None and makes else self.given
         numbered = enumerate(envs)
         self.envs = [Factory(env, number=number, together=together) if is_function(env) else env for number, env in numbered]
@@ -124,6 +126,18 @@ def _is_python(env: Any) -> bool:
     except Exception:
         # Said where it is made.
         return False
+
+
+def _check_many(given: list[Any], num_envs: int) -> None:
+    """Raises ValueError where an entry of ``given`` is one object that ``num_envs`` environments would have to share."""
+    for env in given:
+        # Functions and ids make as many as are asked for. What is no environment is said where it is made.
+        is_env = not isinstance(env, str) and not is_function(env) and hasattr(env, "step")
+        for inner in _owned(_convert.of(env)) if is_env else ():
+            raise ValueError(
+                f"num_envs={num_envs}: expected create_env_fn to be a function that makes an environment, or the id of one, which can be "
+                f"made {num_envs} times; got one object, {inner!r}"
+            )
 
 
 def _owned(recipe: Any) -> list[Any]:

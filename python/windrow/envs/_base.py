@@ -80,7 +80,12 @@ class EnvBase(Described, metaclass=Counterpart):
         if self._facts is None:
             # To ask for specs estimates no statistics.
             self._facts = Facts(self._made() if self._is_settled() else EnvHandle(self._recipe(plain=True)))
+            self._facts.batch = self._dimensions(self._facts)
         return self._facts
+
+    def _dimensions(self, facts: Facts) -> tuple[int, ...]:
+        """The batch size of this environment, of which ``facts`` are known."""
+        return facts.batch
 
     # What it does
 
@@ -120,6 +125,8 @@ class EnvBase(Described, metaclass=Counterpart):
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Takes the actions in ``tensordict``, and adds to it what follows as ``"next"``."""
+        if not hasattr(tensordict, "get"):
+            raise TypeError(f"expected a TensorDict with actions, got {type(tensordict).__name__}")
         handle, facts = self._made(), self._known()
         return self._stepped(tensordict, handle.step([facts.to_action(tensordict, leaf) for leaf in facts.action]), facts.batch)
 
@@ -188,7 +195,8 @@ class EnvBase(Described, metaclass=Counterpart):
         *,
         auto_reset: bool = True,
         auto_cast_to_device: bool = False,
-        break_when_any_done: bool = True,
+        break_when_any_done: bool | None = None,
+        break_when_all_done: bool | None = None,
         return_contiguous: bool | None = None,
         tensordict: TensorDictBase | None = None,
         set_truncated: bool = False,
@@ -202,24 +210,26 @@ class EnvBase(Described, metaclass=Counterpart):
             callback: called with this environment and the root that follows, after each step but the last.
             auto_reset: begin with a reset; otherwise with ``tensordict``.
             auto_cast_to_device: call the policy where its parameters are.
-            break_when_any_done: end with the first episode that does; otherwise begin the next one.
+            break_when_any_done: end with the first episode that does, which is the default; otherwise begin the next one.
+            break_when_all_done: of one environment, the same.
             return_contiguous: accepted for TorchRL's sake; the steps are always stacked in memory of their own.
             set_truncated: mark the last step as truncated.
             trust_policy: take a plain module for one that maps a TensorDict to a TensorDict.
         """
         max_steps = whole("max_steps", max_steps, 1)
+        ends = self._ends(break_when_any_done, break_when_all_done)
         root = self.reset() if auto_reset or tensordict is None else tensordict
         act = self.rand_action if policy is None else self._acting(policy, trust_policy, auto_cast_to_device)
         steps: list[Any] = []
         while len(steps) < max_steps:
             root = act(root)
-            if break_when_any_done:
+            if ends:
                 step = self.step(root)
                 root, step = self.step_mdp(step), self._compact(step)
             else:
                 step, root = self.step_and_maybe_reset(root)
             steps.append(step)
-            if break_when_any_done and bool(step.get(("next", "done")).any()):
+            if ends and bool(step.get(("next", "done")).any()):
                 break
             if callback is not None and len(steps) < max_steps:
                 callback(self, root)
@@ -231,6 +241,14 @@ class EnvBase(Described, metaclass=Counterpart):
             for key in ["truncated", "done", *(flag for flag in facts.flags if path(flag)[-1] != "terminated")]:
                 last.get(key).fill_(True)
         return stacked
+
+    def _ends(self, any_done: bool | None, all_done: bool | None) -> bool:
+        """Whether a rollout ends with the first episode that does."""
+        if all_done and any_done:
+            raise TypeError("break_when_any_done and break_when_all_done: expected one of them")
+        if all_done and self._known().num_envs > 1:
+            raise ValueError(f"break_when_all_done=True: {self._known().num_envs} environments step together, of which none waits for others")
+        return bool(all_done) or any_done is not False
 
     def _acting(self, policy: Any, trust: bool, cast: bool) -> Callable[[TensorDictBase], TensorDictBase]:
         """``policy`` as a function from root to root."""

@@ -9,7 +9,6 @@ from windrow import _windrow
 from windrow._arguments import Arguments, argument, ignored, outside, takes
 from windrow._lazy import numpy, torch
 from windrow._numbers import at_least
-from windrow.collectors import _statistics
 from windrow.envs._base import EnvBase
 from windrow.envs._convert import of
 from windrow.envs._recipe import Many, Parallel, Recipe
@@ -213,9 +212,6 @@ class ParallelEnv(SerialEnv):
         if self._members is None:
             warn_of_turns()
             return recipe
-        if not self._is_quiet and any(map(_statistics.gathers, self._makers)):
-            apart = "environments in processes of a ParallelEnv gather running statistics in copies: put VecNorm around the ParallelEnv to share them"
-            warnings.warn(apart, UserWarning, stacklevel=outside())
         # One that makes several is pickled once, and once more for the first member, which warns for all.
         sent: dict[tuple[int, int, bool], bytes] = {}
 

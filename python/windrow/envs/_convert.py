@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from windrow._lazy import gymnasium, module
 from windrow.envs._gymnasium import of_id
 from windrow.envs._recipe import Adapted, Call, Gymnasium, Many, Recipe, Vector
-from windrow.envs._torchrl_compat import is_of_torchrl
+from windrow.envs._torchrl_compat import HOMES, is_of_torchrl
 
 if TYPE_CHECKING:
     from windrow._objects import Keeper
 
-_adapters, _torchrl = module("windrow.envs._adapters"), module("windrow.envs._torchrl")
+_adapters, _torchrl = module("windrow.envs._adapters"), module(HOMES["torchrl"][0])
 
 
 def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:
@@ -119,9 +119,13 @@ class _GivenAway:
     """An environment that was given away."""
 
     _env: Any = None
+    _name = ""
 
     def __call__(self) -> Any:
         env, self._env = self._env, None
+        if env is None:
+            raise ValueError(f"{self._name} is one object, which cannot be made once more: give a function that makes an environment")
+        self._name = repr(env)
         # Python drops a KeyboardInterrupt that it raises in __del__, as it does where a signal came just before.
         self.__class__ = _GivenAway
         return env

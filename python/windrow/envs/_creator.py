@@ -29,6 +29,9 @@ class EnvCreator:
             workers take turns decides what each finds there; those of windrow share running statistics as :class:`VecNorm` says. A state that
             cannot be shared is an error when an environment is made.
         kwargs: more of ``create_env_kwargs``.
+
+    Raises:
+        TypeError: ``create_env_fn`` is no function.
     """
 
     def __init__(
@@ -38,14 +41,14 @@ class EnvCreator:
         share_memory: bool = True,
         **kwargs: Any,
     ) -> None:
+        if not callable(create_env_fn):
+            raise TypeError(f"expected create_env_fn to be a function that makes an environment, got {type(create_env_fn).__name__}")
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
         self.share_memory = share_memory
         self._shared: Any = None
         #: Of the transforms of windrow's environments.
         self._statistics: Any = None
-        #: Whether there are such transforms, as far as is known.
-        self._gathers = False
 
     def __call__(self, **kwargs: Any) -> Any:
         made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
@@ -53,7 +56,6 @@ class EnvCreator:
             self._memory().give(made)
         elif self.share_memory and isinstance(made, EnvBase):
             _statistics.share(made, self._own_memory())
-            self._gathers = _statistics.gathers(made)
         return made
 
     def _own_memory(self) -> Any:
@@ -81,8 +83,12 @@ class EnvCreator:
         vars(self).update(state, create_env_fn=getattr(made, "sendable", made))
 
     def state_dict(self) -> dict[str, Any]:
-        """What environments of this creator share, in the form in which each of them saves it. Makes one to ask it."""
-        made = self()
+        """What environments of this creator share, in the form in which each of them saves it. Makes one to ask it.
+
+        Raises:
+            TypeError: environments have no state.
+        """
+        made = self._made_to_ask()
         try:
             if not (is_of_torchrl(made) or _statistics.has_gathered(made)):
                 made.rand_step(made.reset())
@@ -91,14 +97,24 @@ class EnvCreator:
             made.close()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Has environments of this creator, also those that there are, go on with what :meth:`state_dict` gave."""
-        made = self()
+        """Has environments of this creator, also those that there are, go on with what :meth:`state_dict` gave.
+
+        Raises:
+            TypeError: environments have no state.
+        """
+        made = self._made_to_ask()
         try:
             made.load_state_dict(state_dict)
             if is_of_torchrl(made):
                 share_loaded(made)
         finally:
             made.close()
+
+    def _made_to_ask(self) -> Any:
+        made = self()
+        if not hasattr(made, "state_dict"):
+            raise TypeError(f"expected {self!r} to make an environment of windrow or torchrl, which have a state, got {type(made).__name__}")
+        return made
 
     def make_variant(self, **kwargs: Any) -> EnvCreator:
         """The same function with other arguments."""

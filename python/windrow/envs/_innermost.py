@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from windrow.envs._torchrl_compat import is_of_torchrl, without_transforms
+from windrow.envs._torchrl_compat import HOMES, is_of_torchrl, without_transforms
 
 #: Libraries whose environments hold no state: several can step one object.
 _STATELESS = {"brax", "jumanji"}
@@ -20,7 +20,7 @@ def innermost(env: Any) -> list[Any]:
         is_stateless = type(wrapped).__module__.partition(".")[0] in _STATELESS
         return [env] if wrapped is None or is_stateless else innermost(wrapped)
     # The adapter of such an environment, known by its module since that imports torchrl.
-    if type(env).__module__ == "windrow.envs._torchrl":
+    if type(env).__module__ == HOMES["torchrl"][0]:
         return innermost(env._env)
     inner = getattr(env, "unwrapped", None)
     inner = env if inner is None else inner

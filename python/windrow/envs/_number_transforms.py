@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any
 
 from windrow._lazy import torch
 from windrow.envs._recipe import Described
 from windrow.envs._specs import Key, path, short
-from windrow.envs._transform import Transform
+from windrow.envs._transform import Transform, declared
 
 Keys = Sequence[Key] | None
 
@@ -35,7 +35,7 @@ def number(name: str, given: Any) -> float:
     return float(value)
 
 
-@dataclass(eq=False)
+@declared
 class _Keyed(Transform):
     """A transform of ``in_keys`` to ``out_keys``."""
 
@@ -55,7 +55,7 @@ class _Keyed(Transform):
         return {"in_keys": own.in_keys, "out_keys": None if own.out_keys == own.in_keys else own.out_keys}
 
 
-@dataclass(eq=False)
+@declared
 class RewardScaling(_Keyed):
     """Scales and shifts rewards: ``reward * scale + loc``, or ``(reward - loc) / scale`` where ``standard_normal``.
 
@@ -81,7 +81,7 @@ class RewardScaling(_Keyed):
         return [("RewardScaling", {**numbers, "standard_normal": bool(self.standard_normal), **self._keys()})]
 
 
-@dataclass(eq=False)
+@declared
 class RewardClipping(_Keyed):
     """Clips rewards to the numbers between two.
 
@@ -105,7 +105,7 @@ class RewardClipping(_Keyed):
         return [("RewardClipping", {**_bounds(bounds), **self._keys()})]
 
 
-@dataclass(eq=False)
+@declared
 class ClipTransform(_Keyed):
     """Clips observations, rewards and actions to the numbers between ``low`` and ``high``.
 
@@ -142,7 +142,7 @@ class ClipTransform(_Keyed):
         return [("ClipTransform", {**bounds, **self._keys(), "in_keys_inv": self.in_keys_inv})]
 
 
-@dataclass(eq=False)
+@declared
 class SignTransform(_Keyed):
     """Turns observations, rewards and actions into their signs: -1, 0 or 1.
 
@@ -165,7 +165,7 @@ class SignTransform(_Keyed):
         return [("SignTransform", {**self._keys(), "in_keys_inv": self.in_keys_inv})]
 
 
-@dataclass(eq=False)
+@declared
 class DTypeCastTransform(_Keyed):
     """Casts observations and rewards from one dtype to another, as tensors are.
 
@@ -196,7 +196,7 @@ class DTypeCastTransform(_Keyed):
         return [("DTypeCastTransform", {**dtypes, **self._keys()})]
 
 
-@dataclass(eq=False)
+@declared
 class BinarizeReward(_Keyed):
     """Turns rewards into 1, where they are greater than 0, or 0 (``int8``).
 
@@ -215,7 +215,7 @@ class BinarizeReward(_Keyed):
         return [("BinarizeReward", self._keys())]
 
 
-@dataclass(eq=False)
+@declared
 class TargetReturn(Transform):
     """Observes the return that is still to be earned.
 
@@ -252,7 +252,7 @@ class TargetReturn(Transform):
         return [("TargetReturn", {"target_return": float(self.target_return), "mode": self.mode, **keys})]
 
 
-@dataclass(eq=False)
+@declared
 class ActionMask(Transform):
     """Has random actions be legal: those whose element of an observation is set.
 

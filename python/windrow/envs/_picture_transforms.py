@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
 from windrow._lazy import torch
 from windrow._windrow import resize
 from windrow.envs._shape_transforms import Keys, Pictures
+from windrow.envs._transform import declared
 
 
-@dataclass(eq=False)
+@declared
 class ToTensorImage(Pictures):
     """Turns pictures of height, width and channels into such of channels, height and width, and bytes into numbers up to 1.
 
@@ -38,7 +39,7 @@ class ToTensorImage(Pictures):
         self.dtype = str(torch.get_default_dtype() if self.dtype is None else self.dtype).removeprefix("torch.")
 
 
-@dataclass(eq=False)
+@declared
 class GrayScale(Pictures):
     """Turns pictures of red, green and blue, ``[3, height, width]``, into such of grey, ``[1, height, width]``.
 
@@ -51,7 +52,7 @@ class GrayScale(Pictures):
     out_keys: Keys = None
 
 
-@dataclass(eq=False)
+@declared
 class CenterCrop(Pictures):
     """Cuts the middle out of pictures, ``[..., w, h]``. Zeros stand around those that are smaller.
 
@@ -73,7 +74,7 @@ class CenterCrop(Pictures):
         self.h = self.h or self.w
 
 
-@dataclass(eq=False)
+@declared
 class Resize(Pictures):
     """Resizes pictures to ``[..., w, h]``, as torchvision does with ``antialias=True``.
 

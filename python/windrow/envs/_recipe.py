@@ -1,17 +1,12 @@
-"""How environments are made, as values: what a second worker, another process or a saved run needs to make the same ones.
+"""How environments are made, as values: what a second worker or another process needs to make the same ones.
 
 A recipe is a kind of environment, its arguments, and the transforms around it. The engine makes environments from it, in the thread
-that steps them. Most recipes can be written down as plain values; an environment that exists already, or a function that cannot
-be imported by its name, cannot.
+that steps them. Another process gets it pickled, within the engine's own recipe (ADR 0029).
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from windrow.envs._specs import Key
@@ -21,11 +16,6 @@ Entry = tuple[Key, str, tuple[int, ...]]
 
 Described = tuple[str, dict[str, Any]]
 """The name of a transform that the engine has, and its arguments."""
-
-
-_KINDS: dict[str, type[Recipe]] = {}
-#: Of a field that :meth:`Recipe.write` leaves out.
-_UNWRITTEN = {"unwritten": True}
 
 
 @dataclass(frozen=True)
@@ -43,19 +33,10 @@ class Recipe:
 
     def __init_subclass__(cls, kind: str) -> None:
         cls.kind = kind
-        _KINDS[kind] = cls
 
     def transformed(self, *transforms: Described) -> Recipe:
         """The same environments with ``transforms`` around them."""
         return replace(self, transforms=(*self.transforms, *transforms))
-
-    def write(self) -> dict[str, Any]:
-        """This recipe as plain values, which JSON can hold: :func:`read` makes a recipe of them.
-
-        Raises:
-            TypeError: it has an object that cannot be written down; the error names it and its place.
-        """
-        return _write(self, type(self).__name__)
 
 
 @dataclass(frozen=True)
@@ -143,65 +124,5 @@ class Parallel(Many, kind="parallel"):
     #: Whether they have as long where nobody closes them.
     patient: bool = False
     #: The members as they are sent, where they are not recipes alone; and where those who step them are found.
-    sent: tuple[bytes, ...] | None = field(default=None, compare=False, metadata=_UNWRITTEN)
-    live: Any = field(default=None, compare=False, metadata=_UNWRITTEN)
-
-
-# Plain values. A dictionary has one of the tags "kind", "dict", "tuple", "partial" and "import", so that what a user passes on, such
-# as a dictionary of arguments, is not taken for a recipe.
-
-
-def _write(value: Any, place: str) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, Recipe):
-        entries = [entry for entry in fields(value) if not entry.metadata.get("unwritten")]
-        written = {entry.name: _write(getattr(value, entry.name), f"{place}.{entry.name}") for entry in entries}
-        return {"kind": value.kind, **written}
-    if isinstance(value, (list, tuple)):
-        items = [_write(one, f"{place}[{index}]") for index, one in enumerate(value)]
-        return items if isinstance(value, list) else {"tuple": items}
-    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {"dict": {name: _write(one, f"{place}[{name!r}]") for name, one in value.items()}}
-    if isinstance(value, partial):
-        called = [value.func, list(value.args), dict(value.keywords)]
-        return {"partial": [_write(part, place) for part in called]}
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    # What a script defines is in another module where the script is not what was started.
-    if module in sys.modules and module != "__main__" and name and _imported(f"{module}:{name}") is value:
-        return {"import": f"{module}:{name}"}
-    raise TypeError(
-        f"{place} is {value!r}, which cannot be written down: an environment can be made elsewhere where it is given by its id, or by "
-        "a function at the top of a module, whose arguments are numbers, strings, and lists or dictionaries of these"
-    )
-
-
-def read(written: Any) -> Any:
-    """The recipe that :meth:`Recipe.write` has written. It imports the functions that the recipe names: read only recipes from
-    sources whose code you would run.
-    """
-    if isinstance(written, list):
-        return [read(one) for one in written]
-    if not isinstance(written, dict):
-        return written
-    if "kind" in written:
-        kind = _KINDS[written["kind"]]
-        return kind(**{name: read(value) for name, value in written.items() if name != "kind"})
-    ((tag, value),) = written.items()
-    if tag == "dict":
-        return {name: read(one) for name, one in value.items()}
-    if tag == "tuple":
-        return tuple(read(value))
-    if tag == "partial":
-        function, args, kwargs = read(value)
-        return partial(function, *args, **kwargs)
-    return _imported(value)
-
-
-def _imported(name: str) -> Any:
-    """The function or class that ``module:qualified.name`` names."""
-    module, _, path = name.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+    sent: tuple[bytes, ...] | None = field(default=None, compare=False)
+    live: Any = field(default=None, compare=False)

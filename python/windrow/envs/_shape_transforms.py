@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 from windrow.envs._recipe import Described, Gymnasium, Many, Recipe
 from windrow.envs._specs import Key, path, short
-from windrow.envs._transform import Transform
+from windrow.envs._transform import Transform, declared
 
 Keys = Sequence[Key] | Key | None
 
@@ -62,7 +62,7 @@ class Pictures(Keyed):
     _default = ("pixels",)
 
 
-@dataclass(eq=False)
+@declared
 class CatTensors(Transform):
     """Concatenates observations.
 
@@ -102,7 +102,7 @@ class CatTensors(Transform):
         return [("CatTensors", {name: getattr(self, name) for name in names})]
 
 
-@dataclass(eq=False)
+@declared
 class CatFrames(Pictures):
     """Observes the last ``N`` observations as one, the newest last.
 
@@ -149,7 +149,7 @@ class CatFrames(Pictures):
         _root(self)
 
 
-@dataclass(eq=False)
+@declared
 class TimeMaxPool(Keyed):
     """Observes the largest value of each element over the last ``T`` observations. Zeros stand for those before the first one.
 
@@ -177,7 +177,7 @@ class TimeMaxPool(Keyed):
         _root(self)
 
 
-@dataclass(eq=False)
+@declared
 class FlattenObservation(Pictures):
     """Makes one dimension of several.
 
@@ -205,7 +205,7 @@ class FlattenObservation(Pictures):
             _negative(self, dim, ValueError)
 
 
-@dataclass(eq=False)
+@declared
 class UnsqueezeTransform(Keyed):
     """Adds a dimension of size one.
 
@@ -238,7 +238,7 @@ class SqueezeTransform(UnsqueezeTransform):
     """Removes a dimension, where its size is one. Arguments are those of :class:`UnsqueezeTransform`, of which it is the opposite."""
 
 
-@dataclass(eq=False)
+@declared
 class PermuteTransform(Keyed):
     """Permutes the last dimensions.
 
@@ -269,7 +269,7 @@ class PermuteTransform(Keyed):
             raise ValueError("PermuteTransform permutes observations only, got in_keys_inv or out_keys_inv")
 
 
-@dataclass(eq=False)
+@declared
 class RenameTransform(Keyed):
     """Observes entries under other names.
 
@@ -344,7 +344,7 @@ class ExcludeTransform(Transform):
         return [("ExcludeTransform", {"excluded_keys": self.excluded_keys})] if self.excluded_keys else []
 
 
-@dataclass(eq=False)
+@declared
 class FrameSkipTransform(Transform):
     """Takes every action several times, or until the episode ends: rewards add up, and the last observation is seen.
 
@@ -367,7 +367,7 @@ class FrameSkipTransform(Transform):
         return [("FrameSkipTransform", {"frame_skip": self.frame_skip})] if self.frame_skip > 1 else []
 
 
-@dataclass(eq=False)
+@declared
 class NoopResetEnv(Transform):
     """Begins each episode with steps under random actions, which nobody sees.
 
@@ -385,7 +385,7 @@ class NoopResetEnv(Transform):
         return [("NoopResetEnv", {"noops": self.noops, "random": self.random})]
 
 
-@dataclass(eq=False)
+@declared
 class EndOfLifeTransform(Transform):
     """Observes the lives of a game (``int64 []``), and whether a step has cost one or ended the episode (``bool [1]``).
 

@@ -1,5 +1,5 @@
 """Names, classes of specs and primers of TorchRL, for its users. Nothing here imports torchrl before it is needed; the adapter of its
-environments is in ``_torchrl``.
+environments is in ``windrow.torchrl``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from windrow.envs._specs import Composite, Spec
+
+
+#: What steps environments of a library, and what carries its transforms out around windrow's environments, by the first name of the module
+#: of their class. Nothing else outside of ``windrow.torchrl`` names a module in it.
+HOMES = {"torchrl": ("windrow.torchrl._adapter", "windrow.torchrl._around")}
 
 
 class AskedByTorchRL:

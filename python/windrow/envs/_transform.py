@@ -5,21 +5,41 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, dataclass_transform
 
 from windrow import envs
 from windrow._lazy import module
 from windrow.envs._base import EnvBase
 from windrow.envs._recipe import Adapted, Described, Recipe
-from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart, is_windrows
+from windrow.envs._torchrl_compat import HOMES, AskedByTorchRL, Counterpart, is_windrows
 
-_around = module("windrow.envs._around")
+_around = module(HOMES["torchrl"][1])
+
+
+T = TypeVar("T", bound=type)
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def declared(cls: T) -> T:
+    """Makes ``cls`` a dataclass of its arguments that others do not take for one: hydra would make a node of its configuration of it."""
+    bases = [base for base in cls.__mro__[1:] if "_fields" in vars(base)]
+    for base in bases:
+        base.__dataclass_fields__ = vars(base)["_fields"]  # type: ignore[attr-defined]
+    try:
+        cls = dataclass(eq=False)(cls)  # type: ignore[assignment]
+    finally:
+        for base in bases:
+            del base.__dataclass_fields__  # type: ignore[attr-defined]
+    cls._fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    del cls.__dataclass_fields__  # type: ignore[attr-defined]
+    return cls
 
 
 class Transform(metaclass=Counterpart):
     """A transform of an environment, which the engine carries out.
 
-    A subclass is a dataclass of its arguments, and says in ``_described`` which transforms of the engine it stands for.
+    A subclass is :func:`declared` by its arguments, and says in ``_described`` which transforms of the engine it stands for.
     """
 
     _defers = True
@@ -30,6 +50,8 @@ class Transform(metaclass=Counterpart):
     _check_batched_worker_compat = AskedByTorchRL()
     #: Whether a state can be loaded while environments are stepped.
     _takes_states = False
+    #: Differs once what the transform was made with was changed in place.
+    _version: Any = None
 
     @property
     def initialized(self) -> bool:

@@ -44,7 +44,7 @@ def _write(statistics: Statistics, rule: str, parts: Parts) -> None:
 
 class Running(Transform):
     """Normalises by running statistics. All environments that are made from this object share them, also in the workers of a collector;
-    copies have their own, and so have objects that are sent to another process in other ways.
+    and in members of a :class:`ParallelEnv`; copies have their own, and so have objects that are sent to another process in other ways.
     """
 
     #: Name of the engine's transform.
@@ -52,6 +52,8 @@ class Running(Transform):
     _takes_states = True
     #: Whether environments that are made now leave the statistics as they are.
     _evaluates = False
+    #: Whether this follows the statistics of another one, and its environments never change them.
+    _follows = False
 
     def _begin(self, in_keys: Any, out_keys: Any, decay: float, eps: float) -> None:
         self.in_keys = keys_of("in_keys", in_keys) or []
@@ -63,29 +65,34 @@ class Running(Transform):
 
     def _described(self, plain: bool = False) -> list[Described]:
         out_keys = None if self.out_keys == self.in_keys else self.out_keys
-        numbers = {"decay": float(self.decay), "eps": float(self.eps), "frozen": self._evaluates}
+        numbers = {"decay": float(self.decay), "eps": float(self.eps), "frozen": self._evaluates or self._follows}
         shared = None if plain else self._statistics.written()
         return [(self._rule, {"in_keys": self.in_keys, "out_keys": out_keys, **numbers, "statistics": shared})]
 
     @property
     def frozen(self) -> bool:
         """Whether the statistics are used, but not changed."""
-        return self._statistics.frozen
+        return self._follows or self._statistics.frozen
 
     def freeze(self) -> Running:
         """Keeps the statistics as they are: at once, and in workers of a collector with their next parts."""
-        self._statistics.frozen = True
+        if not self._follows:
+            self._statistics.frozen = True
         return self
 
     def unfreeze(self) -> Running:
-        """Goes on to gather statistics."""
+        """Goes on to gather statistics. What has followed those of another one gathers in a copy from now on."""
+        if self._follows:
+            parts, self._statistics, self._follows = _read(self._statistics), Statistics(), False
+            if parts:
+                _write(self._statistics, self._rule, parts)
         self._statistics.frozen = False
         return self
 
     def clone(self) -> Running:
         """The same for another environment, with a copy of the statistics."""
         other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__, _parent=None, _statistics=Statistics())
+        other.__dict__.update(self.__dict__, _parent=None, _statistics=Statistics(), _follows=False)
         if parts := _read(self._statistics):
             _write(other._statistics, self._rule, parts)
         return other.freeze() if self.frozen else other
@@ -183,7 +190,8 @@ class VecNorm(Running):
 
     Each step of environments in lockstep changes the statistics once, also in collectors of one worker. In those of several, each environment
     normalises by the statistics from the beginning of its part of a batch and what it has gathered since; what all have gathered is merged when the
-    batch is delivered, in the order of environments. Evaluators leave them as they are.
+    batch is delivered, in the order of environments. Members of a :class:`ParallelEnv` normalise by what all of them had gathered before the step,
+    and their own row. Evaluators leave statistics as they are.
 
     Args:
         in_keys: observations, or ``"reward"``; ``["observation", "reward"]`` unless given.
@@ -220,6 +228,17 @@ class VecNorm(Running):
         if shared_td is not None or shapes is not None:
             raise ValueError("VecNorm has the shapes of its environment and shares statistics by itself, got shared_td or shapes")
         self._begin(["observation", "reward"] if in_keys is None else in_keys, out_keys, decay, eps)
+
+    def frozen_copy(self) -> Running:
+        """A copy that follows these statistics, and whose environments never change them.
+
+        Raises:
+            RuntimeError: there are none.
+        """
+        self._gathered()
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__, _parent=None, _follows=True)
+        return other
 
     def _loc_scale(self, part: list[Any]) -> tuple[Any, Any]:
         total, squares, count = part

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from windrow._arguments import warn_ignored
 from windrow._lazy import module, of_torchrl, torch
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
@@ -43,16 +42,16 @@ from windrow.envs._shape_transforms import (
     UnsqueezeTransform,
 )
 from windrow.envs._specs import Key, path, short
-from windrow.envs._torchrl_compat import delta_type, is_of_torchrl, is_transform, is_windrows
-from windrow.envs._transform import Transform, around
+from windrow.envs._torchrl_compat import HOMES, delta_type, is_of_torchrl, is_transform, is_windrows
+from windrow.envs._transform import Transform, around, declared
 from windrow.envs._vec_norm import VecNorm, VecNormV2
 
-_around, _recurrent = module("windrow.envs._around"), module("windrow._recurrent")
+_around, _recurrent = module(HOMES["torchrl"][1]), module("windrow._recurrent")
 #: Modules of TorchRL's package of this name are found below this one.
 __path__: list[str] = []
 
 
-@dataclass(eq=False)
+@declared
 class StepCounter(Transform):
     """Counts the steps of each episode (``int64 [1]``), and may end it.
 
@@ -92,7 +91,7 @@ class StepCounter(Transform):
         return described
 
 
-@dataclass(eq=False)
+@declared
 class RewardSum(Transform):
     """Sums the rewards of each episode up.
 
@@ -123,7 +122,7 @@ class RewardSum(Transform):
         return [("RewardSum", {"in_key": key, "out_key": out}) for key, out in pairs]
 
 
-@dataclass(eq=False)
+@declared
 class InitTracker(Transform):
     """Marks the first step of each episode (``bool [1]``).
 
@@ -143,7 +142,7 @@ class InitTracker(Transform):
         return [("InitTracker", {"init_key": self.init_key})]
 
 
-@dataclass(eq=False)
+@declared
 class DoubleToFloat(Transform):
     """Narrows observations of ``float64`` to ``float32``, as networks take them.
 
@@ -198,7 +197,7 @@ class Primer(Transform):
         ]
 
     def _described(self, plain: bool = False) -> list[Described]:
-        return [("Primer", {"key": names, "shape": shape, "value": _plain(value)}) for names, shape, value in self._states]
+        return [("Primer", {"key": names, "shape": shape, "value": value}) for names, shape, value in self._states]
 
     def __repr__(self) -> str:
         return f"Primer({', '.join('.'.join(names) for names, _, _ in self._states)})"
@@ -225,11 +224,16 @@ class Delta(Transform):
 
 
 class Compose(Transform):
-    """Several transforms, the first nearest to the environment. Each can be one of TorchRL's, or a function of a ``TensorDict``."""
+    """Several transforms, the first nearest to the environment. Each can be one of TorchRL's, or a function of a ``TensorDict``.
 
-    def __init__(self, *transforms: Any) -> None:
+    Args:
+        several: the transforms, or lists of some.
+        transforms: more of them, by name.
+    """
+
+    def __init__(self, *several: Any, transforms: Sequence[Any] = ()) -> None:
         self.transforms: list[Any] = []
-        for transform in transforms:
+        for transform in (*several, *transforms):
             for one in transform if isinstance(transform, (list, tuple)) else [transform]:
                 self.append(one)
 
@@ -283,6 +287,8 @@ class TransformedEnv(EnvBase):
         transform: one transform, or a :class:`Compose` of several. Transforms of TorchRL are taken too. They run in Python, around
             every step, which a warning says once for each class.
         device: where tensors are put; where ``base_env`` puts them unless given.
+        cache_specs: without effect: specs follow the transforms in any case.
+        auto_unwrap: without effect: transforms of a ``base_env`` that has some stay around it.
     """
 
     base_env: Any
@@ -292,13 +298,18 @@ class TransformedEnv(EnvBase):
             return _around.OfModels(base_env, transform, *args, **kwargs)
         return super().__new__(cls)
 
-    def __init__(self, base_env: Any, transform: Any = None, device: Any = None) -> None:
+    def __init__(
+        self, base_env: Any, transform: Any = None, device: Any = None, *, cache_specs: bool = True, auto_unwrap: bool | None = None
+    ) -> None:
+        warn_ignored("cache_specs", cache_specs, True, "specs follow the transforms in any case")
+        warn_ignored("auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it")
         self.base_env = base_env if is_windrows(base_env) else Wrapped(base_env)
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None
         self._transforms = Compose()
-        #: Those that the environment is made with.
+        #: Those that the environment is made with, and their versions then.
         self._arranged: list[Any] = []
+        self._versions: list[Any] = []
         if transform is not None:
             self.append_transform(transform)
         self._is_single = transform is not None and not isinstance(transform, Compose)
@@ -319,8 +330,12 @@ class TransformedEnv(EnvBase):
         return self
 
     def _arrange(self) -> None:
-        """Takes note of transforms that were added since, here or to the :class:`Compose`."""
+        """Takes note of transforms that were added since, here or to the :class:`Compose`, and of what was changed in them."""
         transforms = self._transforms.transforms
+        versions = [transform._version for transform in transforms if is_windrows(transform)]
+        if versions != self._versions and transforms == self._arranged:
+            self._handle = self._facts = None
+        self._versions = versions
         if transforms != self._arranged:
             for index, transform in enumerate(transforms):
                 if is_windrows(transform):
@@ -346,6 +361,9 @@ class TransformedEnv(EnvBase):
     def _known(self) -> Facts:
         self._arrange()
         return super()._known()
+
+    def _dimensions(self, facts: Facts) -> tuple[int, ...]:
+        return self.base_env._dimensions(facts)
 
     @property
     def _takes_states(self) -> bool:  # type: ignore[override]
@@ -469,11 +487,6 @@ def _name(argument: str, given: Any) -> str:
     if not isinstance(given, str) or not given:
         raise ValueError(f"{argument} has to be a name, got {given!r}")
     return given
-
-
-def _plain(value: float) -> float | str:
-    """A number as recipes hold it: JSON has no infinity."""
-    return value if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "NaN")
 
 
 def _first(key: Key, spec: Any, primer: Any) -> float:

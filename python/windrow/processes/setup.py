@@ -44,7 +44,7 @@ def environments(
         recipe = replace(recipe, env=_convert.Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
     given = env.env if isinstance(env, _convert.Beside) else env
     is_quiet = is_quiet or getattr(given, "number", 0) > 0
-    sent = (_Secret(), _registered(), _number_type(), is_quiet, recipe, given, init_fn)
+    sent = (_Origin(), _registered(), _number_type(), is_quiet, recipe, given, init_fn)
     return pickled(sent, {"create_env_fn": given, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
@@ -114,17 +114,28 @@ def read_policy(sent: bytes) -> Any:
     return pickle.loads(sent)
 
 
-class _Secret:
-    """The key by which processes of ``multiprocessing`` know each other, which its own children inherit. Where this is read, the process
-    takes the key over, so what is read after it may be a proxy of a ``Manager``.
+class _Origin:
+    """Where modules are, and the key by which processes of ``multiprocessing`` know each other, which its own children inherit. Where this
+    is read, the process takes both over, so what is read after it may be of any module here, or a proxy of a ``Manager``.
     """
 
     def __reduce__(self) -> Any:
         process = sys.modules.get("multiprocessing.process")
-        return _take_secret, (None if process is None else bytes(process.current_process().authkey),)
+        key = None if process is None else bytes(process.current_process().authkey)
+        return _take_origin, (_path(), key)
 
 
-def _take_secret(key: bytes | None) -> None:
+def _path() -> list[str]:
+    """Where this process finds modules."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+def _take_path(path: list[str]) -> None:
+    sys.path += [entry for entry in path if entry not in sys.path]
+
+
+def _take_origin(path: list[str], key: bytes | None) -> None:
+    _take_path(path)
     if key is not None:
         from multiprocessing.process import current_process
 
@@ -134,13 +145,13 @@ def _take_secret(key: bytes | None) -> None:
 def surroundings() -> bytes:
     """What a process on any machine has to know before it can read what is the user's: where modules are, ids of Gymnasium, and torch's
     type of real numbers."""
-    return pickle.dumps(([os.path.abspath(entry) for entry in sys.path], dumps((_registered(), _number_type()))))
+    return pickle.dumps((_path(), dumps((_registered(), _number_type()))))
 
 
 def arrive(sent: bytes) -> None:
     """Takes over what :func:`surroundings` has told."""
     path, known = pickle.loads(sent)
-    sys.path += [entry for entry in path if entry not in sys.path]
+    _take_path(path)
     specs, number_type = pickle.loads(known)
     _take_number_type(number_type)
     _register(specs)

@@ -15,7 +15,7 @@ from windrow.processes.pickling import NoProcesses, pickler
 
 
 #: By these, libraries are told how many threads to use. Workers that use several each would take turns.
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUMTHREADS")
 #: What a nursery imports, the second only where workers need torch. Nothing of the user's: its import could start threads, or differ from
 #: one worker to the next.
 _MODULES = ("numpy", "cloudpickle", "windrow.collectors", "windrow._ports")
@@ -37,12 +37,12 @@ def program(threads: int, warm: bool) -> tuple[str, list[str], dict[str, str], t
     # Those by which this interpreter was started, such as -O and -W. A worker that runs in another folder's name does not look there
     # first: -P.
     flags = [*subprocess._args_from_interpreter_flags(), "-P", "-m"]  # type: ignore[attr-defined]
-    limits = {name: str(threads) for name in _THREADS if name not in os.environ}
+    limits = {name: str(threads) for name in THREADS if name not in os.environ}
     # Modules are found where they are found here.
     path = [os.path.abspath(entry) for entry in sys.path]
     variables = {"PYTHONPATH": os.pathsep.join(path), "WINDROW_PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     forked = None
-    if warm or (threads == 1 and len(limits) == len(_THREADS)):
+    if warm or (threads == 1 and len(limits) == len(THREADS)):
         asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
         request = os.getpid(), path, {**os.environ, **limits}, int(asked) if asked.isdecimal() else threads
         forked = _nursery(flags, variables, warm), pickle.dumps(request)
@@ -60,7 +60,7 @@ def _nursery(flags: list[str], variables: dict[str, str], warm: bool) -> _windro
     start = os.getpid(), sys.executable, flags, read, modules
     if warm not in _nurseries or _nurseries[warm][0] != start:
         # Threads of libraries would keep it from forking, and so would a look at GPUs that uses them.
-        variables = {**variables, **dict.fromkeys(_THREADS, "1"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        variables = {**variables, **dict.fromkeys(THREADS, "1"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         _nurseries[warm] = start, _windrow.Nursery(sys.executable, [*flags, "windrow.processes.nursery", *modules], variables)
     return _nurseries[warm][1]
 

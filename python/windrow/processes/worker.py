@@ -22,15 +22,15 @@ def main() -> None:
     serve()
 
 
-def serve() -> NoReturn:
-    """Runs this process as a worker, and ends it."""
+def serve(invitation: str | None = None) -> NoReturn:
+    """Runs this process as a worker, of the collector elsewhere that has sent an ``invitation`` if there is one, and ends it."""
     # A crash leaves the stack in the last words of this process.
     faulthandler.enable()
     if hasattr(signal, "SIGUSR2"):
         faulthandler.register(signal.SIGUSR2, chain=False)
     # The collector's process handles it, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    status = run_worker()
+    status = run_worker(invitation)
     if status is None:
         sys.exit("windrow.processes.worker is started by collectors of windrow, which talk to it")
     # Locks that environments have made are freed: multiprocessing prints a warning of those that are left.

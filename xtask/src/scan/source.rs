@@ -27,9 +27,6 @@ pub(crate) struct Source {
     /// The text of a file of Rust.
     #[serde(skip)]
     pub(crate) text: String,
-    /// A file of Rust.
-    #[serde(skip)]
-    pub(crate) tokens: Tokens,
     /// A file of Rust without its unit tests.
     #[serde(skip)]
     pub(crate) code: Tokens,
@@ -48,7 +45,7 @@ impl Source {
     /// Reads a file of Rust.
     pub(crate) fn of_rust(path: String, text: String) -> Result<Self> {
         let tokens = Tokens::read(&text).with_context(|| format!("failed to read {path}"))?;
-        let (code, tests) = tokens.clone().without_tests();
+        let (code, tests) = tokens.without_tests();
         let is_own = |line: &usize| !tests.iter().any(|lines| lines.contains(line));
         let all: Vec<_> = text.lines().map(str::trim_start).collect();
         let own: Vec<_> = (1..=all.len()).filter(is_own).collect();
@@ -60,7 +57,6 @@ impl Source {
             prose: prose.count(),
             functions: code.functions(),
             text,
-            tokens,
             code,
             ..Self::default()
         })

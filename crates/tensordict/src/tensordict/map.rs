@@ -55,13 +55,14 @@ impl TensorDict {
         self.map_all(&Tensor::detach)
     }
 
-    /// As [`detach`](TensorDict::detach), in the memory of those tensors of `spare` that have the same key, dtype and shape
-    /// and that no other tensor shares.
+    /// As [`detach`](TensorDict::detach), in the memory of those tensors of `spare` that have the same key at the same position, dtype
+    /// and shape, and that no other tensor shares.
     #[must_use]
     pub fn detach_into(&self, spare: TensorDict) -> TensorDict {
-        let mut spares: std::collections::HashMap<_, _> = spare.entries.into_iter().collect();
+        let mut spares = spare.entries.into_iter();
         let entries = self.entries.iter().map(|(name, entry)| {
-            let made = match (entry, spares.remove(name)) {
+            let spare = spares.next().filter(|(spare, _)| spare == name);
+            let made = match (entry, spare.map(|(_, entry)| entry)) {
                 (Entry::Tensor(tensor), Some(Entry::Tensor(spare))) => {
                     Entry::Tensor(tensor.detach_into(spare))
                 }

@@ -7,22 +7,22 @@ use std::thread::Builder;
 use windrow_env::{EnvSpec, VecEnv};
 use windrow_sync::Interrupt;
 
-use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
+use crate::error::{ArgumentError, BuildError};
 use crate::worker::factory::WorkerFactory;
 
 /// What makes the environments and the policy of each worker.
-pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<WorkerFactory>, CollectError> {
+pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<WorkerFactory>, ArgumentError> {
     let workers = match (chosen.config.num_workers, chosen.envs.len()) {
         (Some(0), _) | (_, 0) => {
-            return Err(CollectError::NotPositive {
+            return Err(ArgumentError::NotPositive {
                 name: "num_workers",
             });
         }
         (Some(workers), 1) => workers,
         (Some(workers), envs) if workers != envs => {
-            return Err(CollectError::EnvFactories {
+            return Err(ArgumentError::EnvFactories {
                 workers,
                 factories: envs,
             });
@@ -30,7 +30,7 @@ pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<WorkerFactory>, Co
         (_, envs) => envs,
     };
     if workers > MOST_WORKERS {
-        return Err(CollectError::Count {
+        return Err(ArgumentError::Count {
             name: "num_workers",
             most: MOST_WORKERS,
             got: workers,
@@ -58,7 +58,7 @@ const MOST_WORKERS: usize = 1 << 16;
 pub(super) fn make_all(
     makers: &[WorkerFactory],
     interrupt: &Interrupt,
-) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
+) -> Result<Vec<Box<dyn VecEnv>>, BuildError> {
     match makers {
         [maker] => Ok(vec![maker.guarded_envs()?]),
         _ => make_in_threads(makers, interrupt),
@@ -68,11 +68,11 @@ pub(super) fn make_all(
 /// The spec and the number of environments that all workers have in common.
 pub(super) fn common<'a>(
     workers: impl ExactSizeIterator<Item = (&'a EnvSpec, usize)>,
-) -> Result<(EnvSpec, usize), CollectError> {
+) -> Result<(EnvSpec, usize), BuildError> {
     let count = workers.len();
     let mut joint: Option<(EnvSpec, usize)> = None;
     for (worker, (spec, num_envs)) in workers.enumerate() {
-        let failed = |source| CollectError::Env { worker, source };
+        let failed = |source| BuildError::Env { worker, source };
         spec.check().map_err(failed)?;
         let (joined, expected) = joint.get_or_insert_with(|| {
             let mut joined = spec.clone();
@@ -82,7 +82,7 @@ pub(super) fn common<'a>(
         });
         joined.join(spec).map_err(failed)?;
         if num_envs != *expected {
-            return Err(CollectError::UnequalEnvs {
+            return Err(BuildError::UnequalEnvs {
                 worker,
                 expected: *expected,
                 got: num_envs,
@@ -90,17 +90,17 @@ pub(super) fn common<'a>(
         }
     }
     let Some((spec, num_envs)) = joint else {
-        return Err(CollectError::NotPositive {
-            name: "num_workers",
-        });
+        let name = "num_workers";
+        return Err(ArgumentError::NotPositive { name }.into());
     };
     if u32::try_from(num_envs.saturating_mul(count)).is_err() {
-        return Err(CollectError::Count {
+        let count = ArgumentError::Count {
             name: "num_envs",
             // Environments are numbered with 32 bits.
             most: u32::MAX as usize / count,
             got: num_envs,
-        });
+        };
+        return Err(count.into());
     }
     Ok((spec, num_envs))
 }
@@ -109,7 +109,7 @@ pub(super) fn common<'a>(
 fn make_in_threads(
     makers: &[WorkerFactory],
     interrupt: &Interrupt,
-) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
+) -> Result<Vec<Box<dyn VecEnv>>, BuildError> {
     let mut threads = Vec::with_capacity(makers.len());
     let mut made: Vec<_> = makers.iter().map(|_| None).collect();
     let (done, results) = channel();
@@ -120,7 +120,7 @@ fn make_in_threads(
             let _ = done.send((worker, maker.guarded_envs()));
         };
         let thread = Builder::new().name(format!("windrow-maker-{worker}"));
-        threads.push(thread.spawn(make).map_err(CollectError::Start)?);
+        threads.push(thread.spawn(make).map_err(BuildError::Thread)?);
     }
     while made.iter().any(Option::is_none) {
         let (worker, result) = interrupt.wait(|slice| results.recv_timeout(slice).ok())?;

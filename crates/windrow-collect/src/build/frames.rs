@@ -1,9 +1,9 @@
 //! How many frames each worker has in a batch.
 
-use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::{Delivery, FramesPerBatch, Plan};
+use crate::error::ArgumentError;
 use crate::shared::schedule::{Schedule, even_shares};
 
 /// The argument that is checked here.
@@ -14,7 +14,7 @@ pub(super) fn schedule(
     chosen: &CollectorBuilder,
     workers: usize,
     num_envs: usize,
-) -> Result<Schedule, CollectError> {
+) -> Result<Schedule, ArgumentError> {
     let config = &chosen.config;
     let plan = config.plan();
     let steps = match chosen.steps_per_batch {
@@ -38,7 +38,7 @@ pub(super) fn schedule(
         };
         let batch = asked as u64;
         if !total.is_multiple_of(batch) && !config.allow_partial_batch {
-            return Err(CollectError::IndivisibleTotal {
+            return Err(ArgumentError::IndivisibleTotal {
                 total,
                 per_batch: asked,
                 below: (total / batch).max(1) * batch,
@@ -67,13 +67,13 @@ fn shares(
     plan: Plan,
     workers: usize,
     num_envs: usize,
-) -> Result<Vec<usize>, CollectError> {
+) -> Result<Vec<usize>, ArgumentError> {
     match &config.frames_per_batch {
         Some(FramesPerBatch::Total(frames)) => {
             even(*frames, config.round_up, plan, workers, num_envs)
         }
         Some(FramesPerBatch::Each(frames)) => uneven(frames, plan, workers, num_envs),
-        None => Err(CollectError::Missing { name: NAME }),
+        None => Err(ArgumentError::Missing { name: NAME }),
     }
 }
 
@@ -84,10 +84,10 @@ fn even(
     plan: Plan,
     workers: usize,
     num_envs: usize,
-) -> Result<Vec<usize>, CollectError> {
+) -> Result<Vec<usize>, ArgumentError> {
     let parts = plan.parts(workers);
     if frames == 0 {
-        return Err(CollectError::NotPositive { name: NAME });
+        return Err(ArgumentError::NotPositive { name: NAME });
     }
     let together = num_envs * plan.slabs_per_batch();
     if !round_up {
@@ -95,7 +95,7 @@ fn even(
     }
     let steps = frames.div_ceil(together);
     if steps < parts {
-        return Err(CollectError::TooFewFrames {
+        return Err(ArgumentError::TooFewFrames {
             frames,
             workers: parts,
             num_envs,
@@ -110,22 +110,22 @@ fn uneven(
     plan: Plan,
     workers: usize,
     num_envs: usize,
-) -> Result<Vec<usize>, CollectError> {
+) -> Result<Vec<usize>, ArgumentError> {
     if frames.len() != workers {
-        return Err(CollectError::Entries {
+        return Err(ArgumentError::Entries {
             name: NAME,
             workers,
             got: frames.len(),
         });
     }
     if plan.delivery != Delivery::Synchronous && frames.iter().any(|f| *f != frames[0]) {
-        return Err(CollectError::UnequalFrames {
+        return Err(ArgumentError::UnequalFrames {
             frames: frames.to_vec(),
         });
     }
     for &frames in frames {
         if frames == 0 {
-            return Err(CollectError::NotPositive { name: NAME });
+            return Err(ArgumentError::NotPositive { name: NAME });
         }
         lockstep(NAME, frames as u64, num_envs)?;
     }
@@ -134,12 +134,12 @@ fn uneven(
 }
 
 /// Environments that step together deliver the same number of frames each.
-fn lockstep(name: &'static str, frames: u64, num_envs: usize) -> Result<(), CollectError> {
+fn lockstep(name: &'static str, frames: u64, num_envs: usize) -> Result<(), ArgumentError> {
     let envs = num_envs as u64;
     if frames.is_multiple_of(envs) {
         return Ok(());
     }
-    Err(CollectError::IndivisibleBatch {
+    Err(ArgumentError::IndivisibleBatch {
         name,
         frames,
         num_envs,

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use windrow_policy::{ServerConfig, WeightStore};
 
-use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::plan::{Inference, Placement};
+use crate::error::ArgumentError;
 use crate::shared::service::Service;
 
 /// Whether there can be a server where one is wanted, and nothing is chosen for a server that there is not.
-pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), CollectError> {
+pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), ArgumentError> {
     let config = &chosen.config;
     let plan = config.plan();
-    let needs = |name, needs| Err(CollectError::Needs { name, needs });
+    let needs = |name, needs| Err(ArgumentError::Needs { name, needs });
     let is_served = plan.inference == Inference::Served;
     if is_served && plan.placement != Placement::Threads {
         return needs("inference served", "workers in threads: placement threads");
@@ -35,7 +35,7 @@ pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), CollectEr
 }
 
 /// Whether each worker has weights of its own, where workers take up newer ones at different times, or while the program does something else.
-pub(super) fn check_clones(chosen: &CollectorBuilder, workers: usize) -> Result<(), CollectError> {
+pub(super) fn check_clones(chosen: &CollectorBuilder, workers: usize) -> Result<(), ArgumentError> {
     let plan = chosen.config.plan();
     let apart = match plan.placement {
         Placement::Inline => workers > 1,
@@ -44,7 +44,7 @@ pub(super) fn check_clones(chosen: &CollectorBuilder, workers: usize) -> Result<
         Placement::Processes => false,
     };
     match apart && chosen.policy.shares_weights() {
-        true => Err(CollectError::Needs {
+        true => Err(ArgumentError::Needs {
             name: "policy",
             needs: "clones with weights of their own, or policy_factory with one for each worker: what is loaded into one clone acts in all",
         }),
@@ -57,10 +57,10 @@ pub(super) fn service(
     chosen: &CollectorBuilder,
     workers: usize,
     num_envs: usize,
-) -> Result<Option<Arc<Service>>, CollectError> {
+) -> Option<Arc<Service>> {
     let config = &chosen.config;
     if config.plan().inference != Inference::Served || chosen.policy.is_served_elsewhere() {
-        return Ok(None);
+        return None;
     }
     let most = config.max_batch_size.unwrap_or(workers * num_envs);
     let mut server = ServerConfig::new().max_batch_size(most);
@@ -69,5 +69,5 @@ pub(super) fn service(
     server.timeout = config.server_timeout.unwrap_or(server.timeout);
     let weights = Arc::new(WeightStore::new(workers));
     let service = Service::new(chosen.policy.clone(), server, weights);
-    Ok(Some(Arc::new(service)))
+    Some(Arc::new(service))
 }

@@ -4,17 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windrow_env::{EnvSpec, Gathers, VecEnv};
+#[cfg(target_os = "linux")]
+use windrow_peer::Program;
 use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{Layout, RecordSpec, Ring, RingSpec, Shares, SlabError};
 use windrow_sync::Interrupt;
 
 use super::envs::{common, make_all};
-use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::plan::Placement;
+use crate::error::{ArgumentError, BuildError};
 use crate::placement::Workers;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+use crate::process::elsewhere;
 #[cfg(target_os = "linux")]
-use crate::process::{handshake::Handshake, messages::Ready, weights};
+use crate::process::{handshake::Handshake, messages::Ready, program::or_current, weights};
 use crate::shared::service::Service;
 use crate::shared::{Shared, ThreadLink};
 use crate::worker::Worker;
@@ -53,21 +57,19 @@ impl NewWorkers {
     pub(super) fn new(
         chosen: &CollectorBuilder,
         makers: Vec<WorkerFactory>,
-    ) -> Result<Self, CollectError> {
+    ) -> Result<Self, BuildError> {
         let inline = match chosen.config.plan().placement {
             Placement::Inline => true,
             Placement::Threads => false,
             #[cfg(target_os = "linux")]
             Placement::Processes => {
-                let program = chosen.worker_program.as_ref();
+                let program = program(chosen)?;
                 return Handshake::start(&makers, program, &chosen.interrupt).map(Self::Processes);
             }
             #[cfg(not(target_os = "linux"))]
             Placement::Processes => {
-                return Err(CollectError::Needs {
-                    name: "placement processes",
-                    needs: "Linux",
-                });
+                let (name, needs) = ("placement processes", "Linux");
+                return Err(ArgumentError::Needs { name, needs }.into());
             }
         };
         Ok(Self::Here(Local {
@@ -79,7 +81,7 @@ impl NewWorkers {
     }
 
     /// The spec and the number of environments that all workers have in common.
-    pub(super) fn common(&self) -> Result<(EnvSpec, usize), CollectError> {
+    pub(super) fn common(&self) -> Result<(EnvSpec, usize), BuildError> {
         match self {
             Self::Here(local) => common(local.envs.iter().map(|env| (env.spec(), env.num_envs()))),
             #[cfg(target_os = "linux")]
@@ -115,7 +117,7 @@ impl NewWorkers {
         &mut self,
         spec: &EnvSpec,
         interrupt: &Interrupt,
-    ) -> Result<PolicySpec, CollectError> {
+    ) -> Result<PolicySpec, BuildError> {
         match self {
             Self::Here(local) => {
                 // Policies here are bound in no time.
@@ -142,7 +144,7 @@ impl NewWorkers {
         shared: Shared,
         links: LinkSpec<'_>,
         reference: &dyn Policy,
-    ) -> Result<(Workers, Arc<Shared>), CollectError> {
+    ) -> Result<(Workers, Arc<Shared>), BuildError> {
         match self {
             Self::Here(local) => {
                 // Workers here read the weights of the store.
@@ -175,7 +177,7 @@ impl NewWorkers {
 }
 
 impl Local {
-    fn bind(&mut self, spec: &EnvSpec) -> Result<PolicySpec, CollectError> {
+    fn bind(&mut self, spec: &EnvSpec) -> Result<PolicySpec, BuildError> {
         for (maker, env) in self.makers.iter().zip(&mut self.envs) {
             let actor = maker.guarded(|| maker.actor(env.as_mut(), spec))?;
             self.actors.push(actor);
@@ -184,12 +186,12 @@ impl Local {
         let policy = alike(&specs.collect::<Vec<_>>())?;
         for (worker, env) in self.envs.iter_mut().enumerate() {
             env.bind(&policy.columns)
-                .map_err(|source| CollectError::Env { worker, source })?;
+                .map_err(|source| BuildError::Env { worker, source })?;
         }
         Ok(policy)
     }
 
-    fn connect(self, shared: &Arc<Shared>, links: &LinkSpec<'_>) -> Result<Workers, CollectError> {
+    fn connect(self, shared: &Arc<Shared>, links: &LinkSpec<'_>) -> Result<Workers, BuildError> {
         let members = self.envs.into_iter().zip(self.actors).zip(self.makers);
         let connected = members.map(|((env, (actor, first)), maker)| {
             let (worker, num_envs) = (maker.worker, env.num_envs());
@@ -205,23 +207,32 @@ impl Local {
                 maker,
             })
         });
-        let workers = connected.collect::<Result<Vec<_>, CollectError>>()?;
+        let workers = connected.collect::<Result<Vec<_>, BuildError>>()?;
         let service = shared.service.clone();
         Ok(Workers::local(self.inline, workers, service))
     }
 }
 
+/// What runs as a worker process.
+#[cfg(target_os = "linux")]
+fn program(chosen: &CollectorBuilder) -> Result<Program, BuildError> {
+    #[cfg(feature = "remote")]
+    if let Some(launcher) = &chosen.launcher {
+        return Ok(elsewhere::relay::program(Arc::clone(launcher)));
+    }
+    Ok(or_current(chosen.worker_program.as_ref())?.into())
+}
+
 /// What the policies of all workers say about themselves: all write the same columns.
-fn alike(policies: &[PolicySpec]) -> Result<PolicySpec, CollectError> {
+fn alike(policies: &[PolicySpec]) -> Result<PolicySpec, BuildError> {
     let Some(first) = policies.first() else {
-        return Err(CollectError::NotPositive {
-            name: "num_workers",
-        });
+        let name = "num_workers";
+        return Err(ArgumentError::NotPositive { name }.into());
     };
     let mut others = policies.iter().enumerate();
     match others.find(|(_, policy)| policy.columns != first.columns) {
         None => Ok(first.clone()),
-        Some((worker, other)) => Err(CollectError::UnequalPolicies {
+        Some((worker, other)) => Err(BuildError::UnequalPolicies {
             worker,
             expected: describe_all(&first.columns),
             got: describe_all(&other.columns),

@@ -12,7 +12,11 @@ use windrow_slab::Sink;
 use windrow_sync::Interrupt;
 
 use crate::config::hooks::Hooks;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+use crate::config::launcher::Launcher;
 use crate::config::options::CollectorConfig;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+use crate::config::plan::Placement;
 use crate::error::IsInterruption;
 
 /// Options of a [`Collector`](crate::Collector); [`build`](Self::build) checks them all.
@@ -33,6 +37,9 @@ pub struct CollectorBuilder {
     /// What runs as a worker process, in place of this program.
     #[cfg(target_os = "linux")]
     pub(crate) worker_program: Option<WorkerProgram>,
+    /// What starts workers somewhere else, in place of processes on this machine.
+    #[cfg(all(target_os = "linux", feature = "remote"))]
+    pub(crate) launcher: Option<Arc<dyn Launcher>>,
 }
 
 /// Makes the environments of a worker.
@@ -56,6 +63,8 @@ impl CollectorBuilder {
             updater: None,
             #[cfg(target_os = "linux")]
             worker_program: None,
+            #[cfg(all(target_os = "linux", feature = "remote"))]
+            launcher: None,
         }
     }
 
@@ -66,6 +75,15 @@ impl CollectorBuilder {
     pub fn worker_program(mut self, program: WorkerProgram) -> Self {
         self.worker_program = Some(program);
         self
+    }
+
+    /// Lets `launcher` start the workers somewhere else. They are [processes](Placement::Processes) to the collector, wherever they run:
+    /// what these can, they can.
+    #[cfg(all(target_os = "linux", feature = "remote"))]
+    #[must_use]
+    pub fn launcher(mut self, launcher: impl Launcher + 'static) -> Self {
+        self.launcher = Some(Arc::new(launcher));
+        self.placement(Placement::Processes)
     }
 
     /// Sets all plain options at once. Placement, delivery and inference stay as they are, such as the collector's name says,
@@ -135,7 +153,8 @@ impl CollectorBuilder {
 
     /// Checks `interrupt` while a call waits: for environments to be made, workers elsewhere, the end of a pause's last part, the
     /// answer of a worker, or the end of threads. Its error ends the call as
-    /// [`CollectError::WaitInterrupted`](crate::CollectError::WaitInterrupted); the collector can be used further.
+    /// [`NextError::WaitInterrupted`](crate::NextError::WaitInterrupted), `BuildError::WaitInterrupted` or
+    /// `ControlError::WaitInterrupted`; the collector can be used further.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
@@ -144,7 +163,7 @@ impl CollectorBuilder {
 
     /// Tells which errors of environments and policies are interruptions, such as the answer to a signal. An interruption ends
     /// the call that waits for a batch, whatever [`on_loss`](Self::on_loss) says. If workers run in the calling thread, it is
-    /// returned as [`CollectError::Interrupted`](crate::CollectError::Interrupted), and the next call collects the
+    /// returned as [`NextError::Interrupted`](crate::NextError::Interrupted), and the next call collects the
     /// interrupted part anew, with new episodes. Workers in processes are asked by
     /// `WorkerMain::interruptions`: such an interruption ends the collector with an error of kind
     /// [`FaultKind::Interruption`](crate::FaultKind::Interruption).

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use tensordict::TensorDict;
 
-use crate::CollectError;
+use crate::error::NextError;
 
 /// Changes a batch before it is delivered.
 type Postproc =
@@ -27,9 +27,9 @@ impl Hooks {
         &mut self,
         mut batch: TensorDict,
         number: u64,
-    ) -> Result<TensorDict, CollectError> {
+    ) -> Result<TensorDict, NextError> {
         for postproc in &mut self.postproc {
-            batch = postproc(batch).map_err(|source| CollectError::Postproc {
+            batch = postproc(batch).map_err(|source| NextError::Postproc {
                 batch: number,
                 source,
             })?;

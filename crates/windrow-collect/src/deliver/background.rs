@@ -7,11 +7,11 @@ use windrow_sync::atomic::Ordering;
 use windrow_sync::thread::{Builder, JoinHandle, ThreadId, current as current_thread};
 use windrow_sync::{Condvar, Mutex, MutexGuard, catch_panic, error_chain, lock, unpoisoned};
 
-use crate::CollectError;
 use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::LastStage;
 use crate::shared::lifecycle::Lifecycle;
+use crate::{ControlError, NextError};
 
 /// The thread of a started collector.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ impl<S: LastStage> Background<S> {
     /// Lets `driver`, whose writer is attached, collect and write until no frames are left.
     ///
     /// # Errors
-    /// [`CollectError::Start`] when the operating system refuses a thread.
-    pub(crate) fn start(driver: Driver<S>) -> Result<Self, CollectError> {
+    /// [`ControlError::Start`] when the operating system refuses a thread.
+    pub(crate) fn start(driver: Driver<S>) -> Result<Self, ControlError> {
         let gate = Arc::new(Gate {
             state: Mutex::new(GateState {
                 phase: ThreadPhase::Collecting,
@@ -66,7 +66,7 @@ impl<S: LastStage> Background<S> {
             .name("windrow-collector".to_owned())
             .spawn(move || run(driver, &seen))
             .map_err(|error| {
-                let error = CollectError::Start(error);
+                let error = ControlError::Start(error);
                 core.running.store(false, Ordering::Relaxed);
                 if let Some(writer) = &core.writer {
                     writer.detach(Some(error_chain(&error)));
@@ -181,10 +181,10 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
     gate.lock().thread = Some(current_thread().id());
     // The last stage and the sink call user code, which may panic.
     let ended = catch_panic(|| drive(&mut driver, gate))
-        .unwrap_or_else(|message| Err(CollectError::Panic(message)));
+        .unwrap_or_else(|message| Err(NextError::Panic(message)));
     let failure = ended
         .err()
-        .filter(|error| !matches!(error, CollectError::ShutDown));
+        .filter(|error| !matches!(error, NextError::ShutDown));
     let mut told = None;
     if let Some(failure) = failure {
         driver.core.ring.stop();
@@ -201,7 +201,7 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
     driver
 }
 
-fn drive<S: LastStage>(driver: &mut Driver<S>, gate: &Gate) -> Result<(), CollectError> {
+fn drive<S: LastStage>(driver: &mut Driver<S>, gate: &Gate) -> Result<(), NextError> {
     // Signals interrupt calls, which are of other threads.
     driver.uninterrupted(|driver| {
         while gate.pass() && driver.write_next()? {}

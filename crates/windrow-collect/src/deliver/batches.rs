@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::Layout;
 
-use crate::CollectError;
 use crate::config::plan::Delivery;
 use crate::deliver::assemble::{Filled, assemble, push_parts, put_together, unpadded};
 use crate::deliver::core::Core;
 use crate::deliver::slabs::Slabs;
+use crate::error::NextError;
 use crate::postproc::split_trajectories;
 use crate::trajectories::TrajectoryBatcher;
 
@@ -73,7 +73,7 @@ impl Batches {
     ///
     /// # Errors
     /// Those of [`Slabs::next`]. The next call goes on where this one stopped.
-    pub(crate) fn take(&mut self) -> Result<bool, CollectError> {
+    pub(crate) fn take(&mut self) -> Result<bool, NextError> {
         while self.gathered.len() < self.core.plan.slabs_per_batch()
             && let Some(slab) = self.slabs.next()?
         {
@@ -107,7 +107,7 @@ impl Batches {
     }
 
     /// A batch outside the count, which nothing interrupts.
-    pub(crate) fn rollout(&mut self) -> Result<TensorDict, CollectError> {
+    pub(crate) fn rollout(&mut self) -> Result<TensorDict, NextError> {
         let core = Arc::clone(&self.core);
         core.shared.schedule().counting = false;
         core.ring.end_at(u64::MAX);

@@ -3,31 +3,33 @@
 use windrow_sync::mpsc::TryRecvError;
 
 use super::handle::Handle;
-use crate::{CollectError, Placement};
+use crate::config::plan::Placement;
+use crate::error::{ArgumentError, ControlError};
 
 impl Handle {
     /// Has worker `worker`, a process whose program [answers calls](crate::WorkerMain::answer_calls), answer `request` between two
     /// parts, and waits for the answer.
     ///
     /// # Errors
-    /// [`CollectError::Needs`] where workers are no processes; [`CollectError::NoAnswer`] when the worker has ended, or there is no
-    /// such worker; [`CollectError::WaitInterrupted`]: the worker may answer even so.
+    /// [`ControlError::Argument`] where workers are no processes; [`ControlError::NoAnswer`] when the worker has ended, or there is no
+    /// such worker; [`ControlError::WaitInterrupted`]: the worker may answer even so; [`ControlError::Next`] when the collector is over.
     #[doc(hidden)]
-    pub fn call_worker(&self, worker: usize, request: Vec<u8>) -> Result<Vec<u8>, CollectError> {
+    pub fn call_worker(&self, worker: usize, request: Vec<u8>) -> Result<Vec<u8>, ControlError> {
         self.check_running()?;
         if self.core.plan.placement != Placement::Processes {
-            return Err(CollectError::Needs {
+            let needs = ArgumentError::Needs {
                 name: "call_worker",
                 needs: "placement processes",
-            });
+            };
+            return Err(needs.into());
         }
         if worker >= self.core.workers() {
-            return Err(CollectError::NoAnswer { worker });
+            return Err(ControlError::NoAnswer { worker });
         }
         let answer = self.core.shared.calls.ask(worker, request);
         let received = || match answer.try_recv() {
             Ok(answer) => Some(Ok(answer)),
-            Err(TryRecvError::Disconnected) => Some(Err(CollectError::NoAnswer { worker })),
+            Err(TryRecvError::Disconnected) => Some(Err(ControlError::NoAnswer { worker })),
             Err(TryRecvError::Empty) => None,
         };
         let ring = &self.core.ring;

@@ -13,13 +13,13 @@ use windrow_policy::ServerStats;
 use windrow_slab::SlabError;
 use windrow_sync::{Interrupt, error_chain};
 
-use crate::CollectError;
 use crate::config::hooks::Hooks;
 use crate::deliver::background::Background;
 use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::LastStage;
 use crate::deliver::stream::BatchStream;
+use crate::error::{ControlError, NextError};
 use crate::shared::stats::{Stats, WorkerStats};
 
 pub use control::Paused;
@@ -109,10 +109,13 @@ impl<S: LastStage> Collector<S> {
     /// ```
     ///
     /// [`into_stream`](Self::into_stream) wakes a task, or a thread, once a batch is complete.
-    pub fn try_next(&mut self) -> Poll<Option<Result<S::Out, CollectError>>> {
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next), but [`NextError::WaitInterrupted`].
+    pub fn try_next(&mut self) -> Poll<Option<Result<S::Out, NextError>>> {
         let item = self.next_item(&Interrupt::at_once());
         match (item, &self.driver) {
-            (Some(Err(CollectError::WaitInterrupted(_))), Some(driver)) if driver.has_asked() => {
+            (Some(Err(NextError::WaitInterrupted(_))), Some(driver)) if driver.has_asked() => {
                 Poll::Pending
             }
             (item, _) => Poll::Ready(item),
@@ -129,13 +132,13 @@ impl<S: LastStage> Collector<S> {
     /// not count towards `total_frames` or in [`stats`](Self::stats). Episodes go on before and after it.
     ///
     /// # Errors
-    /// As for the iterator; [`CollectError::ShutDown`] after a shutdown or an error; [`CollectError::RunsAhead`] where workers
-    /// run ahead, since the batches that they have begun count.
-    pub fn rollout(&mut self) -> Result<TensorDict, CollectError> {
+    /// Those of [the iterator](Self::next); [`NextError::RunsAhead`] where workers run ahead, since the batches that they have
+    /// begun count.
+    pub fn rollout(&mut self) -> Result<TensorDict, NextError> {
         self.check_running()?;
         self.core.shared.profile.check()?;
         if self.core.plan.ahead(self.core.workers()) > 0 {
-            return Err(CollectError::RunsAhead);
+            return Err(NextError::RunsAhead);
         }
         self.driver()?.rollout()
     }
@@ -144,14 +147,14 @@ impl<S: LastStage> Collector<S> {
     /// post-processing whose result depends on what is in a batch, such as `split_trajs`, sees zeros.
     ///
     /// # Errors
-    /// [`CollectError::NoShape`] where whole trajectories are delivered, whose lengths are not known before;
-    /// [`CollectError::Postproc`] when the post-processing fails; [`CollectError::Started`] while the collector runs in the
-    /// background; [`CollectError::ShutDown`] after a shutdown or an error.
-    pub fn fake_batch(&mut self) -> Result<S::Out, CollectError> {
+    /// [`NextError::NoShape`] where whole trajectories are delivered, whose lengths are not known before;
+    /// [`NextError::Postproc`] when the post-processing fails; [`NextError::Started`] while the collector runs in the
+    /// background; [`NextError::ShutDown`] after a shutdown or an error.
+    pub fn fake_batch(&mut self) -> Result<S::Out, NextError> {
         self.check_running()?;
         let driver = self.driver()?;
         if driver.batches.are_trajectories() {
-            return Err(CollectError::NoShape);
+            return Err(NextError::NoShape);
         }
         driver.fake_batch()
     }
@@ -234,21 +237,20 @@ impl<S: LastStage> Collector<S> {
     /// ```
     ///
     /// # Errors
-    /// [`CollectError::NoReplayBuffer`] without one; [`CollectError::Started`] when the collector was started before;
-    /// [`CollectError::Start`] when the operating system refuses a thread; [`CollectError::ShutDown`] after a shutdown or an error.
-    pub fn start(&mut self) -> Result<(), CollectError> {
+    /// [`ControlError::NoReplayBuffer`] without one; [`ControlError::Start`] when the operating system refuses a thread;
+    /// [`ControlError::Next`] with [`NextError::Started`] when the collector was started before, and with the error that has ended
+    /// it or [`NextError::ShutDown`] when it is over.
+    pub fn start(&mut self) -> Result<(), ControlError> {
         self.check_running()?;
         if self.background.is_some() {
-            return Err(CollectError::Started);
+            return Err(NextError::Started.into());
         }
         let Some(writer) = &self.core.writer else {
-            return Err(CollectError::NoReplayBuffer);
+            return Err(ControlError::NoReplayBuffer);
         };
         // Before the thread runs: readers wait for its frames from now on.
         writer.attach()?;
-        let Some(driver) = self.driver.take() else {
-            return Err(CollectError::ShutDown);
-        };
+        let driver = self.driver.take().ok_or(NextError::ShutDown)?;
         self.background = Some(Background::start(driver)?);
         Ok(())
     }
@@ -257,9 +259,9 @@ impl<S: LastStage> Collector<S> {
     /// [`stats`](Self::stats), which returns no error.
     ///
     /// # Errors
-    /// The error of the background, unless a call has delivered it; [`CollectError::ShutDown`] after that, and after a
+    /// The error of the background, unless a call has delivered it; [`NextError::ShutDown`] after that, and after a
     /// shutdown.
-    pub fn check(&self) -> Result<(), CollectError> {
+    pub fn check(&self) -> Result<(), NextError> {
         self.check_running()
     }
 
@@ -272,33 +274,33 @@ impl<S: LastStage> Collector<S> {
     /// The driver, which returns here when the background has ended.
     ///
     /// # Errors
-    /// [`CollectError::Started`] while the background has it.
-    fn driver(&mut self) -> Result<&mut Driver<S>, CollectError> {
+    /// [`NextError::Started`] while the background has it.
+    fn driver(&mut self) -> Result<&mut Driver<S>, NextError> {
         if let Some(background) = &mut self.background {
             if background.is_running() {
-                return Err(CollectError::Started);
+                return Err(NextError::Started);
             }
             if let Some(driver) = background.take_driver() {
                 self.driver = Some(driver);
             }
         }
-        self.driver.as_mut().ok_or(CollectError::ShutDown)
+        self.driver.as_mut().ok_or(NextError::ShutDown)
     }
 
-    pub(crate) fn check_running(&self) -> Result<(), CollectError> {
+    pub(crate) fn check_running(&self) -> Result<(), NextError> {
         self.core.lifecycle.check()
     }
 
     /// # Errors
     /// As [`check`](Self::check), where the background has failed.
-    fn check_background(&self) -> Result<(), CollectError> {
+    fn check_background(&self) -> Result<(), NextError> {
         match &self.background {
             Some(_) => self.core.lifecycle.check_failure(),
             None => Ok(()),
         }
     }
 
-    fn next_batch(&mut self, interrupt: &Interrupt) -> Result<Option<S::Out>, CollectError> {
+    fn next_batch(&mut self, interrupt: &Interrupt) -> Result<Option<S::Out>, NextError> {
         let core = Arc::clone(&self.core);
         let driver = self.driver()?;
         let mut next = || driver.interrupted_by(interrupt.clone(), Driver::next);
@@ -316,12 +318,12 @@ impl<S: LastStage> Collector<S> {
     }
 
     /// The next item of the iterator. `interrupt` ends waits for workers.
-    fn next_item(&mut self, interrupt: &Interrupt) -> Option<Result<S::Out, CollectError>> {
+    fn next_item(&mut self, interrupt: &Interrupt) -> Option<Result<S::Out, NextError>> {
         if let Some(last) = self.core.lifecycle.last_item() {
             return last.map(Err);
         }
         if let Err(error) = self.core.shared.profile.check() {
-            return Some(Err(error));
+            return Some(Err(error.into()));
         }
         let batch = self.next_batch(interrupt).transpose()?;
         if let Err(error) = &batch
@@ -338,25 +340,36 @@ impl<S: LastStage> Collector<S> {
 
     /// Whether the collector goes on after `error`: a user can drop batches, and a last stage can try again after an
     /// interruption, but a failed worker or post-processing is final.
-    fn can_go_on(&self, error: &CollectError) -> bool {
+    fn can_go_on(&self, error: &NextError) -> bool {
         match error {
-            CollectError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
-            | CollectError::Interrupted(_)
-            | CollectError::WaitInterrupted(_)
-            | CollectError::Started => true,
-            CollectError::Stage(source) => self.core.shared.is_interruption(&**source),
+            NextError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
+            | NextError::Interrupted(_)
+            | NextError::WaitInterrupted(_)
+            | NextError::Started => true,
+            NextError::Stage(source) => self.core.shared.is_interruption(&**source),
             _ => false,
         }
     }
 }
 
 impl<S: LastStage> Iterator for Collector<S> {
-    type Item = Result<S::Out, CollectError>;
+    type Item = Result<S::Out, NextError>;
 
-    /// The next batch; `None` after the last one, and after an error other than an interruption, from which the next call goes on.
+    /// The next batch; `None` after the last one, and after an error that has ended the collector.
     ///
     /// With a replay buffer, the batch was written there without padding. Where whole trajectories are written, the batch holds
     /// those that the frames of this call have completed, one after the other: `[0]` for none.
+    ///
+    /// # Errors
+    /// These end the collector: [`NextError::Worker`] when environment, policy or process of a worker failed that
+    /// [`on_loss`](crate::CollectorBuilder::on_loss) does not replace; [`NextError::Weights`], [`NextError::Postproc`] and
+    /// [`NextError::Sink`] when the weight source, the post-processing or the replay buffer failed.
+    ///
+    /// After these, the next call goes on: [`NextError::Interrupted`] and [`NextError::WaitInterrupted`], where the user has
+    /// interrupted a worker or the wait; [`NextError::Slab`] when the batches that are kept take all memory that there may be;
+    /// [`NextError::Profile`] when a trace could not be written; [`NextError::Started`] while the collector runs in the background.
+    ///
+    /// [`NextError::ShutDown`], once, after a shutdown.
     fn next(&mut self) -> Option<Self::Item> {
         let interrupt = self.core.interrupt.clone();
         self.next_item(&interrupt)

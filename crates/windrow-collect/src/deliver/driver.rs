@@ -6,10 +6,10 @@ use tensordict::TensorDict;
 use windrow_sync::Interrupt;
 use windrow_sync::atomic::Ordering;
 
-use crate::CollectError;
 use crate::deliver::batches::Batches;
 use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
+use crate::error::NextError;
 use crate::placement::Workers;
 
 /// Prepares each request, takes its batches, and has the last stage finish and write them.
@@ -45,9 +45,9 @@ impl<S: LastStage> Driver<S> {
     /// The next batch, or the frames of it that were written; `None` when no frames are left.
     ///
     /// # Errors
-    /// [`CollectError::WaitInterrupted`]. The next call goes on where this one stopped, also after an interruption of a stage that
+    /// [`NextError::WaitInterrupted`]. The next call goes on where this one stopped, also after an interruption of a stage that
     /// [tries again](LastStage::TRIES_AGAIN).
-    pub(crate) fn next(&mut self) -> Result<Option<S::Out>, CollectError> {
+    pub(crate) fn next(&mut self) -> Result<Option<S::Out>, NextError> {
         if !self.pass_all()? {
             return Ok(None);
         }
@@ -62,14 +62,14 @@ impl<S: LastStage> Driver<S> {
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub(crate) fn write_next(&mut self) -> Result<bool, CollectError> {
+    pub(crate) fn write_next(&mut self) -> Result<bool, NextError> {
         let more = self.pass_all()?;
         self.passed.clear();
         Ok(more)
     }
 
     /// Lets all batches of one request pass the last stage; whether frames were left.
-    fn pass_all(&mut self) -> Result<bool, CollectError> {
+    fn pass_all(&mut self) -> Result<bool, NextError> {
         if self.batches.ready.is_empty() && !self.take()? {
             return Ok(false);
         }
@@ -89,7 +89,7 @@ impl<S: LastStage> Driver<S> {
         Ok(true)
     }
 
-    fn pass(&mut self, batch: TensorDict) -> Result<S::Out, CollectError> {
+    fn pass(&mut self, batch: TensorDict) -> Result<S::Out, NextError> {
         let number = self.core.counters().batches;
         let finished = self.stage.finish(batch, number)?;
         match &self.core.writer {
@@ -99,7 +99,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// Collects until the batches of one request are ready; whether frames were left.
-    fn take(&mut self) -> Result<bool, CollectError> {
+    fn take(&mut self) -> Result<bool, NextError> {
         while !self.batches.complete()? {
             if !self.prepare()? {
                 return Ok(false);
@@ -116,7 +116,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// Prepares for the slabs of one batch; whether frames are left.
-    fn prepare(&mut self) -> Result<bool, CollectError> {
+    fn prepare(&mut self) -> Result<bool, NextError> {
         if self.core.forget.swap(false, Ordering::Relaxed) {
             self.batches.drop_trajectories();
         }
@@ -126,7 +126,8 @@ impl<S: LastStage> Driver<S> {
         }
         let again = self.batches.are_begun();
         if self.update_at_each_batch && !again {
-            self.core.publisher.publish_from_source()?;
+            let published = self.core.publisher.publish_from_source();
+            published.map_err(NextError::Weights)?;
         }
         self.stage.prepare(again)?;
         self.core.counters().throughput.begin();
@@ -134,13 +135,13 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// A batch outside the count.
-    pub(crate) fn rollout(&mut self) -> Result<TensorDict, CollectError> {
+    pub(crate) fn rollout(&mut self) -> Result<TensorDict, NextError> {
         self.settle()?;
         self.uninterrupted(|driver| driver.batches.rollout())
     }
 
     /// Collects the batch for which a wait was interrupted: workers have begun it.
-    pub(crate) fn settle(&mut self) -> Result<(), CollectError> {
+    pub(crate) fn settle(&mut self) -> Result<(), NextError> {
         if self.batches.slabs.asked && self.batches.ready.is_empty() {
             self.uninterrupted(Self::take)?;
         }
@@ -170,7 +171,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// Zeros in the shape of a batch.
-    pub(crate) fn fake_batch(&mut self) -> Result<S::Out, CollectError> {
+    pub(crate) fn fake_batch(&mut self) -> Result<S::Out, NextError> {
         let number = self.core.counters().batches;
         self.stage.preview(self.batches.zeros()?, number)
     }

@@ -5,9 +5,10 @@ use windrow_policy::{Backend, ServerStats, Weights};
 use windrow_sync::atomic::Ordering;
 
 use crate::deliver::core::Core;
+use crate::error::{ControlError, NextError, WorkerError};
 use crate::shared::commands::Restart;
 use crate::shared::reentrancy::ReentrancyGuard;
-use crate::{CollectError, Stats, WorkerError, WorkerStats};
+use crate::shared::stats::{Stats, WorkerStats};
 
 /// Ends a collector or cuts its present batch short, and sets weights and seeds and reads figures, from any thread: also while
 /// the collector waits for a batch, or for room in a replay buffer.
@@ -21,7 +22,7 @@ impl Handle {
         Self { core }
     }
 
-    /// Ends collection: a call that waits for a batch returns [`CollectError::ShutDown`]. Nothing more is written to a replay
+    /// Ends collection: a call that waits for a batch returns [`NextError::ShutDown`]. Nothing more is written to a replay
     /// buffer, also where a write waits there.
     pub fn shutdown(&self) {
         self.core.shut_down();
@@ -42,21 +43,21 @@ impl Handle {
     /// As [`Collector::update_policy_weights`](crate::Collector::update_policy_weights).
     ///
     /// # Errors
-    /// As there.
-    pub fn update_policy_weights(&self, weights: &Weights) -> Result<i64, CollectError> {
+    /// Those of [`Collector::update_policy_weights`](crate::Collector::update_policy_weights).
+    pub fn update_policy_weights(&self, weights: &Weights) -> Result<i64, ControlError> {
         self.check_running()?;
-        self.core.publisher.publish(weights)
+        Ok(self.core.publisher.publish(weights)?)
     }
 
     /// As [`Collector::update_worker_weights`](crate::Collector::update_worker_weights).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Collector::update_worker_weights`](crate::Collector::update_worker_weights).
     pub fn update_worker_weights(
         &self,
         worker: usize,
         weights: &Weights,
-    ) -> Result<i64, CollectError> {
+    ) -> Result<i64, ControlError> {
         self.check_running()?;
         self.core.publisher.publish_to(worker, weights)
     }
@@ -149,9 +150,9 @@ impl Handle {
     /// As [`Collector::state_dict`](crate::Collector::state_dict). Counts a batch that waits to be written.
     ///
     /// # Errors
-    /// As there.
-    pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
-        self.core.state_dict()
+    /// [`ControlError::Tensor`], as [`Collector::state_dict`](crate::Collector::state_dict).
+    pub fn state_dict(&self) -> Result<TensorDict, ControlError> {
+        Ok(self.core.state_dict()?)
     }
 
     /// Whether the calling thread runs an environment or a policy of the collector: it must not wait for the collector, which
@@ -167,9 +168,9 @@ impl Handle {
         self.core.shared.reports.take_losses()
     }
 
-    pub(super) fn check_running(&self) -> Result<(), CollectError> {
+    pub(super) fn check_running(&self) -> Result<(), NextError> {
         match self.core.lifecycle.is_over() {
-            true => Err(CollectError::ShutDown),
+            true => Err(NextError::ShutDown),
             false => Ok(()),
         }
     }

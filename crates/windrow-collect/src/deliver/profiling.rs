@@ -1,5 +1,8 @@
 use crate::config::plan::Placement;
-use crate::{CollectError, Collector, LastStage, ProfileConfig, ProfileSummary};
+use crate::deliver::collector::Collector;
+use crate::deliver::stage::LastStage;
+use crate::error::{ControlError, ProfileError};
+use crate::probe::{ProfileConfig, ProfileSummary};
 
 impl<S: LastStage> Collector<S> {
     /// Records where the time of workers goes, from their first rollouts on, and writes one trace for each of them, which
@@ -39,23 +42,25 @@ impl<S: LastStage> Collector<S> {
     /// ```
     ///
     /// # Errors
-    /// [`CollectError::ProfileTooLate`] after the first batch was asked for; [`CollectError::ProfileRollouts`] when nothing
-    /// would be recorded; [`CollectError::NoSuchWorker`] when there is no such worker; [`CollectError::ProfileWorkers`] when none is named;
-    /// [`CollectError::ProfilePath`] when several would write to one file;
-    /// [`CollectError::ProfileMemory`] when so many spans do not fit; [`CollectError::Needs`] for workers in processes, when its
-    /// [profiler](ProfileConfig::profiler) was not [written](crate::ProfilerRecipe::written_as) for them.
-    pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), CollectError> {
+    /// [`ControlError::Profile`] with what is wrong with the profile, or when the first batch was asked for already;
+    /// [`ControlError::NoSuchWorker`] when there is no such worker; [`ControlError::Next`] when the collector is over.
+    pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), ControlError> {
         self.check_running()?;
         if self.core.counters().throughput.has_begun() {
-            return Err(CollectError::ProfileTooLate);
+            return Err(ProfileError::TooLate.into());
+        }
+        let workers = self.core.workers();
+        if let Some(worker) = config.unknown(workers) {
+            return Err(ControlError::NoSuchWorker { worker, workers });
         }
         let longest = self.core.shared.schedule().steps.iter().copied().max();
         let (profile, longest) = (&self.core.shared.profile, longest.unwrap_or(0));
-        match self.core.plan.placement {
+        let enabled = match self.core.plan.placement {
             #[cfg(target_os = "linux")]
             Placement::Processes => profile.enable_away(config, longest),
             _ => profile.enable(config, longest),
-        }
+        };
+        Ok(enabled?)
     }
 
     /// Stops recording, and writes down what there is: at once for workers between two parts, as soon as they are through for
@@ -63,8 +68,9 @@ impl<S: LastStage> Collector<S> {
     /// does not answer within five seconds is not waited for.
     ///
     /// # Errors
-    /// [`CollectError::ProfileFile`] when a trace could not be written.
-    pub fn disable_profile(&mut self) -> Result<(), CollectError> {
+    /// [`ProfileError::File`] when a trace could not be written; [`ProfileError::Profiler`] when the other
+    /// [profiler](ProfileConfig::profiler) failed.
+    pub fn disable_profile(&mut self) -> Result<(), ProfileError> {
         let profile = &self.core.shared.profile;
         profile.end();
         #[cfg(target_os = "linux")]

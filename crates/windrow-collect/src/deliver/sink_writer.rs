@@ -9,7 +9,7 @@ use windrow_slab::{Sink, SinkError, WriterId};
 use windrow_sync::{Mutex, MutexGuard, lock};
 
 use crate::shared::lifecycle::Lifecycle;
-use crate::{CollectError, TARGET};
+use crate::{NextError, TARGET};
 
 /// Seconds from which on a write is reported as slow.
 const SLOW: f64 = 1.0;
@@ -53,10 +53,10 @@ impl SinkWriter {
     /// Begins to write.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] where the collector is over.
-    pub(crate) fn attach(&self) -> Result<(), CollectError> {
+    /// [`NextError::ShutDown`] where the collector is over.
+    pub(crate) fn attach(&self) -> Result<(), NextError> {
         if self.is_shut() {
-            return Err(CollectError::ShutDown);
+            return Err(NextError::ShutDown);
         }
         let writer = match self.first() {
             Some(first) => self.sink.attach_again(first),
@@ -67,7 +67,7 @@ impl SinkWriter {
         if self.is_shut() {
             drop(state);
             self.sink.detach(writer, None);
-            return Err(CollectError::ShutDown);
+            return Err(NextError::ShutDown);
         }
         state.writer = Some(writer);
         state.first.get_or_insert(writer);
@@ -80,7 +80,7 @@ impl SinkWriter {
     }
 
     /// As [`attach`](Self::attach), until the returned value is dropped.
-    pub(crate) fn attached(&self) -> Result<Attached<'_>, CollectError> {
+    pub(crate) fn attached(&self) -> Result<Attached<'_>, NextError> {
         self.attach()?;
         Ok(Attached(self))
     }
@@ -88,17 +88,17 @@ impl SinkWriter {
     /// Writes one batch.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] after a shutdown, also where the write was waiting; [`CollectError::Sink`] when the sink
+    /// [`NextError::ShutDown`] after a shutdown, also where the write was waiting; [`NextError::Sink`] when the sink
     /// refused the batch.
-    pub fn extend(&self, batch: &TensorDict) -> Result<(), CollectError> {
+    pub fn extend(&self, batch: &TensorDict) -> Result<(), NextError> {
         // Not locked meanwhile: the write may wait until the collector is detached.
         let written = match self.id() {
             Some(writer) => self.sink.extend(writer, batch),
             None => Err(SinkError::Detached),
         };
         written.map_err(|error| match error {
-            SinkError::Detached if self.is_shut() => CollectError::ShutDown,
-            error => CollectError::Sink(error),
+            SinkError::Detached if self.is_shut() => NextError::ShutDown,
+            error => NextError::Sink(error),
         })
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use windrow_slab::SlabError;
 use windrow_sync::Interrupt;
 
-use crate::CollectError;
 use crate::deliver::assemble::Filled;
 use crate::deliver::core::Core;
+use crate::error::NextError;
 use crate::placement::Workers;
 
 /// Asks the workers for slabs.
@@ -42,7 +42,7 @@ impl Slabs {
     ///
     /// # Errors
     /// As [`take`](Self::take), and that of the interrupt.
-    pub(crate) fn next(&mut self) -> Result<Option<Filled>, CollectError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Filled>, NextError> {
         let core = Arc::clone(&self.core);
         while core.frames_left() > 0 {
             if core.ring.is_at_end() {
@@ -86,19 +86,19 @@ impl Slabs {
     /// The next whole slab, not counted.
     ///
     /// # Errors
-    /// [`CollectError::WaitInterrupted`]: the next call waits for the same slab. Otherwise the failure of a worker, or
-    /// [`CollectError::ShutDown`].
-    pub(crate) fn take(&mut self) -> Result<Filled, CollectError> {
+    /// [`NextError::WaitInterrupted`]: the next call waits for the same slab. Otherwise the failure of a worker, or
+    /// [`NextError::ShutDown`].
+    pub(crate) fn take(&mut self) -> Result<Filled, NextError> {
         let (core, taken) = (
             &self.core,
             self.workers.next(&self.core.ring, &self.interrupt),
         );
         // Also after an error: then nothing that could be waited for is under way.
-        self.asked = matches!(taken, Err(CollectError::WaitInterrupted(_)));
+        self.asked = matches!(taken, Err(NextError::WaitInterrupted(_)));
         let lease = taken.map_err(|error| match error {
-            CollectError::Slab(SlabError::Stopped) => {
+            NextError::Slab(SlabError::Stopped) => {
                 let failure = core.shared.reports.take_failure();
-                failure.map_or(CollectError::ShutDown, CollectError::from)
+                failure.map_or(NextError::ShutDown, NextError::from)
             }
             other => other,
         })?;

@@ -2,10 +2,10 @@
 
 use tensordict::TensorDict;
 
-use crate::CollectError;
 use crate::config::hooks::Hooks;
 use crate::deliver::assemble::unpadded;
 use crate::deliver::sink_writer::SinkWriter;
+use crate::error::NextError;
 
 /// Turns a collected batch into the object that the user gets, or writes it.
 ///
@@ -26,7 +26,7 @@ pub trait LastStage: Send + 'static {
     ///
     /// # Errors
     /// Any; nothing is collected then.
-    fn prepare(&mut self, _again: bool) -> Result<(), CollectError> {
+    fn prepare(&mut self, _again: bool) -> Result<(), NextError> {
         Ok(())
     }
 
@@ -36,31 +36,31 @@ pub trait LastStage: Send + 'static {
     /// Turns batch number `number` into the object that is delivered or written.
     ///
     /// # Errors
-    /// Any. An error ends the collector, unless it is a [`CollectError::Stage`] that holds an interruption.
-    fn finish(&mut self, batch: TensorDict, number: u64) -> Result<Self::Out, CollectError>;
+    /// Any. An error ends the collector, unless it is a [`NextError::Stage`] that holds an interruption.
+    fn finish(&mut self, batch: TensorDict, number: u64) -> Result<Self::Out, NextError>;
 
     /// As [`finish`](Self::finish), for zeros in the shape of a batch.
     ///
     /// # Errors
-    /// As there.
-    fn preview(&mut self, zeros: TensorDict, number: u64) -> Result<Self::Out, CollectError>;
+    /// Those of [`finish`](Self::finish).
+    fn preview(&mut self, zeros: TensorDict, number: u64) -> Result<Self::Out, NextError>;
 
     /// Writes the result of [`finish`](Self::finish) and returns what was written. Only collectors with a
     /// [replay buffer](crate::CollectorBuilder::replay_buffer) call it.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
-    fn write(&mut self, batch: Self::Out, writer: &SinkWriter) -> Result<Self::Out, CollectError>;
+    fn write(&mut self, batch: Self::Out, writer: &SinkWriter) -> Result<Self::Out, NextError>;
 
     /// Joins all that was written of the frames of one batch: nothing, one object or several.
     ///
     /// # Errors
     /// Any.
-    fn join(&mut self, written: Vec<Self::Out>) -> Result<Self::Out, CollectError>;
+    fn join(&mut self, written: Vec<Self::Out>) -> Result<Self::Out, NextError>;
 
     /// Takes an error over that has ended the collector's own thread, or returns it. Then the next call on the collector
     /// delivers it, and so does the replay buffer.
-    fn fail(&mut self, failure: CollectError) -> Option<CollectError> {
+    fn fail(&mut self, failure: NextError) -> Option<NextError> {
         Some(failure)
     }
 
@@ -71,7 +71,7 @@ pub trait LastStage: Send + 'static {
 impl LastStage for Hooks {
     type Out = TensorDict;
 
-    fn prepare(&mut self, again: bool) -> Result<(), CollectError> {
+    fn prepare(&mut self, again: bool) -> Result<(), NextError> {
         if let Some(hook) = &mut self.pre_collect_hook
             && !again
         {
@@ -80,7 +80,7 @@ impl LastStage for Hooks {
         Ok(())
     }
 
-    fn finish(&mut self, batch: TensorDict, number: u64) -> Result<TensorDict, CollectError> {
+    fn finish(&mut self, batch: TensorDict, number: u64) -> Result<TensorDict, NextError> {
         let batch = self.process(batch, number)?;
         if let Some(hook) = &mut self.post_collect_hook {
             hook(&batch);
@@ -88,21 +88,17 @@ impl LastStage for Hooks {
         Ok(batch)
     }
 
-    fn preview(&mut self, zeros: TensorDict, number: u64) -> Result<TensorDict, CollectError> {
+    fn preview(&mut self, zeros: TensorDict, number: u64) -> Result<TensorDict, NextError> {
         self.process(zeros, number)
     }
 
-    fn write(
-        &mut self,
-        batch: TensorDict,
-        writer: &SinkWriter,
-    ) -> Result<TensorDict, CollectError> {
+    fn write(&mut self, batch: TensorDict, writer: &SinkWriter) -> Result<TensorDict, NextError> {
         let frames = unpadded(batch)?;
         writer.extend(&frames)?;
         Ok(frames)
     }
 
-    fn join(&mut self, mut written: Vec<TensorDict>) -> Result<TensorDict, CollectError> {
+    fn join(&mut self, mut written: Vec<TensorDict>) -> Result<TensorDict, NextError> {
         Ok(match written.len() {
             0 => TensorDict::new([0]).with_names(&[Some("time")])?,
             1 => written.swap_remove(0),

@@ -9,10 +9,10 @@ use windrow_slab::Ring;
 use windrow_sync::thread::Builder;
 use windrow_sync::{Condvar, Mutex, lock, unpoisoned};
 
-use crate::CollectError;
 use crate::config::hooks::Hooks;
 use crate::deliver::collector::Collector;
 use crate::deliver::stage::LastStage;
+use crate::error::NextError;
 
 /// The batches of a [`Collector`] as a [`Stream`]: any executor can await them, and one task or thread can wait for several collectors.
 ///
@@ -102,7 +102,7 @@ impl<S: LastStage> BatchStream<S> {
 impl<S: LastStage> Unpin for BatchStream<S> {}
 
 impl<S: LastStage> Stream for BatchStream<S> {
-    type Item = Result<S::Out, CollectError>;
+    type Item = Result<S::Out, NextError>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
@@ -149,13 +149,13 @@ struct Asked {
 }
 
 impl Watch {
-    fn start(ring: Arc<Ring>) -> Result<Arc<Self>, CollectError> {
+    fn start(ring: Arc<Ring>) -> Result<Arc<Self>, NextError> {
         let watch = Arc::new(Self::default());
         let own = Arc::clone(&watch);
         Builder::new()
             .name("windrow-stream".to_owned())
             .spawn(move || own.run(&ring))
-            .map_err(CollectError::Start)?;
+            .map_err(NextError::Watch)?;
         Ok(watch)
     }
 

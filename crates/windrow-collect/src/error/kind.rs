@@ -5,8 +5,6 @@ use tensordict::TensorError;
 use windrow_peer::ProcessError;
 use windrow_slab::SlabError;
 
-use super::CollectError;
-
 /// The cause of an error, roughly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -21,91 +19,25 @@ pub enum ErrorKind {
     Failure,
 }
 
-impl CollectError {
-    /// Its cause, roughly.
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Missing { .. }
-            | Self::NotPositive { .. }
-            | Self::Count { .. }
-            | Self::OutOfRange { .. }
-            | Self::Needs { .. }
-            | Self::Entries { .. }
-            | Self::EnvFactories { .. }
-            | Self::TooFewFrames { .. }
-            | Self::UnequalFrames { .. }
-            | Self::UnequalEnvs { .. }
-            | Self::UnequalPolicies { .. }
-            | Self::OtherColumns { .. }
-            | Self::NoSuchWorker { .. }
-            | Self::NoWeightSource
-            | Self::RunsAhead
-            | Self::NoShape
-            | Self::NoWorkerMain
-            | Self::Register(_)
-            | Self::Policies { .. }
-            | Self::IndivisibleTotal { .. }
-            | Self::IndivisibleBatch { .. }
-            | Self::Env { .. }
-            | Self::Policy(_)
-            | Self::PolicyColumns { .. }
-            | Self::PolicyWrites { .. }
-            | Self::ProfileRollouts { .. }
-            | Self::ProfileWorkers
-            | Self::ProfilePath { .. }
-            | Self::State(_) => ErrorKind::Argument,
-            Self::Remote { kind, .. } => *kind,
-            Self::BatchMemory { .. }
-            | Self::Process(ProcessError::NoMemory { .. })
-            | Self::Slab(SlabError::NoMemory { .. })
-            | Self::Tensor(TensorError::NoMemory { .. } | TensorError::TooLarge { .. }) => {
-                ErrorKind::Memory
-            }
-            Self::ProfileFile { .. } => ErrorKind::File,
-            Self::Slab(_)
-            | Self::ProfileTooLate
-            | Self::ProfileMemory { .. }
-            | Self::Profiler { .. }
-            | Self::Stuck { .. }
-            | Self::Worker(_)
-            | Self::Interrupted(_)
-            | Self::SeveralWorkers(_)
-            | Self::Busy { .. }
-            | Self::NoReplayBuffer
-            | Self::Started
-            | Self::WaitInterrupted(_)
-            | Self::NoAnswer { .. }
-            | Self::WaitsForItself
-            | Self::Start(_)
-            | Self::Sink(_)
-            | Self::SinkWaits { .. }
-            | Self::Panic(_)
-            | Self::Tensor(_)
-            | Self::Postproc { .. }
-            | Self::Stage(_)
-            | Self::Process(_)
-            | Self::Metrics { .. }
-            | Self::ShutDown => ErrorKind::Failure,
+impl ErrorKind {
+    pub(super) fn of_slab(error: &SlabError) -> Self {
+        match error {
+            SlabError::NoMemory { .. } => Self::Memory,
+            _ => Self::Failure,
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use std::io;
+    pub(super) fn of_tensor(error: &TensorError) -> Self {
+        match error {
+            TensorError::NoMemory { .. } | TensorError::TooLarge { .. } => Self::Memory,
+            _ => Self::Failure,
+        }
+    }
 
-    use super::*;
-
-    #[test]
-    fn memory_that_processes_share_is_memory() {
-        let error = CollectError::Process(ProcessError::NoMemory {
-            what: "weights",
-            bytes: 8,
-            source: io::ErrorKind::OutOfMemory.into(),
-        });
-        assert_eq!(error.kind(), ErrorKind::Memory);
-        let error = CollectError::Process(ProcessError::ShutDown);
-        assert_eq!(error.kind(), ErrorKind::Failure);
+    pub(super) fn of_process(error: &ProcessError) -> Self {
+        match error {
+            ProcessError::NoMemory { .. } => Self::Memory,
+            _ => Self::Failure,
+        }
     }
 }

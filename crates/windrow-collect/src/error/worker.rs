@@ -9,7 +9,7 @@ use windrow_policy::PolicyError;
 use windrow_slab::SlabError;
 use windrow_sync::error_chain;
 
-use crate::CollectError;
+use super::build::BuildError;
 
 /// A worker failed: which one, where it stood, and why.
 ///
@@ -138,7 +138,7 @@ pub enum WorkerFault {
     /// Environment or policy panicked.
     Panic(String),
     /// Environments or policy could not be made anew after a loss.
-    Remake(Box<CollectError>),
+    Remake(Box<BuildError>),
     /// Any of these in another process, which sent it as text.
     Remote {
         /// What failed there.
@@ -169,7 +169,7 @@ impl fmt::Display for WorkerFault {
         match self {
             // The place of the worker's error says which of all environments.
             Self::Env(error) => error.source.fmt(f),
-            Self::Policy(_) => f.write_str("policy"),
+            Self::Policy(_) => f.write_str("the policy failed"),
             Self::Slab(error) => error.fmt(f),
             Self::Start(_) => f.write_str("failed to start its thread"),
             Self::Panic(message) => write!(f, "panicked: {message}"),

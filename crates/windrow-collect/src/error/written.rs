@@ -67,7 +67,7 @@ mod tests {
     use windrow_slab::SlabError;
 
     use super::*;
-    use crate::CollectError;
+    use crate::BuildError;
 
     const PLACE: Place = Place {
         env: 7,
@@ -95,7 +95,10 @@ mod tests {
             frames: 3,
             bytes: 9,
         };
-        let remake = CollectError::Policy(PolicyError::failed("gone"));
+        let remake = BuildError::Policy {
+            worker: 0,
+            source: PolicyError::failed("gone"),
+        };
         vec![
             (WorkerFault::Env(env), FaultKind::Env, Some(2)),
             (
@@ -167,7 +170,7 @@ mod tests {
                 link = source;
             }
         }
-        let remake = CollectError::Env {
+        let remake = BuildError::Env {
             worker: 2,
             source: EnvError::failed(io::Error::other("lost link")),
         };
@@ -175,6 +178,17 @@ mod tests {
         let said = "worker 0: failed to start over: failed to make the environments of worker 2: lost link";
         assert_eq!(error_chain(&error), said);
         assert_eq!(there_and_back(&error).to_string(), said);
+    }
+
+    #[test]
+    fn a_failure_of_the_policy_makes_sense_without_its_source() {
+        let fault = WorkerFault::Policy(PolicyError::NoLegalAction);
+        assert_eq!(fault.to_string(), "the policy failed");
+        let error = WorkerError::new(2, None, fault);
+        assert_eq!(error.to_string(), "worker 2: the policy failed");
+        let source = PolicyError::NoLegalAction;
+        let error = BuildError::Policy { worker: 2, source };
+        assert_eq!(error.to_string(), "failed to set up the policy of worker 2");
     }
 
     #[test]
@@ -234,7 +248,7 @@ mod tests {
             panic!("{read:?}")
         };
         assert_eq!(sent.bytes(), b"no such layer!");
-        assert_eq!(sent.to_string(), "policy: no such layer");
+        assert_eq!(sent.to_string(), "the policy failed: no such layer");
         assert!(matches!(
             there_and_back(&error.to_send(|_| None, |_| false)).fault(),
             WorkerFault::Remote { sent: None, .. }

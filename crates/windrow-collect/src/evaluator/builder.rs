@@ -16,7 +16,9 @@ use super::requests::EvaluatorRequests;
 use super::run::{EvaluationOptions, Runner};
 use crate::build::check_step_timeout;
 use crate::config::builder::EnvMaker;
-use crate::{CollectError, CollectorConfig, Placement, WorkerError, WorkerFault};
+use crate::config::options::CollectorConfig;
+use crate::config::plan::Placement;
+use crate::error::{ArgumentError, BuildError};
 
 /// How long a killed process may take to end.
 const GRACE: Duration = Duration::from_secs(1);
@@ -42,7 +44,7 @@ const GRACE: Duration = Duration::from_secs(1);
 ///     .build()?;
 /// let numbers = evaluator.evaluate(None, None)?.to_map();
 /// assert_eq!(numbers["test/episode_length"], 20.0);
-/// # Ok::<(), windrow_collect::CollectError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct EvaluatorBuilder {
     env: EnvMaker,
@@ -254,9 +256,9 @@ impl EvaluatorBuilder {
     /// are made [later](Self::lazily).
     ///
     /// # Errors
-    /// [`CollectError::NotPositive`] when a number is 0; [`CollectError::Policies`] when there is not exactly one
-    /// policy; [`CollectError::Needs`] and [`CollectError::OutOfRange`] for an impossible placement or time-out; otherwise the error, or panic, of starting the thread or of making environments or policy.
-    pub fn build(mut self) -> Result<Evaluator, CollectError> {
+    /// [`BuildError::Argument`] when a number is 0, when there is not exactly one policy, and for an impossible placement or time-out;
+    /// otherwise those of [`CollectorBuilder::build`](crate::CollectorBuilder::build).
+    pub fn build(mut self) -> Result<Evaluator, BuildError> {
         positive("num_trajectories", Some(self.num_trajectories))?;
         positive("max_steps", self.max_steps)?;
         positive("num_envs", self.config.num_envs)?;
@@ -264,7 +266,7 @@ impl EvaluatorBuilder {
         let grace = self.place()?;
         let choices = self.policies.len();
         let Some(policy) = self.policies.pop().filter(|_| choices == 1) else {
-            return Err(CollectError::Policies { got: choices });
+            return Err(ArgumentError::Policies { got: choices }.into());
         };
         let shared = Arc::new(EvaluatorRequests::new());
         let runner = Runner::new(
@@ -289,9 +291,9 @@ impl EvaluatorBuilder {
         let thread = thread::Builder::new()
             .name("windrow-evaluator".to_owned())
             .spawn(move || runner.run((!lazy).then_some(&ready)))
-            .map_err(|error| WorkerError::new(0, None, WorkerFault::Start(error)))?;
+            .map_err(BuildError::Thread)?;
         if !lazy {
-            made.recv().unwrap_or(Err(CollectError::ShutDown))?;
+            made.recv().expect("The thread reports before it ends.")?;
         }
         Ok(Evaluator {
             shared,
@@ -303,11 +305,11 @@ impl EvaluatorBuilder {
     }
 
     /// Chooses the placement of the collector; returns how long killing its worker may take, if it can be killed.
-    fn place(&mut self) -> Result<Duration, CollectError> {
+    fn place(&mut self) -> Result<Duration, ArgumentError> {
         // A collector that is given one environment by number adds a dimension for it, which an evaluation does not have.
         self.config.num_envs = self.config.num_envs.filter(|&num_envs| num_envs > 1);
         match self.config.plan().placement {
-            Placement::Inline => Err(CollectError::Needs {
+            Placement::Inline => Err(ArgumentError::Needs {
                 name: "placement inline",
                 needs: "a collector: an evaluator runs beside its caller, in threads or in processes",
             }),
@@ -333,9 +335,9 @@ impl std::fmt::Debug for EvaluatorBuilder {
     }
 }
 
-fn positive(name: &'static str, number: Option<usize>) -> Result<(), CollectError> {
+fn positive(name: &'static str, number: Option<usize>) -> Result<(), ArgumentError> {
     if number == Some(0) {
-        return Err(CollectError::NotPositive { name });
+        return Err(ArgumentError::NotPositive { name });
     }
     Ok(())
 }

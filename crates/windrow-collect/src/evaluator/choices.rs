@@ -29,7 +29,7 @@ pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
 /// for step in 0..3 {
 ///     assert_eq!(evaluator.wait(None).unwrap()?.step, step);
 /// }
-/// # Ok::<(), windrow_collect::CollectError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]

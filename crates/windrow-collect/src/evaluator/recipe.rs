@@ -8,8 +8,11 @@ use windrow_peer::WorkerProgram;
 use windrow_policy::PolicyRecipe;
 use windrow_sync::Interrupt;
 
+use crate::config::builder::CollectorBuilder;
 use crate::config::builder::EnvMaker;
-use crate::{CollectError, Collector, CollectorBuilder, CollectorConfig};
+use crate::config::options::CollectorConfig;
+use crate::deliver::collector::Collector;
+use crate::error::BuildError;
 
 /// Most steps of a batch: enough to make the cost of a batch negligible, and few enough to waste little after the last
 /// episode.
@@ -31,7 +34,7 @@ impl Recipe {
     ///
     /// # Errors
     /// As [`CollectorBuilder::build`].
-    pub(super) fn collector(&self, interrupt: Interrupt) -> Result<Collector, CollectError> {
+    pub(super) fn collector(&self, interrupt: Interrupt) -> Result<Collector, BuildError> {
         let mut builder = CollectorBuilder::new(Arc::clone(&self.env), self.config.clone())
             .policy_recipe(self.policy.clone())
             .interrupt(interrupt);

@@ -28,7 +28,7 @@ pub(super) const KEYS: [&[&str]; 5] = [IDS, DONE, REWARD, RETURN, STEPS];
 /// let result = evaluator.evaluate(None, None)?;
 /// let sum: f64 = result.returns.iter().copied().map(f64::from).sum();
 /// assert_eq!(result.reward, sum / result.num_episodes as f64);
-/// # Ok::<(), windrow_collect::CollectError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -86,7 +86,7 @@ impl Evaluation {
     /// let numbers = result.to_map();
     /// assert_eq!((numbers["eval/step"], numbers["eval/num_episodes"]), (3.0, 10.0));
     /// assert_eq!(numbers["eval/longest"] as u64, *result.lengths.iter().max().unwrap());
-    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, f64> {

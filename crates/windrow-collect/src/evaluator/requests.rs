@@ -10,9 +10,11 @@ use windrow_sync::unpoisoned;
 
 use super::choices::BusyPolicy;
 use super::report::Evaluation;
-use crate::{CollectError, Collector, Handle};
+use crate::deliver::collector::Collector;
+use crate::deliver::handle::Handle;
+use crate::error::EvaluateError;
 
-pub(super) type Outcome = Result<Evaluation, CollectError>;
+pub(super) type Outcome = Result<Evaluation, EvaluateError>;
 
 /// Where a result goes.
 #[derive(Debug)]
@@ -79,8 +81,8 @@ impl EvaluatorState {
         replies.any(|reply| matches!(reply, Reply::Unread))
     }
 
-    fn busy(&self) -> CollectError {
-        CollectError::Busy {
+    fn busy(&self) -> EvaluateError {
+        EvaluateError::Busy {
             running: self.running.as_ref().map(|(step, _)| *step),
             queued: self.queue.len(),
         }
@@ -111,17 +113,17 @@ impl EvaluatorRequests {
     /// Queues a request, unless the evaluator is busy and `when_busy` forbids it; returns whether it did.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`], or [`CollectError::Busy`] with [`BusyPolicy::Error`].
+    /// [`EvaluateError::ShutDown`], or [`EvaluateError::Busy`] with [`BusyPolicy::Error`].
     pub(super) fn submit(
         &self,
         weights: Option<&Weights>,
         step: Option<u64>,
         reply: Reply,
         when_busy: BusyPolicy,
-    ) -> Result<bool, CollectError> {
+    ) -> Result<bool, EvaluateError> {
         let mut state = self.lock();
         if state.is_shut_down {
-            return Err(CollectError::ShutDown);
+            return Err(EvaluateError::ShutDown);
         }
         if state.pending() {
             match when_busy {
@@ -158,7 +160,7 @@ impl EvaluatorRequests {
             }
             if state.is_shut_down {
                 let shutdown_reported = std::mem::replace(&mut state.shutdown_reported, true);
-                return (!shutdown_reported).then_some(Err(CollectError::ShutDown));
+                return (!shutdown_reported).then_some(Err(EvaluateError::ShutDown));
             }
             if !state.expecting() {
                 return None;
@@ -168,7 +170,7 @@ impl EvaluatorRequests {
     }
 
     /// The oldest error that is unread.
-    pub(super) fn take_error(&self) -> Option<CollectError> {
+    pub(super) fn take_error(&self) -> Option<EvaluateError> {
         let mut state = self.lock();
         let oldest = state.unread.iter().position(Result::is_err)?;
         state.unread.remove(oldest)?.err()
@@ -250,17 +252,12 @@ impl EvaluatorRequests {
         self.changed.notify_all();
     }
 
-    /// From now on a shutdown stops this collector.
-    ///
-    /// # Errors
-    /// [`CollectError::ShutDown`] when there was one already.
-    pub(super) fn stop_with(&self, handle: Handle) -> Result<(), CollectError> {
+    /// From now on a shutdown stops this collector. One that came before is seen by [`check`](Self::check).
+    pub(super) fn stop_with(&self, handle: Handle) {
         let mut state = self.lock();
-        if state.is_shut_down {
-            return Err(CollectError::ShutDown);
+        if !state.is_shut_down {
+            state.handle = Some(handle);
         }
-        state.handle = Some(handle);
-        Ok(())
     }
 
     /// The collector that a shutdown stops; none before there is one, and after a shutdown.
@@ -286,8 +283,8 @@ impl EvaluatorRequests {
     /// Whether the thread may wait on.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] when there was a shutdown, and no patience is left where the thread ends its collector.
-    pub(super) fn check_wait(&self) -> Result<(), CollectError> {
+    /// [`EvaluateError::ShutDown`] when there was a shutdown, and no patience is left where the thread ends its collector.
+    pub(super) fn check_wait(&self) -> Result<(), EvaluateError> {
         let is_ending = self.lock().is_ending;
         match is_ending && !self.patience().is_zero() {
             true => Ok(()),
@@ -296,10 +293,10 @@ impl EvaluatorRequests {
     }
 
     /// # Errors
-    /// [`CollectError::ShutDown`] when there was a shutdown.
-    pub(super) fn check(&self) -> Result<(), CollectError> {
+    /// [`EvaluateError::ShutDown`] when there was a shutdown.
+    pub(super) fn check(&self) -> Result<(), EvaluateError> {
         match self.lock().is_shut_down {
-            true => Err(CollectError::ShutDown),
+            true => Err(EvaluateError::ShutDown),
             false => Ok(()),
         }
     }

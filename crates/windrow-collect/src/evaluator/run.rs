@@ -12,7 +12,9 @@ use super::recipe::Recipe;
 use super::report::{About, DONE, Episodes, Evaluation, KEYS, MASK};
 use super::requests::{EvaluationJob, EvaluatorRequests, Snapshot, ThreadEnd};
 use crate::build::entropy;
-use crate::{CollectError, Collector, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault};
+use crate::deliver::collector::Collector;
+use crate::error::{BuildError, EvaluateError, NextError, WorkerError, WorkerFault};
+use crate::trajectories::{TrajFormat, TrajectoryBatcher};
 
 /// The options of one evaluation.
 pub(super) struct EvaluationOptions {
@@ -50,13 +52,13 @@ impl Runner {
 
     /// Makes environments and policy and reports the result to `ready`, if there is one; then serves requests until a
     /// shutdown.
-    pub(super) fn run(self, ready: Option<&Sender<Result<(), CollectError>>>) {
+    pub(super) fn run(self, ready: Option<&Sender<Result<(), BuildError>>>) {
         let shared = Arc::clone(&self.shared);
         // Dropped last: the thread counts as ended only after the user's environments and policy were dropped.
         let _thread_end = ThreadEnd(&shared);
         let mut runner = self;
         if let Some(ready) = ready {
-            let made = contained(|| runner.ensure_collector());
+            let made = contained(|| runner.make_collector());
             let failed = made.is_err();
             // `build` waits for this.
             let _ = ready.send(made);
@@ -69,7 +71,7 @@ impl Runner {
             match &result {
                 Ok(evaluation) => runner.report(evaluation),
                 // Environments and policy can be used again.
-                Err(CollectError::Metrics { .. }) => {}
+                Err(EvaluateError::Metrics { .. }) => {}
                 Err(_) => runner.end_collector(),
             }
             shared.deliver(result);
@@ -77,24 +79,31 @@ impl Runner {
         runner.end_collector();
     }
 
-    fn ensure_collector(&mut self) -> Result<(), CollectError> {
-        if self.collector.is_some() {
-            return Ok(());
-        }
+    fn make_collector(&mut self) -> Result<(), BuildError> {
         let shared = &self.shared;
         // A strong reference would be a cycle: the state has the collector's handle, which has the interrupt.
         let state = Arc::downgrade(shared);
         let check = move || state.upgrade().map_or(Ok(()), |shared| shared.check_wait());
-        let mut collector = self.recipe.collector(Interrupt::new(check))?;
-        if let Some(Snapshot { weights, .. }) = &self.weights {
-            collector.update_policy_weights(weights)?;
-        }
-        self.shared.stop_with(collector.handle())?;
+        let collector = self.recipe.collector(Interrupt::new(check))?;
+        self.shared.stop_with(collector.handle());
         self.collector = Some(collector);
         Ok(())
     }
 
-    fn evaluate(&mut self, job: EvaluationJob) -> Result<Evaluation, CollectError> {
+    /// The collector, made anew after a failure, with the weights that were given last.
+    fn ensure_collector(&mut self) -> Result<(), EvaluateError> {
+        if self.collector.is_none() {
+            self.make_collector()?;
+            // Shutdowns stop it from now on, and not one that came before.
+            self.shared.check()?;
+            if let (Some(collector), Some(given)) = (&mut self.collector, &self.weights) {
+                collector.update_policy_weights(&given.weights)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, job: EvaluationJob) -> Result<Evaluation, EvaluateError> {
         self.ensure_collector()?;
         let collector = self.collector.as_mut();
         let collector = collector.expect("The line above has made the collector.");
@@ -114,7 +123,7 @@ impl Runner {
         let trajectories = collect(collector, quota, columns, &self.shared)?;
         let took = began.elapsed();
         let metrics = match &mut self.options.metrics {
-            Some(metrics) => metrics(&trajectories).map_err(|source| CollectError::Metrics {
+            Some(metrics) => metrics(&trajectories).map_err(|source| EvaluateError::Metrics {
                 step: job.step,
                 source,
             })?,
@@ -151,7 +160,7 @@ impl Runner {
 }
 
 /// Turns a panic of user code into the error of a worker, as collectors do.
-fn contained<T>(run: impl FnOnce() -> Result<T, CollectError>) -> Result<T, CollectError> {
+fn contained<T, E: From<WorkerError>>(run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     catch_panic(run).unwrap_or_else(|message| {
         let fault = WorkerFault::Panic(message);
         Err(WorkerError::new(0, None, fault).into())
@@ -172,10 +181,11 @@ fn collect(
     mut quota: Quota,
     columns: KeptColumns,
     shared: &EvaluatorRequests,
-) -> Result<TensorDict, CollectError> {
-    let mut batcher = TrajectoryBatcher::new(quota.total(), TrajFormat::Padded)?;
+) -> Result<TensorDict, EvaluateError> {
+    let batcher = TrajectoryBatcher::new(quota.total(), TrajFormat::Padded);
+    let mut batcher = batcher.expect("An evaluation has an episode at least.");
     loop {
-        let batch = collector.next().unwrap_or(Err(CollectError::ShutDown))?;
+        let batch = collector.next().unwrap_or(Err(NextError::ShutDown))?;
         // A batch that a shutdown has cut short does not count.
         shared.check()?;
         let mut batch = match columns {

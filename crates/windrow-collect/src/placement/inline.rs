@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use windrow_slab::{Lease, Ring, SlabError};
 
-use crate::CollectError;
+use crate::error::NextError;
 use crate::shared::ThreadLink;
 use crate::worker::Worker;
 
@@ -20,7 +20,7 @@ impl Inline {
     }
 
     /// Lets one worker after the other fill a part until a slab is whole.
-    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, CollectError> {
+    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, NextError> {
         ring.request()?;
         let mut idle = 0;
         while idle < self.workers.len() {
@@ -30,7 +30,7 @@ impl Inline {
             let worker = &mut self.workers[self.turn];
             match worker.link.try_claim()? {
                 Some(assignment) => {
-                    worker.fill(assignment).map_err(CollectError::Interrupted)?;
+                    worker.fill(assignment).map_err(NextError::Interrupted)?;
                     idle = 0;
                 }
                 None => idle += 1,

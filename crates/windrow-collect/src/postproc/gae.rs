@@ -1,6 +1,6 @@
 use tensordict::{Element, NestedKey, Tensor, TensorDict, TensorError};
 
-use crate::CollectError;
+use crate::error::ArgumentError;
 use crate::trajectories::{IDS, MASK};
 
 const REWARD: &[&str] = &["next", "reward"];
@@ -46,11 +46,11 @@ impl Gae {
     /// With discount `gamma` and weight `lmbda`, both from 0 to 1.
     ///
     /// # Errors
-    /// [`CollectError::OutOfRange`] when one of them is outside.
-    pub fn new(gamma: f32, lmbda: f32) -> Result<Self, CollectError> {
+    /// [`ArgumentError::OutOfRange`] when one of them is outside.
+    pub fn new(gamma: f32, lmbda: f32) -> Result<Self, ArgumentError> {
         for (name, value) in [("gamma", gamma), ("lmbda", lmbda)] {
             if !(0.0..=1.0).contains(&value) {
-                return Err(CollectError::OutOfRange {
+                return Err(ArgumentError::OutOfRange {
                     name,
                     expected: "0 to 1",
                     got: f64::from(value),

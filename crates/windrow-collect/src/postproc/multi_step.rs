@@ -4,7 +4,7 @@ use std::ops::{Add, Mul, Range};
 
 use tensordict::{DType, Element, NestedKey, Tensor, TensorDict, TensorError};
 
-use crate::CollectError;
+use crate::error::ArgumentError;
 use crate::trajectories::{
     BatchRows, IDS, MASK, Marks, Move, done_of, mask_of, one_each, rearranged,
 };
@@ -57,17 +57,17 @@ impl MultiStep {
     /// With discount `gamma`, above 0 and at most 1, over `n_steps` steps, at least 1.
     ///
     /// # Errors
-    /// [`CollectError::OutOfRange`] and [`CollectError::NotPositive`] when one of them is out of its range.
-    pub fn new(gamma: f32, n_steps: usize) -> Result<Self, CollectError> {
+    /// [`ArgumentError::OutOfRange`] and [`ArgumentError::NotPositive`] when one of them is out of its range.
+    pub fn new(gamma: f32, n_steps: usize) -> Result<Self, ArgumentError> {
         if !(gamma > 0.0 && gamma <= 1.0) {
-            return Err(CollectError::OutOfRange {
+            return Err(ArgumentError::OutOfRange {
                 name: "gamma",
                 expected: "0 (excluded) to 1",
                 got: f64::from(gamma),
             });
         }
         if n_steps == 0 {
-            return Err(CollectError::NotPositive { name: "n_steps" });
+            return Err(ArgumentError::NotPositive { name: "n_steps" });
         }
         Ok(Self { gamma, n_steps })
     }

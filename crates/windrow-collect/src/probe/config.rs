@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use super::ProfilerRecipe;
-use crate::CollectError;
+use crate::error::ProfileError;
 
 /// The placeholder for the worker's number in a path.
 const PLACEHOLDER: &str = "{worker_idx}";
@@ -108,24 +108,26 @@ impl ProfileConfig {
         }
     }
 
-    /// The profiled workers of a collector of `workers` workers. An error where nothing would be recorded, a worker
-    /// does not exist, or two workers would write one file.
-    pub(super) fn chosen(&self, workers: usize) -> Result<Vec<usize>, CollectError> {
+    /// The first of the named workers that a collector of `workers` workers does not have.
+    pub(crate) fn unknown(&self, workers: usize) -> Option<usize> {
+        let mut named = self.workers.iter().flatten().copied();
+        named.find(|&worker| worker >= workers)
+    }
+
+    /// The profiled workers of a collector of `workers` workers, which has all that are named. An error where nothing would be
+    /// recorded, or two workers would write one file.
+    pub(super) fn chosen(&self, workers: usize) -> Result<Vec<usize>, ProfileError> {
         if self.num_rollouts <= self.warmup_rollouts {
-            return Err(CollectError::ProfileRollouts {
+            return Err(ProfileError::Rollouts {
                 num_rollouts: self.num_rollouts,
                 warmup_rollouts: self.warmup_rollouts,
             });
         }
-        let unknown = self.workers.iter().flatten().find(|&&idx| idx >= workers);
-        if let Some(&worker) = unknown {
-            return Err(CollectError::NoSuchWorker { worker, workers });
-        }
         let chosen: Vec<usize> = (0..workers).filter(|&idx| self.profiles(idx)).collect();
         match chosen[..] {
-            [] => Err(CollectError::ProfileWorkers),
+            [] => Err(ProfileError::Workers),
             [first, second, ..] if self.path_of(first) == self.path_of(second) => {
-                Err(CollectError::ProfilePath {
+                Err(ProfileError::Path {
                     workers: chosen.len(),
                     path: self.save_path.clone(),
                 })

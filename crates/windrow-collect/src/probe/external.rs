@@ -82,7 +82,7 @@ pub trait Profiler: Send + fmt::Debug {
 #[derive(Clone)]
 pub struct ProfilerRecipe {
     make: Arc<dyn Fn(usize) -> Made + Send + Sync>,
-    written: Option<String>,
+    written: Option<Vec<u8>>,
 }
 
 impl ProfilerRecipe {
@@ -97,14 +97,14 @@ impl ProfilerRecipe {
         }
     }
 
-    /// The same, for workers in processes too, which [make it](crate::WorkerMain::profilers) of `text`.
+    /// The same, for workers in processes too, which [make it](crate::WorkerMain::profilers) of `bytes`.
     #[must_use]
-    pub fn written_as(mut self, text: impl Into<String>) -> Self {
-        self.written = Some(text.into());
+    pub fn written_as(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.written = Some(bytes.into());
         self
     }
 
-    pub(crate) fn written(&self) -> Option<&String> {
+    pub(crate) fn written(&self) -> Option<&Vec<u8>> {
         self.written.as_ref()
     }
 }
@@ -125,7 +125,7 @@ impl fmt::Debug for ProfilerRecipe {
 
 /// Makes the profiler of a worker in a process.
 #[cfg(target_os = "linux")]
-pub(crate) type MakeProfiler = fn(&str, usize) -> Made;
+pub(crate) type MakeProfiler = fn(&[u8], usize) -> Made;
 
 /// The other profiler of one worker.
 #[derive(Debug, Default)]
@@ -180,11 +180,11 @@ impl ExternalProfiler {
     }
 }
 
-/// How `make` makes the profiler of a worker in a process, of `text`.
+/// How `make` makes the profiler of a worker in a process, of `written`.
 #[cfg(target_os = "linux")]
-pub(super) fn made_of(make: MakeProfiler, text: String) -> ProfilerRecipe {
+pub(super) fn made_of(make: MakeProfiler, written: Vec<u8>) -> ProfilerRecipe {
     ProfilerRecipe {
-        make: Arc::new(move |worker| make(&text, worker)),
+        make: Arc::new(move |worker| make(&written, worker)),
         written: None,
     }
 }

@@ -8,7 +8,7 @@ use super::recorder::Recording;
 use super::remote::RemoteRecording;
 use super::summary::Tally;
 use super::{ProfileConfig, ProfileSummary, Recorder, Timeline, trace};
-use crate::CollectError;
+use crate::error::ProfileError;
 
 /// The recorders of a collector, between two parts of their workers.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Profile {
     pub(super) active: AtomicUsize,
     /// Whether `failures` holds an error that no call has returned.
     failed: AtomicBool,
-    failures: Mutex<Vec<CollectError>>,
+    failures: Mutex<Vec<ProfileError>>,
 }
 
 #[derive(Debug, Default)]
@@ -61,9 +61,9 @@ impl Profile {
     /// Prepares to record workers whose parts have `steps` steps at most. No worker may have started.
     ///
     /// # Errors
-    /// When nothing would be recorded, a worker does not exist, two workers would write one file, or there is no memory
-    /// for the spans.
-    pub(crate) fn enable(&self, config: &ProfileConfig, steps: usize) -> Result<(), CollectError> {
+    /// [`ProfileError::Rollouts`] and [`ProfileError::Workers`] when nothing would be recorded, [`ProfileError::Path`] when two workers
+    /// would write one file, [`ProfileError::Memory`] when there is no memory for the spans.
+    pub(crate) fn enable(&self, config: &ProfileConfig, steps: usize) -> Result<(), ProfileError> {
         let recorders = self.recorders(config, steps)?;
         self.place(recorders.into_iter().map(|recorder| {
             let worker = recorder.recording.worker;
@@ -77,7 +77,7 @@ impl Profile {
         &self,
         config: &ProfileConfig,
         steps: usize,
-    ) -> Result<Vec<Recorder>, CollectError> {
+    ) -> Result<Vec<Recorder>, ProfileError> {
         let chosen = config.chosen(self.slots().len())?;
         let timeline = Timeline::start();
         let recordings = chosen
@@ -209,7 +209,7 @@ impl Profile {
         }
     }
 
-    pub(super) fn fail(&self, error: CollectError) {
+    pub(super) fn fail(&self, error: ProfileError) {
         unpoisoned(self.failures.lock()).push(error);
         self.failed.store(true, Ordering::Release);
     }
@@ -217,9 +217,9 @@ impl Profile {
     /// Returns the errors of writing traces, one with each call.
     ///
     /// # Errors
-    /// [`CollectError::ProfileFile`] and [`CollectError::Profiler`].
+    /// [`ProfileError::File`] and [`ProfileError::Profiler`].
     #[inline]
-    pub(crate) fn check(&self) -> Result<(), CollectError> {
+    pub(crate) fn check(&self) -> Result<(), ProfileError> {
         if self.failed.load(Ordering::Acquire) {
             self.take_failure()
         } else {
@@ -228,7 +228,7 @@ impl Profile {
     }
 
     #[cold]
-    fn take_failure(&self) -> Result<(), CollectError> {
+    fn take_failure(&self) -> Result<(), ProfileError> {
         let mut failures = unpoisoned(self.failures.lock());
         if failures.is_empty() {
             return Ok(());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::external::ExternalProfiler;
 use super::summary::Tally;
 use super::{Phase, Probe, ProfileConfig, ProfilerRecipe};
-use crate::CollectError;
+use crate::error::ProfileError;
 
 /// The start of time, the same for all workers, so that their traces fit together.
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +74,7 @@ pub(crate) struct Recording {
     /// Most steps of a rollout.
     steps: usize,
     /// What another process makes the other profiler of, if there is one.
-    pub(super) profiler: Option<String>,
+    pub(super) profiler: Option<Vec<u8>>,
 }
 
 impl Recording {
@@ -123,8 +123,8 @@ impl Recorder {
     /// A recorder whose times are those of `timeline`.
     ///
     /// # Errors
-    /// [`CollectError::ProfileMemory`] when there is no memory for so many spans.
-    pub(crate) fn new(recording: Recording, timeline: Timeline) -> Result<Self, CollectError> {
+    /// [`ProfileError::Memory`] when there is no memory for so many spans.
+    pub(crate) fn new(recording: Recording, timeline: Timeline) -> Result<Self, ProfileError> {
         let count = recording
             .steps
             .saturating_mul(SPANS_OF_STEP)
@@ -132,7 +132,7 @@ impl Recorder {
             .saturating_mul(recording.num_rollouts - recording.warmup_rollouts);
         let mut spans = Vec::new();
         if spans.try_reserve_exact(count).is_err() {
-            return Err(CollectError::ProfileMemory {
+            return Err(ProfileError::Memory {
                 worker: recording.worker,
                 spans: count,
             });
@@ -160,10 +160,10 @@ impl Recorder {
     /// Ends the recording of the other profiler.
     ///
     /// # Errors
-    /// [`CollectError::Profiler`].
-    pub(super) fn end_beside(&mut self) -> Result<(), CollectError> {
+    /// [`ProfileError::Profiler`].
+    pub(super) fn end_beside(&mut self) -> Result<(), ProfileError> {
         let ended = self.beside.end(Path::new(&self.recording.path));
-        ended.map_err(|source| CollectError::Profiler {
+        ended.map_err(|source| ProfileError::Profiler {
             worker: self.recording.worker,
             source,
         })

@@ -15,7 +15,7 @@ use super::profile::{Profile, RecorderPlace};
 use super::recorder::{Recording, together};
 use super::summary::Tally;
 use super::{ProfileConfig, ProfilerRecipe, Recorder, Timeline, trace};
-use crate::CollectError;
+use crate::error::ProfileError;
 
 /// A recording in the process of its worker.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Order {
     pub(crate) fn recorder(mut self, make: MakeProfiler) -> Result<Box<Recorder>, Box<Recorded>> {
         let timeline = self.timeline();
         let beside = self.recording.profiler.take();
-        let beside = beside.map(|text| made_of(make, text));
+        let beside = beside.map(|written| made_of(make, written));
         let recorder = Recorder::new(self.recording, timeline);
         let recorder = recorder.map(|recorder| Box::new(recorder.beside(beside)));
         recorder.map_err(|error| {
@@ -127,28 +127,28 @@ enum Failure {
 }
 
 impl Failure {
-    fn of(error: &CollectError) -> Option<Self> {
+    fn of(error: &ProfileError) -> Option<Self> {
         match error {
-            CollectError::ProfileMemory { spans, .. } => Some(Self::Memory { spans: *spans }),
-            CollectError::ProfileFile { source, .. } => Some(Self::File {
+            ProfileError::Memory { spans, .. } => Some(Self::Memory { spans: *spans }),
+            ProfileError::File { source, .. } => Some(Self::File {
                 code: source.raw_os_error(),
                 message: source.to_string(),
             }),
-            CollectError::Profiler { source, .. } => Some(Self::Profiler {
+            ProfileError::Profiler { source, .. } => Some(Self::Profiler {
                 message: error_chain(&**source),
             }),
             _ => None,
         }
     }
 
-    fn into_error(self, worker: usize, path: OsString) -> CollectError {
+    fn into_error(self, worker: usize, path: OsString) -> ProfileError {
         match self {
-            Self::Memory { spans } => CollectError::ProfileMemory { worker, spans },
-            Self::Profiler { message } => CollectError::Profiler {
+            Self::Memory { spans } => ProfileError::Memory { worker, spans },
+            Self::Profiler { message } => ProfileError::Profiler {
                 worker,
                 source: message.into(),
             },
-            Self::File { code, message } => CollectError::ProfileFile {
+            Self::File { code, message } => ProfileError::File {
                 worker,
                 path: path.into(),
                 source: code
@@ -194,18 +194,15 @@ impl Profile {
     /// As [`enable`](Self::enable), where each worker records in its own process.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`enable`](Self::enable), and [`ProfileError::Unwritten`].
     pub(crate) fn enable_away(
         &self,
         config: &ProfileConfig,
         steps: usize,
-    ) -> Result<(), CollectError> {
+    ) -> Result<(), ProfileError> {
         let written = |recipe: &ProfilerRecipe| recipe.written().is_some();
         if !config.profiler.as_ref().is_none_or(written) {
-            return Err(CollectError::Needs {
-                name: "a profiler of workers in processes",
-                needs: "to be written down for them",
-            });
+            return Err(ProfileError::Unwritten);
         }
         // What cannot be recorded is refused here, as everywhere. The recorders themselves are made where they record.
         let recorders = self.recorders(config, steps)?;

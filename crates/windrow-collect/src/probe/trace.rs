@@ -8,19 +8,19 @@ use std::process;
 
 use super::Phase;
 use super::recorder::{Recorder, Span};
-use crate::CollectError;
+use crate::error::ProfileError;
 
 /// Ends the recording: writes the trace to its file, whole or not at all and only where a rollout was recorded, and has the other profiler
 /// end too.
 ///
 /// # Errors
-/// [`CollectError::ProfileFile`] and [`CollectError::Profiler`].
-pub(super) fn save(recorder: &mut Recorder) -> Result<(), CollectError> {
+/// [`ProfileError::File`] and [`ProfileError::Profiler`].
+pub(super) fn save(recorder: &mut Recorder) -> Result<(), ProfileError> {
     let saved = save_phases(recorder);
     saved.and(recorder.end_beside())
 }
 
-fn save_phases(recorder: &Recorder) -> Result<(), CollectError> {
+fn save_phases(recorder: &Recorder) -> Result<(), ProfileError> {
     if recorder.spans.is_empty() {
         return Ok(());
     }
@@ -32,7 +32,7 @@ fn save_phases(recorder: &Recorder) -> Result<(), CollectError> {
             // If the file cannot be removed either, the first error says why.
             let _ = std::fs::remove_file(&partial);
         });
-    saved.map_err(|source| CollectError::ProfileFile {
+    saved.map_err(|source| ProfileError::File {
         worker: recorder.recording.worker,
         path: path.to_owned(),
         source,

@@ -4,51 +4,79 @@ use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use windrow_env::{EnvSpec, VecEnv};
-use windrow_peer::{
-    ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, ProcessError, send,
-};
+use windrow_env::{EnvRecipe, EnvSpec, VecEnv};
+use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, send};
+#[cfg(feature = "remote")]
+use windrow_peer::{decode, net::Deadline};
 use windrow_policy::PolicyRecipe;
-use windrow_slab::{Layout, RemoteRing};
+use windrow_slab::SharedFile;
 
+use super::channel::SharedChannel;
+#[cfg(feature = "remote")]
+use super::elsewhere::channel::StreamChannel;
+#[cfg(feature = "remote")]
+use super::elsewhere::stream::{Said, StreamEnd};
 use super::link::ProcessLink;
-use super::live::LiveProbe;
 use super::messages::{FromWorker, Hello, Ready, Refusal, Specified, ToWorker};
 use super::program::Program;
-use super::weights::WeightReceiver;
-use crate::error::{CollectError, ErrorKind, message_to_send, sent};
+use super::serve_error::ServeError;
+use crate::error::{BuildError, ErrorKind, message_to_send, sent};
 use crate::worker::Worker;
 use crate::worker::factory::{Bound, WorkerFactory};
 
 /// This process, as the worker of the one that has started it.
 #[derive(Clone)]
 pub(super) struct Child {
-    end: Arc<ChildEnd>,
+    end: End,
     /// What the program adds to being a worker.
     pub(super) program: Program,
 }
 
-/// Why a worker ends before it has filled a part.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ServeError {
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error("the collector sent another message than the one that is due")]
-    Order,
-    #[error("the collector has ended")]
-    Ended,
+/// The way to the collector.
+#[derive(Clone)]
+enum End {
+    /// On this machine.
+    Here(Arc<ChildEnd>),
+    #[cfg(feature = "remote")]
+    Elsewhere(Arc<StreamEnd>),
 }
 
 impl Child {
     pub(super) fn new(end: ChildEnd, program: Program) -> Self {
         Self {
-            end: Arc::new(end),
+            end: End::Here(Arc::new(end)),
             program,
         }
     }
 
-    pub(super) fn end(&self) -> &ChildEnd {
-        &self.end
+    /// A worker of a collector on another machine.
+    #[cfg(feature = "remote")]
+    pub(super) fn elsewhere(stream: StreamEnd, program: Program) -> Self {
+        Self {
+            end: End::Elsewhere(Arc::new(stream)),
+            program,
+        }
+    }
+
+    /// Says that nothing more comes, where the collector could not see it.
+    #[cfg(feature = "remote")]
+    pub(super) fn finish(&self) {
+        if let End::Elsewhere(stream) = &self.end {
+            // It fails where the collector has gone.
+            let _ = stream.send(Said::End);
+        }
+    }
+
+    /// The memory behind a descriptor that came with a message.
+    pub(super) fn shared_file(&self, file: OwnedFd) -> Result<SharedFile, ProcessError> {
+        match &self.end {
+            End::Here(end) => end.shared_file(file),
+            #[cfg(feature = "remote")]
+            End::Elsewhere(_) => Err(ProcessError::Attached {
+                expected: 0,
+                got: 1,
+            }),
+        }
     }
 
     /// Serves a collector, whose first message this is.
@@ -57,7 +85,7 @@ impl Child {
             Ok(made) => made,
             Err(error) => return self.refuse_with(&error),
         };
-        match self.seat(made)? {
+        match self.connect(made)? {
             Ok(worker) => {
                 worker.contained(Worker::run);
                 Ok(())
@@ -67,19 +95,27 @@ impl Child {
     }
 
     /// Makes what the collector asks for, up to the point where memory is needed.
-    fn make(&self, hello: Hello) -> Result<Result<Made, CollectError>, ServeError> {
+    fn make(&self, hello: Hello) -> Result<Result<Made, BuildError>, ServeError> {
         let (ToWorker::Policy(policy), _) = self.next()? else {
             return Err(ServeError::Order);
         };
         let policy = match PolicyRecipe::from_bytes(&policy) {
             Ok(policy) => policy,
-            Err(error) => return Ok(Err(error.into())),
+            Err(source) => {
+                let worker = hello.worker;
+                return Ok(Err(BuildError::Policy { worker, source }));
+            }
+        };
+        let worker = hello.worker;
+        let env = match EnvRecipe::from_bytes(&hello.env) {
+            Ok(env) => env,
+            Err(source) => return Ok(Err(BuildError::Env { worker, source })),
         };
         let maker = WorkerFactory {
             service: None,
-            worker: hello.worker,
+            worker,
             config: Arc::new(hello.config),
-            env: Arc::new(hello.env),
+            env: Arc::new(env),
             policy,
             is_interruption: self.program.is_interruption,
         };
@@ -104,20 +140,20 @@ impl Child {
         }))
     }
 
-    /// Takes a seat at the collector's lane.
-    fn seat(&self, made: Made) -> Result<Result<Worker<ProcessLink>, CollectError>, ServeError> {
+    /// A worker for what was made, once the collector has memory for it.
+    fn connect(&self, made: Made) -> Result<Result<Worker<ProcessLink>, BuildError>, ServeError> {
         let (ToWorker::Ready(ready), files) = self.next()? else {
             return Err(ServeError::Order);
         };
-        Ok(self.seat_at(made, *ready, files))
+        Ok(self.worker(made, &ready, files))
     }
 
-    fn seat_at(
+    fn worker(
         &self,
         made: Made,
-        ready: Ready,
+        ready: &Ready,
         files: Vec<OwnedFd>,
-    ) -> Result<Worker<ProcessLink>, CollectError> {
+    ) -> Result<Worker<ProcessLink>, BuildError> {
         let Made {
             maker,
             mut env,
@@ -126,26 +162,24 @@ impl Child {
         } = made;
         let worker = maker.worker;
         env.bind(&ready.columns)
-            .map_err(|source| CollectError::Env { worker, source })?;
-        let Ok([ring, control, weights]) = <[OwnedFd; 3]>::try_from(files) else {
-            return Err(CollectError::State(
-                "a worker needs the files of slabs, lanes and weights".to_owned(),
-            ));
-        };
-        let layout = Layout::new(&ready.record, ready.shares)?;
-        let fingerprint = layout.fingerprint();
-        let ring = RemoteRing::open(layout, self.end.shared_file(ring)?)?;
-        let control = ControlBlock::open(control, fingerprint)?;
-        let bell = Arc::clone(&ring);
-        let lane = control.worker_lane(worker, move || bell.ring_bell())?;
-        let live = LiveProbe::new(control.live_writer(worker)?);
-        let weights = WeightReceiver::new(ExchangeReader::open(weights, worker)?, ready.weights);
+            .map_err(|source| BuildError::Env { worker, source })?;
         let mut cursor = ready.beginning.cursor(&spec, worker, env.num_envs())?;
         if let Some(first) = first {
             cursor.prime(first);
         }
+        let link = match &self.end {
+            End::Here(end) => {
+                let (channel, live) = SharedChannel::open(end, worker, ready, files)?;
+                ProcessLink::new(worker, channel, live, self.clone())
+            }
+            #[cfg(feature = "remote")]
+            End::Elsewhere(stream) => {
+                let (channel, live) = StreamChannel::open(Arc::clone(stream), ready)?;
+                ProcessLink::new(worker, channel, live, self.clone())
+            }
+        };
         Ok(Worker {
-            link: ProcessLink::new(worker, ring, live, lane, weights, self.clone()),
+            link,
             env,
             actor,
             cursor,
@@ -154,7 +188,7 @@ impl Child {
     }
 
     /// Says what environments it has made.
-    pub(super) fn specify(&self, env: &dyn VecEnv) -> Result<(), ProcessError> {
+    pub(super) fn specify(&self, env: &dyn VecEnv) -> Result<(), ServeError> {
         let specified = Specified {
             spec: env.spec().clone(),
             num_envs: env.num_envs(),
@@ -166,10 +200,20 @@ impl Child {
 
     /// The next message, and the descriptors that came with it.
     pub(super) fn next(&self) -> Result<(ToWorker, Vec<OwnedFd>), ServeError> {
-        // A whole frame at a time is read from the socket, so no reader holds some of the next one.
-        let frame = FrameReader::default().read(self.end.socket())?;
-        let frame = frame.ok_or(ServeError::Ended)?;
-        Ok((frame.parse()?, frame.fds))
+        match &self.end {
+            End::Here(end) => {
+                // A whole frame at a time is read from the socket, so no reader holds some of the next one.
+                let frame = FrameReader::default().read(end.socket())?;
+                let frame = frame.ok_or(ServeError::Ended)?;
+                Ok((frame.parse()?, frame.fds))
+            }
+            #[cfg(feature = "remote")]
+            End::Elsewhere(stream) => match stream.receive(Deadline::Never)? {
+                Said::Message(message) => Ok((decode(&message)?, Vec::new())),
+                Said::End => Err(ServeError::Ended),
+                _ => Err(ServeError::Order),
+            },
+        }
     }
 
     /// Answers a call, which comes next.
@@ -178,14 +222,19 @@ impl Child {
             return Err(ServeError::Order);
         };
         let answer = (self.program.answer_calls)(&call);
-        Ok(self.send(&FromWorker::Returned(answer))?)
+        self.send(&FromWorker::Returned(answer))
     }
 
-    pub(super) fn send(&self, message: &FromWorker) -> Result<(), ProcessError> {
-        send(self.end.socket(), &Frame::of(message)?)
+    pub(super) fn send(&self, message: &FromWorker) -> Result<(), ServeError> {
+        let frame = Frame::of(message)?;
+        match &self.end {
+            End::Here(end) => Ok(send(end.socket(), &frame)?),
+            #[cfg(feature = "remote")]
+            End::Elsewhere(stream) => stream.send(Said::Message(frame.body)),
+        }
     }
 
-    fn refuse_with(&self, error: &CollectError) -> Result<(), ServeError> {
+    fn refuse_with(&self, error: &BuildError) -> Result<(), ServeError> {
         self.refuse(error.kind(), error, (self.program.is_interruption)(error))
     }
 
@@ -201,7 +250,7 @@ impl Child {
             interrupted,
             sent: sent(error, self.program.send_errors),
         };
-        Ok(self.send(&FromWorker::Refused(refusal))?)
+        self.send(&FromWorker::Refused(refusal))
     }
 }
 

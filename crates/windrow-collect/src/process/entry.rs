@@ -5,12 +5,17 @@ use std::process::exit;
 
 use windrow_peer::{ChildEnd, adopt};
 use windrow_policy::Registry;
+#[cfg(feature = "remote")]
+use windrow_sync::error_chain;
 
-use super::child::{Child, ServeError};
+use super::child::Child;
 use super::messages::ToWorker;
 use super::parallel::{Parallel, member};
 use super::program::{self, Program};
-use crate::error::{CollectError, ErrorKind, IsInterruption};
+use super::serve_error::ServeError;
+#[cfg(feature = "remote")]
+use crate::config::launcher::Invitation;
+use crate::error::{ErrorKind, IsInterruption, WorkerMainError};
 use crate::probe::MakeProfiler;
 
 /// Lets this program's collectors run workers in processes: call it first in `main`.
@@ -42,11 +47,11 @@ use crate::probe::MakeProfiler;
 /// ```
 ///
 /// # Errors
-/// [`CollectError::Register`] with the error of `register`, or when a registry was installed before; [`CollectError::Process`]
+/// [`WorkerMainError::Register`] with the error of `register`, or when a registry was installed before; [`WorkerMainError::Process`]
 /// in a worker whose collector is of another build.
 pub fn worker_main(
     register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn Error + Send + Sync>>,
-) -> Result<(), CollectError> {
+) -> Result<(), WorkerMainError> {
     WorkerMain::new().run(register)
 }
 
@@ -55,7 +60,7 @@ pub fn worker_main(
 /// ```no_run
 /// use windrow_collect::WorkerMain;
 ///
-/// fn main() -> Result<(), windrow_collect::CollectError> {
+/// fn main() -> Result<(), windrow_collect::WorkerMainError> {
 ///     WorkerMain::new()
 ///         .interruptions(|error| error.to_string().contains("asked to end"))
 ///         .run(|_registry| Ok(()))
@@ -113,7 +118,7 @@ impl WorkerMain {
         self
     }
 
-    /// Makes the [profiler](crate::Profiler) of a worker, by `make`, of the text that [`ProfilerRecipe::written_as`] was given and
+    /// Makes the [profiler](crate::Profiler) of a worker, by `make`, of the bytes that [`ProfilerRecipe::written_as`] was given and
     /// the worker's number; without it, such a profiler is an error.
     ///
     /// [`ProfilerRecipe::written_as`]: crate::ProfilerRecipe::written_as
@@ -127,16 +132,21 @@ impl WorkerMain {
     /// As [`worker_main`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`worker_main`].
     pub fn run(
         self,
         register: impl FnOnce(&mut Registry) -> Registered,
-    ) -> Result<(), CollectError> {
+    ) -> Result<(), WorkerMainError> {
+        #[cfg(feature = "remote")]
+        if super::elsewhere::is_invited() {
+            let invitation = Invitation::read().map_err(WorkerMainError::Invitation)?;
+            exit(self.work_for(&invitation, register));
+        }
         let end = adopt()?;
         let installed = installed(register);
         program::prepared();
         match end {
-            None => installed.map_err(CollectError::Register),
+            None => installed.map_err(WorkerMainError::Register),
             Some(end) => exit(self.serve_at(end, installed)),
         }
     }
@@ -145,28 +155,47 @@ impl WorkerMain {
     /// started as a worker, returns its exit status once it has worked, and otherwise `None`.
     ///
     /// # Errors
-    /// [`CollectError::Process`] when the collector is of another build.
+    /// [`WorkerMainError::Process`] where the process cannot serve: such as when the collector is of another build.
     pub fn serve(
         self,
         register: impl FnOnce(&mut Registry) -> Registered,
-    ) -> Result<Option<i32>, CollectError> {
+    ) -> Result<Option<i32>, WorkerMainError> {
         let end = adopt()?;
         Ok(end.map(|end| self.serve_at(end, installed(register))))
     }
 
     fn serve_at(self, end: ChildEnd, installed: Registered) -> i32 {
-        let child = Child::new(end, self.program);
-        let served = match installed {
-            Ok(()) => serve(&child),
-            Err(error) => child.refuse(ErrorKind::Argument, &*error, false),
-        };
         // It fails when the collector is gone.
+        i32::from(serve(&Child::new(end, self.program), installed).is_err())
+    }
+
+    /// Works for the collector, elsewhere, that has sent `invitation`; the exit status, once there is no more to do. Ends this process where
+    /// the collector is lost. [`run`](Self::run) does this in a program that was started with the one argument `windrow-worker`.
+    #[cfg(feature = "remote")]
+    pub fn work_for(
+        self,
+        invitation: &Invitation,
+        register: impl FnOnce(&mut Registry) -> Registered,
+    ) -> i32 {
+        let installed = installed(register);
+        let served = super::elsewhere::connect(invitation).and_then(|stream| {
+            let child = Child::elsewhere(stream, self.program);
+            let served = serve(&child, installed);
+            child.finish();
+            served
+        });
+        if let Err(error) = &served {
+            eprintln!("windrow-worker: {}", error_chain(error));
+        }
         i32::from(served.is_err())
     }
 }
 
 /// Serves whoever has started this process: its first message says what it is.
-fn serve(child: &Child) -> Result<(), ServeError> {
+fn serve(child: &Child, installed: Registered) -> Result<(), ServeError> {
+    if let Err(error) = installed {
+        return child.refuse(ErrorKind::Argument, &*error, false);
+    }
     match child.next()?.0 {
         ToWorker::Member(env) => member::serve(child, &env),
         ToWorker::Hello(hello) => child.serve(*hello),

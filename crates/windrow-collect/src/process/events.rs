@@ -7,11 +7,11 @@ use super::messages::{Command, FromWorker, Refusal};
 use super::pool::{Phase, WorkerPool};
 use super::slot::{SlotState, WorkerProcess};
 use super::thread_state::Hang;
-use crate::error::{CollectError, FaultKind, WorkerError, WorkerFault};
+use crate::error::{BuildError, FaultKind, WorkerError, WorkerFault};
 use crate::shared::link::OnFault;
 
 /// Why the build of a collector fails, if this ends it.
-pub(super) fn failure(worker: usize, event: Event<FromWorker>) -> Option<CollectError> {
+pub(super) fn failure(worker: usize, event: Event<FromWorker>) -> Option<BuildError> {
     Some(match event {
         Event::Started(_) => return None,
         Event::Failed(error) => error.into(),
@@ -22,7 +22,7 @@ pub(super) fn failure(worker: usize, event: Event<FromWorker>) -> Option<Collect
             sent,
         })) => match interrupted {
             true => WorkerError::interruption(worker, message, sent).into(),
-            false => CollectError::Remote {
+            false => BuildError::Remote {
                 kind,
                 message,
                 sent,
@@ -43,7 +43,7 @@ impl WorkerPool {
             Event::Started(pid) => {
                 let process = WorkerProcess::new(pid);
                 self.slot(worker, |slot| slot.process = Some(process));
-                self.shared.reports.runs_in(worker, Some(pid));
+                self.shared.reports.runs_in(worker, process.own_pid());
                 Ok(())
             }
             Event::Failed(error) => Err(error.into()),
@@ -56,7 +56,7 @@ impl WorkerPool {
         }
     }
 
-    fn on_message(&self, worker: usize, message: FromWorker) -> Result<(), CollectError> {
+    fn on_message(&self, worker: usize, message: FromWorker) -> Result<(), BuildError> {
         match message {
             FromWorker::Fault(error) => self.on_fault(worker, error),
             FromWorker::LastFault(error) => self.end_with(worker, error),
@@ -142,7 +142,7 @@ impl WorkerPool {
     }
 
     /// The process of worker `worker` has ended: starts another one, or counts the worker as lost.
-    fn on_exit(&self, worker: usize, death: &Death) -> Result<(), CollectError> {
+    fn on_exit(&self, worker: usize, death: &Death) -> Result<(), BuildError> {
         let replaced = self.replaces_dead(worker, death);
         let spawned = match replaced {
             true => self.spawn(worker),
@@ -152,7 +152,7 @@ impl WorkerPool {
         spawned
     }
 
-    fn spawn(&self, worker: usize) -> Result<(), CollectError> {
+    fn spawn(&self, worker: usize) -> Result<(), BuildError> {
         self.supervisor.spawn(worker)?;
         for frame in self.setup.first(worker) {
             self.supervisor.send(worker, frame)?;
@@ -171,10 +171,18 @@ impl WorkerPool {
             let slot = &mut state.slots[worker];
             // Its last answer may not have been taken yet.
             slot.poll_answer(worker, &self.shared);
+            let is_here = slot
+                .process
+                .is_some_and(|process| process.own_pid().is_some());
             let seen = slot.part.take().map(|part| {
                 slot.skip(part.steps(), total_envs);
                 self.shared.reports.advance(slot.progress);
-                LastSeen::of(worker, &self.control, &part, &self.action)
+                match (is_here, &slot.hang) {
+                    (true, _) => LastSeen::of(worker, &self.control, &part, &self.action),
+                    // Its rows have not come, but where it hangs has.
+                    (false, Some(_)) => LastSeen::of(worker, &self.control, &part, &[]),
+                    (false, None) => LastSeen::default(),
+                }
             });
             slot.lane.reset();
             self.shared.calls.lose(worker);

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvSpec};
-use windrow_peer::{ControlBlock, ControlSpec, Event, Frame, Roster, WorkerProgram, encode};
+use windrow_peer::{ControlBlock, ControlSpec, Event, Frame, Program, Roster, encode};
 use windrow_policy::PolicySpec;
 use windrow_sync::Interrupt;
 
 use super::events::failure;
 use super::messages::{FromWorker, Hello, Ready, Specified, ToWorker};
 use super::pool::{PoolGuard, WorkerPool};
-use super::program::is_prepared;
 use super::setup::{Recipes, WorkerSetup};
 use super::slot::{WorkerProcess, WorkerSlot};
 use super::weights::WeightSender;
-use crate::CollectError;
+use crate::error::BuildError;
 use crate::shared::Shared;
 use crate::worker::factory::WorkerFactory;
 
@@ -29,24 +28,21 @@ impl Handshake {
     /// Starts a process for each of `makers`, and waits until all have made their environments.
     ///
     /// # Errors
-    /// [`CollectError::NoWorkerMain`] when `program` is `None` and this program does not serve as a worker;
-    /// [`CollectError::Env`] and [`CollectError::Policy`] for code that cannot be sent; the first error of a worker;
-    /// [`CollectError::WaitInterrupted`].
+    /// [`BuildError::Env`] and [`BuildError::Policy`] for code that cannot be sent; the first error of a worker;
+    /// [`BuildError::WaitInterrupted`].
     pub(crate) fn start(
         makers: &[WorkerFactory],
-        program: Option<&WorkerProgram>,
+        program: Program,
         interrupt: &Interrupt,
-    ) -> Result<Self, CollectError> {
-        let policy = makers.first().map(|maker| maker.policy.to_bytes());
+    ) -> Result<Self, BuildError> {
+        let policy = makers.first().map(|maker| {
+            let bytes = maker.policy.to_bytes();
+            bytes.map_err(|error| maker.policy_error(error))
+        });
         let policy = policy.transpose()?.unwrap_or_default();
         let recipes = Recipes {
             hellos: makers.iter().map(hello).collect::<Result<_, _>>()?,
             policy: encode(&ToWorker::Policy(policy))?,
-        };
-        let program = match program {
-            Some(program) => program.clone(),
-            None if is_prepared() => WorkerProgram::current(),
-            None => return Err(CollectError::NoWorkerMain),
         };
         let mut roster = Roster::new(program, makers.len())?;
         for worker in 0..makers.len() {
@@ -78,7 +74,7 @@ impl Handshake {
         &mut self,
         spec: &EnvSpec,
         interrupt: &Interrupt,
-    ) -> Result<Vec<PolicySpec>, CollectError> {
+    ) -> Result<Vec<PolicySpec>, BuildError> {
         for worker in 0..self.specified.len() {
             let bind = Frame::of(&ToWorker::Bind(Box::new(spec.clone())))?;
             self.roster.send(worker, bind)?;
@@ -92,7 +88,7 @@ impl Handshake {
     /// Shows all workers the memory of the collector, and lets them begin.
     ///
     /// # Errors
-    /// [`CollectError::Process`] when the system gives too little memory or too few descriptors; that of a worker that has failed
+    /// [`BuildError::Process`] when the system gives too little memory or too few descriptors; that of a worker that has failed
     /// meanwhile.
     pub(crate) fn finish(
         mut self,
@@ -101,7 +97,7 @@ impl Handshake {
         shared: &Arc<Shared>,
         weights: Arc<WeightSender>,
         bound: &PolicySpec,
-    ) -> Result<PoolGuard, CollectError> {
+    ) -> Result<PoolGuard, BuildError> {
         let num_envs = self.specified.first().map_or(1, |made| made.num_envs);
         let (control, lanes) = ControlBlock::create(ControlSpec {
             fingerprint: shared.ring.layout().fingerprint(),
@@ -142,7 +138,7 @@ fn gather<T>(
     roster: &mut Roster<FromWorker>,
     interrupt: &Interrupt,
     pick: fn(FromWorker) -> Result<T, FromWorker>,
-) -> Result<Vec<T>, CollectError> {
+) -> Result<Vec<T>, BuildError> {
     roster.gather(interrupt, |worker, event| {
         let event = match event {
             Event::Message(message) => match pick(message) {
@@ -156,18 +152,17 @@ fn gather<T>(
 }
 
 /// The recipes and options from which the worker of `maker` makes its parts, in the form that is sent.
-fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, CollectError> {
+fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, BuildError> {
     let worker = maker.worker;
     let unwritable = EnvError::Unwritable {
         factory: "a function or closure",
     };
     let env = maker.env.recipe().ok_or(unwritable);
-    // Found here and not when it is sent: a recipe of a factory names the factory.
-    let env = env.and_then(|env| env.to_json().map(|_| env));
+    let env = env.and_then(|env| env.to_bytes());
     let hello = Hello {
         worker,
         config: (*maker.config).clone(),
-        env: env.map_err(|source| CollectError::Env { worker, source })?,
+        env: env.map_err(|source| BuildError::Env { worker, source })?,
     };
     Ok(encode(&ToWorker::Hello(Box::new(hello)))?)
 }

@@ -9,7 +9,7 @@ use windrow_sync::thread::Builder;
 use super::pool::WorkerPool;
 use super::slot::WorkerProcess;
 use super::thread_state::{Hang, ThreadState};
-use crate::CollectError;
+use crate::error::BuildError;
 
 /// How long a worker that shows its stack has time to do so.
 const GRACE: Duration = Duration::from_millis(500);
@@ -49,14 +49,14 @@ impl Observation {
 /// Starts a thread that kills workers of `pool` that have not moved for `patience`.
 ///
 /// # Errors
-/// [`CollectError::Start`] when the operating system refuses a thread.
-pub(super) fn start(pool: &Arc<WorkerPool>, patience: Duration) -> Result<StopGuard, CollectError> {
+/// [`BuildError::Thread`] when the operating system refuses a thread.
+pub(super) fn start(pool: &Arc<WorkerPool>, patience: Duration) -> Result<StopGuard, BuildError> {
     let (guard, ended) = channel();
     let pool = Arc::downgrade(pool);
     Builder::new()
         .name("windrow-watchdog".to_owned())
         .spawn(move || detect(&pool, patience, &ended))
-        .map_err(CollectError::Start)?;
+        .map_err(BuildError::Thread)?;
     Ok(guard)
 }
 

@@ -3,40 +3,39 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windrow_peer::WorkerLane;
 use windrow_policy::Published;
-use windrow_slab::{Part, RemoteRing};
+use windrow_slab::Part;
 use windrow_sync::{Mutex, MutexGuard, error_chain, lock};
 
+use super::channel::Channel;
 use super::child::Child;
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, FromWorker, ToWorker};
-use super::weights::WeightReceiver;
 use crate::error::{FaultKind, WorkerError, WorkerFault};
 use crate::probe::{Recorded, Recorder};
 use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
 use crate::shared::reentrancy::CollectorId;
 
-/// Reaches the collector by a lane of shared memory, and for what is rare by a socket.
+/// Reaches the collector by its channel, and for what is rare by a message.
 #[derive(Clone)]
 pub(super) struct ProcessLink {
     worker: usize,
     /// Of this process alone: the collector itself is elsewhere.
     collector: CollectorId,
-    ring: Arc<RemoteRing>,
     live: LiveProbe,
     /// Locked a few times a part, by this worker alone.
     connection: Arc<Mutex<Connection>>,
 }
 
 struct Connection {
-    lane: WorkerLane<Command, Answer>,
-    weights: WeightReceiver,
+    channel: Box<dyn Channel>,
     child: Child,
     /// How long the worker has waited since its last part.
     waited: Duration,
     /// Where the worker's time is recorded, if it is.
     recorder: Option<Box<Recorder>>,
+    /// Whether the recorder is lent, and comes back behind the next answer.
+    recording: bool,
     /// The collector has no more parts, or there is no way to it.
     over: bool,
 }
@@ -44,23 +43,20 @@ struct Connection {
 impl ProcessLink {
     pub(super) fn new(
         worker: usize,
-        ring: Arc<RemoteRing>,
+        channel: impl Channel + 'static,
         live: LiveProbe,
-        lane: WorkerLane<Command, Answer>,
-        weights: WeightReceiver,
         child: Child,
     ) -> Self {
         Self {
             worker,
             collector: CollectorId::next(),
-            ring,
             live,
             connection: Arc::new(Mutex::new(Connection {
-                lane,
-                weights,
+                channel: Box::new(channel),
                 child,
                 waited: Duration::ZERO,
                 recorder: None,
+                recording: false,
                 over: false,
             })),
         }
@@ -71,12 +67,12 @@ impl ProcessLink {
     }
 
     fn part(&self, fill: &Fill) -> Option<Part> {
-        match self.ring.part(fill.slot, fill.part, fill.seq) {
+        let mut connection = self.connection();
+        match connection.channel.part(fill) {
             Ok(part) => Some(part),
             Err(error) => {
                 let fault = WorkerFault::Slab(error);
-                self.connection()
-                    .end_with(&WorkerError::new(self.worker, None, fault));
+                connection.end_with(&WorkerError::new(self.worker, None, fault));
                 None
             }
         }
@@ -108,14 +104,19 @@ impl Connection {
         if self.over {
             return None;
         }
-        let command = self.lane.receive();
+        let command = self.channel.receive();
         self.over = command.is_none();
         command
     }
 
     fn answer(&mut self, answer: Answer) {
-        // An answer that nobody asked for is the only error: then the collector cannot be reached.
-        self.over |= self.lane.send(&answer).is_err();
+        self.answer_with(answer, None, 0);
+    }
+
+    /// Answers the last command, with the part that it asked for; `follow` messages come at once.
+    fn answer_with(&mut self, answer: Answer, part: Option<Part>, follow: usize) {
+        let recorded = usize::from(std::mem::take(&mut self.recording));
+        self.over |= !self.channel.answer(answer, part, follow + recorded);
     }
 
     /// `error`, as it is sent to the collector.
@@ -192,7 +193,7 @@ impl WorkerLink for ProcessLink {
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
         let mut connection = self.connection();
-        match connection.weights.newest(held) {
+        match connection.channel.newest_weights(held) {
             Ok(newest) => newest,
             Err(error) => {
                 let fault = WorkerFault::Remote {
@@ -212,7 +213,9 @@ impl WorkerLink for ProcessLink {
     }
 
     fn recorder(&mut self) -> Option<Box<Recorder>> {
-        self.connection().recorder.take()
+        let mut connection = self.connection();
+        connection.recording = connection.recorder.is_some();
+        connection.recorder.take()
     }
 
     fn take_recorder(&mut self, mut recorder: Box<Recorder>, filled: bool) {
@@ -225,22 +228,23 @@ impl WorkerLink for ProcessLink {
     }
 
     fn deliver(&mut self, part: Part, progress: Progress) {
-        let steps = part.steps();
-        part.commit();
         self.live.handed_over();
         let mut connection = self.connection();
         let waited = std::mem::take(&mut connection.waited);
-        connection.answer(Answer::Filled {
-            steps,
+        let answer = Answer::Filled {
+            steps: part.steps(),
             progress,
             waited_ns: waited.as_nanos() as u64,
-        });
+        };
+        connection.answer_with(answer, Some(part), 0);
     }
 
     fn give_back(&mut self, part: Part, progress: Progress) {
         drop(part);
         self.live.handed_over();
-        self.connection().answer(Answer::Lost { progress });
+        // The fault itself comes at once.
+        self.connection()
+            .answer_with(Answer::Lost { progress }, None, 1);
     }
 
     fn lose(&mut self, error: WorkerError) -> OnFault {

@@ -66,7 +66,8 @@ pub(super) struct LastSeen {
 const NAMED: usize = 8;
 
 impl LastSeen {
-    /// What worker `worker` has noted in `control` while it filled `part`, whose actions are the columns `action`.
+    /// What worker `worker` has noted in `control` while it filled `part`, whose actions are the columns `action`: none of a worker that
+    /// does not write them here.
     pub(super) fn of(
         worker: usize,
         control: &ControlBlock,
@@ -85,7 +86,7 @@ impl LastSeen {
                 step: u64::from(live.step).wrapping_add(episode.began),
             })
         };
-        let row = last_row(live, part.steps());
+        let row = last_row(live, part.steps()).filter(|_| !action.is_empty());
         let acted = |env| written(part.policy(row?)?.env(env)?, action).ok();
         let doing = doing(live, part);
         if envs == 1 {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use tensordict::LeafSpec;
-use windrow_env::{EnvRecipe, EnvSpec};
+use windrow_env::EnvSpec;
 use windrow_peer::json;
 use windrow_policy::PolicySpec;
 use windrow_slab::{RecordSpec, Shares};
@@ -24,8 +24,8 @@ use crate::worker::cursor::Beginning;
 pub(super) enum ToWorker {
     /// First: it works for a collector. [`Policy`](Self::Policy) follows.
     Hello(Box<Hello>),
-    /// First: it is a member of a [`Parallel`](super::Parallel), with this environment.
-    Member(#[serde(with = "json")] EnvRecipe),
+    /// First: it is a member of a [`Parallel`](super::Parallel), with the environment of this recipe.
+    Member(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The recipe of the policy.
     Policy(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The spec that all workers have in common.
@@ -69,8 +69,9 @@ pub(super) struct Hello {
     pub(super) worker: usize,
     #[serde(with = "json")]
     pub(super) config: CollectorConfig,
-    #[serde(with = "json")]
-    pub(super) env: EnvRecipe,
+    /// The recipe of its environments.
+    #[serde(with = "serde_bytes")]
+    pub(super) env: Vec<u8>,
 }
 
 /// What a worker has made.

@@ -8,15 +8,18 @@ mod error;
 pub(super) mod member;
 mod members;
 pub(super) mod messages;
+mod statistics;
 
 use std::sync::{Arc, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use tensordict::LeafSpec;
 use windrow_env::{
-    EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError,
+    EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Gathering, Outcomes, Reset, VecEnv,
+    VecEnvError,
 };
 use windrow_peer::WorkerProgram;
 use windrow_slab::{Rows, RowsMut};
@@ -51,6 +54,9 @@ const NAME: &str = "windrow.parallel";
 /// }
 /// ```
 ///
+/// Members that share [`Statistics`](windrow_env::Statistics) gather them together: each normalises by what all have gathered until the step
+/// before, and its own row.
+///
 /// A step costs some tens of microseconds more than the slowest member takes, so this is for environments that take longer than that.
 /// [`Serial`](windrow_env::Serial) steps quick ones.
 #[derive(Debug, Clone)]
@@ -61,7 +67,7 @@ pub struct Parallel {
 /// [`Parallel`] as it is written down.
 #[derive(Serialize, Deserialize)]
 struct ParallelRepr {
-    members: Vec<EnvRecipe>,
+    members: Vec<ByteBuf>,
     patience: Duration,
 }
 
@@ -71,9 +77,9 @@ impl Parallel {
     /// # Errors
     /// As [`of`](Self::of).
     pub fn new(num_workers: usize, env: impl EnvFactory) -> Result<Self, EnvError> {
-        let recipe = recipe_of(&env)?;
+        let member = written(&env)?;
         drop(env);
-        Self::of(std::iter::repeat_n(recipe, num_workers))
+        Self::of_written(vec![member; num_workers])
     }
 
     /// A member for each of `envs`.
@@ -81,10 +87,11 @@ impl Parallel {
     /// # Errors
     /// [`EnvError::Unwritable`] for code, which cannot be sent to a process; [`EnvError::Empty`] without members.
     pub fn of<F: EnvFactory>(envs: impl IntoIterator<Item = F>) -> Result<Self, EnvError> {
-        let members: Vec<_> = envs
-            .into_iter()
-            .map(|env| recipe_of(&env))
-            .collect::<Result<_, _>>()?;
+        let members = envs.into_iter().map(|env| written(&env));
+        Self::of_written(members.collect::<Result<_, _>>()?)
+    }
+
+    fn of_written(members: Vec<ByteBuf>) -> Result<Self, EnvError> {
         if members.is_empty() {
             return Err(EnvError::Empty);
         }
@@ -135,10 +142,10 @@ impl Parallel {
     /// The error of the first member that could not be made, or that observes or accepts something else than the first, with its number.
     pub fn start(&self) -> Result<ParallelEnvs, EnvError> {
         let members = Members::start(&self.spec)?;
-        let mut spec = members.spec().clone();
-        // What members gather stays in their processes.
-        spec.statistics.clear();
+        let spec = members.spec().clone();
+        let statistics = spec.statistics.iter().cloned();
         Ok(ParallelEnvs {
+            gatherings: statistics.map(Gathering::elsewhere).collect(),
             spec,
             num_envs: members.num_envs(),
             interrupt: self.spec.interrupt.clone(),
@@ -149,20 +156,19 @@ impl Parallel {
     /// Has `registry` make what [`recipe`](EnvFactory::recipe) describes.
     pub(super) fn register(registry: &mut EnvRegistry) -> Result<(), EnvError> {
         registry.register_vec_with(NAME, |written: ParallelRepr, num_envs| {
-            Self::of(written.members)?
+            Self::of_written(written.members)?
                 .shutdown_timeout(written.patience)
                 .build(num_envs)
         })
     }
 }
 
-fn recipe_of(env: &impl EnvFactory) -> Result<EnvRecipe, EnvError> {
+/// The recipe of `env` as it is sent to a member.
+fn written(env: &impl EnvFactory) -> Result<ByteBuf, EnvError> {
     let unwritable = EnvError::Unwritable {
         factory: "a function or closure",
     };
-    let recipe = env.recipe().ok_or(unwritable)?;
-    // Found here and not when it is sent: a recipe of a factory names the factory.
-    recipe.to_json().map(|_| recipe)
+    Ok(ByteBuf::from(env.recipe().ok_or(unwritable)?.to_bytes()?))
 }
 
 impl EnvFactory for Parallel {
@@ -183,7 +189,7 @@ impl EnvFactory for Parallel {
             members: self.spec.members.clone(),
             patience: self.spec.patience,
         };
-        let recipe = EnvRecipe::of(NAME).with_arguments(&written).ok()?;
+        let recipe = EnvRecipe::of(NAME).with_packed(&written).ok()?;
         self.spec.program.is_none().then_some(recipe)
     }
 }
@@ -193,6 +199,8 @@ impl EnvFactory for Parallel {
 pub struct ParallelEnvs {
     spec: EnvSpec,
     num_envs: usize,
+    /// The running statistics of each member, one member behind the other.
+    gatherings: Vec<Gathering>,
     interrupt: Interrupt,
     members: Arc<Mutex<Members>>,
 }
@@ -235,7 +243,7 @@ impl VecEnv for ParallelEnvs {
 
     fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         self.check(&[obs.envs()])?;
-        lock(&self.members).reset(resets, obs)
+        lock(&self.members).reset(resets, obs, &mut self.gatherings)
     }
 
     fn step(
@@ -256,6 +264,14 @@ impl VecEnv for ParallelEnvs {
     ) -> Result<(), VecEnvError> {
         self.step_those(Some(which), actions, obs, &mut outcomes)
     }
+
+    fn step_apart(&self) -> bool {
+        lock(&self.members).are_single()
+    }
+
+    fn gatherings(&mut self) -> Vec<&mut Gathering> {
+        self.gatherings.iter_mut().collect()
+    }
 }
 
 impl ParallelEnvs {
@@ -273,7 +289,7 @@ impl ParallelEnvs {
             outcomes.terminated.len(),
             outcomes.truncated.len(),
         ])?;
-        lock(&self.members).step(which, actions, obs, outcomes)
+        lock(&self.members).step(which, actions, obs, outcomes, &mut self.gatherings)
     }
 }
 

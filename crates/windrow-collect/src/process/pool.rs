@@ -11,8 +11,8 @@ use windrow_sync::{Condvar, Mutex, MutexGuard, lock, unpoisoned};
 use super::hang::StopGuard;
 use super::messages::{Command, FromWorker, ToWorker};
 use super::setup::WorkerSetup;
-use super::slot::{SlotState, WorkerSlot};
-use crate::CollectError;
+use super::slot::{SlotState, WorkerProcess, WorkerSlot};
+use crate::error::BuildError;
 use crate::probe::NextRecording;
 use crate::shared::Shared;
 
@@ -65,7 +65,7 @@ impl WorkerPool {
         slots: Vec<WorkerSlot>,
     ) -> Self {
         for (worker, slot) in slots.iter().enumerate() {
-            let pid = slot.process.map(|process| process.pid);
+            let pid = slot.process.and_then(WorkerProcess::own_pid);
             shared.reports.runs_in(worker, pid);
         }
         let phase = Phase::Idle;
@@ -207,8 +207,8 @@ impl PoolGuard {
     /// Kills workers that do not move for `patience` from now on.
     ///
     /// # Errors
-    /// [`CollectError::Start`] when the operating system refuses a thread.
-    pub(crate) fn detect_hangs(&mut self, patience: Duration) -> Result<(), CollectError> {
+    /// [`BuildError::Thread`] when the operating system refuses a thread.
+    pub(crate) fn detect_hangs(&mut self, patience: Duration) -> Result<(), BuildError> {
         self.hang_detector = Some(super::hang::start(&self.pool, patience)?);
         Ok(())
     }

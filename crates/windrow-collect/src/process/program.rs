@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::{IsInterruption, SendErrors};
+use windrow_peer::WorkerProgram;
+
+use crate::error::{BuildError, IsInterruption, SendErrors};
 use crate::probe::MakeProfiler;
 
 /// Whether the program has said what it does as a worker.
@@ -13,9 +15,16 @@ pub(super) fn prepared() {
     PREPARED.store(true, Ordering::Release);
 }
 
-/// Whether this program can be run again as a worker.
-pub(super) fn is_prepared() -> bool {
-    PREPARED.load(Ordering::Acquire)
+/// What runs as a worker process: `chosen`, or this program again.
+///
+/// # Errors
+/// [`BuildError::NoWorkerMain`] where none is chosen and this program does not serve as a worker.
+pub(crate) fn or_current(chosen: Option<&WorkerProgram>) -> Result<WorkerProgram, BuildError> {
+    match chosen {
+        Some(program) => Ok(program.clone()),
+        None if PREPARED.load(Ordering::Acquire) => Ok(WorkerProgram::current()),
+        None => Err(BuildError::NoWorkerMain),
+    }
 }
 
 /// Turns a call into an answer.

@@ -9,7 +9,7 @@ use windrow_policy::PolicySpec;
 
 use super::messages::{Ready, Specified, ToWorker};
 use super::weights::WeightSender;
-use crate::error::CollectError;
+use crate::error::BuildError;
 use crate::shared::Shared;
 use crate::worker::actor::describe_all;
 
@@ -44,14 +44,14 @@ impl WorkerSetup {
     }
 
     /// Checks that the environments that a worker has made are those of all.
-    pub(super) fn check(&self, worker: usize, made: &Specified) -> Result<(), CollectError> {
+    pub(super) fn check(&self, worker: usize, made: &Specified) -> Result<(), BuildError> {
         let mut joined = self.spec.clone();
         joined
             .join(&made.spec)
-            .map_err(|source| CollectError::Env { worker, source })?;
+            .map_err(|source| BuildError::Env { worker, source })?;
         match made.num_envs == self.num_envs {
             true => Ok(()),
-            false => Err(CollectError::UnequalEnvs {
+            false => Err(BuildError::UnequalEnvs {
                 worker,
                 expected: self.num_envs,
                 got: made.num_envs,
@@ -70,9 +70,9 @@ impl WorkerSetup {
         bound: &PolicySpec,
         control: &ControlBlock,
         shared: &Shared,
-    ) -> Result<Frame, CollectError> {
+    ) -> Result<Frame, BuildError> {
         if bound.columns != self.ready.columns {
-            return Err(CollectError::OtherColumns {
+            return Err(BuildError::OtherColumns {
                 expected: describe_all(&self.ready.columns),
                 got: describe_all(&bound.columns),
             });

@@ -47,6 +47,7 @@ pub(super) enum SlotState {
 /// A process that runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerProcess {
+    /// 0 elsewhere.
     pub(super) pid: u32,
     /// The thread that calls environments and policy; that of `main` before the worker has said so.
     pub(super) thread: u32,
@@ -61,6 +62,11 @@ impl WorkerProcess {
             thread: pid,
             shows_stack: false,
         }
+    }
+
+    /// Its process on this machine.
+    pub(super) fn own_pid(self) -> Option<u32> {
+        (self.pid != 0).then_some(self.pid)
     }
 
     pub(super) fn specified(self, made: &Specified) -> Self {

@@ -1,5 +1,6 @@
 //! Weights on their way to worker processes: bytes in shared memory, one parameter behind the other.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tensordict::{DType, HeapBuffer, LeafSpec, Tensor, TensorDict, TensorError};
@@ -48,9 +49,9 @@ impl WeightSender {
         }))
     }
 
-    /// The tensors of `weights` in the order of the leaves, numbers without gaps. The publisher has checked what it was given, but an updater
-    /// may bring something else.
-    fn tensors(&self, weights: &Weights) -> Result<Vec<Tensor>, WeightsError> {
+    /// The tensors of `weights` in the order of the leaves, numbers without gaps: as they are, where they have none. The publisher has checked
+    /// what it was given, but an updater may bring something else.
+    fn tensors<'a>(&self, weights: &'a Weights) -> Result<Vec<Cow<'a, Tensor>>, WeightsError> {
         let mut misfits = Vec::new();
         let mut tensors = Vec::with_capacity(self.leaves.len());
         for LeafSpec { key, dtype, shape } in &self.leaves {
@@ -60,7 +61,10 @@ impl WeightSender {
                 return Err(TensorError::DType { expected, got }.at(key).into());
             }
             match Misfit::check(name, *dtype, shape, weights.get(key).ok()) {
-                Ok(tensor) => tensors.push(tensor.cast(*dtype)?.contiguous()),
+                Ok(tensor) if tensor.dtype() == *dtype && tensor.is_contiguous() => {
+                    tensors.push(Cow::Borrowed(tensor));
+                }
+                Ok(tensor) => tensors.push(Cow::Owned(tensor.cast(*dtype)?.contiguous())),
                 Err(misfit) => misfits.push(misfit),
             }
         }
@@ -97,7 +101,7 @@ impl WeightUpdater for WeightSender {
             let tensor = tensor.map_err(PolicyError::failed)?;
             copy.set(&leaf.key, tensor).map_err(WeightsError::from)?;
         }
-        Ok(Pushed::Here(copy))
+        Ok(Pushed::Here(Arc::new(copy)))
     }
 }
 
@@ -129,6 +133,34 @@ impl WeightReceiver {
             weights: Arc::new(weights),
         }))
     }
+}
+
+/// The parameters of `weights` one behind the other, without gaps.
+#[cfg(feature = "remote")]
+pub(super) fn bytes_of(weights: &Weights) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (_, tensor) in weights.leaves() {
+        let tensor = tensor.contiguous();
+        bytes.extend_from_slice(tensor.as_bytes().expect("The tensor is contiguous."));
+    }
+    bytes
+}
+
+/// The weights of these leaves that [`bytes_of`] wrote.
+///
+/// # Errors
+/// [`TensorError`] for another number of bytes.
+#[cfg(feature = "remote")]
+pub(super) fn weights_from(leaves: &[LeafSpec], bytes: &[u8]) -> Result<Weights, TensorError> {
+    let mut weights = TensorDict::new([]);
+    let mut rest = bytes;
+    for LeafSpec { key, dtype, shape } in leaves {
+        let len = shape.iter().product::<usize>() * dtype.size();
+        let (own, others) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+        weights.set(key, Tensor::from_bytes(*dtype, shape, own)?)?;
+        rest = others;
+    }
+    Ok(weights)
 }
 
 /// Weights could not be read.

@@ -2,7 +2,7 @@
 
 use windrow_sync::{Mutex, MutexGuard, lock};
 
-use crate::error::CollectError;
+use crate::error::NextError;
 
 /// The state of a collector, which its iterator, its handles, the background thread and the writer to its sink share.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ enum Life {
     /// The present batch of a started collector is its last, and no write waits any more.
     Ending,
     /// Shut down or failed, with the error that the iterator returns before it ends.
-    Over(Option<CollectError>),
+    Over(Option<NextError>),
 }
 
 impl Lifecycle {
@@ -50,27 +50,27 @@ impl Lifecycle {
     pub(crate) fn shut_down(&self) {
         let mut state = self.state();
         if !matches!(state.life, Life::Over(_)) {
-            state.life = Life::Over(Some(CollectError::ShutDown));
+            state.life = Life::Over(Some(NextError::ShutDown));
         }
     }
 
     /// An error has ended it. `failure` is for the next call; without it, others have it.
-    pub(crate) fn fail(&self, failure: Option<CollectError>) {
+    pub(crate) fn fail(&self, failure: Option<NextError>) {
         *self.state() = State {
-            life: Life::Over(failure.or(Some(CollectError::ShutDown))),
+            life: Life::Over(failure.or(Some(NextError::ShutDown))),
             failed: true,
         };
     }
 
     /// The iterator returns `error`, which has ended it.
-    pub(crate) fn end_with(&self, error: &CollectError) {
+    pub(crate) fn end_with(&self, error: &NextError) {
         let mut state = self.state();
         state.life = Life::Over(None);
-        state.failed |= !matches!(error, CollectError::ShutDown);
+        state.failed |= !matches!(error, NextError::ShutDown);
     }
 
     /// The last item of the iterator where the collector is over: an error the first time, then none.
-    pub(crate) fn last_item(&self) -> Option<Option<CollectError>> {
+    pub(crate) fn last_item(&self) -> Option<Option<NextError>> {
         match &mut self.state().life {
             Life::Over(last) => Some(last.take()),
             Life::Running | Life::Ending => None,
@@ -78,17 +78,17 @@ impl Lifecycle {
     }
 
     /// # Errors
-    /// Where it is over: the failure, once, or [`CollectError::ShutDown`].
-    pub(crate) fn check(&self) -> Result<(), CollectError> {
+    /// Where it is over: the failure, once, or [`NextError::ShutDown`].
+    pub(crate) fn check(&self) -> Result<(), NextError> {
         match self.is_over() {
-            true => Err(self.take_failure().unwrap_or(CollectError::ShutDown)),
+            true => Err(self.take_failure().unwrap_or(NextError::ShutDown)),
             false => Ok(()),
         }
     }
 
     /// # Errors
     /// As [`check`](Self::check), where it has failed.
-    pub(crate) fn check_failure(&self) -> Result<(), CollectError> {
+    pub(crate) fn check_failure(&self) -> Result<(), NextError> {
         match self.has_failed() {
             true => self.check(),
             false => Ok(()),
@@ -96,10 +96,10 @@ impl Lifecycle {
     }
 
     /// The failure that no call has delivered. The iterator says that it is over.
-    pub(crate) fn take_failure(&self) -> Option<CollectError> {
+    pub(crate) fn take_failure(&self) -> Option<NextError> {
         match &mut self.state().life {
-            Life::Over(Some(last)) if !matches!(last, CollectError::ShutDown) => {
-                Some(std::mem::replace(last, CollectError::ShutDown))
+            Life::Over(Some(last)) if !matches!(last, NextError::ShutDown) => {
+                Some(std::mem::replace(last, NextError::ShutDown))
             }
             _ => None,
         }
@@ -113,36 +113,33 @@ impl Lifecycle {
 #[cfg(test)]
 mod tests {
     use super::Lifecycle;
-    use crate::error::CollectError;
+    use crate::error::NextError;
 
-    fn failed() -> CollectError {
-        CollectError::Panic("ouch".to_owned())
+    fn failed() -> NextError {
+        NextError::Panic("ouch".to_owned())
     }
 
-    fn text(result: Result<(), CollectError>) -> String {
+    fn text(result: Result<(), NextError>) -> String {
         result.map_or_else(|error| error.to_string(), |()| "fine".to_owned())
     }
 
     #[test]
     fn a_failure_is_delivered_once_by_whoever_asks_first() {
-        let shut_down = text(Err(CollectError::ShutDown));
+        let shut_down = text(Err(NextError::ShutDown));
         let asked = Lifecycle::default();
         assert_eq!(text(asked.check()), "fine");
         asked.fail(Some(failed()));
         assert!(asked.is_over() && asked.is_ending() && asked.has_failed());
         assert_eq!(text(asked.check_failure()), text(Err(failed())));
         assert_eq!(text(asked.check()), shut_down);
-        assert!(matches!(
-            asked.last_item(),
-            Some(Some(CollectError::ShutDown))
-        ));
+        assert!(matches!(asked.last_item(), Some(Some(NextError::ShutDown))));
         assert!(matches!(asked.last_item(), Some(None)));
         assert_eq!(text(asked.check()), shut_down);
         let iterated = Lifecycle::default();
         iterated.fail(Some(failed()));
         assert!(matches!(
             iterated.last_item(),
-            Some(Some(CollectError::Panic(_)))
+            Some(Some(NextError::Panic(_)))
         ));
         assert!(matches!(iterated.last_item(), Some(None)));
         assert!(iterated.take_failure().is_none());
@@ -159,8 +156,8 @@ mod tests {
         // The thread of a started collector may fail after it.
         life.fail(Some(failed()));
         life.shut_down();
-        assert!(matches!(life.take_failure(), Some(CollectError::Panic(_))));
-        life.end_with(&CollectError::ShutDown);
+        assert!(matches!(life.take_failure(), Some(NextError::Panic(_))));
+        life.end_with(&NextError::ShutDown);
         assert!(life.has_failed() && matches!(life.last_item(), Some(None)));
     }
 
@@ -169,9 +166,6 @@ mod tests {
         let life = Lifecycle::default();
         life.fail(None);
         assert!(life.has_failed() && life.take_failure().is_none());
-        assert!(matches!(
-            life.last_item(),
-            Some(Some(CollectError::ShutDown))
-        ));
+        assert!(matches!(life.last_item(), Some(Some(NextError::ShutDown))));
     }
 }

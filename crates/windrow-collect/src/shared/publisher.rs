@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use tracing::warn;
-use windrow_policy::{Backend, Policy, WeightUpdater, Weights};
+use windrow_policy::{Backend, Policy, PolicyError, WeightUpdater, Weights};
 use windrow_sync::{Mutex, error_chain, lock};
 
 use super::Shared;
+use crate::TARGET;
 use crate::config::builder::WeightSource;
-use crate::{CollectError, TARGET};
+use crate::error::{ArgumentError, ControlError};
 
 /// Checks weights against the policy and publishes them to the workers, from any thread.
 pub(crate) struct WeightPublisher {
@@ -39,47 +40,44 @@ impl WeightPublisher {
     }
 
     /// Whether `weights` are the policy's.
-    pub(crate) fn check(&self, weights: &Weights) -> Result<(), CollectError> {
-        lock(&self.reference).check(weights).map_err(|error| {
-            warn!(target: TARGET, error = error_chain(&error), "weights were refused");
-            error.into()
-        })
+    pub(crate) fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        lock(&self.reference).check(weights).inspect_err(
+            |error| warn!(target: TARGET, error = error_chain(error), "weights were refused"),
+        )
     }
 
     /// Publishes `weights` to all workers; their version.
-    pub(crate) fn publish(&self, weights: &Weights) -> Result<i64, CollectError> {
+    pub(crate) fn publish(&self, weights: &Weights) -> Result<i64, PolicyError> {
         self.check(weights)?;
-        Ok(self.shared.weights.publish(weights)?)
+        self.shared.weights.publish(weights)
     }
 
     /// Publishes `weights`, which fit, to all workers as `version`, from which later ones count on.
-    pub(crate) fn restore(&self, version: i64, weights: &Weights) -> Result<(), CollectError> {
-        Ok(self.shared.weights.restore(version, weights)?)
+    pub(crate) fn restore(&self, version: i64, weights: &Weights) -> Result<(), PolicyError> {
+        self.shared.weights.restore(version, weights)
     }
 
     /// Publishes `weights` to worker `worker` alone; their version.
-    pub(crate) fn publish_to(&self, worker: usize, weights: &Weights) -> Result<i64, CollectError> {
+    pub(crate) fn publish_to(&self, worker: usize, weights: &Weights) -> Result<i64, ControlError> {
         if self.shared.service.is_some() {
-            return Err(CollectError::Needs {
+            let needs = ArgumentError::Needs {
                 name: "update_worker_weights",
                 needs: "workers with policies of their own: inference local",
-            });
+            };
+            return Err(needs.into());
         }
         self.check(weights)?;
         let published = self.shared.weights.publish_to(worker, weights)?;
-        published.ok_or_else(|| CollectError::NoSuchWorker {
+        published.ok_or_else(|| ControlError::NoSuchWorker {
             worker,
             workers: self.shared.workers(),
         })
     }
 
-    /// Publishes the weights that the source gives.
-    pub(crate) fn publish_from_source(&self) -> Result<i64, CollectError> {
+    /// Publishes the weights that the source gives, if there is one.
+    pub(crate) fn publish_from_source(&self) -> Result<Option<i64>, PolicyError> {
         let weights = lock(&self.source).as_mut().map(|source| source());
-        let Some(weights) = weights else {
-            return Err(CollectError::NoWeightSource);
-        };
-        self.publish(&weights)
+        weights.map(|weights| self.publish(&weights)).transpose()
     }
 
     /// A copy of the weights that were published last.

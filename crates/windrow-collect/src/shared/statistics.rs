@@ -1,11 +1,11 @@
 //! Running statistics that environments share: workers get them with their parts, and hand in what was gathered.
 
-use windrow_env::{EnvError, Gathers, Statistics, VecEnv};
+use windrow_env::{EnvError, Gathers, Statistics, VecEnv, gatherings};
 use windrow_slab::{Lease, Part};
 
 use crate::config::options::CollectorConfig;
 use crate::config::plan::Placement;
-use crate::error::CollectError;
+use crate::error::BuildError;
 
 /// Numbers before the others: the worker's, and how many statistics it gathers.
 const HEAD: usize = 2;
@@ -42,14 +42,14 @@ pub(crate) struct SharedStatistics {
 
 impl SharedStatistics {
     /// # Errors
-    /// [`CollectError::Env`] for a worker whose environments gather something else in the place of others.
+    /// [`BuildError::Env`] for a worker whose environments gather something else in the place of others.
     pub(crate) fn new(
         config: &CollectorConfig,
         workers: Vec<Vec<Gathers>>,
-    ) -> Result<Self, CollectError> {
+    ) -> Result<Self, BuildError> {
         for (worker, gathers) in workers.iter().enumerate() {
             let checked = gathers.iter().try_for_each(Gathers::check);
-            checked.map_err(|source| CollectError::Env { worker, source })?;
+            checked.map_err(|source| BuildError::Env { worker, source })?;
         }
         Ok(Self {
             sharing: Sharing::of(config),
@@ -99,16 +99,11 @@ impl SharedStatistics {
                 }
             }
         }
-        if self.sharing == Sharing::Copied {
-            handed_in
-                .drain(..)
-                .for_each(|(of, notes)| of.replace(notes));
-        }
-        while let Some(&(first, _)) = handed_in.first() {
-            let (alike, others): (Vec<_>, Vec<_>) =
-                handed_in.into_iter().partition(|(of, _)| of.are_of(first));
-            Gathers::merge(&alike);
-            handed_in = others;
+        match self.sharing {
+            Sharing::Copied => handed_in
+                .into_iter()
+                .for_each(|(of, notes)| of.replace(notes)),
+            Sharing::InPlace | Sharing::Apart => Gathers::merge(handed_in),
         }
     }
 }
@@ -119,21 +114,13 @@ impl SharedStatistics {
 /// [`EnvError::Failed`] for environments whose spec names statistics that cannot be reached.
 pub(crate) fn prepare(env: &mut dyn VecEnv, config: &CollectorConfig) -> Result<(), EnvError> {
     let sharing = Sharing::of(config);
-    if sharing == Sharing::InPlace || env.spec().statistics.is_empty() {
+    if sharing == Sharing::InPlace {
         return Ok(());
     }
-    let (id, named) = (env.spec().id.clone(), env.spec().statistics.len());
     let together = env.num_envs() * config.num_workers.unwrap_or(1);
-    let gatherings = env.gatherings();
-    if gatherings.len() != named {
-        return Err(EnvError::failed(format!(
-            "expected the {named} running statistics of {id} that its spec names, got {}: environments around others forward VecEnv::gatherings",
-            gatherings.len()
-        )));
-    }
     // Several of its environments may share one.
     let mut copies: Vec<(Gathers, Statistics)> = Vec::new();
-    for gathering in gatherings {
+    for gathering in gatherings(env)? {
         if sharing == Sharing::Apart {
             gathering.gather_apart(together);
             continue;

@@ -6,8 +6,7 @@ use windrow_policy::{
 };
 use windrow_slab::{Key, LeafSpec, RowBlock, RowsMut, Step};
 
-use crate::error::IsInterruption;
-use crate::error::{CollectError, WorkerError, WorkerFault};
+use crate::error::{BuildError, IsInterruption, WorkerError, WorkerFault};
 
 /// A policy with its random warm-up and the version of its weights.
 pub(crate) struct Actor {
@@ -33,20 +32,24 @@ impl Actor {
     /// Binds `policy` to the environments of its worker.
     ///
     /// # Errors
-    /// When the policy does not fit, or declares other action columns than the environment has, or writes an observation of
-    /// another type or shape.
+    /// [`BuildError::Policy`] when the policy does not fit; [`BuildError::PolicyColumns`] when it declares other action columns than the
+    /// environment has; [`BuildError::PolicyWrites`] when it writes an observation of another type or shape.
     pub(crate) fn new(
         mut policy: Box<dyn Policy>,
         binding: &Binding<'_>,
         exploration: ExplorationType,
-    ) -> Result<Self, CollectError> {
+    ) -> Result<Self, BuildError> {
         let env = binding.spec;
-        let spec = policy.bind(binding)?;
+        let unfit = |source| BuildError::Policy {
+            worker: binding.worker,
+            source,
+        };
+        let spec = policy.bind(binding).map_err(unfit)?;
         let action = env.action_leaves();
         for (i, expected) in action.iter().enumerate() {
             let column = spec.columns.get(i);
             if !column.is_some_and(|column| env.takes(expected, column)) {
-                return Err(CollectError::PolicyColumns {
+                return Err(BuildError::PolicyColumns {
                     env: env.id.clone(),
                     expected: describe(Some(expected)),
                     got: describe(column),
@@ -54,7 +57,7 @@ impl Actor {
             }
         }
         let mut random = RandomPolicy::new();
-        random.bind(binding)?;
+        random.bind(binding).map_err(unfit)?;
         let drawn = match spec.columns.starts_with(&action) {
             true => None,
             false => Some(Drawn {
@@ -114,15 +117,20 @@ impl Actor {
     /// Another policy of the same kind in place of this one, with the weights that it was made with.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`CollectError::OtherColumns`] when it writes other columns.
+    /// [`BuildError::Policy`] when it does not fit; [`BuildError::OtherColumns`] when it writes other columns.
     pub(crate) fn replace(
         &mut self,
         mut policy: Box<dyn Policy>,
         binding: &Binding<'_>,
-    ) -> Result<(), CollectError> {
-        let columns = policy.bind(binding)?.columns;
+    ) -> Result<(), BuildError> {
+        let bound = policy.bind(binding);
+        let bound = bound.map_err(|source| BuildError::Policy {
+            worker: binding.worker,
+            source,
+        });
+        let columns = bound?.columns;
         if columns != self.spec.columns {
-            return Err(CollectError::OtherColumns {
+            return Err(BuildError::OtherColumns {
                 expected: describe_all(&self.spec.columns),
                 got: describe_all(&columns),
             });
@@ -223,8 +231,8 @@ impl PolicySeat {
         policy: Box<dyn Policy>,
         env: &mut dyn VecEnv,
         spec: &EnvSpec,
-        bind: impl FnOnce(Box<dyn Policy>, &Binding<'_>) -> Result<T, CollectError>,
-    ) -> Result<(T, Option<RowBlock>), CollectError> {
+        bind: impl FnOnce(Box<dyn Policy>, &Binding<'_>) -> Result<T, BuildError>,
+    ) -> Result<(T, Option<RowBlock>), BuildError> {
         let first = match policy.needs_first_rows() {
             true => first_rows(env, spec, self.is_interruption)
                 .map_err(|fault| WorkerError::new(self.worker, None, fault))?,
@@ -276,7 +284,7 @@ fn replaced(
     columns: &[LeafSpec],
     actions: usize,
     env: &EnvSpec,
-) -> Result<Vec<Option<usize>>, CollectError> {
+) -> Result<Vec<Option<usize>>, BuildError> {
     let observed = env.observation_leaves();
     let next = NestedKey::from("next");
     columns[actions..]
@@ -292,7 +300,7 @@ fn replaced(
             };
             match observed[index] == *column {
                 true => Ok(Some(index)),
-                false => Err(CollectError::PolicyWrites {
+                false => Err(BuildError::PolicyWrites {
                     env: env.id.clone(),
                     expected: describe(observed.get(index)),
                     got: describe(Some(column)),

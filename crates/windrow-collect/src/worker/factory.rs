@@ -8,11 +8,10 @@ use windrow_slab::RowBlock;
 use windrow_sync::catch_panic;
 
 use super::actor::{Actor, PolicySeat};
-use crate::CollectError;
 use crate::config::builder::EnvMaker;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::Placement;
-use crate::error::{IsInterruption, WorkerError, WorkerFault};
+use crate::error::{ArgumentError, BuildError, IsInterruption, WorkerError, WorkerFault};
 use crate::shared::service::Service;
 use crate::shared::statistics;
 
@@ -35,22 +34,21 @@ impl WorkerFactory {
     /// As [`envs`](Self::envs), in a panic's place an error.
     ///
     /// # Errors
-    /// As there; [`CollectError::Worker`] after a panic.
-    pub(crate) fn guarded_envs(&self) -> Result<Box<dyn VecEnv>, CollectError> {
+    /// Those of [`envs`](Self::envs); [`BuildError::Worker`] after a panic.
+    pub(crate) fn guarded_envs(&self) -> Result<Box<dyn VecEnv>, BuildError> {
         self.guarded(|| self.envs())
     }
 
     /// The environments.
     ///
     /// # Errors
-    /// [`CollectError::Env`].
-    pub(crate) fn envs(&self) -> Result<Box<dyn VecEnv>, CollectError> {
+    /// [`BuildError::Env`].
+    pub(crate) fn envs(&self) -> Result<Box<dyn VecEnv>, BuildError> {
         if self.config.max_frames_per_traj == Some(0) {
-            return Err(CollectError::NotPositive {
-                name: "max_frames_per_traj",
-            });
+            let name = "max_frames_per_traj";
+            return Err(ArgumentError::NotPositive { name }.into());
         }
-        self.try_envs().map_err(|source| CollectError::Env {
+        self.try_envs().map_err(|source| BuildError::Env {
             worker: self.worker,
             source,
         })
@@ -69,11 +67,7 @@ impl WorkerFactory {
     ///
     /// # Errors
     /// As [`Actor::new`]; an interruption while first episodes begin.
-    pub(crate) fn actor(
-        &self,
-        env: &mut dyn VecEnv,
-        spec: &EnvSpec,
-    ) -> Result<Bound, CollectError> {
+    pub(crate) fn actor(&self, env: &mut dyn VecEnv, spec: &EnvSpec) -> Result<Bound, BuildError> {
         let seat = self.seat(env.num_envs());
         seat.take(self.policy()?, env, spec, |policy, binding| {
             Actor::new(policy, binding, self.config.exploration_type)
@@ -83,11 +77,31 @@ impl WorkerFactory {
     /// The policy, not yet bound.
     ///
     /// # Errors
-    /// As [`PolicyRecipe::build`].
-    pub(crate) fn policy(&self) -> Result<Box<dyn Policy>, PolicyError> {
+    /// [`BuildError::Policy`].
+    pub(crate) fn policy(&self) -> Result<Box<dyn Policy>, BuildError> {
         match &self.service {
-            Some(service) => Ok(Box::new(service.client()?)),
-            None => self.policy.build(self.worker),
+            Some(service) => match service.client() {
+                Ok(client) => Ok(Box::new(client)),
+                Err(error) => Err(self.policy_error(error)),
+            },
+            None => self.own_policy(),
+        }
+    }
+
+    /// A policy of the recipe, also where a server evaluates that of the worker.
+    ///
+    /// # Errors
+    /// [`BuildError::Policy`].
+    pub(crate) fn own_policy(&self) -> Result<Box<dyn Policy>, BuildError> {
+        let policy = self.policy.build(self.worker);
+        policy.map_err(|error| self.policy_error(error))
+    }
+
+    /// The error of the worker's policy, or of its recipe.
+    pub(crate) fn policy_error(&self, source: PolicyError) -> BuildError {
+        BuildError::Policy {
+            worker: self.worker,
+            source,
         }
     }
 
@@ -104,11 +118,11 @@ impl WorkerFactory {
     /// The result of `make`; a panic becomes an error.
     ///
     /// # Errors
-    /// As `make`; [`CollectError::Worker`] after a panic.
+    /// As `make`; [`BuildError::Worker`] after a panic.
     pub(crate) fn guarded<T>(
         &self,
-        make: impl FnOnce() -> Result<T, CollectError>,
-    ) -> Result<T, CollectError> {
+        make: impl FnOnce() -> Result<T, BuildError>,
+    ) -> Result<T, BuildError> {
         catch_panic(make).unwrap_or_else(|message| {
             let fault = WorkerFault::Panic(message);
             Err(WorkerError::new(self.worker, None, fault).into())

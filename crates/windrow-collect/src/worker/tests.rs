@@ -230,7 +230,7 @@ fn a_worker_reports_a_fault_once_its_part_is_given_back_and_is_replaced_if_its_d
     let expected = [
         Entry::Weights { held: Some(0) },
         Entry::GaveBack,
-        Entry::Lost("policy: no idea".to_owned()),
+        Entry::Lost("the policy failed: no idea".to_owned()),
     ];
     assert_eq!(*worker.link.log.lock().unwrap(), expected);
     assert_eq!(made.load(Ordering::Relaxed), 1);
@@ -246,7 +246,7 @@ fn a_worker_whose_policy_cannot_be_made_anew_says_so() {
     let Some(Entry::Lost(last)) = log.last() else {
         panic!("nothing was lost: {log:?}");
     };
-    let expected = "worker 0: failed to start over: policy: no policy is called \"absent\"";
+    let expected = "worker 0: failed to start over: failed to set up the policy of worker 0: no policy is called \"absent\"";
     assert!(last.starts_with(expected), "{last}");
 }
 
@@ -255,6 +255,9 @@ fn an_interrupted_worker_returns_the_interruption_and_keeps_its_environments() {
     let (mut worker, made) = worker(vec![Commands::default()], failing, OnFault::Interrupted);
     let assignment = worker.link.claim().unwrap();
     let interruption = worker.fill(assignment).unwrap_err();
-    assert_eq!(error_chain(interruption.fault()), "policy: no idea");
+    assert_eq!(
+        error_chain(interruption.fault()),
+        "the policy failed: no idea"
+    );
     assert_eq!(made.load(Ordering::Relaxed), 0);
 }

@@ -1,7 +1,7 @@
 //! All orders in which a collector, what it delivered and the wish to stop can come to their end.
 
 use tensordict::TensorDict;
-use windrow_collect::{CollectError, Collector};
+use windrow_collect::{Collector, NextError};
 
 use super::cell::{Cell, Kind};
 use super::episodes;
@@ -25,10 +25,7 @@ fn unchanged(batches: &[(TensorDict, TensorDict)]) {
 }
 
 fn told_once(collector: &mut Collector) {
-    assert!(matches!(
-        collector.next(),
-        Some(Err(CollectError::ShutDown))
-    ));
+    assert!(matches!(collector.next(), Some(Err(NextError::ShutDown))));
     assert!(collector.next().is_none());
 }
 
@@ -64,7 +61,7 @@ pub(crate) fn check(cell: Cell) {
             Err(error) => break error,
         }
     };
-    assert!(matches!(told, CollectError::ShutDown), "{told}");
+    assert!(matches!(told, NextError::ShutDown), "{told}");
     assert!(collector.next().is_none());
     unchanged(&batches);
     if let Kind::Trajectories(format) = cell.kind {

@@ -1,6 +1,8 @@
 //! What workers make, wherever they run: here, or in processes that are this very test program, run again.
 #![allow(dead_code, reason = "each test target uses some of it")]
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use windrow_collect::{Collector, CollectorBuilder, Inference, Placement};
 use windrow_policy::{PolicyError, Pushed, WeightUpdater, Weights};
@@ -70,7 +72,7 @@ struct Keeps(World);
 
 impl WeightUpdater for Keeps {
     fn push(&mut self, _: Option<usize>, _: i64, weights: &Weights) -> Result<Pushed, PolicyError> {
-        Ok(Pushed::Here(weights.clone()))
+        Ok(Pushed::Here(Arc::new(weights.clone())))
     }
 }
 

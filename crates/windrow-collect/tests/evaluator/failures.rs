@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tensordict::{DType, TensorError};
 use windrow_collect::{
-    BusyPolicy, CollectError, Evaluator, EvaluatorBuilder, Placement, WorkerFault,
+    BusyPolicy, EvaluateError, Evaluator, EvaluatorBuilder, NextError, Placement, WorkerFault,
 };
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{CartPole, TimeLimit};
@@ -77,7 +77,7 @@ fn failures_say_what_failed() {
     let (builder, _) = failing_once(Failure::Panic, 3);
     let error = builder.build().unwrap().evaluate(None, None).unwrap_err();
     assert!(
-        matches!(&error, CollectError::Worker(error) if matches!(error.fault(), WorkerFault::Panic(_))),
+        matches!(&error, EvaluateError::Next(NextError::Worker(error)) if matches!(error.fault(), WorkerFault::Panic(_))),
         "{error}"
     );
 
@@ -128,7 +128,7 @@ fn an_error_of_metrics_is_the_result_and_costs_nothing_else() {
     }
     let error = evaluator.take_error().unwrap();
     assert!(
-        matches!(error, CollectError::Metrics { step: 8, .. }),
+        matches!(error, EvaluateError::Metrics { step: 8, .. }),
         "{error}"
     );
     assert!(evaluator.take_error().is_none());
@@ -168,7 +168,10 @@ fn what_cannot_be_built_is_refused() {
     );
     let ones = policy_fn([LeafSpec::new("action", DType::I8, [1])], |_, _| Ok(()));
     let error = refused(ledgers(Placement::Threads, 3).policy(ones));
-    assert!(error.starts_with("policy: "), "{error}");
+    assert!(
+        error.starts_with("failed to set up the policy of worker 0: "),
+        "{error}"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    BusyPolicy, CollectError, Collector, ErrorKind, Evaluator, EvaluatorBuilder, Placement,
+    BusyPolicy, Collector, ErrorKind, EvaluateError, Evaluator, EvaluatorBuilder, Placement, Stuck,
 };
 use windrow_env::CartPole;
 use windrow_env::testing::LedgerEnv;
@@ -100,11 +100,11 @@ fn a_shutdown_ends_what_is_running() {
             evaluator.shutdown().unwrap();
             assert!(matches!(
                 blocked.join().unwrap(),
-                Err(CollectError::ShutDown)
+                Err(EvaluateError::ShutDown)
             ));
             assert!(matches!(
                 waiting.join().unwrap(),
-                Some(Err(CollectError::ShutDown))
+                Some(Err(EvaluateError::ShutDown))
             ));
         });
         evaluator.shutdown().unwrap();
@@ -112,11 +112,11 @@ fn a_shutdown_ends_what_is_running() {
         assert!(!evaluator.pending());
         assert!(matches!(
             evaluator.evaluate(None, None),
-            Err(CollectError::ShutDown)
+            Err(EvaluateError::ShutDown)
         ));
         assert!(matches!(
             evaluator.trigger_eval(None, None),
-            Err(CollectError::ShutDown)
+            Err(EvaluateError::ShutDown)
         ));
         assert!(evaluator.wait(None).is_none(), "told once");
     }
@@ -165,7 +165,7 @@ fn a_stuck_evaluation_holds_a_shutdown_up_once() {
     assert!(
         matches!(
             error,
-            CollectError::Stuck {
+            Stuck {
                 stuck: 1,
                 threads: 1,
                 ..

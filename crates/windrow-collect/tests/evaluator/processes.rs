@@ -4,7 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use windrow_collect::{
-    CollectError, Evaluation, Evaluator, EvaluatorBuilder, FaultKind, Placement, WorkerError,
+    EvaluateError, Evaluation, Evaluator, EvaluatorBuilder, FaultKind, NextError, Placement,
+    WorkerError,
 };
 use windrow_env::CartPole;
 use windrow_policy::nn::Sequential;
@@ -49,9 +50,13 @@ fn gated(at: At) -> (EvaluatorBuilder, Notes, Gate) {
     (builder, made, gate)
 }
 
-fn died(error: CollectError) -> WorkerError {
+fn died(error: EvaluateError) -> WorkerError {
     match error {
-        CollectError::Worker(error) if error.fault().kind() == FaultKind::Died => error,
+        EvaluateError::Next(NextError::Worker(error))
+            if error.fault().kind() == FaultKind::Died =>
+        {
+            error
+        }
         other => panic!("{other}"),
     }
 }
@@ -158,7 +163,7 @@ fn what_fails_in_a_process_is_told_as_from_a_thread() {
         let (builder, made) = faulty(Some(Fault::new(At::Step(13), how, 1)));
         let evaluator = builder.build().unwrap();
         let error = evaluator.evaluate(None, None).unwrap_err();
-        let CollectError::Worker(error) = error else {
+        let EvaluateError::Next(NextError::Worker(error)) = error else {
             panic!("{error}")
         };
         assert_eq!((error.worker(), error.fault().kind()), (0, kind), "{error}");
@@ -184,7 +189,7 @@ fn a_process_that_stands_still_is_killed_by_the_shutdown() {
             let waiting = scope.spawn(|| evaluator.wait(None));
             evaluator.shutdown().unwrap();
             let told = waiting.join().unwrap();
-            assert!(matches!(told, Some(Err(CollectError::ShutDown))));
+            assert!(matches!(told, Some(Err(EvaluateError::ShutDown))));
         });
         assert!((patience..BOUND).contains(&began.elapsed()));
         evaluator.shutdown().unwrap();

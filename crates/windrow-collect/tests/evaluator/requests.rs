@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{BusyPolicy, CollectError, Placement};
+use windrow_collect::{BusyPolicy, ControlError, EvaluateError, Placement};
 
 use crate::program::elsewhere;
 use crate::{choice, choose, expected, gated, ledger, ledger_here, ledgers, slow_ledgers};
@@ -60,7 +60,10 @@ fn weights_that_do_not_fit_change_nothing() {
         let error = evaluator
             .evaluate(Some(&TensorDict::new([])), None)
             .unwrap_err();
-        assert!(matches!(error, CollectError::Policy(_)), "{error}");
+        assert!(
+            matches!(error, EvaluateError::Weights(ControlError::Weights(_))),
+            "{error}"
+        );
         let again = evaluator.evaluate(None, None).unwrap();
         assert_eq!((again.returns, again.policy_version), (good.returns, 1));
     }

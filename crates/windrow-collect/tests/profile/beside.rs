@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use tempfile::TempDir;
-use windrow_collect::{CollectError, Placement, ProfileConfig, Profiler, ProfilerRecipe};
+use windrow_collect::{
+    ControlError, Placement, ProfileConfig, ProfileError, Profiler, ProfilerRecipe,
+};
 use windrow_sync::error_chain;
 
 use super::{config, multi_sync, single, take};
@@ -92,7 +94,10 @@ fn no_other_thread_ends_another_profiler() {
     let ended = thread::spawn(move || collector.shutdown()).join().unwrap();
     assert!(matches!(
         ended,
-        Err(CollectError::Profiler { worker: 0, .. })
+        Err(ControlError::Profile(ProfileError::Profiler {
+            worker: 0,
+            ..
+        }))
     ));
     assert_eq!(notes.take(), ["begin", "step", "step"]);
 }
@@ -127,7 +132,10 @@ fn a_process_needs_what_its_profiler_is_made_of() {
     let mut collector = multi_sync(Placement::Processes, 1).build().unwrap();
     let config = notes.added_to(config(&folder));
     let refused = collector.enable_profile(&config);
-    assert!(matches!(refused, Err(CollectError::Needs { .. })));
+    assert!(matches!(
+        refused,
+        Err(ControlError::Profile(ProfileError::Unwritten))
+    ));
     // The program of this test makes no profilers.
     let notes = notes.clone();
     let recipe = ProfilerRecipe::new(move |_| Ok(notes.clone())).written_as("notes");

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 use windrow_collect::{
-    CollectError, Collector, MultiAsyncCollector, OnLoss, Placement, ProfileConfig,
+    Collector, ControlError, MultiAsyncCollector, NextError, OnLoss, Placement, ProfileConfig,
+    ProfileError,
 };
 use windrow_env::testing::CountingEnv;
 use windrow_sync::error_chain;
@@ -123,8 +124,12 @@ fn a_trace_that_cannot_be_written_is_told_at_the_next_call() {
     let folder = TempDir::new().unwrap();
     let nowhere = folder.path().join("missing").join("{worker_idx}.json");
     let config = ProfileConfig::new().save_path(&nowhere);
-    let failed = |error: CollectError| {
-        let CollectError::ProfileFile {
+    let failed = |error: ControlError| {
+        let (ControlError::Profile(error) | ControlError::Next(NextError::Profile(error))) = error
+        else {
+            panic!("{error}");
+        };
+        let ProfileError::File {
             worker: 0, path, ..
         } = &error
         else {
@@ -139,7 +144,7 @@ fn a_trace_that_cannot_be_written_is_told_at_the_next_call() {
     let mut collector = single(Placement::Inline).total_frames(80).build().unwrap();
     collector.enable_profile(&config).unwrap();
     take(&mut collector, 3);
-    failed(collector.next().unwrap().unwrap_err());
+    failed(collector.next().unwrap().unwrap_err().into());
     // It is told once, and no batch is lost over it.
     take(&mut collector, 1);
     assert!(collector.next().is_none());
@@ -148,7 +153,7 @@ fn a_trace_that_cannot_be_written_is_told_at_the_next_call() {
     let mut collector = single(Placement::Inline).total_frames(60).build().unwrap();
     collector.enable_profile(&config).unwrap();
     take(&mut collector, 3);
-    failed(collector.next().unwrap().unwrap_err());
+    failed(collector.next().unwrap().unwrap_err().into());
     assert!(collector.next().is_none());
 
     for placement in elsewhere() {
@@ -162,7 +167,7 @@ fn a_trace_that_cannot_be_written_is_told_at_the_next_call() {
         collector.enable_profile(&config).unwrap();
         take(&mut collector, 2);
         if let Err(error) = collector.disable_profile() {
-            failed(error);
+            failed(error.into());
             collector.shutdown().unwrap();
         } else {
             // A worker in a thread may have been on its way to the next part.

@@ -158,7 +158,7 @@ mod tests {
         }
         assert_eq!(there_and_back(&full()), full());
         let registry = EnvRegistry::builtin();
-        for id in registry.ids() {
+        for id in registry.names() {
             let env = registry.make(id).unwrap();
             assert_eq!(there_and_back(env.spec()), *env.spec());
         }

@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn native_environments_pass() {
-        for id in EnvRegistry::builtin().ids() {
+        for id in EnvRegistry::builtin().names() {
             let report = check_env(&mut make(id).unwrap(), 1).unwrap();
             assert_eq!(report.frames, STEPS, "{id}");
             assert!(

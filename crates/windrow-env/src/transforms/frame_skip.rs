@@ -10,13 +10,14 @@ use crate::{
 
 /// Takes every action several times, or until the episode ends: rewards add up, and only the last observation counts.
 ///
-/// It steps one environment by itself. An [`EnvRecipe`](crate::EnvRecipe) puts it, and all transforms inside of it, around each of
-/// several.
+/// Of several environments, those whose episodes go on are stepped without the others. Where environments can only
+/// [step together](VecEnv::step_apart), as those of a transform inside of this one, an [`EnvRecipe`](crate::EnvRecipe) puts both around each
+/// of them.
 ///
 /// ```
 /// use windrow_env::{CartPole, FrameSkipTransform, Serial, VecEnv};
 ///
-/// let envs = Serial::from_fn(1, CartPole::v1)?.transformed(FrameSkipTransform::new(4))?;
+/// let envs = Serial::from_fn(8, CartPole::v1)?.transformed(FrameSkipTransform::new(4))?;
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,18 +43,21 @@ impl Transform for FrameSkipTransform {
             return Err(SpecError::no_steps("frame_skip", envs.inner()));
         }
         if self.frame_skip > 1 {
-            envs.one_environment("FrameSkipTransform")?;
+            envs.apart("FrameSkipTransform")?;
         }
         let leaves = envs.inner().observation_leaves();
         let rewards = leaves.iter().enumerate();
         let rewards = rewards.filter(|(_, leaf)| {
             leaf.dtype != DType::Bytes && envs.inner().rewards.contains(&leaf.key)
         });
+        let num_envs = envs.num_envs();
         Ok(Repeating {
             steps: self.frame_skip,
             rewards: rewards
-                .map(|(i, leaf)| (leaf.dtype, i, vec![0.0; leaf.elements()]))
+                .map(|(i, leaf)| (leaf.dtype, i, vec![0.0; leaf.elements() * num_envs]))
                 .collect(),
+            earned: vec![0.0; num_envs],
+            live: Vec::with_capacity(num_envs),
         })
     }
 }
@@ -64,22 +68,38 @@ pub struct Repeating {
     steps: usize,
     /// Observations that are rewards, and their sums.
     rewards: Vec<(DType, usize, Vec<f64>)>,
+    /// What each environment has earned in the steps so far.
+    earned: Vec<f32>,
+    /// The environments that were stepped last.
+    live: Vec<usize>,
 }
 
 impl Repeating {
     /// Adds the rewards among observations up, from zero at the `first` of the steps, and shows the sums.
     fn sum(&mut self, obs: &mut RowsMut<'_>, is_first: bool) -> Result<(), VecEnvError> {
         for (dtype, leaf, sums) in &mut self.rewards {
+            if is_first {
+                sums.fill(0.0);
+            }
             for_dtype!(*dtype, T => {
                 let seen = obs.get_mut(Key::<T>::new(*leaf));
                 let seen = seen.map_err(|error| EnvError::from(error).of(0))?;
-                for (sum, seen) in sums.iter_mut().zip(seen) {
-                    *sum = seen.number() + if is_first { 0.0 } else { *sum };
-                    *seen = T::nearest(*sum);
-                }
+                add_up(seen, sums, &self.live, self.earned.len());
             });
         }
         Ok(())
+    }
+}
+
+/// Adds rewards of `live` ones of `envs` environments to their sums, and shows these.
+fn add_up<T: Number>(seen: &mut [T], sums: &mut [f64], live: &[usize], envs: usize) {
+    let width = sums.len() / envs;
+    for env in live {
+        let own = env * width..(env + 1) * width;
+        for (sum, seen) in sums[own.clone()].iter_mut().zip(&mut seen[own]) {
+            *sum += seen.number();
+            *seen = T::nearest(*sum);
+        }
     }
 }
 
@@ -104,14 +124,21 @@ impl BoundTransform for Repeating {
         if self.steps == 1 {
             return Ok(());
         }
+        self.live.clear();
+        self.live.extend(0..outcomes.reward.len());
+        self.earned.copy_from_slice(outcomes.reward);
         self.sum(&mut obs, true)?;
         for _ in 1..self.steps {
-            if outcomes.terminated[0] || outcomes.truncated[0] {
+            self.live
+                .retain(|env| !(outcomes.terminated[*env] || outcomes.truncated[*env]));
+            if self.live.is_empty() {
                 break;
             }
-            let earned = outcomes.reward[0];
-            envs.step(actions, obs.reborrow(), outcomes.reborrow())?;
-            outcomes.reward[0] += earned;
+            envs.step_some(&self.live, actions, obs.reborrow(), outcomes.reborrow())?;
+            for env in &self.live {
+                self.earned[*env] += outcomes.reward[*env];
+                outcomes.reward[*env] = self.earned[*env];
+            }
             self.sum(&mut obs, false)?;
         }
         Ok(())
@@ -123,7 +150,7 @@ mod tests {
     use super::*;
     use crate::testing::CountingEnv;
     use crate::transforms::vec_driver::VecDriver;
-    use crate::{CartPole, EnvRecipe, EnvRegistry, Serial, StepCounter};
+    use crate::{CartPole, EnvRecipe, EnvRegistry, Joined, Serial, StepCounter};
 
     #[test]
     fn actions_are_repeated_until_the_episode_ends() {
@@ -148,6 +175,45 @@ mod tests {
         envs.reset_seeded(&[0], 0).unwrap();
         envs.step(0i64).unwrap();
         assert_eq!(envs.reward, [3.0]);
+    }
+
+    #[test]
+    fn one_vector_gives_the_numbers_of_several_that_are_joined() {
+        let skip = FrameSkipTransform::new(4);
+        let mut registry = EnvRegistry::new();
+        registry.register("Pole", CartPole::v1).unwrap();
+        let recipe = EnvRecipe::of("Pole").with_transform(skip);
+        let flat = recipe.build_from(&registry, 5).unwrap();
+        assert!(!flat.step_apart(), "a transform is around all of them");
+        let single = || recipe.build_from(&registry, 1).unwrap();
+        let joined = Joined::new((0..5).map(|_| single()).collect()).unwrap();
+        let mut both = [
+            VecDriver::new(flat),
+            VecDriver::new(Box::new(joined) as Box<dyn VecEnv>),
+        ];
+        let all = [0, 1, 2, 3, 4];
+        let [flat, joined] = &mut both;
+        flat.reset_seeded(&all, 3).unwrap();
+        joined.reset_seeded(&all, 3).unwrap();
+        let mut ended = 0;
+        for step in 0..60 {
+            flat.step(i64::from(step % 3 == 0)).unwrap();
+            joined.step(i64::from(step % 3 == 0)).unwrap();
+            assert_eq!(
+                flat.seen::<f32>("observation"),
+                joined.seen::<f32>("observation")
+            );
+            assert_eq!(flat.reward, joined.reward);
+            assert_eq!(flat.terminated, joined.terminated);
+            let over: Vec<_> = all
+                .into_iter()
+                .filter(|env| flat.terminated[*env])
+                .collect();
+            ended += over.len();
+            flat.reset_seeded(&over, step as u64).unwrap();
+            joined.reset_seeded(&over, step as u64).unwrap();
+        }
+        assert!(ended > 5);
     }
 
     #[test]
@@ -178,7 +244,8 @@ mod tests {
     fn what_cannot_be_done_is_an_error() {
         let error = |envs, times| {
             let envs = Serial::from_fn(envs, CartPole::v1).unwrap();
-            let skipping = envs.transformed(FrameSkipTransform::new(times));
+            let counted = envs.transformed(StepCounter::new()).unwrap();
+            let skipping = counted.transformed(FrameSkipTransform::new(times));
             skipping.unwrap_err().to_string()
         };
         assert_eq!(

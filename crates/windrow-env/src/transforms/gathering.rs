@@ -10,8 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
 use super::elementwise::Real;
-use super::statistics::{Kept, Statistics};
-use crate::EnvError;
+use super::statistics::{Kept, Since, Statistics};
+use crate::{EnvError, VecEnv};
 
 /// Running statistics that environments share with others: which, of what, and by which rule. A part of their
 /// [spec](crate::EnvSpec::statistics).
@@ -42,8 +42,9 @@ pub(super) enum Rule {
     Means,
 }
 
-/// Numbers before the others of an exchange: a fingerprint, how often the statistics were written, and whether they are frozen.
-const HEAD: usize = 3;
+/// Numbers before the others of an exchange: a fingerprint, how often the statistics were written, whether they are frozen, and how often
+/// others have added to them.
+pub(super) const HEAD: usize = 4;
 
 /// What one environment has gathered of one column: how many rows, what these have left of the weight of all rows before, and then
 /// [`moments`].
@@ -58,16 +59,23 @@ impl Gathers {
     /// How many numbers an exchange takes.
     #[must_use]
     pub fn numbers(&self) -> usize {
-        HEAD + self.kept_numbers().max(self.delta_numbers())
+        let copied = 2 * self.kept_numbers() + self.elements.len() * self.groups;
+        HEAD + copied.max(self.delta_numbers())
     }
 
-    fn kept_numbers(&self) -> usize {
+    pub(super) fn kept_numbers(&self) -> usize {
         let columns = self.elements.iter();
         columns.map(|each| 2 * each * self.groups + 1).sum()
     }
 
-    fn delta_numbers(&self) -> usize {
+    pub(super) fn delta_numbers(&self) -> usize {
         self.begin_of_deltas(self.elements.len())
+    }
+
+    /// How many numbers the moments of all groups and columns are.
+    pub(super) fn base_numbers(&self) -> usize {
+        let columns = self.elements.iter();
+        columns.map(|each| self.groups * moments(*each)).sum()
     }
 
     /// Where the deltas of column `column` begin: those of all environments, one behind the other.
@@ -85,6 +93,19 @@ impl Gathers {
         (self.envs, self.groups).hash(&mut hasher);
         // As many bits as a number holds.
         (hasher.finish() >> 11) as f64
+    }
+
+    /// What goes before the numbers of now.
+    pub(super) fn head(&self, kept: &Kept) -> [f64; HEAD] {
+        let frozen = f64::from(u8::from(kept.is_frozen));
+        let (writes, merges) = (kept.writes as f64, kept.merges as f64);
+        [self.fingerprint(), writes, frozen, merges]
+    }
+
+    /// How many environments gather.
+    #[must_use]
+    pub fn envs(&self) -> usize {
+        self.envs
     }
 
     /// Where they are.
@@ -113,8 +134,7 @@ impl Gathers {
     /// Writes the statistics as they are now into the notes of a worker whose environments gather them.
     pub fn send(&self, notes: &mut [f64]) {
         let kept = self.statistics.lock();
-        let frozen = f64::from(u8::from(kept.is_frozen));
-        notes[..HEAD].copy_from_slice(&[self.fingerprint(), kept.writes as f64, frozen]);
+        notes[..HEAD].copy_from_slice(&self.head(&kept));
         let numbers = &mut notes[HEAD..HEAD + self.kept_numbers()];
         match &kept.gathered {
             Some(gathered) => numbers.copy_from_slice(&gathered.numbers),
@@ -122,36 +142,101 @@ impl Gathers {
         }
     }
 
-    /// Takes over the numbers of the only worker.
+    /// Takes over the numbers of the only worker of a collector: as they are where nobody else has changed these statistics since; otherwise
+    /// what it has added to those that it began with.
     pub fn replace(&self, notes: &[f64]) {
         let mut kept = self.statistics.lock();
-        if self.counts(notes, &kept)
-            && let Some(gathered) = &mut kept.gathered
-        {
-            let numbers = &notes[HEAD..HEAD + self.kept_numbers()];
-            gathered.numbers.copy_from_slice(numbers);
+        if !self.counts(notes, &kept) {
+            return;
+        }
+        let Kept {
+            gathered: Some(gathered),
+            merges,
+            ..
+        } = &mut *kept
+        else {
+            return;
+        };
+        let (now, rest) = notes[HEAD..].split_at(self.kept_numbers());
+        let (begun, left) = rest.split_at(self.kept_numbers());
+        let bits = |numbers: &[f64]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        if bits(begun) == bits(&gathered.numbers) {
+            gathered.numbers.copy_from_slice(now);
+        } else {
+            self.carry_over(&mut gathered.numbers, (now, begun), left);
+            *merges += 1;
         }
     }
 
-    /// Merges what environments have gathered into the statistics that all of them share, in the order given. Numbers that were frozen or
+    /// Adds to `numbers` what made those of `now` of those of `begun`, of whose weight so much was `left` for each column and group.
+    fn carry_over(&self, numbers: &mut [f64], (now, begun): (&[f64], &[f64]), left: &[f64]) {
+        let mut at = 0;
+        for (column, elements) in self.elements.iter().enumerate() {
+            let size = elements * self.groups;
+            let count = at + 2 * size;
+            let counts = [numbers[count], now[count], begun[count]];
+            let more = counts[1] - counts[2];
+            for place in 0..2 * size {
+                let group = place % size.max(1) / elements.max(&1);
+                let left = left[column * self.groups + group];
+                let place = at + place;
+                // Means over all rows add up when each is as often in them as there are rows.
+                let whole = |count: f64| match self.rule {
+                    Rule::Means if self.decay == 1.0 => count,
+                    _ => 1.0,
+                };
+                let sum = numbers[place] * whole(counts[0]) * left;
+                let sum =
+                    sum + now[place] * whole(counts[1]) - begun[place] * whole(counts[2]) * left;
+                if whole(counts[0] + more) > 0.0 {
+                    numbers[place] = sum / whole(counts[0] + more);
+                }
+            }
+            numbers[count] = match self.rule {
+                Rule::Sums => counts[0] * left[column] + counts[1] - counts[2] * left[column],
+                Rule::Means => counts[0] + more,
+            };
+            at = count + 1;
+        }
+    }
+
+    /// Merges what environments have gathered into the statistics that they share, in the order given. Numbers that were frozen or
     /// written since those environments got them stay.
-    pub fn merge(handed_in: &[(&Self, &[f64])]) {
-        let Some((first, _)) = handed_in.first() else {
-            return;
-        };
-        let mut kept = first.statistics.lock();
+    pub fn merge<'a>(handed_in: impl IntoIterator<Item = (&'a Self, &'a [f64])>) {
+        let mut handed_in: Vec<_> = handed_in.into_iter().collect();
+        while let Some(&(first, _)) = handed_in.first() {
+            let (alike, others): (Vec<_>, Vec<_>) =
+                handed_in.into_iter().partition(|(of, _)| of.are_of(first));
+            first.merge_alike(&alike);
+            handed_in = others;
+        }
+    }
+
+    /// Merges what environments have gathered of these statistics.
+    fn merge_alike(&self, handed_in: &[(&Self, &[f64])]) {
+        let mut kept = self.statistics.lock();
         let deltas = handed_in
             .iter()
             .filter(|(of, notes)| of.counts(notes, &kept));
         let deltas: Vec<_> = deltas.map(|(of, notes)| (*of, &notes[HEAD..])).collect();
         // Environments settle what is gathered when they are made.
-        let Some(gathered) = &mut kept.gathered else {
+        let Kept {
+            gathered: Some(gathered),
+            merges,
+            since,
+            ..
+        } = &mut *kept
+        else {
             return;
         };
+        if !deltas.is_empty() {
+            *merges += 1;
+        }
+        let mut lefts = since.as_mut().map(|since| &mut since.left[..]);
         let mut rest = &mut gathered.numbers[..];
-        for (column, elements) in first.elements.iter().enumerate() {
-            let (numbers, others) = rest.split_at_mut(2 * elements * first.groups + 1);
-            first.merge_column(column, numbers, &deltas);
+        for (column, elements) in self.elements.iter().enumerate() {
+            let (numbers, others) = rest.split_at_mut(2 * elements * self.groups + 1);
+            self.merge_column(column, numbers, &deltas, lefts.as_deref_mut());
             rest = others;
         }
     }
@@ -161,7 +246,14 @@ impl Gathers {
         !kept.is_frozen && notes[..2] == [self.fingerprint(), kept.writes as f64]
     }
 
-    fn merge_column(&self, column: usize, numbers: &mut [f64], handed_in: &[(&Self, &[f64])]) {
+    /// Notes in `lefts` what is left of the weight of all rows before.
+    fn merge_column(
+        &self,
+        column: usize,
+        numbers: &mut [f64],
+        handed_in: &[(&Self, &[f64])],
+        mut lefts: Option<&mut [f64]>,
+    ) {
         let elements = self.elements[column];
         let size = DELTA + moments(elements);
         // Those of one group, in the order of environments.
@@ -191,6 +283,9 @@ impl Gathers {
                 Rule::Means => self.decay.powf(rows(group).sum()),
             };
             fade(&mut all, left);
+            if let Some(lefts) = &mut lefts {
+                lefts[column * self.groups + group] *= left;
+            }
             for delta in deltas(group).filter(|delta| delta[0] > 0.0) {
                 add(&mut all, &delta[DELTA..]);
             }
@@ -198,6 +293,45 @@ impl Gathers {
                 count[0] = all[0];
             }
             self.write(&all, values, count[0], group);
+        }
+    }
+
+    /// The moments of all groups and columns of `numbers`, one behind the other.
+    pub(super) fn bases_of(&self, numbers: &[f64], bases: &mut [f64]) {
+        let (mut numbers, mut bases) = (numbers, bases);
+        for &elements in &self.elements {
+            let (values, others) = numbers.split_at(2 * elements * self.groups);
+            let (own, rest) = bases.split_at_mut(self.groups * moments(elements));
+            for (group, own) in own.chunks_exact_mut(moments(elements)).enumerate() {
+                self.moments_of(values, others[0], group, own);
+            }
+            (numbers, bases) = (&others[1..], rest);
+        }
+    }
+
+    /// Empties the deltas of all columns and environments.
+    pub(super) fn empty(&self, deltas: &mut [f64]) {
+        deltas.fill(0.0);
+        let mut rest = deltas;
+        for &elements in &self.elements {
+            let size = DELTA + moments(elements);
+            let (own, others) = rest.split_at_mut(self.envs * size);
+            own.chunks_exact_mut(size).for_each(|delta| delta[1] = 1.0);
+            rest = others;
+        }
+    }
+
+    /// What a row leaves of the weight of all rows before, and its own, where the deltas of `together` environments are merged at once.
+    pub(super) fn rates(&self, together: usize) -> (f64, f64) {
+        match self.rule {
+            Rule::Sums => (self.decay, 1.0),
+            Rule::Means if self.decay == 1.0 => (1.0, 1.0),
+            // Each of a step's rows fades those before it, and all of them weigh alike.
+            Rule::Means => {
+                let rows = together as f64 / self.groups as f64;
+                let left = self.decay.powf(rows);
+                (left, (1.0 - left) / (rows * (1.0 - self.decay)))
+            }
         }
     }
 
@@ -284,26 +418,42 @@ fn add(moments: &mut [f64], other: &[f64]) {
     *weight = sum;
 }
 
+/// The running statistics at work in `env`, in the order of its spec.
+///
+/// # Errors
+/// [`EnvError::Failed`] where they cannot be reached.
+pub fn gatherings(env: &mut dyn VecEnv) -> Result<Vec<&mut Gathering>, EnvError> {
+    let (id, named) = (env.spec().id.clone(), env.spec().statistics.len());
+    let gatherings = env.gatherings();
+    match gatherings.len() == named {
+        true => Ok(gatherings),
+        false => Err(EnvError::failed(format!(
+            "expected the {named} running statistics of {id} that its spec names, got {}: environments around others forward VecEnv::gatherings",
+            gatherings.len()
+        ))),
+    }
+}
+
 /// Running statistics at work in one vector of environments.
 #[derive(Debug)]
 pub struct Gathering {
-    of: Gathers,
+    pub(super) of: Gathers,
     /// Whether these environments use the statistics, and never change them.
     only_reads: bool,
-    apart: Option<Apart>,
+    pub(super) apart: Option<Apart>,
 }
 
 /// What environments gather apart from each other.
 #[derive(Debug)]
 pub(super) struct Apart {
     /// Moments of each group and column, of the numbers that the part began with.
-    base: Vec<f64>,
+    pub(super) base: Vec<f64>,
     /// Deltas of each column and environment since then.
-    deltas: Vec<f64>,
+    pub(super) deltas: Vec<f64>,
     /// What a row leaves of the weight of all rows before.
-    left: f64,
+    pub(super) left: f64,
     /// The weight of a row.
-    weight: f64,
+    pub(super) weight: f64,
     pub(super) is_frozen: bool,
 }
 
@@ -333,25 +483,15 @@ impl Gathering {
     /// Lets each environment gather for itself, as one of `together` whose deltas are merged at once.
     pub fn gather_apart(&mut self, together: usize) {
         let of = &self.of;
-        let (left, weight) = match of.rule {
-            Rule::Sums => (of.decay, 1.0),
-            Rule::Means if of.decay == 1.0 => (1.0, 1.0),
-            // Each of a step's rows fades those before it, and all of them weigh alike.
-            Rule::Means => {
-                let rows = together as f64 / of.groups as f64;
-                let left = of.decay.powf(rows);
-                (left, (1.0 - left) / (rows * (1.0 - of.decay)))
-            }
-        };
-        let base = of.elements.iter().map(|each| of.groups * moments(*each));
+        let (left, weight) = of.rates(together);
         let mut apart = Apart {
-            base: vec![0.0; base.sum()],
+            base: vec![0.0; of.base_numbers()],
             deltas: vec![0.0; of.delta_numbers()],
             left,
             weight,
             is_frozen: false,
         };
-        apart.forget(of);
+        of.empty(&mut apart.deltas);
         let mut now = vec![0.0; of.numbers()];
         of.send(&mut now);
         apart.take_up(of, &now);
@@ -361,6 +501,16 @@ impl Gathering {
     /// Has the environments, which are the only ones, change `statistics` from now on, a [copy](Statistics::copied) of those that they share.
     pub fn go_on_with(&mut self, statistics: &Statistics) {
         self.of.statistics = statistics.clone();
+        let mut kept = statistics.lock();
+        let numbers = match &kept.gathered {
+            Some(gathered) => gathered.numbers.clone(),
+            None => vec![0.0; self.of.kept_numbers()],
+        };
+        kept.since.get_or_insert(Since {
+            numbers,
+            left: vec![1.0; self.of.elements.len() * self.of.groups],
+            merges: 0.0,
+        });
     }
 
     /// Goes on from the statistics that a collector has [sent](Gathers::send).
@@ -381,12 +531,11 @@ impl Gathering {
                 let mut kept = of.statistics.lock();
                 kept.is_frozen = notes[2] != 0.0;
                 // Others may have gathered since, where these environments do not.
-                if notes[1] != kept.writes as f64 || kept.is_frozen || self.only_reads {
+                let is_new = notes[1] != kept.writes as f64 || kept.is_frozen || self.only_reads;
+                let merges = kept.since.as_ref().map(|since| since.merges);
+                if is_new || merges != Some(notes[3]) {
                     kept.writes = notes[1] as u64;
-                    if let Some(gathered) = &mut kept.gathered {
-                        let numbers = &notes[HEAD..HEAD + of.kept_numbers()];
-                        gathered.numbers.copy_from_slice(numbers);
-                    }
+                    kept.go_on_from(&notes[HEAD..HEAD + of.kept_numbers()], notes[3]);
                 }
             }
         }
@@ -405,11 +554,22 @@ impl Gathering {
         match &mut self.apart {
             Some(apart) => {
                 numbers[..apart.deltas.len()].copy_from_slice(&apart.deltas);
-                apart.forget(of);
+                of.empty(&mut apart.deltas);
             }
             None => {
-                if let Some(gathered) = &of.statistics.lock().gathered {
-                    numbers[..gathered.numbers.len()].copy_from_slice(&gathered.numbers);
+                if let Kept {
+                    gathered: Some(gathered),
+                    since: Some(since),
+                    ..
+                } = &mut *of.statistics.lock()
+                {
+                    let (now, rest) = numbers.split_at_mut(of.kept_numbers());
+                    let (begun, left) = rest.split_at_mut(of.kept_numbers());
+                    now.copy_from_slice(&gathered.numbers);
+                    begun.copy_from_slice(&since.numbers);
+                    left[..since.left.len()].copy_from_slice(&since.left);
+                    since.numbers.copy_from_slice(now);
+                    since.left.fill(1.0);
                 }
             }
         }
@@ -418,7 +578,7 @@ impl Gathering {
     /// Drops what was gathered apart since it was handed in: its part is lost.
     pub fn forget(&mut self) {
         if let Some(apart) = &mut self.apart {
-            apart.forget(&self.of);
+            self.of.empty(&mut apart.deltas);
         }
     }
 
@@ -431,28 +591,9 @@ impl Gathering {
 }
 
 impl Apart {
-    fn forget(&mut self, of: &Gathers) {
-        self.deltas.fill(0.0);
-        let mut rest = &mut self.deltas[..];
-        for &elements in &of.elements {
-            let size = DELTA + moments(elements);
-            let (own, others) = rest.split_at_mut(of.envs * size);
-            own.chunks_exact_mut(size).for_each(|delta| delta[1] = 1.0);
-            rest = others;
-        }
-    }
-
     fn take_up(&mut self, of: &Gathers, notes: &[f64]) {
         self.is_frozen = notes[2] != 0.0;
-        let (mut numbers, mut base) = (&notes[HEAD..], &mut self.base[..]);
-        for &elements in &of.elements {
-            let (values, others) = numbers.split_at(2 * elements * of.groups);
-            let (own, rest) = base.split_at_mut(of.groups * moments(elements));
-            for (group, own) in own.chunks_exact_mut(moments(elements)).enumerate() {
-                of.moments_of(values, others[0], group, own);
-            }
-            (numbers, base) = (&others[1..], rest);
-        }
+        of.bases_of(&notes[HEAD..], &mut self.base);
     }
 
     /// Normalises the row of environment `env` by the statistics from the beginning of the part and what it has gathered since, to which the

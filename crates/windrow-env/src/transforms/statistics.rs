@@ -51,6 +51,34 @@ pub(super) struct Kept {
     pub(super) is_frozen: bool,
     /// How often the numbers were written from outside: what was gathered before then does not count.
     pub(super) writes: u64,
+    /// How often somebody has added to what others have gathered.
+    pub(super) merges: u64,
+    /// Of a copy: how it stood when it was handed in, or taken up, last.
+    pub(super) since: Option<Since>,
+}
+
+/// Running statistics at a time, and what has happened to them since.
+#[derive(Debug)]
+pub(super) struct Since {
+    pub(super) numbers: Vec<f64>,
+    /// What is left of their weight, for each column and group.
+    pub(super) left: Vec<f64>,
+    /// The [`Kept::merges`] of the original that are in it.
+    pub(super) merges: f64,
+}
+
+impl Kept {
+    /// Goes on from other numbers, which have so many `merges` in them.
+    pub(super) fn go_on_from(&mut self, numbers: &[f64], merges: f64) {
+        if let Some(gathered) = &mut self.gathered {
+            gathered.numbers.copy_from_slice(numbers);
+        }
+        if let Some(since) = &mut self.since {
+            since.numbers.copy_from_slice(numbers);
+            since.left.fill(1.0);
+            since.merges = merges;
+        }
+    }
 }
 
 /// Places of this process, by number.
@@ -75,7 +103,7 @@ impl From<Written> for Statistics {
         let kept = Kept {
             gathered: of.gathered,
             is_frozen: of.frozen,
-            writes: 0,
+            ..Kept::default()
         };
         Place::numbered(of.number).section(of.section, kept)
     }
@@ -161,6 +189,7 @@ impl Statistics {
             gathered: kept.gathered.clone(),
             is_frozen: kept.is_frozen,
             writes: u64::MAX,
+            ..Kept::default()
         };
         Self {
             place: Arc::clone(&self.place),

@@ -7,7 +7,7 @@ use windrow_sync::unpoisoned;
 
 use super::elementwise::{Elementwise, ElementwiseOp, Real, columns, reward};
 use super::gathering::{Gathering, Gathers, Rule as Kind};
-use super::statistics::{Gathered, Statistics};
+use super::statistics::{Gathered, Kept, Statistics};
 use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 
 /// Normalises observations and rewards by running statistics of them: sums, sums of squares and a count, from which older steps
@@ -267,7 +267,7 @@ impl Plan {
         let mut kept = Vec::new();
         for column in &columns {
             let elements = column.elements * times;
-            kept.push(Kept {
+            kept.push(ColumnNumbers {
                 begin: total,
                 elements,
             });
@@ -307,6 +307,7 @@ impl Plan {
             scratch: vec![0.0; 2 * widest],
             gathering,
             is_frozen: self.frozen,
+            left: Vec::new(),
         };
         Ok(Elementwise::new(columns, running))
     }
@@ -314,7 +315,7 @@ impl Plan {
 
 /// Where the statistics of a column are: two numbers for each element, then a count.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct ColumnNumbers {
     begin: usize,
     elements: usize,
 }
@@ -324,7 +325,7 @@ struct Kept {
 pub struct Running {
     plan: Plan,
     rates: Rates,
-    kept: Vec<Kept>,
+    kept: Vec<ColumnNumbers>,
     /// The statistics of all columns.
     numbers: Vec<f64>,
     /// Room for two numbers for each element.
@@ -333,6 +334,26 @@ pub struct Running {
     gathering: Option<Gathering>,
     /// Whether they are used, but not changed, until the next step.
     is_frozen: bool,
+    /// What is left of the weight of older rows in a copy, for each column and group; empty where nobody asks.
+    left: Vec<f64>,
+}
+
+impl Running {
+    /// Notes that `rows` rows of column `column` were counted, from environment `env` on.
+    fn fade(&mut self, column: usize, env: usize, rows: usize) {
+        let decay = self.plan.decay;
+        let groups = self.left.len() / self.kept.len();
+        let own = &mut self.left[column * groups..(column + 1) * groups];
+        match self.plan.rule {
+            Rule::Sums => own[0] *= decay,
+            Rule::Means(Lockstep::Apart) => {
+                own[env..env + rows]
+                    .iter_mut()
+                    .for_each(|left| *left *= decay);
+            }
+            Rule::Means(_) => own[0] *= decay.powi(rows as i32),
+        }
+    }
 }
 
 impl ElementwiseOp for Running {
@@ -344,12 +365,23 @@ impl ElementwiseOp for Running {
         };
         let mut kept = unpoisoned(kept.lock());
         self.is_frozen = kept.is_frozen || self.plan.frozen;
-        let Some(gathered) = &mut kept.gathered else {
+        let Kept {
+            gathered: Some(gathered),
+            since,
+            ..
+        } = &mut *kept
+        else {
             return change(self);
         };
-        std::mem::swap(&mut self.numbers, &mut gathered.numbers);
+        let mut swap = |running: &mut Self| {
+            std::mem::swap(&mut running.numbers, &mut gathered.numbers);
+            if let Some(since) = since {
+                std::mem::swap(&mut running.left, &mut since.left);
+            }
+        };
+        swap(self);
         let changed = change(self);
-        std::mem::swap(&mut self.numbers, &mut gathered.numbers);
+        swap(self);
         changed
     }
 
@@ -374,7 +406,16 @@ impl ElementwiseOp for Running {
             }
             return Ok(());
         }
-        let Kept { begin, elements } = self.kept[column];
+        let ColumnNumbers { begin, elements } = self.kept[column];
+        if !self.is_frozen && !self.left.is_empty() {
+            let apart = self.plan.rule == Rule::Means(Lockstep::Apart);
+            let groups = if apart {
+                self.left.len() / self.kept.len()
+            } else {
+                1
+            };
+            self.fade(column, env, values.len() * groups / elements.max(1));
+        }
         let (mut first, others) = self.numbers[begin..].split_at_mut(elements);
         let (mut second, others) = others.split_at_mut(elements);
         let apart = self.plan.rule == Rule::Means(Lockstep::Apart);

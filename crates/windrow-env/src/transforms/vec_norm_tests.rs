@@ -358,7 +358,7 @@ impl Six {
             .map(|gathering| gathering.gathers().clone())
             .collect();
         let notes = notes.iter().map(|notes| &notes[..]);
-        Gathers::merge(&gathers.iter().zip(notes).collect::<Vec<_>>());
+        Gathers::merge(gathers.iter().zip(notes));
     }
 
     /// What they observe in three parts and the numbers in the end, where they gather apart.
@@ -522,7 +522,7 @@ fn environments_that_only_read_take_what_others_have_gathered_and_hand_in_nothin
             let before = shared.read();
             reading.gatherings().next().unwrap().hand_in(&mut notes);
             gathers.replace(&notes);
-            Gathers::merge(&[(&gathers, &notes)]);
+            Gathers::merge([(&gathers, &notes[..])]);
             assert_eq!(shared.read(), before);
         }
         assert!(seen[0] != seen[1] && seen[1] != seen[2]);
@@ -574,6 +574,120 @@ fn the_only_worker_goes_on_with_a_copy_and_hands_in_its_numbers() {
             .contains("expected running statistics of the environments"),
         "{error}"
     );
+}
+
+/// Environments of a worker that goes on with a copy.
+struct Away {
+    envs: Six,
+    copy: Statistics,
+    /// What the collector knows.
+    gathers: Gathers,
+}
+
+impl Away {
+    fn new(norm: &AnyTransform, shared: &Statistics) -> Self {
+        let mut envs = Six::new(6, norm, false);
+        let gathers = envs.gatherings().next().unwrap().gathers().clone();
+        let copy = shared.copied();
+        envs.gatherings()
+            .for_each(|gathering| gathering.go_on_with(&copy));
+        Self {
+            envs,
+            copy,
+            gathers,
+        }
+    }
+
+    fn sent(&mut self) -> Vec<f64> {
+        let mut notes = vec![0.0; self.gathers.numbers()];
+        self.gathers.send(&mut notes);
+        notes
+    }
+
+    /// Fills a part that was sent with `notes`.
+    fn play(&mut self, part: u64, notes: &mut [f64]) {
+        let take_up = |gathering: &mut Gathering| gathering.take_up(notes).unwrap();
+        self.envs.gatherings().for_each(take_up);
+        self.envs.play(part);
+        self.envs
+            .gatherings()
+            .for_each(|gathering| gathering.hand_in(notes));
+    }
+}
+
+#[test]
+fn workers_that_each_go_on_with_a_copy_both_contribute() {
+    let apart = |shared: &Statistics| -> AnyTransform {
+        let norm = VecNormV2::new(["observation"]).with_decay(0.99);
+        norm.with_lockstep(Lockstep::Apart).sharing(shared).into()
+    };
+    for norm in NORMS.into_iter().chain([apart as fn(&Statistics) -> _]) {
+        let (shared, here) = (Statistics::new(), Statistics::new());
+        let mut both = [0, 1].map(|_| Away::new(&norm(&shared), &shared));
+        let mut direct = Six::new(6, &norm(&here), false);
+        for part in 0..3 {
+            // The first one is two parts ahead when the second hands in.
+            let [first, second] = &mut both;
+            let mut notes = [first.sent(), first.sent()];
+            let mut others = second.sent();
+            first.play(part, &mut notes[0]);
+            first.play(part + 10, &mut notes[1]);
+            second.play(part + 20, &mut others);
+            first.gathers.replace(&notes[0]);
+            second.gathers.replace(&others);
+            first.gathers.replace(&notes[1]);
+            for part in [part, part + 20, part + 10] {
+                direct.play(part);
+            }
+        }
+        let (numbers, direct) = (shared.read().unwrap(), here.read().unwrap());
+        for (got, direct) in numbers.numbers.iter().zip(&direct.numbers) {
+            let far = (got - direct).abs();
+            assert!(far <= 1e-4 * (1.0 + direct.abs()), "{got} for {direct}");
+        }
+        for away in &mut both {
+            let notes = away.sent();
+            let mut gatherings = away.envs.gatherings();
+            gatherings.next().unwrap().take_up(&notes).unwrap();
+            drop(gatherings);
+            assert_eq!(away.copy.read(), shared.read());
+        }
+    }
+}
+
+#[test]
+fn what_a_call_of_a_member_changes_reaches_its_owner_and_nothing_else_does() {
+    let here = Statistics::new();
+    let mut member = Six::new(6, &NORMS[1](&here), true);
+    let gathering = member.gatherings().next().unwrap();
+    // Another place, as in another process.
+    let there = Statistics::new();
+    there.write(&here.read().unwrap()).unwrap();
+    let owner = Gathers {
+        statistics: there.clone(),
+        ..gathering.gathers().clone()
+    };
+    let mut notes = vec![0.0; owner.lent_numbers()];
+    let mut call = |change: &dyn Fn()| {
+        owner.send(&mut notes);
+        gathering.show(&notes);
+        change();
+        gathering.tell(&mut notes);
+        owner.keep(&notes);
+        assert_eq!(
+            (there.read(), there.is_frozen()),
+            (here.read(), here.is_frozen())
+        );
+        owner.send(&mut notes);
+        notes[1]
+    };
+    let mut other = here.read().unwrap();
+    other.numbers.fill(2.0);
+    let before = call(&|| ());
+    assert_eq!(call(&|| here.set_frozen(true)), before);
+    // What was gathered before then does not count.
+    assert_eq!(call(&|| here.write(&other).unwrap()), before + 1.0);
+    assert_eq!(there.read().unwrap(), other);
 }
 
 #[test]

@@ -153,6 +153,12 @@ impl<C: DeserializeOwned, A: Serialize> WorkerLane<C, A> {
         }
     }
 
+    /// Closes this lane, from any thread: [`receive`](Self::receive) then gives `None`.
+    pub fn closer(&self) -> impl Fn() + Send + 'static {
+        let words = self.words.clone();
+        move || words.close()
+    }
+
     /// Whether the parent has closed the lane: cheap, for a worker that wants to end within a part.
     #[must_use]
     pub fn is_closed(&self) -> bool {

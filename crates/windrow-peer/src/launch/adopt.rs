@@ -27,10 +27,20 @@ pub struct ChildEnd {
 }
 
 impl ChildEnd {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
     /// The control socket, for [`FrameReader::read`](crate::FrameReader::read) and [`send`](crate::send). It waits.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Sends and receives no more: who waits at the socket, in this process, waits no longer.
+    pub fn shut_down(&self) {
+        // It fails where the other side is gone.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
     /// The memory behind a descriptor that came by this socket. The parent is trusted to have sent memory that both sides use by the
@@ -96,7 +106,7 @@ pub fn adopt() -> Result<Option<ChildEnd>, ProcessError> {
             .try_clone()
             .map_err(refused("watch the control socket"))?,
     )?;
-    Ok(Some(ChildEnd { socket }))
+    Ok(Some(ChildEnd::new(socket)))
 }
 
 /// Removes the variable where nobody can be reading it; elsewhere it stays, which harms nobody.
@@ -130,7 +140,7 @@ fn watch(parent: OwnedFd, socket: OwnedFd) -> Result<(), ProcessError> {
 }
 
 /// Ends this process and those that it started, without running anything more: code at the exit could wait for the parent.
-fn end_at_once() -> ! {
+pub fn end_at_once() -> ! {
     if getpgrp() == getpid() {
         let _ = kill_current_process_group(Signal::KILL);
     }

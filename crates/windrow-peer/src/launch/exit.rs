@@ -15,6 +15,8 @@ pub enum Exit {
     Untold,
     /// The process that had forked it has ended as well, or does not answer.
     Orphaned,
+    /// It ran elsewhere, and what is known of its end stands in its standard error.
+    Elsewhere,
 }
 
 impl Exit {
@@ -23,7 +25,7 @@ impl Exit {
     pub fn status(self) -> Option<ExitStatus> {
         match self {
             Self::Status(status) => Some(status),
-            Self::Untold | Self::Orphaned => None,
+            Self::Untold | Self::Orphaned | Self::Elsewhere => None,
         }
     }
 
@@ -79,6 +81,7 @@ impl fmt::Display for Exit {
         let status = match self {
             Self::Status(status) => status,
             Self::Untold => return f.write_str("unknown exit status"),
+            Self::Elsewhere => return f.write_str("the loss of its connection"),
             Self::Orphaned => {
                 return f.write_str(
                     "unknown exit status, since the process that forks workers was killed or stopped",

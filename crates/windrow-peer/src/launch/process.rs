@@ -1,4 +1,4 @@
-//! The process of a worker, spawned by this one or forked by a nursery.
+//! The process of a worker, spawned by this one or forked by a nursery, or the thread in its place.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,16 +10,23 @@ use rustix::process::{
 
 use super::Exit;
 use super::nursery::Birth;
+use super::relay::RelayThread;
 use crate::ProcessError;
 use crate::refused::refused;
 
-/// A worker process, which somebody has to wait for.
+/// A worker process, which somebody has to wait for, or the thread in its place.
 #[derive(Debug)]
-pub struct Process {
-    pid: Pid,
-    /// Readable when it has ended.
-    pidfd: OwnedFd,
-    parent: Parent,
+pub struct Process(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Process {
+        pid: Pid,
+        /// Readable when it has ended.
+        pidfd: OwnedFd,
+        parent: Parent,
+    },
+    Thread(RelayThread),
 }
 
 /// The process that waits for it.
@@ -34,11 +41,11 @@ impl Process {
     pub(super) fn spawned(mut process: std::process::Child) -> Result<Self, ProcessError> {
         let pid = Pid::from_child(&process);
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self {
+            Ok(pidfd) => Ok(Self(Kind::Process {
                 pid,
                 pidfd,
                 parent: Parent::Here(process),
-            }),
+            })),
             Err(error) => {
                 // It has done nothing yet. Neither call fails for a child that was not waited for.
                 let _ = process.kill();
@@ -50,41 +57,59 @@ impl Process {
 
     /// A child of a nursery.
     pub(super) fn forked(pid: Pid, pidfd: OwnedFd, birth: Birth) -> Self {
-        Self {
+        Self(Kind::Process {
             pid,
             pidfd,
             parent: Parent::Nursery(birth),
-        }
+        })
     }
 
-    /// Its number.
+    /// A thread of this process.
+    pub(super) fn relayed(thread: RelayThread) -> Self {
+        Self(Kind::Thread(thread))
+    }
+
+    /// Its number; 0 for a thread.
     #[must_use]
     pub fn id(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().unsigned_abs()
-    }
-
-    /// Kills it and all of its process group.
-    pub(crate) fn kill(&self) {
-        // When its nursery died, the system may have waited for it. Then its number may be another process's, but not as long as its
-        // group has a process: where there is no process of this number, the group is still its own.
-        if pidfd_send_signal(&self.pidfd, Signal::KILL).is_ok()
-            || test_kill_process(self.pid) == Err(Errno::SRCH)
-        {
-            let _ = kill_process_group(self.pid, Signal::KILL);
+        match &self.0 {
+            Kind::Process { pid, .. } => pid.as_raw_nonzero().get().unsigned_abs(),
+            Kind::Thread(_) => 0,
         }
     }
 
-    /// Sends a signal to it alone.
+    /// Kills it and all of its process group, or asks the thread to end.
+    pub(crate) fn kill(&self) {
+        let (pid, pidfd) = match &self.0 {
+            Kind::Process { pid, pidfd, .. } => (*pid, pidfd),
+            Kind::Thread(thread) => return thread.stop(),
+        };
+        // When its nursery died, the system may have waited for it. Then its number may be another process's, but not as long as its
+        // group has a process: where there is no process of this number, the group is still its own.
+        if pidfd_send_signal(pidfd, Signal::KILL).is_ok()
+            || test_kill_process(pid) == Err(Errno::SRCH)
+        {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+
+    /// Sends a signal to it alone; a thread gets none.
     pub(crate) fn signal(&self, signal: Signal) {
-        let _ = pidfd_send_signal(&self.pidfd, signal);
+        if let Kind::Process { pidfd, .. } = &self.0 {
+            let _ = pidfd_send_signal(pidfd, signal);
+        }
     }
 
     /// Waits until it has ended, and takes leave of it. Further calls give the same status, or none.
     pub fn wait(&mut self) -> Exit {
-        match &mut self.parent {
+        let (pidfd, parent) = match &mut self.0 {
+            Kind::Process { pidfd, parent, .. } => (pidfd, parent),
+            Kind::Thread(thread) => return thread.wait(),
+        };
+        match parent {
             Parent::Here(process) => process.wait().map_or(Exit::Untold, Exit::Status),
             Parent::Nursery(birth) => {
-                let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+                let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
                 // Should the system refuse to watch, nobody could wait.
                 let _ = rustix::io::retry_on_intr(|| poll(&mut fds, None));
                 birth.status()
@@ -93,9 +118,18 @@ impl Process {
     }
 }
 
-/// The process descriptor.
+/// Kills the process group that `leader` leads, which nobody has waited for yet.
+pub fn kill_group(leader: &std::process::Child) {
+    // It fails where none of the group is left.
+    let _ = kill_process_group(Pid::from_child(leader), Signal::KILL);
+}
+
+/// What is readable when it has ended.
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+        match &self.0 {
+            Kind::Process { pidfd, .. } => pidfd.as_fd(),
+            Kind::Thread(thread) => thread.as_fd(),
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use socket2::{Socket, TcpKeepalive};
 
 use super::Address;
@@ -90,9 +91,25 @@ impl Listener {
     /// # Errors
     /// [`io::ErrorKind::PermissionDenied`] for a connection of another user; those of the system, of which the next may come to more.
     pub fn accept(&self, stop: &UnixStream) -> io::Result<Option<Socket>> {
+        self.accept_within(stop, None)
+    }
+
+    /// As [`accept`](Self::accept), for `timeout` at most.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept); [`io::ErrorKind::TimedOut`].
+    pub fn accept_within(
+        &self,
+        stop: &UnixStream,
+        timeout: Option<Duration>,
+    ) -> io::Result<Option<Socket>> {
         let waits = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut ready = [waits(stop.as_fd()), waits(self.socket.as_fd())];
-        poll(&mut ready, None)?;
+        // A duration that the system cannot represent is no limit.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        if poll(&mut ready, timeout.as_ref())? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         if !ready[0].revents().is_empty() {
             return Ok(None);
         }
@@ -151,13 +168,24 @@ fn peer_user(socket: &Socket) -> io::Result<u32> {
     Ok(nix::unistd::getpeereid(socket)?.0.as_raw())
 }
 
+/// The event of a socket whose other side has closed it, even if bytes that it sent before are unread.
+#[cfg(target_os = "linux")]
+const GONE: PollFlags = PollFlags::RDHUP;
+#[cfg(not(target_os = "linux"))]
+const GONE: PollFlags = PollFlags::HUP;
+
+/// Waits until the other side of `socket` has closed it, or the other end of `stop` is shut down, which it then returns.
+pub fn wait_for_end(socket: &Socket, stop: Option<&UnixStream>) -> bool {
+    let mut ends = vec![PollFd::new(socket, GONE)];
+    ends.extend(stop.map(|stop| PollFd::new(stop, PollFlags::IN)));
+    // Should the system refuse to watch, nobody would.
+    while let Err(Errno::INTR) = poll(&mut ends, None) {}
+    ends.get(1).is_some_and(|stop| !stop.revents().is_empty())
+}
+
 /// Whether the other side of `socket` has closed it, even if bytes that it sent before are unread.
 #[must_use]
 pub fn has_gone(socket: &Socket) -> bool {
-    #[cfg(target_os = "linux")]
-    const GONE: PollFlags = PollFlags::RDHUP;
-    #[cfg(not(target_os = "linux"))]
-    const GONE: PollFlags = PollFlags::HUP;
     let mut state = [PollFd::new(socket, GONE)];
     let polled = poll(&mut state, Some(&Timespec::default()));
     polled.is_ok_and(|ready| ready > 0)

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyException, PyRuntimeError, PyUserWarning};
 use pyo3::prelude::*;
-use windrow::{CollectError, error_chain};
+use windrow::{NextError, error_chain};
 use windrow_sync::unpoisoned;
 
 use super::collecting::Collecting;
@@ -46,8 +46,8 @@ impl Inner {
         })?;
         let failed = match &answer {
             // A collector that runs in the background has not ended, nor has one whose call was interrupted.
-            Some(Ok(_) | Err(CollectError::Started | CollectError::WaitInterrupted(_))) => None,
-            Some(Err(CollectError::ShutDown)) => Some(CollectError::ShutDown.to_string()),
+            Some(Ok(_) | Err(NextError::Started | NextError::WaitInterrupted(_))) => None,
+            Some(Err(NextError::ShutDown)) => Some(NextError::ShutDown.to_string()),
             Some(Err(error)) => Some(format!(
                 "the collector was ended by an error: {}; build a new one to go on",
                 error_chain(error)

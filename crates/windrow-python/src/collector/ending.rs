@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
-use windrow::CollectError;
-use windrow::error_chain;
+use windrow::{ControlError, error_chain};
 
 use super::{Engine, Inner, of};
 use crate::{error, factory_lock, gil};
@@ -66,9 +65,9 @@ impl Inner {
 
     /// The result of a shutdown. An interruption of a worker was raised by an earlier call, or is an ordinary error: it does not
     /// interrupt this call.
-    fn ended(&self, py: Python<'_>, ended: Result<(), CollectError>) -> PyResult<()> {
+    fn ended(&self, py: Python<'_>, ended: Result<(), ControlError>) -> PyResult<()> {
         match ended {
-            Err(CollectError::WaitInterrupted(_)) => of(py, ended),
+            Err(ControlError::WaitInterrupted(_)) => of(py, ended),
             Err(error) if error::tells_of_interruption(&error) => match *self.failure() {
                 Some(_) => Ok(()),
                 None => Err(PyRuntimeError::new_err(error_chain(&error))),
@@ -95,7 +94,7 @@ impl Inner {
             engine.leave_within(patience.saturating_sub(begin.elapsed()))
         });
         match &ended {
-            None | Some(Err(CollectError::Stuck { .. })) => {
+            None | Some(Err(ControlError::Stuck { .. })) => {
                 self.handle.shutdown();
                 self.left.store(true, Ordering::Relaxed);
                 return false;

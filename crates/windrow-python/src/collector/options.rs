@@ -16,9 +16,9 @@ use super::stage::Target;
 use crate::gc::GcRoots;
 use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::replay::ReplayBufferCore;
-#[cfg(target_os = "linux")]
-use crate::worker;
 use crate::{env, error, plain};
+#[cfg(target_os = "linux")]
+use crate::{launcher, worker};
 
 /// A collector as the classes of `windrow.collectors` describe it: plain options, and objects.
 #[derive(FromPyObject)]
@@ -44,6 +44,8 @@ pub(super) struct Options<'py> {
     init_fn: Option<Bound<'py, PyAny>>,
     /// How many threads libraries of a worker process use.
     worker_threads: usize,
+    /// Starts workers somewhere else.
+    launcher: Option<Bound<'py, PyAny>>,
 }
 
 impl<'py> Options<'py> {
@@ -117,8 +119,12 @@ impl<'py> Options<'py> {
             .policy_recipe(recipe)
             .interruptions(error::tells_of_interruption);
         #[cfg(target_os = "linux")]
-        if let Some(program) = program {
-            builder = builder.worker_program(program);
+        {
+            builder = match (&self.launcher, program) {
+                (Some(launcher), _) => launcher::added_to(builder, launcher)?,
+                (None, Some(program)) => builder.worker_program(program),
+                (None, None) => builder,
+            };
         }
         if envs.len() > 1 {
             builder = builder.worker_envs(envs.iter().cloned());

@@ -20,7 +20,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyWeakref, PyWeakrefMethods, PyWeakrefReference};
 use tensordict::TensorDict;
-use windrow::CollectError;
+use windrow::NextError;
 use windrow::binding::{LastStage, SinkWriter, unpadded};
 use windrow::replay::{ReplayBuffer, ReplayError, Sink, SinkError, WriterId};
 use windrow_sync::unpoisoned;
@@ -222,15 +222,15 @@ impl PyStage {
     fn in_python<R>(
         &self,
         f: impl for<'py> FnOnce(Python<'py>) -> PyResult<R>,
-    ) -> Result<R, CollectError> {
+    ) -> Result<R, NextError> {
         gil::attach(|py| {
-            f(py).map_err(|raised| CollectError::Stage(Box::new(self.roots.raised(py, raised))))
+            f(py).map_err(|raised| NextError::Stage(Box::new(self.roots.raised(py, raised))))
         })
     }
 
     /// The batch in the dimensions that Python gets. Copies that this takes are made without the interpreter's lock, which a policy that
     /// is evaluated meanwhile may need.
-    fn shaped(&self, batch: TensorDict) -> Result<TensorDict, CollectError> {
+    fn shaped(&self, batch: TensorDict) -> Result<TensorDict, NextError> {
         if !self.flat || batch.ndim() == 1 {
             return Ok(batch);
         }
@@ -247,7 +247,7 @@ impl PyStage {
         buffer: &ReplayBuffer,
         timeout: Duration,
         writer: &SinkWriter,
-    ) -> Result<(), CollectError> {
+    ) -> Result<(), NextError> {
         // In slices, without the interpreter's lock: in between, the end of the collector and signals are noticed.
         let begin = Instant::now();
         let is_patient = self.owner.is_running_here();
@@ -263,25 +263,25 @@ impl PyStage {
             let error = match written {
                 Ok(()) => return Ok(()),
                 // A shutdown detaches the writer, which ends its wait with an error of no interest.
-                Err(_) if writer.is_shut() => return Err(CollectError::ShutDown),
+                Err(_) if writer.is_shut() => return Err(NextError::ShutDown),
                 Err(error) => error,
             };
             let Some(refused) = waited_in_vain(&error, begin.elapsed()) else {
-                return Err(CollectError::Sink(error));
+                return Err(NextError::Sink(error));
             };
             if writer.is_ending() {
-                return Err(CollectError::ShutDown);
+                return Err(NextError::ShutDown);
             }
             // The last attempt was as long as the time that was left.
             if left < gil::SLICE {
-                return Err(CollectError::Sink(SinkError::failed(refused)));
+                return Err(NextError::Sink(SinkError::failed(refused)));
             }
             self.in_python(|py| py.check_signals())?;
         }
     }
 
     /// Warns once when a whole buffer was overwritten and nothing sampled meanwhile.
-    fn warn_of_haste(&mut self) -> Result<(), CollectError> {
+    fn warn_of_haste(&mut self) -> Result<(), NextError> {
         let Some(buffer) = self.target.buffer().filter(|_| !self.warned) else {
             return Ok(());
         };
@@ -308,7 +308,7 @@ impl LastStage for PyStage {
     // After Ctrl-C in a hook or during a write, the next call delivers the same batch.
     const TRIES_AGAIN: bool = true;
 
-    fn prepare(&mut self, _again: bool) -> Result<(), CollectError> {
+    fn prepare(&mut self, _again: bool) -> Result<(), NextError> {
         // The first call after `keep` comes from the thread of `start`.
         let mut running = self.owner.running();
         if running.collector.is_some() && running.thread.is_none() {
@@ -344,7 +344,7 @@ impl LastStage for PyStage {
         }
     }
 
-    fn finish(&mut self, batch: TensorDict, _: u64) -> Result<Delivered, CollectError> {
+    fn finish(&mut self, batch: TensorDict, _: u64) -> Result<Delivered, NextError> {
         if self.owner.is_unset() {
             return Ok(Delivered::Frames(batch));
         }
@@ -364,7 +364,7 @@ impl LastStage for PyStage {
         })
     }
 
-    fn preview(&mut self, zeros: TensorDict, _: u64) -> Result<Delivered, CollectError> {
+    fn preview(&mut self, zeros: TensorDict, _: u64) -> Result<Delivered, NextError> {
         let zeros = self.shaped(zeros)?;
         self.in_python(|py| {
             let zeros = batch::named_after(py, &zeros, self.device.as_ref())?;
@@ -373,7 +373,7 @@ impl LastStage for PyStage {
         })
     }
 
-    fn write(&mut self, batch: Delivered, writer: &SinkWriter) -> Result<Delivered, CollectError> {
+    fn write(&mut self, batch: Delivered, writer: &SinkWriter) -> Result<Delivered, NextError> {
         let is_patient = self.owner.is_running_here();
         match (&self.target, batch) {
             (Target::Buffer(buffer, timeout), Delivered::Frames(frames)) => {
@@ -395,7 +395,7 @@ impl LastStage for PyStage {
                     }
                 })?
                 .then_some(())
-                .ok_or(CollectError::ShutDown)?;
+                .ok_or(NextError::ShutDown)?;
             }
             _ => {}
         }
@@ -405,12 +405,12 @@ impl LastStage for PyStage {
         Ok(Delivered::Written)
     }
 
-    fn join(&mut self, _: Vec<Delivered>) -> Result<Delivered, CollectError> {
+    fn join(&mut self, _: Vec<Delivered>) -> Result<Delivered, NextError> {
         // Iterating over a collector with a buffer yields None, however many writes there were.
         Ok(Delivered::Written)
     }
 
-    fn fail(&mut self, failure: CollectError) -> Option<CollectError> {
+    fn fail(&mut self, failure: NextError) -> Option<NextError> {
         // An interpreter that has ended takes no error any more.
         Python::try_attach(|py| {
             let error = error::to_py(py, &failure).into_value(py);

@@ -1,6 +1,6 @@
 //! Environments behind an adapter written in Python, which speaks in whole arrays.
 //!
-//! `windrow.envs._torchrl.Adapter` is the one adapter: TorchRL's environments speak in TensorDicts, and what these hold, masks, groups,
+//! `windrow.torchrl._adapter.Adapter` is the one adapter: TorchRL's environments speak in TensorDicts, and what these hold, masks, groups,
 //! rewards of agents and states, is sorted out in Python. The engine calls an adapter's methods in the worker's thread, with the
 //! interpreter's lock:
 //!

@@ -109,5 +109,5 @@ fn resize<'py>(
 #[pyfunction]
 fn native_ids(py: Python<'_>) -> Vec<Bound<'_, PyString>> {
     let registry = windrow::envs::EnvRegistry::builtin();
-    registry.ids().map(|id| PyString::new(py, id)).collect()
+    registry.names().map(|id| PyString::new(py, id)).collect()
 }

@@ -7,11 +7,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 use windrow::envs::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
-use windrow::error_chain;
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
@@ -22,6 +21,7 @@ use super::source::{Lender, call};
 use super::vector::VectorEnvs;
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
+use crate::plain;
 
 /// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, whose objects are held for one owner.
 #[derive(Debug)]
@@ -169,13 +169,10 @@ impl Recipe {
 /// A transform that Python gives by its name and a dictionary of arguments.
 ///
 /// # Errors
-/// `ValueError` for an unknown name, and for arguments that the transform does not have.
+/// As [`plain::read_variant`].
 fn read_transform(described: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
-    let (name, arguments): (String, Bound<'_, PyAny>) = described.extract()?;
-    let json = described.py().import("json")?;
-    let arguments: String = json.call_method1("dumps", (arguments,))?.extract()?;
-    AnyTransform::from_json(&name, &arguments)
-        .map_err(|error| PyValueError::new_err(error_chain(&error)))
+    let (name, arguments): (Bound<'_, PyString>, Bound<'_, PyDict>) = described.extract()?;
+    plain::read_variant(&name, &arguments)
 }
 
 /// The recipe, as Python has it, of anything that is an environment. An object of another library is the user's `own`, or was

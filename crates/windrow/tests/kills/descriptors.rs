@@ -1,10 +1,13 @@
 //! A program that may have 256 descriptors, and uses them up.
 
+use std::error::Error;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use windrow::{CollectError, Collector, MultiSyncCollector, OnLoss, Placement, error_chain};
+use windrow::{
+    BuildError, Collector, MultiSyncCollector, NextError, OnLoss, Placement, error_chain,
+};
 
 use crate::cell::Way;
 use crate::patience;
@@ -36,7 +39,7 @@ pub(crate) fn be() {
     );
 }
 
-fn collector() -> Result<Collector, CollectError> {
+fn collector() -> Result<Collector, BuildError> {
     MultiSyncCollector::builder(Way::Kill.id())
         .num_workers(WORKERS)
         .frames_per_batch(60)
@@ -47,20 +50,20 @@ fn collector() -> Result<Collector, CollectError> {
 }
 
 /// Collects a batch; an hour would be no different from the time that this takes.
-fn collect(collector: &mut Collector) -> Result<(), CollectError> {
+fn collect(collector: &mut Collector) -> Result<(), NextError> {
     match patience::next(collector, PATIENCE) {
         Some(Ok(batch)) => {
             assert_eq!(batch.numel(), 60);
             Ok(())
         }
-        Some(Err(CollectError::WaitInterrupted(_))) => panic!("no batch within {PATIENCE:?}"),
+        Some(Err(NextError::WaitInterrupted(_))) => panic!("no batch within {PATIENCE:?}"),
         Some(Err(error)) => Err(error),
         None => panic!("no batch, and no error"),
     }
 }
 
 /// Descriptors are named, and the limit, and what to do.
-fn check(error: &CollectError) -> String {
+fn check(error: &(dyn Error + 'static)) -> String {
     let text = error_chain(error);
     let words = ["256 file descriptors", "ulimit -n"];
     assert!(words.iter().all(|word| text.contains(word)), "{text}");

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use windrow::{
-    CollectError, Collector, Interrupt, LazyTensorStorage, ReplayBuffer, Stats, TensorDict,
+    Collector, ControlError, Interrupt, LazyTensorStorage, NextError, ReplayBuffer, Stats,
+    TensorDict,
 };
 
 use crate::cell::{Cell, FRAMES_PER_BATCH, Mode, Rule, Way};
@@ -30,7 +31,7 @@ pub(crate) struct Life {
 struct Collected {
     batches: Vec<TensorDict>,
     /// What ended it before its time, and when that was told.
-    error: Option<(CollectError, u64)>,
+    error: Option<(NextError, u64)>,
 }
 
 pub(crate) fn life(cell: Cell) -> Life {
@@ -47,7 +48,7 @@ pub(crate) fn life(cell: Cell) -> Life {
     let delivered = ledger.rows;
     let failed = match collected.error {
         None => false,
-        Some((CollectError::Worker(error), at)) if cell.may_fail() => {
+        Some((NextError::Worker(error), at)) if cell.may_fail() => {
             harvest.hear(&error, at);
             after(cell, &collector, &mut ledger);
             true
@@ -108,8 +109,13 @@ fn collect(collector: &mut Collector, buffer: Option<&ReplayBuffer>) -> Collecte
 }
 
 /// Collects in the background, to the end.
-fn fill(collector: &mut Collector) -> Result<(), CollectError> {
-    collector.start()?;
+fn fill(collector: &mut Collector) -> Result<(), NextError> {
+    if let Err(error) = collector.start() {
+        match error {
+            ControlError::Next(error) => return Err(error),
+            other => panic!("the collector does not start: {other}"),
+        }
+    }
     let (mut last, mut frames) = (Instant::now(), 0);
     while collector.is_running() {
         let now = collector.stats().frames;
@@ -118,7 +124,7 @@ fn fill(collector: &mut Collector) -> Result<(), CollectError> {
         }
         if last.elapsed() > PATIENCE {
             // As of a wait for a batch that took as long.
-            return Interrupt::when(|| true).check().map_err(CollectError::from);
+            return Interrupt::when(|| true).check().map_err(NextError::from);
         }
         thread::sleep(GLANCE);
     }
@@ -126,7 +132,7 @@ fn fill(collector: &mut Collector) -> Result<(), CollectError> {
 }
 
 /// Asks for all batches.
-fn take(collector: &mut Collector, batches: &mut Vec<TensorDict>) -> Result<(), CollectError> {
+fn take(collector: &mut Collector, batches: &mut Vec<TensorDict>) -> Result<(), NextError> {
     while let Some(batch) = patience::next(collector, PATIENCE) {
         batches.push(batch?.detach());
     }
@@ -136,7 +142,7 @@ fn take(collector: &mut Collector, batches: &mut Vec<TensorDict>) -> Result<(), 
 /// The error has come once, and another collector begins beside the one that is over.
 fn after(cell: Cell, collector: &Collector, ledger: &mut Ledger) {
     match collector.check() {
-        Err(CollectError::ShutDown) => {}
+        Err(NextError::ShutDown) => {}
         other => ledger.accuse(format!("I4: after the error came {other:?}")),
     }
     if !collector.stats().failed {
@@ -182,8 +188,8 @@ fn await_last_kill(collector: &Collector, harvest: &mut Harvest) {
 fn shut_down(cell: Cell, collector: &mut Collector, harvest: &mut Harvest) {
     let late = match collector.shutdown() {
         Ok(()) => Vec::new(),
-        Err(CollectError::Worker(error)) => vec![error],
-        Err(CollectError::SeveralWorkers(errors)) => errors,
+        Err(ControlError::Next(NextError::Worker(error))) => vec![error],
+        Err(ControlError::SeveralWorkers(errors)) => errors,
         Err(error) => {
             harvest.accuse(format!("I6: the shutdown failed: {error}"));
             Vec::new()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use windrow::{
-    CollectError, Collector, CollectorBuilder, ErrorKind, Head, MultiSyncCollector, NetworkPolicy,
+    Collector, CollectorBuilder, ErrorKind, Head, MultiSyncCollector, NetworkPolicy, NextError,
     Placement, TensorDict, WorkerError, error_chain, nn::Sequential,
 };
 
@@ -53,7 +53,7 @@ pub(crate) fn cramped() -> Result<String, String> {
         .interrupt(patience::interrupt());
     let mut collector = builder.build().map_err(|error| error_chain(&error))?;
     let error = match collect(&mut collector) {
-        Err(CollectError::Worker(error)) => error,
+        Err(NextError::Worker(error)) => error,
         other => return Err(format!("expected the error of a worker, got {other:?}")),
     };
     let text = WorkerError::to_string(&error);
@@ -104,10 +104,10 @@ fn refused(builder: CollectorBuilder) -> String {
     text
 }
 
-fn collect(collector: &mut Collector) -> Result<TensorDict, CollectError> {
+fn collect(collector: &mut Collector) -> Result<TensorDict, NextError> {
     match patience::next(collector, PATIENCE) {
         None => panic!("no batch, and no error"),
-        Some(Err(CollectError::WaitInterrupted(_))) => panic!("no batch within {PATIENCE:?}"),
+        Some(Err(NextError::WaitInterrupted(_))) => panic!("no batch within {PATIENCE:?}"),
         Some(outcome) => outcome,
     }
 }

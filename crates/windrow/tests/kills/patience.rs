@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use windrow::{CollectError, Collector, Interrupt, TensorDict};
+use windrow::{Collector, Interrupt, NextError, TensorDict};
 
 thread_local! {
     /// When the wait of this thread for a batch has taken too long.
@@ -19,11 +19,11 @@ pub(crate) fn interrupt() -> Interrupt {
     })
 }
 
-/// The next batch, or [`CollectError::WaitInterrupted`] after `patience`, of a collector with this [`interrupt`].
+/// The next batch, or [`NextError::WaitInterrupted`] after `patience`, of a collector with this [`interrupt`].
 pub(crate) fn next(
     collector: &mut Collector,
     patience: Duration,
-) -> Option<Result<TensorDict, CollectError>> {
+) -> Option<Result<TensorDict, NextError>> {
     DEADLINE.set(Some(Instant::now() + patience));
     let batch = collector.next();
     DEADLINE.set(None);

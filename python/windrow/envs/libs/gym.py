@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from windrow._arguments import warn_ignored
 from windrow._lazy import gymnasium, module, of_torchrl
 from windrow._numbers import whole_or_none
 from windrow._windrow import EnvHandle, native_ids
@@ -24,6 +25,29 @@ _adapters = module("windrow.envs._adapters")
 
 BACKENDS = ("auto", "native", "gymnasium")
 _NO_INFO = 'native environments return no info: info_keys need backend="gymnasium"'
+
+
+#: Arguments of TorchRL that have no effect: the value that holds, and why.
+_IGNORED: dict[str, tuple[Any, str]] = {
+    "allow_done_after_reset": (False, "an episode that has ended begins anew"),
+    "auto_reset": (False, "an episode that has ended begins anew"),
+    "auto_reset_replace": (True, "an episode that has ended begins anew"),
+    "batch_size": ([], "num_envs is the number of environments"),
+    "compile": (False, "nothing is compiled"),
+    "convert_actions_to_numpy": (True, "environments get arrays"),
+    "missing_obs_value": (None, "there is a value for each observation"),
+    "native_autoreset": (False, "an episode that has ended begins anew"),
+    "run_type_checks": (False, "values have the types of their specs"),
+    "spec_locked": (True, "specs cannot be changed"),
+}
+
+
+def _made_with(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What an environment of Gymnasium is made with, of ``kwargs``; warns of others."""
+    for name in kwargs.keys() & _IGNORED:
+        value = list(kwargs[name]) if name == "batch_size" and kwargs[name] is not None else kwargs[name]
+        warn_ignored(name, value, *_IGNORED[name])
+    return {name: value for name, value in kwargs.items() if name not in _IGNORED and (name, value) != ("disable_env_checker", None)}
 
 
 class _Ids:
@@ -92,7 +116,7 @@ class GymEnv(EnvBase):
         super().__init__(device)
         if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
             raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
-        self._name, self._kwargs = env_name, kwargs
+        self._name, self._kwargs = env_name, _made_with(kwargs)
         self._one_hot = not categorical_action_encoding
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
@@ -214,6 +238,11 @@ class GymEnv(EnvBase):
             self._info_wanted = {**self._info_wanted, **_info.wanted(keys)}
         self._info_entries = self._source = self._handle = self._facts = None
         return self
+
+    @property
+    def info_dict_reader(self) -> list[Any]:
+        """The functions that read entries of ``info``."""
+        return list(self._readers)
 
     def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: Any = None) -> GymEnv:
         """The same as :meth:`set_info_dict_reader`."""

@@ -11,30 +11,31 @@ use crate::config::hooks::Hooks;
 use crate::deliver::background::Background;
 use crate::deliver::handle::Handle;
 use crate::deliver::stage::LastStage;
+use crate::error::{ControlError, WorkerError};
 use crate::shared::commands::Restart;
-use crate::{CollectError, WorkerError};
 
 impl<S: LastStage> Collector<S> {
     /// Publishes new weights and returns their version. Each worker takes them up with the next part that it begins: with the
     /// next batch where batches are collected after they were asked for. The tensors are copied.
     ///
     /// # Errors
-    /// [`CollectError::Policy`] naming a tensor that is missing, unknown or misshapen; the old weights then stay.
-    pub fn update_policy_weights(&mut self, weights: &Weights) -> Result<i64, CollectError> {
+    /// [`ControlError::Weights`] with the names of tensors that are missing, unknown or misshapen, or when the weights could not
+    /// be brought to the workers; the old weights then stay. [`ControlError::Next`] when the collector is over.
+    pub fn update_policy_weights(&mut self, weights: &Weights) -> Result<i64, ControlError> {
         self.check_running()?;
-        self.core.publisher.publish(weights)
+        Ok(self.core.publisher.publish(weights)?)
     }
 
     /// As [`update_policy_weights`](Self::update_policy_weights), for worker `worker` alone.
     ///
     /// # Errors
-    /// As there, and [`CollectError::NoSuchWorker`] when there is no such worker; [`CollectError::Needs`] where a server evaluates one
-    /// policy for all.
+    /// Those of [`update_policy_weights`](Self::update_policy_weights); [`ControlError::NoSuchWorker`] when there is no such worker;
+    /// [`ControlError::Argument`] where a server evaluates one policy for all.
     pub fn update_worker_weights(
         &mut self,
         worker: usize,
         weights: &Weights,
-    ) -> Result<i64, CollectError> {
+    ) -> Result<i64, ControlError> {
         self.check_running()?;
         self.core.publisher.publish_to(worker, weights)
     }
@@ -43,10 +44,11 @@ impl<S: LastStage> Collector<S> {
     /// [source](crate::CollectorBuilder::weight_source) that the collector was built with.
     ///
     /// # Errors
-    /// As there, and [`CollectError::NoWeightSource`] without a source.
-    pub fn update_policy_weights_from_source(&mut self) -> Result<i64, CollectError> {
+    /// Those of [`update_policy_weights`](Self::update_policy_weights), and [`ControlError::NoWeightSource`] without a source.
+    pub fn update_policy_weights_from_source(&mut self) -> Result<i64, ControlError> {
         self.check_running()?;
-        self.core.publisher.publish_from_source()
+        let published = self.core.publisher.publish_from_source()?;
+        published.ok_or(ControlError::NoWeightSource)
     }
 
     /// A copy of the weights that were published last.
@@ -90,9 +92,9 @@ impl<S: LastStage> Collector<S> {
     /// [started](Self::start) collector finishes and writes its present batch before, and writes nothing during the pause.
     ///
     /// # Errors
-    /// An error of the background; [`CollectError::SinkWaits`] when the replay buffer keeps a write waiting for longer than five
-    /// seconds; [`CollectError::WaitInterrupted`], and workers go on.
-    pub fn pause(&mut self) -> Result<Paused<'_, S>, CollectError> {
+    /// [`ControlError::Next`] with an error of the background; [`ControlError::SinkWaits`] when the replay buffer keeps a write
+    /// waiting for longer than five seconds; [`ControlError::WaitInterrupted`], and workers go on.
+    pub fn pause(&mut self) -> Result<Paused<'_, S>, ControlError> {
         self.hold(Self::PATIENCE)?;
         Ok(Paused { collector: self })
     }
@@ -101,8 +103,8 @@ impl<S: LastStage> Collector<S> {
     /// `patience` for a write that waits in the replay buffer.
     ///
     /// # Errors
-    /// As [`pause`](Self::pause); [`CollectError::WaitsForItself`] in the collector's own thread.
-    pub fn hold(&mut self, patience: Duration) -> Result<(), CollectError> {
+    /// As [`pause`](Self::pause); [`ControlError::WaitsForItself`] in the collector's own thread.
+    pub fn hold(&mut self, patience: Duration) -> Result<(), ControlError> {
         let held = self.wait_until_held(patience);
         if held.is_err() {
             self.release();
@@ -118,11 +120,11 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    fn wait_until_held(&self, patience: Duration) -> Result<(), CollectError> {
+    fn wait_until_held(&self, patience: Duration) -> Result<(), ControlError> {
         self.check_background()?;
         let background = self.background.as_ref();
         if background.is_some_and(Background::is_here) {
-            return Err(CollectError::WaitsForItself);
+            return Err(ControlError::WaitsForItself);
         }
         let asked = Instant::now();
         self.core.interrupt.wait(|slice| {
@@ -134,10 +136,10 @@ impl<S: LastStage> Collector<S> {
             }
             let writer = self.core.writer.as_ref()?;
             let waited = writer.waited()?.min(asked.elapsed());
-            (waited >= patience).then_some(Err(CollectError::SinkWaits { waited }))
+            (waited >= patience).then_some(Err(ControlError::SinkWaits { waited }))
         })??;
         // It may have failed with its last batch.
-        self.check_background()
+        Ok(self.check_background()?)
     }
 
     /// Ends collection and updates weights from other threads.

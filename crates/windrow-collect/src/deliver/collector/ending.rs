@@ -6,27 +6,28 @@ use windrow_sync::Interrupt;
 
 use super::Collector;
 use crate::deliver::stage::LastStage;
-use crate::{CollectError, WorkerError};
+use crate::error::{ControlError, NextError, Stuck, WorkerError};
 
 impl<S: LastStage> Collector<S> {
     /// As [`shutdown`](Self::shutdown), under the name that goes with [`start`](Self::start).
     ///
     /// # Errors
-    /// As there.
-    pub fn async_shutdown(&mut self) -> Result<(), CollectError> {
+    /// Those of [`shutdown`](Self::shutdown).
+    pub fn async_shutdown(&mut self) -> Result<(), ControlError> {
         self.shutdown()
     }
 
     /// Ends collection, also in the background, waits up to five seconds for the workers, and drops their environments and
-    /// policies. Batches stay valid; the next call returns [`CollectError::ShutDown`]. Another shutdown does nothing.
+    /// policies. Batches stay valid; the next call returns [`NextError::ShutDown`]. Another shutdown does nothing.
     ///
     /// # Errors
-    /// [`CollectError::Stuck`] when some threads did not return from their environment, policy or hook in time. Errors of the
-    /// background or of workers that no call has delivered: [`CollectError::Worker`] for one,
-    /// [`CollectError::SeveralWorkers`] for several. The death of a process that was about to end is one of them, unless
+    /// [`ControlError::Stuck`] when some threads did not return from their environment, policy or hook in time. Errors of the
+    /// background or of workers that no call has delivered: [`ControlError::Next`], or [`ControlError::SeveralWorkers`] for
+    /// several workers. The death of a process that was about to end is one of them, unless
     /// [`on_loss`](crate::CollectorBuilder::on_loss) makes it a loss; what is killed since it has not ended in time is none.
-    /// [`CollectError::WaitInterrupted`]: worker processes that had not ended were killed, and another shutdown waits for the rest.
-    pub fn shutdown(&mut self) -> Result<(), CollectError> {
+    /// [`ControlError::Profile`] when a trace could not be written.
+    /// [`ControlError::WaitInterrupted`]: worker processes that had not ended were killed, and another shutdown waits for the rest.
+    pub fn shutdown(&mut self) -> Result<(), ControlError> {
         self.shutdown_within(Self::PATIENCE)
     }
 
@@ -34,7 +35,7 @@ impl<S: LastStage> Collector<S> {
     ///
     /// # Errors
     /// As [`shutdown`](Self::shutdown).
-    pub fn shutdown_within(&mut self, timeout: Duration) -> Result<(), CollectError> {
+    pub fn shutdown_within(&mut self, timeout: Duration) -> Result<(), ControlError> {
         let interrupt = self.core.interrupt.clone();
         self.end_within(timeout, &interrupt)
     }
@@ -44,7 +45,7 @@ impl<S: LastStage> Collector<S> {
     ///
     /// # Errors
     /// As [`shutdown`](Self::shutdown).
-    pub fn leave_within(&mut self, timeout: Duration) -> Result<(), CollectError> {
+    pub fn leave_within(&mut self, timeout: Duration) -> Result<(), ControlError> {
         let begin = Instant::now();
         let never = Interrupt::never();
         self.finish(timeout, &never)?;
@@ -53,7 +54,7 @@ impl<S: LastStage> Collector<S> {
         self.end_within(left.max(Interrupt::SLICE), &never)
     }
 
-    fn end_within(&mut self, timeout: Duration, interrupt: &Interrupt) -> Result<(), CollectError> {
+    fn end_within(&mut self, timeout: Duration, interrupt: &Interrupt) -> Result<(), ControlError> {
         self.core.shut_down();
         let begin = Instant::now();
         let mut stuck = 0;
@@ -76,29 +77,30 @@ impl<S: LastStage> Collector<S> {
         self.core.shared.profile.end();
         waited?;
         if stuck > 0 {
-            return Err(CollectError::Stuck {
+            let stuck = Stuck {
                 stuck,
                 threads: self.core.workers() + usize::from(self.background.is_some()),
                 waited: begin.elapsed(),
-            });
+            };
+            return Err(stuck.into());
         }
         if let Some(driver) = &mut self.driver {
             driver.batches.drop_frames();
         }
         self.failures()?;
-        self.core.shared.profile.check()
+        Ok(self.core.shared.profile.check()?)
     }
 
     /// Ends what [`start`](Self::start) began: cuts the present batch short at its next step, and writes it unless the write
     /// would have to wait. Waits up to `timeout`: whether the thread has ended. Call [`shutdown`](Self::shutdown) afterwards.
     ///
     /// # Errors
-    /// [`CollectError::WaitInterrupted`].
-    pub fn finish_within(&mut self, timeout: Duration) -> Result<bool, CollectError> {
+    /// [`ControlError::WaitInterrupted`].
+    pub fn finish_within(&mut self, timeout: Duration) -> Result<bool, ControlError> {
         self.finish(timeout, &self.core.interrupt)
     }
 
-    fn finish(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool, CollectError> {
+    fn finish(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool, ControlError> {
         let Some(background) = &self.background else {
             return Ok(true);
         };
@@ -132,11 +134,11 @@ impl<S: LastStage> Collector<S> {
     }
 
     /// All errors that no call has delivered.
-    fn failures(&mut self) -> Result<(), CollectError> {
+    fn failures(&mut self) -> Result<(), ControlError> {
         let background = self.core.lifecycle.take_failure();
         let mut workers: Vec<WorkerError> = match background {
-            Some(CollectError::Worker(first)) => vec![first],
-            Some(other) => return Err(other),
+            Some(NextError::Worker(first)) => vec![first],
+            Some(other) => return Err(other.into()),
             None => Vec::new(),
         };
         workers.extend(std::iter::from_fn(|| {
@@ -144,10 +146,10 @@ impl<S: LastStage> Collector<S> {
         }));
         match (workers.pop(), workers.is_empty()) {
             (None, _) => Ok(()),
-            (Some(only), true) => Err(only.into()),
+            (Some(only), true) => Err(NextError::from(only).into()),
             (Some(last), false) => {
                 workers.push(last);
-                Err(CollectError::SeveralWorkers(workers))
+                Err(ControlError::SeveralWorkers(workers))
             }
         }
     }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tensordict::{NestedKey, Tensor, TensorDict};
+use tensordict::{NestedKey, Tensor, TensorDict, TensorError};
 
 use super::Collector;
-use crate::CollectError;
 use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
+use crate::error::ControlError;
 use crate::shared::commands::Resume;
 
 impl<S: LastStage> Collector<S> {
@@ -20,19 +20,20 @@ impl<S: LastStage> Collector<S> {
     /// counted and will be collected again.
     ///
     /// # Errors
-    /// An error of the background; a well-made policy causes no other.
-    pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
+    /// [`ControlError::Next`] with an error of the background; [`ControlError::Tensor`] where the policy's weights cannot stand in a
+    /// state, which a well-made policy does not cause.
+    pub fn state_dict(&self) -> Result<TensorDict, ControlError> {
         self.check_background()?;
-        self.core.state_dict()
+        Ok(self.core.state_dict()?)
     }
 
     /// Goes on from a [saved state](Self::state_dict). Nothing is changed when that fails.
     ///
     /// # Errors
-    /// [`CollectError::State`] or [`CollectError::Tensor`] when an entry is missing or has a value that cannot be used,
-    /// [`CollectError::Policy`] when the weights are another policy's, or when there is no memory to bring them to worker processes;
-    /// [`CollectError::Started`] while the collector runs in the background.
-    pub fn load_state_dict(&mut self, state: &TensorDict) -> Result<(), CollectError> {
+    /// [`ControlError::State`] or [`ControlError::Tensor`] when an entry is missing or has a value that cannot be used,
+    /// [`ControlError::Weights`] when the weights are another policy's, or when there is no memory to bring them to worker processes;
+    /// [`ControlError::Next`] while the collector runs in the background, and when it is over.
+    pub fn load_state_dict(&mut self, state: &TensorDict) -> Result<(), ControlError> {
         self.check_running()?;
         self.driver()?;
         let frames = count(state, "frames")?;
@@ -58,7 +59,7 @@ impl<S: LastStage> Collector<S> {
         }
         if let Err(error) = core.publisher.restore(version, weights) {
             core.ring.resume();
-            return Err(error);
+            return Err(error.into());
         }
         core.counters().go_on_from(frames, batches);
         core.shared.resume(Resume {
@@ -74,7 +75,7 @@ impl<S: LastStage> Collector<S> {
 
 impl Core {
     /// See [`Collector::state_dict`].
-    pub(crate) fn state_dict(&self) -> Result<TensorDict, CollectError> {
+    pub(crate) fn state_dict(&self) -> Result<TensorDict, TensorError> {
         let mut state = TensorDict::new([]);
         let shared = &self.shared;
         let (frames, batches) = {
@@ -99,13 +100,11 @@ impl Core {
 /// No collector counts so far, and sums of counts stay in range.
 const MOST: u64 = 1 << 62;
 
-fn count(state: &TensorDict, key: impl Into<NestedKey>) -> Result<u64, CollectError> {
+fn count(state: &TensorDict, key: impl Into<NestedKey>) -> Result<u64, ControlError> {
     let key = key.into();
     let got = state.get(&key)?.item::<i64>()?;
     match u64::try_from(got) {
         Ok(count) if count <= MOST => Ok(count),
-        _ => Err(CollectError::State(format!(
-            "{key:?} must be within 0 to 2^62, got {got}"
-        ))),
+        _ => Err(ControlError::State { key, got }),
     }
 }

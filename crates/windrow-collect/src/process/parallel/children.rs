@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use windrow_env::{EnvError, EnvRecipe, VecEnvError};
+use serde_bytes::ByteBuf;
+use windrow_env::{EnvError, VecEnvError};
 use windrow_peer::{Event, Frame, ProcessError, Roster, WorkerProgram};
 use windrow_sync::{Interrupt, Interrupted};
 
 use super::error::MemberError;
 use super::messages::{MemberAnswer, MemberCommand};
-use crate::CollectError;
 use crate::error::{SentError, last_words};
 use crate::process::messages::{FromWorker, ToWorker};
-use crate::process::program::is_prepared;
+use crate::process::program::or_current;
 
 /// How long members have to end by themselves where nobody asked to close them.
 const DROPPED: Duration = Duration::from_millis(500);
@@ -19,7 +19,8 @@ const DROPPED: Duration = Duration::from_millis(500);
 /// What is started, and how it ends.
 #[derive(Debug, Clone)]
 pub(super) struct ParallelSpec {
-    pub(super) members: Vec<EnvRecipe>,
+    /// The recipe of each.
+    pub(super) members: Vec<ByteBuf>,
     /// `None` for this program.
     pub(super) program: Option<WorkerProgram>,
     pub(super) patience: Duration,
@@ -131,15 +132,11 @@ impl From<Interrupted> for Fault {
 impl Children {
     /// Starts a process for each member.
     pub(super) fn start(spec: &ParallelSpec) -> Result<Self, EnvError> {
-        let program = match &spec.program {
-            Some(program) => program.clone(),
-            None if is_prepared() => WorkerProgram::current(),
-            None => return Err(EnvError::failed(CollectError::NoWorkerMain)),
-        };
+        let program = or_current(spec.program.as_ref()).map_err(EnvError::failed)?;
         let count = spec.members.len();
         let roster = Roster::new(program, count).map_err(EnvError::failed)?;
         for (member, env) in spec.members.iter().enumerate() {
-            let first = Frame::of(&ToWorker::Member(env.clone()));
+            let first = Frame::of(&ToWorker::Member(env.to_vec()));
             first
                 .and_then(|first| roster.spawn(member, [first]))
                 .map_err(EnvError::failed)?;

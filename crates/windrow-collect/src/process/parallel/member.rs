@@ -3,20 +3,29 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
-use windrow_env::{EnvError, EnvFactory, EnvRecipe, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow_peer::{ControlBlock, WorkerLane};
+use windrow_env::{
+    EnvError, EnvFactory, EnvRecipe, Gathering, Outcomes, Reset, VecEnv, VecEnvError, gatherings,
+};
+use windrow_peer::{ControlBlock, ProcessError, WorkerLane};
 use windrow_slab::{Part, RemoteRing, Step};
 use windrow_sync::catch_panic;
 
 use super::messages::{MemberAnswer, MemberCommand, MemberFault, RowsLayout, SEEDED};
-use crate::CollectError;
 use crate::error::{ErrorKind, message_to_send, sent};
-use crate::process::child::{Child, ServeError};
+use crate::process::child::Child;
 use crate::process::messages::{FromWorker, ToWorker};
+use crate::process::serve_error::ServeError;
 
-/// Serves the owner of an environment that `env` describes, until it closes the socket.
-pub(in crate::process) fn serve(child: &Child, env: &EnvRecipe) -> Result<(), ServeError> {
-    let mut env = match guarded(|| env.build(1)) {
+/// Serves the owner of an environment whose recipe was `written`, until it closes the socket.
+pub(in crate::process) fn serve(child: &Child, written: &[u8]) -> Result<(), ServeError> {
+    let made = guarded(|| {
+        let mut env = EnvRecipe::from_bytes(written)?.build(1)?;
+        // The owner says with each command what they gather with.
+        let gatherings = gatherings(env.as_mut())?.into_iter();
+        gatherings.for_each(|gathering| gathering.gather_apart(1));
+        Ok(env)
+    });
+    let mut env = match made {
         Ok(env) => env,
         Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
     };
@@ -62,13 +71,15 @@ impl Attachment {
         rows: RowsLayout,
         files: Vec<OwnedFd>,
     ) -> Result<Self, EnvError> {
-        let Ok([file, control]) = <[OwnedFd; 2]>::try_from(files) else {
-            let missing = "a member needs the files of rows and lanes".to_owned();
-            return Err(EnvError::failed(CollectError::State(missing)));
+        let missing = |files: Vec<OwnedFd>| ProcessError::Attached {
+            expected: 2,
+            got: files.len(),
         };
+        let files = <[OwnedFd; 2]>::try_from(files).map_err(missing);
+        let [file, control] = files.map_err(EnvError::failed)?;
         let layout = rows.layout()?;
         let fingerprint = layout.fingerprint();
-        let file = child.end().shared_file(file).map_err(EnvError::failed)?;
+        let file = child.shared_file(file).map_err(EnvError::failed)?;
         let ring = RemoteRing::open(layout, file)?;
         let part = ring.part(0, rows.worker, 0)?;
         let lane = ControlBlock::open(control, fingerprint)
@@ -89,7 +100,12 @@ impl Attachment {
         while let Some(command) = self.lane.receive() {
             let mut panicked = false;
             let done = match command {
-                MemberCommand::Call => child.answer_call().map(|()| true)?,
+                MemberCommand::Call => {
+                    self.note(env, |gathering, notes| gathering.show(notes));
+                    let answered = child.answer_call().map(|()| true)?;
+                    self.note(env, |gathering, notes| gathering.tell(notes));
+                    answered
+                }
                 MemberCommand::Move => true,
                 MemberCommand::Step | MemberCommand::Reset => {
                     let did = catch_panic(|| self.execute(command, env));
@@ -115,7 +131,24 @@ impl Attachment {
         Ok(Leaves::ForGood)
     }
 
+    /// Calls `f` with each of the running statistics and its notes.
+    fn note(&mut self, env: &mut dyn VecEnv, f: impl Fn(&mut Gathering, &mut [f64])) {
+        let mut rest = self.part.notes();
+        for gathering in env.gatherings() {
+            let (own, others) = rest.split_at_mut(gathering.gathers().lent_numbers());
+            f(gathering, own);
+            rest = others;
+        }
+    }
+
     fn execute(&mut self, command: MemberCommand, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
+        self.note(env, Gathering::borrow);
+        self.play(command, env)?;
+        self.note(env, Gathering::give_back);
+        Ok(())
+    }
+
+    fn play(&mut self, command: MemberCommand, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
         let mut rows = self.part.rows();
         let Some(step) = rows.next_step() else {
             return Ok(());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensordict::{DType, LeafSpec, for_dtype};
-use windrow_env::{EnvError, EnvSpec, Outcomes, Reset, VecEnvError, not_apart};
+use windrow_env::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnvError, not_apart};
 use windrow_peer::{ControlBlock, ControlSpec, Frame, Lane, ProcessError};
 use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
 use windrow_sync::Interrupt;
@@ -17,7 +17,8 @@ use windrow_sync::Interrupt;
 use super::children::{Children, ParallelSpec};
 use super::error::MemberError;
 use super::messages::{MemberAnswer, MemberCommand, RowsLayout, SEEDED, UNSEEDED};
-use crate::CollectError;
+use super::statistics::MemberStatistics;
+use crate::error::BuildError;
 use crate::process::messages::{FromWorker, Specified, ToWorker};
 
 /// All members.
@@ -26,6 +27,7 @@ pub(super) struct Members {
     spec: EnvSpec,
     /// Environments of each.
     envs: usize,
+    statistics: MemberStatistics,
     rows: Option<SharedRows>,
 }
 
@@ -49,7 +51,9 @@ impl Members {
         });
         let made = made.map_err(|fault| EnvError::Member(Box::new(fault)))?;
         let (spec, envs) = alike(&made)?;
+        let specs: Vec<_> = made.iter().map(|made| &made.spec).collect();
         Ok(Self {
+            statistics: MemberStatistics::of(&specs, envs)?,
             children,
             spec,
             envs,
@@ -63,6 +67,11 @@ impl Members {
 
     pub(super) fn num_envs(&self) -> usize {
         self.children.each.len() * self.envs
+    }
+
+    /// Whether each is one environment.
+    pub(super) fn are_single(&self) -> bool {
+        self.envs == 1
     }
 
     pub(super) fn pids(&mut self) -> Vec<Option<u32>> {
@@ -81,6 +90,7 @@ impl Members {
         &mut self,
         resets: &[Reset],
         mut obs: RowsMut<'_>,
+        gatherings: &mut [Gathering],
     ) -> Result<(), VecEnvError> {
         self.prepare()?;
         let (envs, rows) = (self.num_envs(), obs.envs());
@@ -97,7 +107,7 @@ impl Members {
                 self.mark(member, own)?;
             }
         }
-        self.ask(MemberCommand::Reset)?;
+        self.ask_gathering(MemberCommand::Reset, gatherings)?;
         resets
             .iter()
             .try_for_each(|reset| self.copy_observation(reset.env, &mut obs))
@@ -110,6 +120,7 @@ impl Members {
         actions: Rows<'_>,
         mut obs: RowsMut<'_>,
         outcomes: &mut Outcomes<'_>,
+        gatherings: &mut [Gathering],
     ) -> Result<(), VecEnvError> {
         self.prepare()?;
         let mut stepped = Vec::with_capacity(self.num_envs());
@@ -136,7 +147,7 @@ impl Members {
         if let Some(which) = which.filter(|which| *which != stepped) {
             return Err(not_apart(&self.spec, self.num_envs(), which));
         }
-        self.ask(MemberCommand::Step)?;
+        self.ask_gathering(MemberCommand::Step, gatherings)?;
         for &first in stepped.iter().step_by(self.envs) {
             let member = first / self.envs;
             let own = self.own(member);
@@ -157,9 +168,10 @@ impl Members {
         self.prepare()?;
         let members = self.children.each.len();
         if member >= members {
-            let error = CollectError::NoSuchWorker {
-                worker: member,
-                workers: members,
+            let error = ProcessError::NoSuch {
+                what: "member",
+                index: member,
+                count: members,
             };
             return Err(EnvError::failed(error).of(member));
         }
@@ -169,7 +181,17 @@ impl Members {
         for (index, other) in self.children.each.iter_mut().enumerate() {
             other.selected = index == member;
         }
+        let Self {
+            rows, statistics, ..
+        } = self;
+        rows.iter_mut()
+            .for_each(|rows| statistics.show(member, &mut rows.parts));
         self.ask(MemberCommand::Call)?;
+        let Self {
+            rows, statistics, ..
+        } = self;
+        rows.iter_mut()
+            .for_each(|rows| statistics.keep(member, &mut rows.parts));
         Ok(self.children.each[member]
             .returned
             .take()
@@ -192,6 +214,26 @@ impl Drop for Members {
 
 /// Commands and answers.
 impl Members {
+    /// As [`ask`](Self::ask), for a command with which members gather running statistics.
+    fn ask_gathering(
+        &mut self,
+        command: MemberCommand,
+        gatherings: &mut [Gathering],
+    ) -> Result<(), VecEnvError> {
+        let selected: Vec<_> = (self.children.each.iter())
+            .map(|member| member.selected)
+            .collect();
+        if let Some(rows) = &mut self.rows {
+            self.statistics.lend(&selected, &mut rows.parts, gatherings);
+        }
+        self.ask(command)?;
+        if let Some(rows) = &mut self.rows {
+            self.statistics
+                .take_back(&selected, &mut rows.parts, gatherings);
+        }
+        Ok(())
+    }
+
     /// Has the members that are selected execute `command`, and waits for them.
     fn ask(&mut self, command: MemberCommand) -> Result<(), VecEnvError> {
         for member in 0..self.children.each.len() {
@@ -288,7 +330,10 @@ impl Members {
     /// Attaches all members to new rows.
     fn attach(&mut self, columns: Vec<LeafSpec>, bind: bool) -> Result<(), VecEnvError> {
         let shape = (self.children.each.len(), self.envs);
-        let rows = SharedRows::new(RowsLayout::new(&self.spec, columns, bind, shape));
+        let rows = SharedRows::new(RowsLayout {
+            notes: self.statistics.notes(),
+            ..RowsLayout::new(&self.spec, columns, bind, shape)
+        });
         let rows = rows.map_err(|error| error.of(0))?;
         if self.rows.is_some() {
             let members = self.children.each.iter_mut();
@@ -434,9 +479,11 @@ fn alike(made: &[Specified]) -> Result<(EnvSpec, usize), EnvError> {
     let mut spec = first.spec.clone();
     // Those of one member.
     spec.dimensions.clear();
+    let statistics = made.iter().flat_map(|made| &made.spec.statistics);
+    spec.statistics = statistics.cloned().collect();
     for (other, worker) in others.iter().zip(1..) {
         if other.num_envs != first.num_envs {
-            return Err(EnvError::failed(CollectError::UnequalEnvs {
+            return Err(EnvError::failed(BuildError::UnequalEnvs {
                 worker,
                 expected: first.num_envs,
                 got: other.num_envs,

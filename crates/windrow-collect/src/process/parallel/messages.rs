@@ -51,6 +51,8 @@ pub(in crate::process) struct RowsLayout {
     pub(super) observation: Vec<LeafSpec>,
     pub(super) workers: usize,
     pub(super) envs: usize,
+    /// Numbers beside the rows of each, for running statistics.
+    pub(super) notes: usize,
     /// The member that uses them.
     pub(super) worker: usize,
 }
@@ -68,6 +70,7 @@ impl RowsLayout {
             observation: spec.observation_leaves(),
             workers,
             envs,
+            notes: 0,
             worker: 0,
         }
     }
@@ -94,6 +97,7 @@ impl RowsLayout {
         let record = RecordSpec {
             observation: numbered("observed", &self.observation),
             policy,
+            notes: self.notes,
             ..RecordSpec::default()
         };
         let shares = Shares {

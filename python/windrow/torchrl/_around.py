@@ -13,8 +13,8 @@ from windrow._arguments import outside
 from windrow.envs._base import EnvBase
 from windrow.envs._described import FLAGS
 from windrow.envs._recipe import Recipe
-from windrow.envs._torchrl import Adapter
 from windrow.envs._torchrl_compat import is_windrows
+from windrow.torchrl._adapter import Adapter
 
 _told: set[tuple[str, str | None]] = set()
 

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Container, Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase, unravel_key
@@ -413,3 +413,10 @@ def _outermost(flags: Iterable[Key]) -> list[Key]:
     """The flags that no other flags are around."""
     groups = {_group(key) for key in flags}
     return [key for key in flags if not any(_group(key)[:depth] in groups for depth in range(len(_group(key))))]
+
+
+if TYPE_CHECKING:
+    from windrow._ports import EnvPort
+
+    def _keep(env: Adapter) -> EnvPort:
+        return env

@@ -1,0 +1,411 @@
+//! The thread that stands in for a worker elsewhere: to its collector it is a worker process, with a lane, a control socket, and memory in
+//! common; to the worker it is the collector.
+
+use std::fs::File;
+use std::io::{ErrorKind, PipeWriter, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use windrow_peer::net::{Address, Deadline, Listener, Socket, Stream, wait_for_end};
+use windrow_peer::{
+    ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, LiveWriter, Program, Relay,
+    RelayEnd, WorkerLane, send,
+};
+use windrow_slab::{Layout, Part, RemoteRing};
+use windrow_sync::{error_chain, unpoisoned};
+
+use super::stream::{Beat, SILENCE, Said, StreamEnd};
+use crate::config::launcher::{Invitation, Launched, Launcher};
+use crate::process::messages::{Answer, Command, Fill, Ready, ToWorker};
+use crate::process::serve_error::ServeError;
+use crate::process::weights::{WeightReceiver, bytes_of};
+
+/// How long a connection may take to send its version, and again its token. Nothing else is watched meanwhile; a shutdown waits longer than
+/// both take.
+const GREETING: Duration = Duration::from_secs(3);
+
+/// How often a worker is looked after that has not connected yet.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long a worker may take to end by itself, once it has said that it ends.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Workers that `launcher` starts.
+pub(crate) fn program(launcher: Arc<dyn Launcher>) -> Program {
+    Program::Relay(Relay::new(move |end| {
+        let mut stderr = end.stderr.try_clone().ok();
+        match relay(&*launcher, end) {
+            // Somebody else has ended it, and knows why.
+            Ok(()) | Err(ServeError::Ended) => {}
+            Err(error) => {
+                if let Some(stderr) = &mut stderr {
+                    let _ = writeln!(stderr, "windrow: {}", error_chain(&error));
+                }
+            }
+        }
+    }))
+}
+
+/// Starts a worker and passes on what both sides say, until one of them ends.
+fn relay(launcher: &dyn Launcher, end: RelayEnd) -> Result<(), ServeError> {
+    let RelayEnd {
+        end: parent,
+        stderr,
+        stop,
+    } = end;
+    let hello = next(&parent)?;
+    let ToWorker::Hello(parsed) = hello.parse()? else {
+        return Err(ServeError::Order);
+    };
+    let (mut launched, (socket, stream)) = launch(launcher, parsed.worker, &stderr, &stop)?;
+    let parent = Arc::new(parent);
+    let watch = Watch::begin(socket, stop, Arc::clone(&parent))?;
+    let link = Link {
+        worker: parsed.worker,
+        parent: &parent,
+        stream: &stream,
+    };
+    let passed = link.pass(hello, &watch);
+    let is_whole = passed.is_ok();
+    watch.end();
+    let deadline = Instant::now() + PATIENCE;
+    while is_whole && launched.ended().is_none() && Instant::now() < deadline {
+        sleep(TICK);
+    }
+    launched.kill();
+    passed
+}
+
+/// The next message of the collector.
+fn next(parent: &ChildEnd) -> Result<Frame, ServeError> {
+    let frame = FrameReader::default().read(parent.socket())?;
+    frame.ok_or(ServeError::Ended)
+}
+
+/// A worker's connection, and its socket.
+type Connection = (Arc<Socket>, StreamEnd);
+
+/// Starts worker `worker`, and waits until it has connected.
+fn launch(
+    launcher: &dyn Launcher,
+    worker: usize,
+    stderr: &PipeWriter,
+    stop: &UnixStream,
+) -> Result<(Box<dyn Launched>, Connection), ServeError> {
+    let refused = |error: std::io::Error| ServeError::Launch(Box::new(error));
+    let asked = match launcher.address() {
+        Address::Tcp { host, port } if port != 0 => Address::Tcp {
+            host,
+            port: port.saturating_add(worker.try_into().unwrap_or(u16::MAX)),
+        },
+        address => address,
+    };
+    let listener = Listener::open(&asked).map_err(refused)?;
+    let invitation = Invitation {
+        worker,
+        address: listener.address(&asked).map_err(refused)?.to_string(),
+        token: token().map_err(refused)?,
+    };
+    let stderr = stderr.try_clone().map_err(refused)?;
+    let started = launcher.start(&invitation, stderr);
+    let mut launched = started.map_err(ServeError::Launch)?;
+    let connected = connected(
+        &listener,
+        &invitation,
+        launcher.patience(),
+        stop,
+        &mut *launched,
+    );
+    match connected {
+        Ok(connection) => Ok((launched, connection)),
+        Err(error) => {
+            launched.kill();
+            Err(error)
+        }
+    }
+}
+
+/// Waits for the connection of the worker with this invitation.
+fn connected(
+    listener: &Listener,
+    invitation: &Invitation,
+    patience: Duration,
+    stop: &UnixStream,
+    launched: &mut dyn Launched,
+) -> Result<Connection, ServeError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match listener.accept_within(stop, Some(TICK)) {
+            Ok(None) => return Err(ServeError::Ended),
+            Ok(Some(socket)) => {
+                let socket = Arc::new(socket);
+                // A stranger is sent away, and the worker may still come.
+                if let Ok(stream) = greet(&socket, invitation) {
+                    return Ok((socket, stream));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            // The next connection may come to more, such as one of another user.
+            Err(_) => sleep(TICK),
+        }
+        if let Some(how) = launched.ended() {
+            return Err(ServeError::NeverCame { how });
+        }
+        if Instant::now() >= deadline {
+            let how = format!(
+                "it did not connect to {} within {patience:?}",
+                invitation.address
+            );
+            return Err(ServeError::NeverCame { how });
+        }
+    }
+}
+
+fn greet(socket: &Arc<Socket>, invitation: &Invitation) -> Result<StreamEnd, ServeError> {
+    let stream = Stream::server(Arc::clone(socket), None);
+    let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
+    let end = StreamEnd::new(stream);
+    end.greet(GREETING)?;
+    let shown = end.receive_token(GREETING)?;
+    // Compared in the same time wherever they differ.
+    let expected = invitation.token.as_bytes();
+    let differs = shown
+        .iter()
+        .zip(expected)
+        .fold(0, |all, (a, b)| all | (a ^ b));
+    match differs == 0 && shown.len() == expected.len() {
+        true => Ok(end),
+        false => Err(ServeError::Order),
+    }
+}
+
+/// A secret that nobody can guess.
+fn token() -> std::io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A thread that ends the relay's waits once the worker has closed its connection, or is to be killed.
+struct Watch {
+    socket: Arc<Socket>,
+    waits: Arc<Mutex<Waits>>,
+    thread: JoinHandle<()>,
+}
+
+/// The wait for a command.
+#[derive(Default)]
+struct Waits {
+    close_lane: Option<Box<dyn Fn() + Send>>,
+    are_over: bool,
+}
+
+impl Waits {
+    /// Closes the lane, if there is nothing more to wait for.
+    fn check(&self) {
+        if let Some(close) = self.close_lane.as_ref().filter(|_| self.are_over) {
+            close();
+        }
+    }
+}
+
+impl Watch {
+    fn begin(
+        socket: Arc<Socket>,
+        stop: UnixStream,
+        parent: Arc<ChildEnd>,
+    ) -> Result<Self, ServeError> {
+        let waits = Arc::<Mutex<Waits>>::default();
+        let (watched, ended) = (Arc::clone(&socket), Arc::clone(&waits));
+        let watch = move || {
+            let is_killed = wait_for_end(&watched, Some(&stop));
+            if is_killed {
+                let _ = watched.shutdown(Shutdown::Both);
+                parent.shut_down();
+            }
+            let mut waits = unpoisoned(ended.lock());
+            waits.are_over = true;
+            waits.check();
+        };
+        let thread = thread::Builder::new()
+            .name("windrow-relay".to_owned())
+            .spawn(watch)
+            .map_err(|error| ServeError::Launch(Box::new(error)))?;
+        Ok(Self {
+            socket,
+            waits,
+            thread,
+        })
+    }
+
+    /// Calls `close` once there is nothing more to wait for.
+    fn closes(&self, close: impl Fn() + Send + 'static) {
+        let mut waits = unpoisoned(self.waits.lock());
+        waits.close_lane = Some(Box::new(close));
+        waits.check();
+    }
+
+    fn end(self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
+        let _ = self.thread.join();
+    }
+}
+
+/// Both sides of a relay.
+struct Link<'a> {
+    worker: usize,
+    parent: &'a ChildEnd,
+    stream: &'a StreamEnd,
+}
+
+/// What a worker process has in common with its collector.
+struct Shared {
+    ring: Arc<RemoteRing>,
+    lane: WorkerLane<Command, Answer>,
+    weights: WeightReceiver,
+    /// Version that the worker has.
+    held: Option<i64>,
+    live: LiveWriter,
+    beat: Beat,
+}
+
+impl Link<'_> {
+    fn pass(&self, hello: Frame, watch: &Watch) -> Result<(), ServeError> {
+        self.stream.send(Said::Message(hello.body))?;
+        let mut shared = loop {
+            let frame = next(self.parent)?;
+            match frame.parse()? {
+                ToWorker::Policy(_) | ToWorker::Bind(_) => {
+                    self.stream.send(Said::Message(frame.body))?;
+                    self.pass_message(Deadline::Never)?;
+                }
+                ToWorker::Ready(ready) => {
+                    let shared = self.shared(*ready, frame.fds)?;
+                    self.stream.send(Said::Message(frame.body))?;
+                    break shared;
+                }
+                _ => return Err(ServeError::Order),
+            }
+        };
+        watch.closes(shared.lane.closer());
+        while let Some(command) = shared.lane.receive() {
+            self.obey(&mut shared, command)?;
+        }
+        // It fails where the worker has ended before.
+        let _ = self.stream.send(Said::End);
+        loop {
+            match self.stream.receive(Deadline::after(PATIENCE))? {
+                Said::End => return Ok(()),
+                Said::Message(message) => self.report(message)?,
+                _ => {}
+            }
+        }
+    }
+
+    fn shared(&self, ready: Ready, files: Vec<OwnedFd>) -> Result<Shared, ServeError> {
+        let Ok([ring, control, weights]) = <[OwnedFd; 3]>::try_from(files) else {
+            return Err(ServeError::Order);
+        };
+        let layout = Layout::new(&ready.record, ready.shares)?;
+        let fingerprint = layout.fingerprint();
+        let ring = RemoteRing::open(layout, self.parent.shared_file(ring)?)?;
+        let control = ControlBlock::open(control, fingerprint)?;
+        let bell = Arc::clone(&ring);
+        let reader = ExchangeReader::open(weights, self.worker)?;
+        Ok(Shared {
+            lane: control.worker_lane(self.worker, move || bell.ring_bell())?,
+            live: control.live_writer(self.worker)?,
+            ring,
+            weights: WeightReceiver::new(reader, ready.weights),
+            held: None,
+            beat: Beat::default(),
+        })
+    }
+
+    /// Passes `command` on, and then the answer.
+    fn obey(&self, shared: &mut Shared, command: Command) -> Result<(), ServeError> {
+        let part = match command {
+            Command::Fill(Fill {
+                slot, part, seq, ..
+            }) => {
+                self.pass_weights(shared)?;
+                Some(shared.ring.part(slot, part, seq)?)
+            }
+            _ => None,
+        };
+        self.stream.send(Said::Command(command))?;
+        if matches!(command, Command::Record | Command::Call) {
+            let message = next(self.parent)?;
+            self.stream.send(Said::Message(message.body))?;
+        }
+        self.pass_answer(shared, part)
+    }
+
+    fn pass_weights(&self, shared: &mut Shared) -> Result<(), ServeError> {
+        if let Some(newer) = shared.weights.newest(shared.held)? {
+            let bytes = bytes_of(&newer.weights);
+            self.stream.send(Said::Weights(newer.version, bytes))?;
+            shared.held = Some(newer.version);
+        }
+        Ok(())
+    }
+
+    /// Waits for the answer, to which `part` has to be filled, and for the messages behind it.
+    fn pass_answer(&self, shared: &mut Shared, mut part: Option<Part>) -> Result<(), ServeError> {
+        loop {
+            match self.stream.receive(Deadline::after(SILENCE))? {
+                Said::Beat(beat) => shared.mirror(beat),
+                Said::Message(message) => self.report(message)?,
+                Said::Answer(answer, follow, rows) => {
+                    if let (Answer::Filled { steps, .. }, Some(mut part)) = (&answer, part.take()) {
+                        part.shorten(*steps);
+                        part.read_from(&rows)?;
+                        part.commit();
+                    }
+                    shared.lane.send(&answer)?;
+                    for _ in 0..follow {
+                        self.pass_message(Deadline::after(SILENCE))?;
+                    }
+                    return Ok(());
+                }
+                _ => return Err(ServeError::Order),
+            }
+        }
+    }
+
+    /// Passes the worker's next message on.
+    fn pass_message(&self, deadline: Deadline) -> Result<(), ServeError> {
+        loop {
+            match self.stream.receive(deadline)? {
+                Said::Message(message) => return self.report(message),
+                Said::Beat(_) => {}
+                _ => return Err(ServeError::Order),
+            }
+        }
+    }
+
+    fn report(&self, message: Vec<u8>) -> Result<(), ServeError> {
+        send(self.parent.socket(), &Frame::from(message))?;
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Notes where the worker is, as a worker process does itself.
+    fn mirror(&mut self, beat: Beat) {
+        if beat != self.beat {
+            let ([phase, step, env], episodes) = beat.parts();
+            episodes
+                .enumerate()
+                .for_each(|(env, episode)| self.live.episode(env, episode));
+            self.live.step(step);
+            self.live.env(env);
+            self.live.phase(phase);
+            self.beat = beat;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The connection between a relay and its worker: one side speaks at a time, but for heartbeats.
+
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use windrow_peer::net::{Deadline, Frame, FrameError, Stream, Wire};
+use windrow_peer::{Episode, Place, ProcessError, decode, encode};
+use windrow_sync::unpoisoned;
+
+use crate::process::messages::{Answer, Command};
+use crate::process::serve_error::ServeError;
+
+/// Version of all that both sides say.
+const VERSION: u32 = 1;
+
+/// How long nothing may come from a worker that fills a part: it sends heartbeats.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+
+/// Most bytes of a token, and of a message before it.
+const GREETING: usize = 1 << 10;
+
+/// What a frame holds.
+#[derive(Debug)]
+pub(in crate::process) enum Said {
+    /// By which the worker shows that it was invited.
+    Token(Vec<u8>),
+    /// A message that travels by a socket on one machine.
+    Message(Vec<u8>),
+    /// To the worker.
+    Command(Command),
+    /// From the worker: with the rows of a part that is filled, and the number of messages that follow before it takes a command.
+    Answer(Answer, usize, Vec<u8>),
+    /// To the worker: a version of the weights, one parameter behind the other.
+    Weights(i64, Vec<u8>),
+    /// From the worker: where it is.
+    Beat(Beat),
+    /// The last one of a side.
+    End,
+}
+
+/// Where a worker is, and the episodes of its environments.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::process) struct Beat {
+    phase: u32,
+    step: u32,
+    env: u32,
+    /// Ids and first frames.
+    episodes: Vec<(u64, u64)>,
+}
+
+impl Beat {
+    pub(super) fn new(place: Place, episodes: impl Iterator<Item = Episode>) -> Self {
+        Self {
+            phase: place.phase,
+            step: place.step,
+            env: place.env,
+            episodes: episodes.map(|Episode { id, began }| (id, began)).collect(),
+        }
+    }
+
+    /// The place, and the episodes in the order of the environments.
+    pub(super) fn parts(&self) -> ([u32; 3], impl Iterator<Item = Episode>) {
+        let episodes = self.episodes.iter();
+        let episodes = episodes.map(|&(id, began)| Episode { id, began });
+        ([self.phase, self.step, self.env], episodes)
+    }
+}
+
+impl Said {
+    fn frame(self) -> Result<Frame, ProcessError> {
+        let (kind, words, body) = match self {
+            Self::Token(token) => (1, [0; 3], token),
+            Self::Message(message) => (2, [0; 3], message),
+            Self::Command(command) => (3, [0; 3], encode(&command)?),
+            Self::Answer(answer, follow, rows) => {
+                // Rows come first: neither side moves them.
+                let words = [rows.len() as u64, follow as u64, 0];
+                let mut body = rows;
+                body.extend(encode(&answer)?);
+                (4, words, body)
+            }
+            Self::Weights(version, bytes) => (5, [version.cast_unsigned(), 0, 0], bytes),
+            Self::Beat(beat) => (6, [0; 3], encode(&beat)?),
+            Self::End => (7, [0; 3], Vec::new()),
+        };
+        Ok(Frame {
+            kind,
+            seq: 0,
+            words,
+            body,
+        })
+    }
+
+    fn of(frame: Frame) -> Result<Self, ServeError> {
+        let Frame {
+            kind,
+            words,
+            mut body,
+            ..
+        } = frame;
+        Ok(match kind {
+            1 => Self::Token(body),
+            2 => Self::Message(body),
+            3 => Self::Command(decode(&body)?),
+            4 => {
+                let rows = words[0] as usize;
+                let answer = body.get(rows..).ok_or(ServeError::Order)?;
+                let answer = decode(answer)?;
+                body.truncate(rows);
+                Self::Answer(answer, words[1] as usize, body)
+            }
+            5 => Self::Weights(words[0].cast_signed(), body),
+            6 => Self::Beat(decode(&body)?),
+            7 => Self::End,
+            _ => return Err(ServeError::Order),
+        })
+    }
+}
+
+/// One side of the connection.
+#[derive(Debug)]
+pub(in crate::process) struct StreamEnd {
+    wire: Mutex<Wire>,
+}
+
+impl StreamEnd {
+    pub(super) fn new(stream: Stream) -> Self {
+        Self {
+            wire: Mutex::new(Wire::new(stream, VERSION)),
+        }
+    }
+
+    /// Sends the version of this side, and receives the other's, which must be the same.
+    pub(super) fn greet(&self, patience: Duration) -> Result<(), ServeError> {
+        let mut wire = unpoisoned(self.wire.lock());
+        let deadline = Deadline::after(patience);
+        wire.flush(deadline).map_err(lost)?;
+        match wire.receive_version(deadline)? {
+            VERSION => Ok(()),
+            got => Err(ServeError::Version {
+                expected: VERSION,
+                got,
+            }),
+        }
+    }
+
+    pub(in crate::process) fn send(&self, said: Said) -> Result<(), ServeError> {
+        let frame = said.frame()?;
+        let mut wire = unpoisoned(self.wire.lock());
+        wire.send(Deadline::OnceBegun(SILENCE), &frame)
+            .map_err(lost)
+    }
+
+    /// Sends `said` unless the connection is in use, as it is while the other side is waited for.
+    pub(super) fn send_beside(&self, said: Said) -> Result<(), ServeError> {
+        let frame = said.frame()?;
+        let mut wire = match self.wire.try_lock() {
+            Ok(wire) => wire,
+            Err(TryLockError::Poisoned(wire)) => wire.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        wire.send(Deadline::OnceBegun(SILENCE), &frame)
+            .map_err(lost)
+    }
+
+    /// Waits for a frame until `deadline`.
+    pub(in crate::process) fn receive(&self, deadline: Deadline) -> Result<Said, ServeError> {
+        self.receive_within(deadline, usize::MAX)
+    }
+
+    /// The token, before anything is known of the other side.
+    pub(super) fn receive_token(&self, patience: Duration) -> Result<Vec<u8>, ServeError> {
+        match self.receive_within(Deadline::after(patience), GREETING)? {
+            Said::Token(token) => Ok(token),
+            _ => Err(ServeError::Order),
+        }
+    }
+
+    fn receive_within(&self, deadline: Deadline, limit: usize) -> Result<Said, ServeError> {
+        let frame = unpoisoned(self.wire.lock()).receive(deadline, limit)?;
+        Said::of(frame)
+    }
+}
+
+fn lost(error: std::io::Error) -> ServeError {
+    ServeError::Connection(FrameError::from(error))
+}

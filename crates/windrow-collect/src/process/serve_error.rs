@@ -1,0 +1,40 @@
+//! Why workers end early.
+
+#[cfg(feature = "remote")]
+use std::error::Error;
+
+use windrow_peer::ProcessError;
+#[cfg(feature = "remote")]
+use windrow_peer::net::FrameError;
+use windrow_slab::SlabError;
+
+use super::weights::ReceiveError;
+
+/// Why a worker, or the relay in its place, ends before its time.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ServeError {
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    Slab(#[from] SlabError),
+    #[error(transparent)]
+    Weights(#[from] ReceiveError),
+    #[cfg(feature = "remote")]
+    #[error("lost the connection to the worker")]
+    Connection(#[from] FrameError),
+    #[cfg(feature = "remote")]
+    #[error(
+        "expected version {expected} of the protocol, got {got}: are both programs of the same build?"
+    )]
+    Version { expected: u32, got: u32 },
+    #[cfg(feature = "remote")]
+    #[error("failed to start the worker")]
+    Launch(#[source] Box<dyn Error + Send + Sync>),
+    #[cfg(feature = "remote")]
+    #[error("the worker was started, but {how}")]
+    NeverCame { how: String },
+    #[error("the collector sent another message than the one that is due")]
+    Order,
+    #[error("the collector has ended")]
+    Ended,
+}

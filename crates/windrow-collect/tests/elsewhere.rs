@@ -1,0 +1,245 @@
+//! Workers that a launcher starts somewhere else: here, this very test program, over a connection.
+#![cfg(all(target_os = "linux", feature = "remote"))]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+mod fatal;
+
+use std::process::exit;
+use std::time::{Duration, Instant};
+
+use tensordict::TensorDict;
+use windrow_collect::{
+    CollectorBuilder, CommandLauncher, Invitation, MultiAsyncCollector, MultiSyncCollector, OnLoss,
+    Placement, ProfileConfig, WorkerMain,
+};
+use windrow_env::EnvError;
+use windrow_env::testing::LedgerEnv;
+use windrow_policy::nn::Sequential;
+use windrow_policy::{Head, NetworkPolicy};
+use windrow_sync::error_chain;
+
+use fatal::Fatal;
+
+/// Not a test: what a worker of the tests below runs. Without an invitation, it is none.
+#[test]
+fn worker_entry() {
+    let Ok(invitation) = Invitation::read() else {
+        return;
+    };
+    let main = WorkerMain::new().answer_calls(|call| [call, b"!"].concat());
+    exit(main.work_for(&invitation, |registry| {
+        registry.env("Aborts-v0", || Fatal::new(|| std::process::abort()))?;
+        registry.env("Fails-v0", || {
+            Fatal::new(|| Err(EnvError::failed("out of tea")))
+        })?;
+        registry.env("Text-v0", || LedgerEnv::from_seed().with_text())?;
+        registry.env("Freezes-v0", || {
+            Fatal::new(|| {
+                loop {
+                    std::thread::park();
+                }
+            })
+        })?;
+        Ok(())
+    }))
+}
+
+/// This program, run again to be a worker.
+fn launcher() -> CommandLauncher {
+    let program = std::env::current_exe().unwrap();
+    CommandLauncher::new(
+        program.to_str().unwrap(),
+        ["--exact", "worker_entry", "--nocapture"],
+    )
+}
+
+fn network() -> NetworkPolicy {
+    let network = Sequential::new().linear(4, 16).tanh().linear(16, 2);
+    NetworkPolicy::new(network, Head::Categorical)
+}
+
+fn choices(builder: CollectorBuilder) -> CollectorBuilder {
+    builder
+        .num_workers(2)
+        .num_envs(3)
+        .policy(network())
+        .frames_per_batch(60)
+        .total_frames(300)
+        .track_traj_ids(true)
+        .track_policy_version(true)
+        .seed(7)
+}
+
+/// Batches, with other weights from the third on.
+fn batches(builder: CollectorBuilder) -> Vec<TensorDict> {
+    let mut collector = choices(builder).build().unwrap();
+    let mut weights = collector.policy_weights();
+    let mut batches = Vec::new();
+    while let Some(batch) = collector.next() {
+        batches.push(batch.unwrap().detach());
+        if batches.len() == 2 {
+            let bias = weights.leaves().map(|(key, _)| key.clone()).last().unwrap();
+            let shape = weights.get(&bias).unwrap().shape().to_vec();
+            let other = tensordict::Tensor::full(shape, 0.25f32).unwrap();
+            weights.set(&bias, other).unwrap();
+            collector.update_policy_weights(&weights).unwrap();
+        }
+    }
+    batches
+}
+
+#[test]
+fn workers_elsewhere_deliver_the_rows_of_workers_in_threads() {
+    let here = batches(MultiSyncCollector::builder("CartPole-v1"));
+    let there = batches(MultiSyncCollector::builder("CartPole-v1").launcher(launcher()));
+    assert_eq!(here.len(), 5);
+    assert_eq!(here, there);
+}
+
+#[test]
+fn workers_elsewhere_deliver_text() {
+    let mut collector = MultiSyncCollector::builder("Text-v0")
+        .launcher(launcher())
+        .num_workers(2)
+        .num_envs(3)
+        .frames_per_batch(60)
+        .total_frames(300)
+        .seed(7)
+        .build()
+        .unwrap();
+    let mut frames = 0;
+    for batch in collector.by_ref() {
+        let batch = batch.unwrap();
+        for dict in [&batch, batch.get_dict("next").unwrap()] {
+            let numbers = dict.get("observation").unwrap().to_vec::<i64>().unwrap();
+            let texts = dict.get("text").unwrap();
+            for (place, text) in numbers.as_chunks().0.iter().zip(texts.strings()) {
+                assert_eq!(text, LedgerEnv::text(*place).as_bytes(), "{place:?}");
+                frames += 1;
+            }
+        }
+    }
+    assert_eq!(frames, 600);
+}
+
+#[test]
+fn first_come_batches_come_whole_and_workers_answer_calls() {
+    let mut collector = choices(MultiAsyncCollector::builder("CartPole-v1").launcher(launcher()))
+        .build()
+        .unwrap();
+    assert_eq!(
+        collector
+            .handle()
+            .call_worker(1, b"hello".to_vec())
+            .unwrap(),
+        b"hello!"
+    );
+    let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
+    assert_eq!(frames, 300);
+    assert_eq!(
+        collector.handle().call_worker(0, b"bye".to_vec()).unwrap(),
+        b"bye!"
+    );
+}
+
+#[test]
+fn a_worker_that_is_lost_is_started_again_and_the_loss_is_reported() {
+    for (id, word) in [
+        ("Aborts-v0", "the kettle is empty"),
+        ("Fails-v0", "out of tea"),
+    ] {
+        let mut collector = MultiSyncCollector::builder("CartPole-v1")
+            .worker_envs(["CartPole-v1", id])
+            .launcher(launcher())
+            .frames_per_batch(40)
+            .total_frames(120)
+            .on_loss(OnLoss::Restart { budget: 3 })
+            .build()
+            .unwrap();
+        let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
+        assert_eq!(frames, 120);
+        let losses = collector.take_losses();
+        assert!(!losses.is_empty());
+        for loss in losses {
+            let error = error_chain(&loss);
+            assert!(loss.worker() == 1 && error.contains(word), "{id}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_freezes_is_killed_and_the_error_says_where_it_was() {
+    let mut collector = MultiSyncCollector::builder("CartPole-v1")
+        .worker_envs(["CartPole-v1", "Freezes-v0"])
+        .launcher(launcher())
+        .frames_per_batch(40)
+        .step_timeout(Duration::from_millis(700))
+        .build()
+        .unwrap();
+    let error = loop {
+        match collector.next().unwrap() {
+            Ok(_) => {}
+            Err(error) => break error_chain(&error),
+        }
+    };
+    assert!(
+        error.contains("in `step`") && !error.contains("action"),
+        "{error}"
+    );
+    assert!(error.contains("the kettle is empty"), "{error}");
+}
+
+#[test]
+fn what_does_not_come_is_an_error_in_time() {
+    let build = |launcher: CommandLauncher| {
+        let builder = MultiSyncCollector::builder("CartPole-v1").num_workers(2);
+        let built = builder.launcher(launcher).frames_per_batch(40).build();
+        error_chain(&built.err().unwrap())
+    };
+    let error = build(CommandLauncher::new("/no/such/program", ["windrow-worker"]));
+    assert!(error.contains("/no/such/program"), "{error}");
+    let error = build(CommandLauncher::new(
+        "sh",
+        ["-c", "echo no bed >&2; exit 3"],
+    ));
+    assert!(
+        error.contains("exit status: 3") && error.contains("no bed"),
+        "{error}"
+    );
+    let began = Instant::now();
+    let late = CommandLauncher::new("sleep", ["1000"]).patience(Duration::from_millis(300));
+    let error = build(late);
+    assert!(error.contains("did not connect"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_profile_is_that_of_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut collector = choices(MultiSyncCollector::builder("CartPole-v1").launcher(launcher()))
+        .build()
+        .unwrap();
+    let config = ProfileConfig::new()
+        .workers([0, 1])
+        .save_path(folder.path().join("{worker_idx}.json"));
+    collector.enable_profile(&config).unwrap();
+    assert_eq!(collector.by_ref().filter(|batch| batch.is_ok()).count(), 5);
+    assert_eq!(collector.profile_summary().workers.len(), 2);
+    assert!(folder.path().join("1.json").exists());
+}
+
+#[test]
+fn a_program_that_shows_another_token_is_sent_away() {
+    // It connects before the worker does, and shows what it was not given.
+    let program = std::env::current_exe().unwrap();
+    let script = format!(
+        "read line; wrong=$(echo \"$line\" | sed 's/\"token\":\"..../\"token\":\"0000/'); \
+         echo \"$wrong\" | {0} --exact worker_entry --nocapture; \
+         echo \"$line\" | exec {0} --exact worker_entry --nocapture",
+        program.display()
+    );
+    let there = MultiSyncCollector::builder("CartPole-v1");
+    let there = batches(there.launcher(CommandLauncher::new("sh", ["-c", &script])));
+    let here = batches(MultiSyncCollector::builder("CartPole-v1").placement(Placement::Threads));
+    assert_eq!(here, there);
+}

@@ -1,0 +1,123 @@
+"""Workers that a launcher starts somewhere else."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    Collector,
+    CommandLauncher,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+    RayCollector,
+)
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+from windrow.envs import GymEnv
+
+WORKER = [sys.executable, "-m", "windrow.worker"]
+
+
+def network():
+    """A policy that draws nothing."""
+    values = TensorDictModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), in_keys=["observation"], out_keys=["values"])
+    best = TensorDictModule(lambda values: values.argmax(-1), in_keys=["values"], out_keys=["action"])
+    return TensorDictSequential(values, best)
+
+
+def cartpole():
+    """CartPole whose action is the number of a choice."""
+    return GymEnv("CartPole-v1", categorical_action_encoding=True)
+
+
+def batches(launcher, **arguments):
+    """Batches of two workers of Gymnasium's CartPole, with other weights from the second on."""
+    torch.manual_seed(3)
+    policy = network()
+    collector = MultiSyncCollector(
+        [cartpole] * 2, policy, frames_per_batch=40, total_frames=120, seed=5, launcher=launcher, **arguments
+    )
+    with collector:
+        for batch in collector:
+            yield batch.clone()
+            with torch.no_grad():
+                for weights in policy.parameters():
+                    weights.add_(0.25)
+            collector.update_policy_weights_()
+
+
+@pytest.mark.parametrize("policy_backend", ["native", "torch"])
+def test_workers_elsewhere_deliver_what_processes_deliver(policy_backend) -> None:
+    here, there = ([*batches(launcher, policy_backend=policy_backend)] for launcher in (None, CommandLauncher(WORKER)))
+    assert len(here) == len(there) == 3
+    for one, other in zip(here, there, strict=True):
+        assert (one == other).all()
+
+
+class Processes:
+    """Starts workers as processes, and kills the first of them."""
+
+    patience = 30
+
+    def __init__(self) -> None:
+        self.started = []
+
+    def start(self, invitation: str):
+        process = subprocess.Popen(WORKER, stdin=subprocess.PIPE, text=True)
+        process.stdin.write(invitation + "\n")
+        process.stdin.flush()
+        self.started.append(process)
+        return Started(process)
+
+
+class Started:
+    def __init__(self, process) -> None:
+        self.process = process
+
+    def ended(self) -> str | None:
+        status = self.process.poll()
+        return None if status is None else f"its process ended with status {status}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def test_a_worker_that_is_killed_is_started_again_by_an_object_of_pythons() -> None:
+    launcher = Processes()
+    collector = MultiAsyncCollector(
+        [cartpole] * 2, frames_per_batch=20, total_frames=400, on_loss=3, launcher=launcher
+    )
+    with collector:
+        frames = 0
+        for number, batch in enumerate(collector):
+            frames += batch.numel()
+            if number == 3:
+                launcher.started[0].kill()
+        assert frames == 400
+        assert len(launcher.started) == 3
+    assert all(process.wait(60) is not None for process in launcher.started)
+
+
+def test_what_cannot_be_started_is_an_error_that_names_it() -> None:
+    with pytest.raises(Exception, match="no-such-program"):
+        Collector("CartPole-v1", frames_per_batch=10, launcher=CommandLauncher(["no-such-program"]))
+    with pytest.raises(Exception, match="status: 3"):
+        Collector("CartPole-v1", frames_per_batch=10, launcher=CommandLauncher(["sh", "-c", "exit 3"]))
+    with pytest.raises(TypeError, match=r"expected a CommandLauncher as launcher, or an object with a method start\(invitation\), got int"):
+        Collector("CartPole-v1", frames_per_batch=10, launcher=3)
+    with pytest.raises(ValueError, match="what a launcher starts are processes"):
+        Collector("CartPole-v1", frames_per_batch=10, launcher=CommandLauncher(WORKER), placement="threads")
+    with pytest.raises(ValueError, match="starts actors itself"):
+        RayCollector(["CartPole-v1"], frames_per_batch=10, launcher=CommandLauncher(WORKER))
+    with pytest.raises(ValueError, match="workers of AsyncBatchedCollector are threads"):
+        AsyncBatchedCollector(["CartPole-v1"], network(), frames_per_batch=10, launcher=CommandLauncher(WORKER))
+    with pytest.raises(ValueError, match="expected an address such as"):
+        CommandLauncher(WORKER, address="nowhere")
+
+
+def test_a_worker_without_an_invitation_says_who_starts_it() -> None:
+    ended = subprocess.run(WORKER, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1 and "started by a launcher" in ended.stderr

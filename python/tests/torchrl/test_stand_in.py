@@ -1,0 +1,179 @@
+"""``windrow.torchrl`` answers each name and module of torchrl: windrow's where it has one, torchrl's otherwise."""
+
+from __future__ import annotations
+
+import importlib
+import pydoc
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torchrl.collectors
+import torchrl.data
+import torchrl.envs
+import torchrl.modules
+
+import windrow.data
+import windrow.envs
+import windrow.torchrl
+from windrow.torchrl import _names
+
+PACKAGES = ["collectors", "envs", "data", "modules"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_answered(package: str) -> None:
+    own, theirs = (importlib.import_module(f"{of}.{package}") for of in ("windrow.torchrl", "torchrl"))
+    for name in theirs.__all__:
+        answer = getattr(own, name)
+        if isinstance(answer, ModuleType):
+            assert answer.__name__ == f"windrow.torchrl.{package}.{name}"
+            continue
+        # Those of tensordict have TorchRL's names here and there.
+        assert answer is getattr(theirs, name) or (name in _names._OWN[package] and answer.__module__.startswith("windrow."))
+    assert {*theirs.__all__, *_names._OWN[package]} <= {*dir(own)}
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "home"),
+    [
+        ("data.replay_buffers.storages", "LazyTensorStorage", "windrow.data"),
+        ("data.replay_buffers.samplers", "SliceSampler", "windrow.data"),
+        ("data.replay_buffers.scheduler", "LinearScheduler", "windrow.data"),
+        ("envs.libs.gym", "GymEnv", "windrow.envs"),
+        ("envs.transforms.transforms", "RewardSum", "windrow.envs"),
+        ("envs.batched_envs", "ParallelEnv", "windrow.torchrl.envs"),
+        ("envs.env_creator", "env_creator", "windrow.envs"),
+        ("collectors.collectors", "SyncDataCollector", "windrow.torchrl.collectors"),
+        ("collectors.distributed", "RayCollector", "windrow.collectors"),
+        ("collectors.utils", "split_trajectories", "windrow.data"),
+        ("data.postprocs", "MultiStep", "windrow.data"),
+        ("modules.inference_server", "InferenceServer", "windrow.torchrl"),
+        ("envs.libs.vmas", "VmasEnv", "torchrl.envs"),
+        ("data.replay_buffers.samplers", "SamplerEnsemble", "torchrl.data"),
+        ("data.tensor_specs", "Bounded", "torchrl.data"),
+        ("objectives.value.advantages", "GAE", "torchrl.objectives"),
+        ("weight_update", "MultiProcessWeightSyncScheme", "torchrl.weight_update"),
+        ("trainers", "Trainer", "windrow.torchrl.trainers"),
+        ("record.loggers.csv", "CSVLogger", "torchrl.record"),
+        ("_utils", "timeit", "torchrl._utils"),
+        ("testing.mocking_classes", "CountingEnv", "torchrl.testing"),
+    ],
+)
+def test_modules_of_any_depth_answer(module: str, name: str, home: str) -> None:
+    assert getattr(importlib.import_module(f"windrow.torchrl.{module}"), name).__module__.startswith(home)
+
+
+def test_star_imports_take_what_those_of_torchrl_do() -> None:
+    taken: dict[str, object] = {}
+    exec("from windrow.torchrl.envs import *", taken)
+    assert {*torchrl.envs.__all__} <= {*taken} and taken["TransformedEnv"] is windrow.envs.TransformedEnv
+
+
+def test_a_module_is_the_same_however_it_is_reached() -> None:
+    import windrow.torchrl.envs.libs.gym as gym
+
+    assert windrow.torchrl.envs.libs.gym is gym and gym.GymEnv is windrow.envs.GymEnv
+    assert windrow.torchrl.envs.env_creator is windrow.envs.env_creator
+    assert windrow.torchrl.__version__ == torchrl.__version__
+    assert windrow.torchrl.objectives.SACLoss is torchrl.objectives.SACLoss
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="module 'windrow.torchrl.envs' has no attribute 'GymEmv', nor has torchrl.envs"):
+        windrow.torchrl.envs.GymEmv  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Storge'"):
+        exec("from windrow.torchrl.data.replay_buffers.storages import Storge")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'windrow.torchrl.nowhere'"):
+        importlib.import_module("windrow.torchrl.nowhere")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_has_another_meaning_deeper_down(package: str) -> None:
+    theirs = importlib.import_module(f"torchrl.{package}")
+    meanings: dict[str, dict[int, str]] = {}
+    for name in [theirs.__name__, *(name for name in sys.modules if name.startswith(f"{theirs.__name__}."))]:
+        for own in _names._OWN[package]:
+            value = vars(sys.modules[name]).get(own)
+            if value is not None and not isinstance(value, ModuleType):
+                meanings.setdefault(own, {})[id(value)] = name
+    assert len(meanings) > 1 and [several for several in meanings.values() if len(several) > 1] == []
+
+
+def run(program: str) -> str:
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+
+
+LOADED = "print(*sorted({name.partition('.')[0] for name in sys.modules} & {'torchrl', 'torch', 'tensordict', 'numpy', 'gymnasium'}))"
+
+
+def test_windrows_own_names_import_no_torchrl() -> None:
+    assert run(f"""if True:
+        import sys
+        import windrow.torchrl.collectors, windrow.torchrl.data.replay_buffers.samplers, windrow.torchrl.envs.libs.gym as gym
+        from windrow.torchrl.collectors import Collector, AsyncBatchedCollector
+        from windrow.torchrl.envs import GymEnv, ParallelEnv, TransformedEnv
+        from windrow.torchrl.data import LazyTensorStorage, ReplayBuffer
+        from windrow.torchrl.modules import InferenceServer
+        {LOADED}""") == ""
+
+
+def test_nothing_else_of_windrow_imports_the_stand_in() -> None:
+    assert run("""if True:
+        import sys, windrow.collectors, windrow.envs, windrow.data, windrow.modules
+        windrow.collectors.Collector, windrow.envs.GymEnv, windrow.envs.TransformedEnv, windrow.data.ReplayBuffer
+        print(*(name for name in sys.modules if name.startswith("windrow.torchrl")))""") == ""
+
+
+def test_without_torchrl_windrows_names_are_found_and_others_say_what_is_missing() -> None:
+    assert run("""if True:
+        import sys
+        sys.modules["torchrl"] = None
+        from windrow.torchrl.envs import GymEnv
+        from windrow.torchrl.data import ReplayBuffer
+        try:
+            from windrow.torchrl.envs import VmasEnv
+        except ImportError as error:
+            print(error)""").startswith("windrow.torchrl.envs: windrow does not have this name, and torchrl")
+
+
+def test_a_module_that_torchrl_enters_under_another_name_is_found() -> None:
+    from torchrl.modules.models import model_based_v3 as theirs
+
+    module = importlib.import_module("windrow.torchrl.modules.models.model_based_v3")
+    assert module.ObsEncoder is theirs.ObsEncoder
+
+
+def test_trainers_make_windrows_collectors() -> None:
+    helpers = importlib.import_module("windrow.torchrl.trainers.helpers.collectors")
+    assert helpers.MultiAsyncCollector is windrow.torchrl.collectors.MultiAsyncCollector
+
+
+def test_configurations_name_windrows_classes() -> None:
+    pytest.importorskip("hydra")
+    configs = importlib.import_module("windrow.torchrl.trainers.algorithms.configs")
+    assert configs.LazyTensorStorageConfig()._target_ == "windrow.torchrl.data.replay_buffers.LazyTensorStorage"
+
+
+def test_the_fence_is_closed() -> None:
+    """The rest of windrow names a module in ``windrow.torchrl`` in one table alone, of what is imported with an object of torchrl."""
+    package = Path(windrow.__file__).parent
+    named = {
+        (str(source.relative_to(package)), line.strip())
+        for source in package.rglob("*.py")
+        if source.relative_to(package).parts[0] != "torchrl"
+        for line in source.read_text().splitlines()
+        if re.search(r"windrow\.torchrl\.|(from|import) +(windrow +import +|windrow\.)torchrl\b", line)
+    }
+    assert {source for source, _ in named} == {"envs/_torchrl_compat.py"} and len(named) == 1
+
+
+def test_texts_that_name_something_are_found() -> None:
+    """As hydra looks for a ``_target_``."""
+    assert pydoc.locate("windrow.torchrl.envs.GymEnv") is windrow.envs.GymEnv
+    assert pydoc.locate("windrow.torchrl.data.replay_buffers.storages.LazyTensorStorage") is windrow.data.LazyTensorStorage
+    assert pydoc.locate("windrow.torchrl.objectives.value.GAE") is importlib.import_module("torchrl.objectives.value").GAE
+    assert pydoc.locate("torchrl.envs.GymEnv") is torchrl.envs.GymEnv

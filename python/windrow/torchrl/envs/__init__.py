@@ -1,0 +1,46 @@
+"""Environments that keep TorchRL's word where it differs from that of :mod:`windrow.envs`.
+
+A :class:`SerialEnv` or :class:`ParallelEnv` of ``W`` environments that each are several, ``[B]``, has the batch size ``[W, B]``, and so have
+batches of collectors.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from windrow import envs
+from windrow.envs import _batched, utils
+from windrow.envs._described import Facts
+from windrow.torchrl._names import register, stand_in
+
+register(
+    __name__,
+    {
+        "windrow.envs.utils": utils.__all__,
+        "windrow.envs": envs.__all__,
+        "windrow.torchrl._pools": ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"],
+        "windrow.torchrl._transforms": ["RewardScaling"],
+        __name__: ["ParallelEnv", "SerialEnv"],
+    },
+)
+__getattr__, __dir__ = stand_in(__name__)
+
+# A module has the same name. Were it imported later, `windrow.torchrl.envs.env_creator` would become the module.
+importlib.import_module("windrow.torchrl.envs.env_creator")
+env_creator = envs.env_creator
+
+
+class _ByWorker(_batched.SerialEnv):
+    """Environments in lockstep, with a dimension for workers before those of their environments."""
+
+    def _dimensions(self, facts: Facts) -> tuple[int, ...]:
+        each = facts.num_envs // self.num_workers
+        return (self.num_workers, each) if each > 1 else (self.num_workers,)
+
+
+class SerialEnv(_ByWorker):
+    __doc__ = _batched.SerialEnv.__doc__
+
+
+class ParallelEnv(_ByWorker, _batched.ParallelEnv):
+    __doc__ = _batched.ParallelEnv.__doc__

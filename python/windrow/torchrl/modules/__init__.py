@@ -1,0 +1,9 @@
+"""Policies and servers that keep TorchRL's word where it differs from that of :mod:`windrow.modules`."""
+
+from __future__ import annotations
+
+from windrow import modules
+from windrow.torchrl._names import register, stand_in
+
+register(__name__, {"windrow.modules": modules.__all__, "windrow.torchrl._servers": ["InferenceClient", "InferenceServer"]})
+__getattr__, __dir__ = stand_in(__name__)
