@@ -206,7 +206,10 @@ mod tests {
             let action = step.policy.get_mut(Key::<i64>::new(0)).unwrap();
             action.copy_from_slice(&[value as i64, -7]);
             step.next_obs.get_mut(Key::<bool>::new(1)).unwrap()[1] = true;
-            for (env, text) in [vec![7; 70_000], vec![], text(value)].into_iter().enumerate() {
+            for (env, text) in [vec![7; 70_000], vec![], text(value)]
+                .into_iter()
+                .enumerate()
+            {
                 let mut row = step.next_obs.env_mut(env % 2).unwrap();
                 row.write_string(Key::new(2), 0, &text).unwrap();
             }
@@ -250,7 +253,7 @@ mod tests {
                             let texts = batch.get(key).unwrap();
                             texts.string_at(&[env, t]).unwrap().to_vec()
                         };
-                        let before = (t > 0).then(|| text(value - 1.0)).unwrap_or_default();
+                        let before = if t > 0 { text(value - 1.0) } else { Vec::new() };
                         assert_eq!(at(&["text"], 0), before);
                         assert_eq!(at(&["next", "text"], 0), text(value));
                         assert_eq!(at(&["next", "text"], 1), b"");
