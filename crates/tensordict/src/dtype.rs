@@ -24,11 +24,14 @@ pub enum DType {
     F32,
     /// IEEE 754 double precision.
     F64,
+    /// A string of bytes, of any length: text, a file's content, a pickled object. Elements are [cells](crate::Cell), which say where
+    /// the bytes lie.
+    Bytes,
 }
 
 impl DType {
-    /// Every element type, smallest first.
-    pub const ALL: [DType; 8] = [
+    /// Every type of numbers, smallest first.
+    pub const NUMBERS: [DType; 8] = [
         DType::Bool,
         DType::U8,
         DType::I8,
@@ -39,13 +42,35 @@ impl DType {
         DType::F64,
     ];
 
-    /// Size of one element in bytes, which is also its alignment.
+    /// Every element type: [`NUMBERS`](Self::NUMBERS), then bytes.
+    pub const ALL: [DType; 9] = [
+        DType::Bool,
+        DType::U8,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::F32,
+        DType::F64,
+        DType::Bytes,
+    ];
+
+    /// Alignment of one element in bytes.
+    pub const fn align(self) -> usize {
+        match self {
+            DType::Bytes => align_of::<crate::Cell>(),
+            number => number.size(),
+        }
+    }
+
+    /// Size of one element in bytes; that of a cell for bytes.
     pub const fn size(self) -> usize {
         match self {
             DType::Bool | DType::U8 | DType::I8 => 1,
             DType::I16 => 2,
             DType::I32 | DType::F32 => 4,
             DType::I64 | DType::F64 => 8,
+            DType::Bytes => size_of::<crate::Cell>(),
         }
     }
 
@@ -60,6 +85,7 @@ impl DType {
             DType::I64 => "int64",
             DType::F32 => "float32",
             DType::F64 => "float64",
+            DType::Bytes => "bytes",
         }
     }
 
@@ -72,6 +98,7 @@ impl DType {
     pub const fn holds_integers_of(self, other: DType) -> bool {
         match (self, other) {
             (a, b) if a.is_float() || b.is_float() => false,
+            (DType::Bytes, _) | (_, DType::Bytes) => false,
             (_, DType::Bool) => true,
             (DType::Bool, _) => false,
             (DType::U8, other) => matches!(other, DType::U8),
@@ -116,7 +143,10 @@ macro_rules! element {
 
 element!(bool => Bool, u8 => U8, i8 => I8, i16 => I16, i32 => I32, i64 => I64, f32 => F32, f64 => F64);
 
-/// Evaluates `$body` with `$T` naming the Rust type of a [`DType`] that is learnt at run time.
+/// Evaluates `$body` with `$T` naming the Rust type of a [`DType`] of numbers that is learnt at run time.
+///
+/// # Panics
+/// For [`DType::Bytes`], which no Rust type stands for: the caller has refused it, or copies values in another way.
 ///
 /// ```
 /// use tensordict::{DType, for_dtype};
@@ -160,9 +190,20 @@ macro_rules! for_dtype {
                 type $T = f64;
                 $body
             }
+            $crate::DType::Bytes => $crate::not_numbers(),
         }
     };
 }
+
+/// Ends a [`for_dtype`](crate::for_dtype) of bytes.
+#[cold]
+#[doc(hidden)]
+pub fn not_numbers() -> ! {
+    unreachable!(
+        "Entries of bytes are refused or copied before their elements are taken for numbers."
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,11 +212,11 @@ mod tests {
     fn names_and_sizes_are_those_of_numpy() {
         let spelled: Vec<String> = DType::ALL.iter().map(DType::to_string).collect();
         let expected = [
-            "bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64",
+            "bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64", "bytes",
         ];
         assert_eq!(spelled, expected);
         let sizes = DType::ALL.map(DType::size);
-        assert_eq!(sizes, [1, 1, 1, 2, 4, 8, 4, 8]);
+        assert_eq!(sizes, [1, 1, 1, 2, 4, 8, 4, 8, 16]);
     }
 
     #[test]
@@ -187,7 +228,7 @@ mod tests {
             DType::I16 => Some((i64::from(i16::MIN), i64::from(i16::MAX))),
             DType::I32 => Some((i64::from(i32::MIN), i64::from(i32::MAX))),
             DType::I64 => Some((i64::MIN, i64::MAX)),
-            DType::F32 | DType::F64 => None,
+            DType::F32 | DType::F64 | DType::Bytes => None,
         };
         for (own, other) in DType::ALL.iter().flat_map(|a| DType::ALL.map(|b| (*a, b))) {
             let expected = match (ends(own), ends(other)) {
@@ -200,7 +241,7 @@ mod tests {
 
     #[test]
     fn rust_types_name_their_dtype() {
-        for dtype in DType::ALL {
+        for dtype in DType::NUMBERS {
             for_dtype!(dtype, T => {
                 assert_eq!(T::DTYPE, dtype);
                 assert_eq!(size_of::<T>(), dtype.size());

@@ -57,6 +57,13 @@ pub enum TensorError {
         bytes: usize,
     },
 
+    /// A value of bytes is longer than a cell can say.
+    #[error("expected a value of fewer than 4 GiB, got one of {len} bytes")]
+    LongValue {
+        /// Its length.
+        len: usize,
+    },
+
     /// The elements do not lie one after another in row-major order.
     #[error(
         "tensor of shape {shape:?} and strides {strides:?} is not contiguous, call contiguous() first"

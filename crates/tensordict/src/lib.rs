@@ -4,6 +4,7 @@
 compile_error!("safetensors files are little-endian, and tensors are saved as they lie in memory");
 
 mod buffer;
+mod byte_strings;
 mod dtype;
 mod error;
 mod io;
@@ -15,7 +16,8 @@ mod tensor;
 mod tensordict;
 
 pub use buffer::HeapBuffer;
-pub use dtype::{DType, Element};
+pub use byte_strings::{Cell, Extent};
+pub use dtype::{DType, Element, not_numbers};
 pub use error::{Result, TensorError};
 pub use io::Packing;
 pub use key::{AsKey, NestedKey};

@@ -9,6 +9,7 @@ use crate::{DType, Shape, Strides};
 
 mod array;
 mod build;
+mod byte_strings;
 mod cast;
 mod combine;
 mod compare;
@@ -87,8 +88,8 @@ impl Tensor {
     /// - every element that `shape` and `strides` reach from `ptr` lies in one live allocation and
     ///   is initialised;
     /// - no one writes those elements, in this process or another;
-    /// - `ptr` is aligned to `dtype.size()`, also when the shape is empty;
-    /// - `bool` elements are bytes of 0 or 1;
+    /// - `ptr` is aligned to `dtype.align()`, also when the shape is empty;
+    /// - `bool` elements are bytes of 0 or 1, and [cells](crate::Cell) are zero; others need [`from_cells`](Self::from_cells);
     /// - `shape` and `strides` have equal lengths, and the product of the non-zero sizes and
     ///   `dtype.size()` is at most `isize::MAX - 63`.
     pub unsafe fn from_raw(
@@ -99,7 +100,7 @@ impl Tensor {
         owner: Owner,
     ) -> Tensor {
         debug_assert_eq!(shape.len(), strides.len(), "one stride for each dimension");
-        debug_assert_eq!(ptr.addr().get() % dtype.size(), 0, "aligned for {dtype}");
+        debug_assert_eq!(ptr.addr().get() % dtype.align(), 0, "aligned for {dtype}");
         Tensor {
             ptr,
             dtype,
@@ -162,7 +163,7 @@ impl Tensor {
         &self.owner
     }
 
-    /// Bytes that the elements take without gaps: `len() * dtype().size()`.
+    /// Bytes that the elements take without gaps: `len() * dtype().size()`. What cells name comes on top.
     pub fn byte_len(&self) -> usize {
         self.len() * self.dtype.size()
     }

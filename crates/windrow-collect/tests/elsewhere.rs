@@ -13,6 +13,7 @@ use windrow_collect::{
     Placement, ProfileConfig, WorkerMain,
 };
 use windrow_env::EnvError;
+use windrow_env::testing::LedgerEnv;
 use windrow_policy::nn::Sequential;
 use windrow_policy::{Head, NetworkPolicy};
 use windrow_sync::error_chain;
@@ -31,6 +32,7 @@ fn worker_entry() {
         registry.env("Fails-v0", || {
             Fatal::new(|| Err(EnvError::failed("out of tea")))
         })?;
+        registry.env("Text-v0", || LedgerEnv::from_seed().with_text())?;
         registry.env("Freezes-v0", || {
             Fatal::new(|| {
                 loop {
@@ -92,6 +94,32 @@ fn workers_elsewhere_deliver_the_rows_of_workers_in_threads() {
     let there = batches(MultiSyncCollector::builder("CartPole-v1").launcher(launcher()));
     assert_eq!(here.len(), 5);
     assert_eq!(here, there);
+}
+
+#[test]
+fn workers_elsewhere_deliver_text() {
+    let mut collector = MultiSyncCollector::builder("Text-v0")
+        .launcher(launcher())
+        .num_workers(2)
+        .num_envs(3)
+        .frames_per_batch(60)
+        .total_frames(300)
+        .seed(7)
+        .build()
+        .unwrap();
+    let mut frames = 0;
+    for batch in collector.by_ref() {
+        let batch = batch.unwrap();
+        for dict in [&batch, batch.get_dict("next").unwrap()] {
+            let numbers = dict.get("observation").unwrap().to_vec::<i64>().unwrap();
+            let texts = dict.get("text").unwrap();
+            for (place, text) in numbers.as_chunks().0.iter().zip(texts.strings()) {
+                assert_eq!(text, LedgerEnv::text(*place).as_bytes(), "{place:?}");
+                frames += 1;
+            }
+        }
+    }
+    assert_eq!(frames, 600);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use windrow_collect::{
     AsyncBatchedCollector, Interrupt, MultiAsyncCollector, MultiSyncCollector, OnLoss, Parallel,
     ParallelEnvs, Placement, WorkerMain, WorkerProgram,
 };
+use windrow_env::testing::LedgerEnv;
 use windrow_env::{
     AsyncEnvPool, CartPole, Env, EnvError, EnvFactory, EnvRecipe, EnvSpec, Outcome, Outcomes,
     PoolError, RecvOptions, Reset, VecEnv, VecEnvError,
@@ -35,6 +36,7 @@ fn prepare() {
             call => call.iter().rev().copied().collect(),
         });
         main.run(|registry| {
+            registry.env("Text-v0", || LedgerEnv::from_seed().with_text())?;
             registry.env("Fails-v0", || {
                 Fatal::new(|| Err(EnvError::failed("out of tea")))
             })?;
@@ -237,6 +239,40 @@ fn steps_are_those_of_environments_in_this_process() {
         played(pairs.start().unwrap()),
         played("CartPole-v1".build(4).unwrap())
     );
+}
+
+#[test]
+fn text_of_members_is_that_of_environments_in_this_process() {
+    let mut driver = Driver::new(parallel(["Text-v0"; 2]).start().unwrap());
+    let seen = |driver: &Driver<ParallelEnvs>| {
+        let rows = driver.obs.rows();
+        let numbers = rows.get::<i64>(Key::new(0)).unwrap();
+        for (text, record) in rows
+            .strings(Key::new(1))
+            .unwrap()
+            .iter()
+            .zip(numbers.chunks(3))
+        {
+            let expected = LedgerEnv::text(record.try_into().unwrap());
+            assert_eq!(String::from_utf8_lossy(text), expected);
+        }
+        numbers.to_vec()
+    };
+    driver.reset(&[(0, Some(5)), (1, Some(6))]).unwrap();
+    let mut all = vec![seen(&driver)];
+    for _ in 0..300 {
+        driver.step(&[0; 2]).unwrap();
+        all.push(seen(&driver));
+        // The row of the other stays as it is.
+        let ended = (0..2).filter(|&env| driver.terminated[env] || driver.truncated[env]);
+        let ended: Vec<_> = ended.map(|env| (env, None)).collect();
+        driver.reset(&ended).unwrap();
+        all.push(seen(&driver));
+    }
+    let longest = all
+        .iter()
+        .map(|numbers| LedgerEnv::text(numbers[..3].try_into().unwrap()).len());
+    assert!(longest.max().unwrap() > 10_000);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Domains of specs: checking values, and drawing them.
 
-use tensordict::NestedKey;
+use tensordict::{DType, NestedKey};
 use windrow_slab::{Key, Row, RowMut};
 
 use crate::number::{numbers, write_numbers};
@@ -20,7 +20,9 @@ impl Spec {
     /// [`EnvError::Row`] when the row is laid out by another spec.
     pub fn check(&self, name: &str, row: Row<'_>) -> Result<(), EnvError> {
         for (i, (key, leaf)) in self.leaves(name).into_iter().enumerate() {
-            let Some(dtype) = leaf.dtype() else { continue };
+            let Some(dtype) = leaf.number_type() else {
+                continue;
+            };
             let values = numbers(row, i, dtype)?;
             if let Some(element) = (0..values.len()).find(|&e| !leaf.admits(e, values[e])) {
                 return Err(SpecError::Value {
@@ -62,7 +64,7 @@ impl Spec {
     }
 
     /// Writes random values of its domain into `row`, laid out by this spec; `unit` draws numbers from `[0, 1)`. Where a
-    /// domain has no bounds, they lie within 1 of zero, or of the only bound.
+    /// domain has no bounds, they lie within 1 of zero, or of the only bound. Leaves of bytes stay as they are.
     ///
     /// # Errors
     /// [`EnvError::Row`] when the row is laid out by another spec.
@@ -72,7 +74,9 @@ impl Spec {
         mut unit: impl FnMut() -> f64,
     ) -> Result<(), EnvError> {
         for (i, (_, leaf)) in self.leaves("").into_iter().enumerate() {
-            let Some(dtype) = leaf.dtype() else { continue };
+            let Some(dtype) = leaf.number_type() else {
+                continue;
+            };
             if let Self::OneHot { nvec } = leaf {
                 let mut vectors = row.get_mut(Key::<i64>::new(i))?;
                 vectors.fill(0);
@@ -86,6 +90,11 @@ impl Spec {
             write_numbers(row, i, dtype, |element| leaf.draw(element, unit()))?;
         }
         Ok(())
+    }
+
+    /// Element type of a leaf of numbers.
+    pub(crate) fn number_type(&self) -> Option<DType> {
+        self.dtype().filter(|dtype| *dtype != DType::Bytes)
     }
 
     /// A value of a leaf's domain for `unit` in `[0, 1)`.
@@ -146,7 +155,6 @@ fn between(low: f64, high: f64, unit: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use tensordict::DType;
     use windrow_slab::{Key, RowBlock};
 
     use super::*;

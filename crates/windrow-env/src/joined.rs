@@ -246,6 +246,9 @@ pub(crate) fn copy_leaf_to(
     place: usize,
     to: &mut RowMut<'_>,
 ) -> Result<(), EnvError> {
+    if dtype == DType::Bytes {
+        return Ok(to.copy_leaf(place, from, leaf)?);
+    }
     for_dtype!(dtype, T => Ok(to.write(Key::<T>::new(place), from.get(Key::<T>::new(leaf))?)?))
 }
 

@@ -14,6 +14,9 @@ use crate::{EnvError, Gathers};
 
 /// The domain of one leaf, or a tree of named leaves.
 ///
+/// Text, and whatever else has a size of its own at each step, is `Spec::unbounded(DType::Bytes, [])`: environments write it by
+/// [`RowMut::write_string`](windrow_slab::RowMut::write_string).
+///
 /// Its serialized form is kind and arguments, `{"Discrete": {"n": 2}}`, with bounds bit for bit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -334,14 +337,34 @@ impl EnvSpec {
     ///
     /// # Errors
     /// [`SpecError::Leaf`] for the first leaf with more elements than can be counted, or with another number of bounds than
-    /// elements.
+    /// elements; for bytes that have bounds, and for actions, rewards and masks of bytes.
     pub fn check(&self) -> Result<(), EnvError> {
+        for (key, leaf) in self.action.leaves("action") {
+            if leaf.dtype() == Some(DType::Bytes) {
+                return Err(self.unfit(&key, "an action of numbers", DType::Bytes.name()));
+            }
+        }
+        let masks = self.masks.iter().map(|(_, mask)| mask);
+        let read: Vec<&NestedKey> = self.rewards.iter().chain(masks).collect();
+        for (key, leaf) in self.observation.leaves("observation") {
+            if leaf.dtype() == Some(DType::Bytes) && read.contains(&&key) {
+                let expected = "a reward or mask of numbers";
+                return Err(self.unfit(&key, expected, DType::Bytes.name()));
+            }
+        }
         let leaves = self.observation.leaves("observation").into_iter();
         for (key, leaf) in leaves.chain(self.action.leaves("action")) {
             let Some(elements) = leaf.elements() else {
                 let expected = "as many elements as can be counted";
                 return Err(self.unfit(&key, expected, format!("{leaf:?}")));
             };
+            if let Spec::Bounded {
+                dtype: DType::Bytes,
+                ..
+            } = leaf
+            {
+                return Err(self.unfit(&key, "numbers between bounds", DType::Bytes.name()));
+            }
             if let Spec::Bounded { low, high, .. } = leaf
                 && (low.len(), high.len()) != (elements, elements)
             {
@@ -528,6 +551,24 @@ mod tests {
         ];
         let sound = || bounded(4, 4);
         EnvSpec::new("x", sound(), sound()).check().unwrap();
+        let text = Spec::unbounded(DType::Bytes, []);
+        EnvSpec::new("x", text.clone(), sound()).check().unwrap();
+        let error = EnvSpec::new("x", sound(), text).check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#""action" of x: expected an action of numbers, got bytes"#
+        );
+        let mut rewarding = EnvSpec::new("x", Spec::unbounded(DType::Bytes, []), sound());
+        rewarding.rewards.push("observation".into());
+        assert!(rewarding.check().is_err());
+        let bounded_text = Spec::Bounded {
+            dtype: DType::Bytes,
+            shape: Shape::new(),
+            low: vec![0.0],
+            high: vec![1.0],
+        };
+        let bounded_text = EnvSpec::new("x", bounded_text, sound());
+        assert!(bounded_text.check().is_err());
         for spec in refused {
             let nested = Spec::composite([("a", sound()), ("b", spec.clone())]);
             assert!(EnvSpec::new("x", spec.clone(), sound()).check().is_err());

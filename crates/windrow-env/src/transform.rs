@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use tensordict::NestedKey;
+use tensordict::{DType, NestedKey};
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, Spec, SpecError, VecEnv, VecEnvError};
@@ -235,12 +235,17 @@ impl<'a> Attach<'a> {
         self.spec.append_observation(key, leaf)
     }
 
-    /// Place and description of the environments' observation `key`.
+    /// Place and description of the environments' observation `key`, whose numbers the transform reads.
     ///
     /// # Errors
-    /// [`SpecError::NoObservation`](crate::SpecError::NoObservation).
+    /// [`SpecError::NoObservation`](crate::SpecError::NoObservation), and [`SpecError::Leaf`](crate::SpecError::Leaf) for one of bytes:
+    /// transforms that only name or move it [find](EnvSpec::find_observation) it in the spec.
     pub fn observation(&self, key: &NestedKey) -> Result<(usize, LeafSpec), EnvError> {
-        self.inner.find_observation(key)
+        let (place, leaf) = self.inner.find_observation(key)?;
+        match leaf.dtype {
+            DType::Bytes => Err(self.inner.unfit(key, "numbers", DType::Bytes.name())),
+            _ => Ok((place, leaf)),
+        }
     }
 
     /// Gives the environments rows of their own for observations, so that the transform can write others of any layout from

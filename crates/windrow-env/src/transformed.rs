@@ -1,10 +1,9 @@
 //! Environments with a transform around them: the only place that forwards calls (ADR 0010).
 
-use windrow_slab::{Key, LeafSpec, RowBlock, Rows, RowsMut};
+use windrow_slab::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use crate::transform::{Attach, BoundTransform, Observations, Transform};
 use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError};
-use tensordict::for_dtype;
 
 /// Environments with a [`Transform`] around them.
 ///
@@ -137,12 +136,9 @@ impl Actions {
 
     fn copy_extras(&mut self, from: Rows<'_>) -> Result<(), EnvError> {
         let mut to = self.rows.rows_mut();
-        for (i, extra) in self.extras.iter().enumerate() {
+        for i in 0..self.extras.len() {
             let (theirs, ours) = (self.first_outside + i, self.first + i);
-            for_dtype!(extra.dtype, E => {
-                let from = from.get(Key::<E>::new(theirs))?;
-                to.get_mut(Key::<E>::new(ours))?.copy_from_slice(from);
-            });
+            to.copy_leaf(ours, from, theirs)?;
         }
         Ok(())
     }

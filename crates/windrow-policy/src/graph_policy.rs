@@ -531,7 +531,8 @@ fn convert(obs: Rows<'_>, leaf: usize, dtype: DType, to: &mut [f32]) -> Result<(
                 *to = f32::from(from);
             }
         }
-        DType::U8 => cast!(u8),
+        // As the rows say, bytes are no numbers.
+        DType::U8 | DType::Bytes => cast!(u8),
         DType::I8 => cast!(i8),
         DType::I16 => cast!(i16),
         DType::I32 => cast!(i32),

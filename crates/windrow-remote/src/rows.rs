@@ -1,7 +1,7 @@
 //! Rows of observations and actions as bytes: names, types and shapes were agreed on when the policy was bound.
 
 use serde::{Deserialize, Serialize};
-use tensordict::{LeafSpec, for_dtype};
+use tensordict::{DType, LeafSpec, for_dtype};
 use windrow_env::EnvSpec;
 use windrow_policy::ExplorationType;
 use windrow_slab::{Key, Rows, RowsMut, SlabError};
@@ -68,7 +68,7 @@ impl Wire for bool {
     }
 }
 
-/// Bytes of `rows` rows of `leaves`; `None` when their number overflows.
+/// Bytes of `rows` rows of `leaves`, without those of values of variable size; `None` when their number overflows.
 pub(crate) fn size(leaves: &[LeafSpec], rows: usize) -> Option<usize> {
     leaves.iter().try_fold(0usize, |sum, leaf| {
         sum.checked_add(leaf.checked_bytes()?.checked_mul(rows)?)
@@ -82,6 +82,14 @@ pub(crate) fn write(
     out: &mut Vec<u8>,
 ) -> Result<(), SlabError> {
     for (leaf, spec) in leaves.iter().enumerate() {
+        if spec.dtype == DType::Bytes {
+            for value in rows.strings(Key::new(leaf))? {
+                // Rows have no longer ones.
+                out.extend((value.len() as u32).to_le_bytes());
+                out.extend(value);
+            }
+            continue;
+        }
         for_dtype!(spec.dtype, T => {
             let values = rows.get::<T>(Key::new(leaf))?;
             let start = out.len();
@@ -97,8 +105,9 @@ pub(crate) fn write(
 /// # Errors
 /// What does not fit.
 pub(crate) fn read(leaves: &[LeafSpec], bytes: &[u8], mut rows: RowsMut<'_>) -> Result<(), String> {
+    let is_fixed = leaves.iter().all(|leaf| leaf.dtype != DType::Bytes);
     let (expected, got) = (size(leaves, rows.envs()), bytes.len());
-    if expected != Some(got) {
+    if is_fixed && expected != Some(got) {
         let envs = rows.envs();
         return Err(format!(
             "expected {} bytes for {envs} rows, got {got}",
@@ -107,27 +116,95 @@ pub(crate) fn read(leaves: &[LeafSpec], bytes: &[u8], mut rows: RowsMut<'_>) -> 
     }
     let mut rest = bytes;
     for (leaf, spec) in leaves.iter().enumerate() {
+        let short = || format!("{:?}: the rows are cut short", spec.key);
+        if spec.dtype == DType::Bytes {
+            rest = read_strings(leaf, rest, &mut rows)?.ok_or_else(short)?;
+            continue;
+        }
         for_dtype!(spec.dtype, T => {
             let values = rows.get_mut::<T>(Key::new(leaf)).map_err(|error| error.to_string())?;
-            let (bytes, behind) = rest.split_at(size_of_val(values));
+            let (bytes, behind) = rest.split_at_checked(size_of_val(values)).ok_or_else(short)?;
             rest = behind;
             <T as Wire>::take(bytes, values)
                 .ok_or_else(|| format!("{:?}: expected flags of 0 and 1, got another byte", spec.key))?;
         });
     }
-    Ok(())
+    match rest {
+        [] => Ok(()),
+        rest => Err(format!(
+            "expected the end of the rows, got {} bytes more",
+            rest.len()
+        )),
+    }
+}
+
+/// Fills leaf `leaf`, of values of variable size; returns what comes behind it, and `None` where it is cut short.
+fn read_strings<'a>(
+    leaf: usize,
+    mut bytes: &'a [u8],
+    rows: &mut RowsMut<'_>,
+) -> Result<Option<&'a [u8]>, String> {
+    let told = |error: SlabError| error.to_string();
+    let key = Key::new(leaf);
+    let count = rows.as_rows().strings(key).map_err(told)?.len();
+    let envs = rows.envs();
+    for place in 0..count {
+        let elements = count / envs;
+        let Some((len, behind)) = bytes.split_first_chunk() else {
+            return Ok(None);
+        };
+        let Some((value, behind)) = behind.split_at_checked(u32::from_le_bytes(*len) as usize)
+        else {
+            return Ok(None);
+        };
+        bytes = behind;
+        if let Some(mut row) = rows.env_mut(place / elements) {
+            row.write_string(key, place % elements, value)
+                .map_err(told)?;
+        }
+    }
+    Ok(Some(bytes))
 }
 
 #[cfg(test)]
 mod tests {
-    use tensordict::DType;
     use windrow_slab::RowBlock;
 
     use super::*;
 
     #[test]
+    fn values_of_variable_size_are_read_as_they_were_written() {
+        let leaves = [
+            LeafSpec::new("text", DType::Bytes, [2]),
+            LeafSpec::new("action", DType::I64, []),
+        ];
+        let mut from = RowBlock::new(&leaves, 2).unwrap();
+        let mut rows = from.rows_mut();
+        let words = [&b"one"[..], b"", b"\xff", b"a longer one"];
+        for (place, word) in words.into_iter().enumerate() {
+            let mut row = rows.env_mut(place / 2).unwrap();
+            row.write_string(Key::new(0), place % 2, word).unwrap();
+        }
+        rows.get_mut(Key::new(1))
+            .unwrap()
+            .copy_from_slice(&[7i64, 8]);
+        let mut bytes = Vec::new();
+        write(&leaves, from.rows(), &mut bytes).unwrap();
+        let mut to = RowBlock::new(&leaves, 2).unwrap();
+        read(&leaves, &bytes, to.rows_mut()).unwrap();
+        assert_eq!(to.rows().strings(Key::new(0)).unwrap(), words);
+        assert_eq!(to.rows().get::<i64>(Key::new(1)).unwrap(), [7, 8]);
+        for end in 0..bytes.len() {
+            read(&leaves, &bytes[..end], to.rows_mut()).unwrap_err();
+        }
+        bytes.push(0);
+        let long = read(&leaves, &bytes, to.rows_mut()).unwrap_err();
+        assert_eq!(long, "expected the end of the rows, got 1 bytes more");
+    }
+
+    #[test]
     fn rows_of_every_type_are_read_as_they_were_written() {
-        let leaves: Vec<_> = DType::ALL
+        let leaves: Vec<_> = DType::NUMBERS
             .into_iter()
             .map(|dtype| LeafSpec::new(dtype.name(), dtype, [3]))
             .collect();

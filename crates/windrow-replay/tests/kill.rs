@@ -48,11 +48,17 @@ fn frames(first: u64, n: u64) -> TensorDict {
         .clone()
         .map(|number| hash(number).is_multiple_of(50));
     let done = Tensor::from_vec(done.collect::<Vec<bool>>(), [size, 1]).unwrap();
+    let texts = numbers.clone().map(|number| {
+        let times = hash(number) % 100;
+        format!("{number} ").repeat(times as usize)
+    });
+    let texts = Tensor::from_strings(&texts.collect::<Vec<_>>(), [size]).unwrap();
     let action = Tensor::arange(first as i64..(first + n) as i64).unwrap();
     let mut dict = TensorDict::new([size]);
     dict.set("action", action).unwrap();
     dict.set("observation", floats(0)).unwrap();
     dict.set("pixels", pixels).unwrap();
+    dict.set("text", texts).unwrap();
     dict.set(("next", "observation"), floats(1)).unwrap();
     dict.set(("next", "reward"), reward).unwrap();
     dict.set(("next", "done"), done).unwrap();

@@ -29,6 +29,28 @@ pub enum SlabError {
         /// Its size.
         bytes: usize,
     },
+    /// The system does not give the memory for values of variable size.
+    #[error("no memory for values of bytes: the system does not give {bytes} bytes more")]
+    NoRoom {
+        /// What was needed.
+        bytes: u64,
+    },
+    /// A value of variable size is longer than a cell can say.
+    #[error("expected a value of fewer than 4 GiB, got one of {len} bytes")]
+    LongValue {
+        /// Its length.
+        len: usize,
+    },
+    /// A cell names bytes that are no value of its part: another process has overwritten it.
+    #[error(
+        "a value of {len} bytes at {start} lies outside of the memory for values: a process has overwritten its cell"
+    )]
+    Stray {
+        /// Where it should begin.
+        start: u64,
+        /// Its length.
+        len: usize,
+    },
     /// A slab without room for a single frame was requested.
     #[error(
         "a slab needs at least one part, one step and one environment, got {parts} parts of {steps} steps and {envs} environments"

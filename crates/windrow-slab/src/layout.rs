@@ -75,6 +75,8 @@ pub struct Layout {
     groups: Vec<Group>,
     /// A row for each part.
     notes: Column,
+    /// Words about the values of variable size of each part, where there are such.
+    arenas: Option<Column>,
 }
 
 /// One entry of a batch: its name, and the rows of the whole slab.
@@ -197,6 +199,12 @@ impl Layout {
         let notes = record.notes.next_multiple_of(HeapBuffer::ALIGN / 8);
         let notes = LeafSpec::new("notes", DType::F64, [notes]);
         let notes = place(&notes, &mut bytes, shares.steps.len(), 1);
+        let has_bytes = leaves.iter().any(|(leaf, _)| leaf.dtype == DType::Bytes);
+        let arenas = LeafSpec::new("arenas", DType::I64, [HeapBuffer::ALIGN / 8]);
+        let arenas = has_bytes.then(|| place(&arenas, &mut bytes, shares.steps.len(), 1));
+        if arenas == Some(None) {
+            return Err(too_large);
+        }
         let (Some(columns), Some(notes), Ok(_)) = (columns, notes, isize::try_from(bytes)) else {
             return Err(too_large);
         };
@@ -219,6 +227,7 @@ impl Layout {
             parts: parts.ok_or(too_large)?,
             shares,
             notes,
+            arenas: arenas.flatten(),
         })
     }
 
@@ -263,6 +272,18 @@ impl Layout {
     pub(crate) fn notes(&self, part: usize) -> (usize, usize) {
         let notes = &self.notes;
         (notes.offset + part * notes.stride, notes.elements)
+    }
+
+    /// Whether frames have values of variable size.
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.arenas.is_some()
+    }
+
+    /// Where the words about the values of part `part` lie.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+    pub(crate) fn arena_words(&self, part: usize) -> Option<usize> {
+        let column = self.arenas.as_ref()?;
+        Some(column.offset + part * column.stride)
     }
 
     /// Parts of a slab, their steps and environments.

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use tensordict::{Owner, Shape, Strides, Tensor, TensorDict, TensorError};
+use tensordict::{DType, Extent, Owner, Shape, Strides, Tensor, TensorDict, TensorError};
 
 use crate::layout::{Delivered, Layout, PartOrder, Shares};
 use crate::ring::{Commit, Ring};
@@ -211,8 +211,13 @@ impl Lease {
         let owner: Owner = Arc::<LeasedSlab>::clone(&self.leased);
         let mut dict = TensorDict::new(&batch);
         dict.set_names(&names)?;
+        let extents = match self.layout().has_bytes() {
+            true => Some(self.extents()?),
+            false => None,
+        };
         for entry in &self.layout().delivered {
-            let tensor = self.tensor(entry, part, (&batch, &steps), Arc::clone(&owner));
+            let memory = (Arc::clone(&owner), extents.as_ref());
+            let tensor = self.tensor(entry, part, (&batch, &steps), memory);
             dict.set(&entry.leaf.key, tensor)?;
         }
         dict.set_groups(self.layout().groups())?;
@@ -224,7 +229,7 @@ impl Lease {
         Delivered { leaf, column }: &Delivered,
         part: usize,
         (batch, dims): (&Shape, &[Dim]),
-        owner: Owner,
+        (owner, extents): (Owner, Option<&Arc<[Extent]>>),
     ) -> Tensor {
         let mut shape = batch.clone();
         shape.extend_from_slice(&leaf.shape);
@@ -243,10 +248,27 @@ impl Lease {
             strides.push(inner as isize);
         }
         let start = self.address(column.offset + self.layout().part_offset(column, part));
+        if let (DType::Bytes, Some(extents)) = (column.dtype, extents) {
+            // SAFETY: as below. Rows write cells that name values of their part's arena, and a claim clears those of the batch before;
+            // arenas are not emptied before the next claim.
+            return unsafe {
+                Tensor::from_cells(start.cast(), shape, strides, Arc::clone(extents), owner)
+            };
+        }
         // SAFETY: the strides address rows of `envs * elements` elements from those of `part` on, of parts that were committed with
         // that many steps, so they lie within the slab's memory; all of it is initialised (zeroed, then written as the
         // column's dtype), aligned, and kept alive and unwritten by `LeasedSlab` until the last owner is gone.
         unsafe { Tensor::from_raw(start, column.dtype, shape, strides, owner) }
+    }
+
+    /// Where values of variable size lie.
+    fn extents(&self) -> Result<Arc<[Extent]>, TensorError> {
+        let op = "map values of bytes";
+        let extents = self.leased.slab.extents();
+        extents.map_err(|error| TensorError::Io {
+            op,
+            error: std::io::Error::other(error),
+        })
     }
 
     fn address(&self, offset: usize) -> NonNull<u8> {
@@ -262,8 +284,6 @@ impl Lease {
 /// Fills a free slab with conspicuous values, so that reads beyond the batch are easy to see.
 #[cfg(debug_assertions)]
 fn poison(layout: &Layout, slab: &Slab) {
-    use tensordict::DType;
-
     use crate::layout::Columns;
 
     // The first part's columns begin where those of the slab do.

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use tensordict::Element;
+use tensordict::{DType, Element};
 use windrow_sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout::{Layout, PartLayout};
@@ -49,6 +49,14 @@ pub(crate) trait Owner: Debug + Send + Sync {
 ///     Some(row)
 /// }
 /// ```
+/// nor does a value of variable size outlive the right to its part, after which another worker may write there:
+/// ```compile_fail,E0505
+/// fn late(part: windrow_slab::Part) -> usize {
+///     let text = part.obs(0).expect("a step").strings(windrow_slab::Key::new(0)).expect("text");
+///     part.commit();
+///     text.len()
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Part {
     owner: Arc<dyn Owner>,
@@ -69,7 +77,20 @@ impl Part {
             committed: false,
         };
         part.clear_root_flags();
+        part.clear_values();
         part
+    }
+
+    /// Empties all values of variable size, whose memory is then used again. A claim does that; whoever keeps a part and writes its
+    /// rows again and again calls it when nobody needs the values any more.
+    pub fn clear_values(&mut self) {
+        if let Some(arena) = self.slab.arenas.get(self.ticket.part) {
+            #[cfg(loom)]
+            self.slab.shadow[self.ticket.part].write();
+            // SAFETY: this `Part` has its part to itself and is borrowed exclusively, so no rows of it are lent.
+            unsafe { arena.clear() };
+            self.clear_cells();
+        }
     }
 
     /// Number of the slab since the start: batches by worker are delivered in this order.
@@ -189,16 +210,30 @@ impl Part {
 
     /// A holder of the batch before may have written into this memory, and these columns have no writer.
     fn clear_root_flags(&mut self) {
-        let (steps, flags) = (self.steps, self.layout().columns.root_flags);
+        let flags = self.layout().columns.root_flags;
+        self.zero(&flags);
+    }
+
+    /// The cells of the batch before name values that are gone.
+    #[cold]
+    fn clear_cells(&mut self) {
+        let columns = self.layout().columns.iter().copied();
+        let cells = columns.filter(|column| column.dtype == DType::Bytes);
+        let cells: Vec<_> = cells.collect();
+        self.zero(&cells);
+    }
+
+    fn zero(&mut self, columns: &[Column]) {
+        let steps = self.steps;
         let base = self.slab.memory.ptr().as_ptr();
-        for column in flags {
+        for column in columns {
             let (rows, bytes) = match column.stride == column.bytes {
                 true => (1, steps * column.bytes),
                 false => (steps, column.bytes),
             };
             for row in 0..rows {
                 // SAFETY: `bytes` bytes from there on belong to this part's rows of the column, which this `Part` has to
-                // itself; zero is `false`.
+                // itself; zero is `false`, and the cell of an empty value.
                 unsafe {
                     base.add(column.offset + row * column.stride)
                         .write_bytes(0, bytes);

@@ -1,5 +1,8 @@
-use tensordict::{HeapBuffer, LeafSpec};
+use std::sync::Arc;
 
+use tensordict::{DType, HeapBuffer, LeafSpec};
+
+use crate::arena::Arena;
 use crate::rows::{Block, Column, place};
 use crate::{Rows, RowsMut, SlabError};
 
@@ -10,6 +13,8 @@ pub struct RowBlock {
     block: Block,
     /// Environments that there is memory for.
     envs: usize,
+    /// Bytes of values of variable size from which on it is worth while to drop those that were overwritten.
+    most: u64,
     /// The memory that `block` points into.
     _memory: HeapBuffer,
 }
@@ -30,10 +35,13 @@ impl RowBlock {
             frames: envs,
             bytes: end,
         })?;
+        let has_bytes = leaves.iter().any(|leaf| leaf.dtype == DType::Bytes);
+        let arena = has_bytes.then(|| Arc::new(Arena::on_heap(0)));
         Ok(Self {
             // SAFETY: the columns were placed before `end`, the size of the memory.
-            block: unsafe { Block::new(memory.ptr(), envs, &columns) },
+            block: unsafe { Block::new(memory.ptr(), envs, &columns, arena) },
             envs,
+            most: LEAST,
             _memory: memory,
         })
     }
@@ -64,10 +72,28 @@ impl RowBlock {
     #[inline(always)]
     #[must_use]
     pub fn rows_mut(&mut self) -> RowsMut<'_> {
+        if self.block.used() > self.most {
+            self.compact();
+        }
         // SAFETY: as in `rows`; `self` is borrowed exclusively.
         unsafe { RowsMut::new(&self.block, 0) }
     }
+
+    /// Drops values that were overwritten. Without memory for copies of the others, everything stays as it is.
+    #[cold]
+    fn compact(&mut self) {
+        // All environments have values, also those that are left out at present.
+        let envs = self.block.envs();
+        self.block.limit(self.envs);
+        // SAFETY: the row is borrowed exclusively, and no rows of it are left.
+        unsafe { self.block.compact() };
+        self.block.limit(envs);
+        self.most = LEAST.max(self.block.used().saturating_mul(2));
+    }
 }
+
+/// The least number of bytes that are compacted.
+const LEAST: u64 = 1 << 16;
 
 #[cfg(test)]
 mod tests {

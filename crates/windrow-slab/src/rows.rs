@@ -3,20 +3,23 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use tensordict::{DType, Element, HeapBuffer, LeafSpec, Shape};
+use tensordict::{Cell, DType, Element, HeapBuffer, LeafSpec, Shape};
 
 use crate::SlabError;
+use crate::arena::{Arena, copy_cells};
 
 /// The `n`-th leaf of a spec, known to hold `T`.
 ///
-/// Obtained once, outside the step loop: `Key::new(0)` is the first leaf, which is the only one of most specs.
-pub struct Key<T> {
+/// Obtained once, outside the step loop: `Key::new(0)` is the first leaf, which is the only one of most specs. A `Key<[u8]>` names a leaf
+/// of values of variable size.
+pub struct Key<T: ?Sized> {
     leaf: usize,
     element: PhantomData<fn() -> T>,
 }
 
-impl<T> Key<T> {
+impl<T: ?Sized> Key<T> {
     /// The leaf at `leaf` in the order of its spec.
     #[must_use]
     pub const fn new(leaf: usize) -> Self {
@@ -33,17 +36,17 @@ impl<T> Key<T> {
     }
 }
 
-impl<T> Clone for Key<T> {
+impl<T: ?Sized> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Key<T> {}
+impl<T: ?Sized> Copy for Key<T> {}
 
-impl<T: Element> std::fmt::Debug for Key<T> {
+impl<T: ?Sized> std::fmt::Debug for Key<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Key<{}>({})", T::DTYPE, self.leaf)
+        write!(f, "Key<{}>({})", std::any::type_name::<T>(), self.leaf)
     }
 }
 
@@ -100,6 +103,8 @@ fn wrong_leaf(lane: Option<&Lane>, leaf: usize, leaves: usize, got: DType) -> Sl
 pub(crate) struct Block {
     envs: usize,
     lanes: Box<[Lane]>,
+    /// The values that cells name, where there are such.
+    arena: Option<Arc<Arena>>,
 }
 
 /// A [`Column`] in a slab: row `t` starts `t * stride` bytes after `start`.
@@ -122,7 +127,12 @@ impl Block {
     ///
     /// # Safety
     /// The columns' offsets lie within that memory.
-    pub(crate) unsafe fn new(base: NonNull<u8>, envs: usize, columns: &[Column]) -> Self {
+    pub(crate) unsafe fn new(
+        base: NonNull<u8>,
+        envs: usize,
+        columns: &[Column],
+        arena: Option<Arc<Arena>>,
+    ) -> Self {
         let lane = |column: &Column| Lane {
             // SAFETY: promised by the caller.
             start: unsafe { base.add(column.offset) },
@@ -134,7 +144,102 @@ impl Block {
         Self {
             envs,
             lanes: columns.iter().map(lane).collect(),
+            arena,
         }
+    }
+
+    pub(crate) fn envs(&self) -> usize {
+        self.envs
+    }
+
+    /// Bytes that values of variable size take, those that were overwritten included.
+    #[inline(always)]
+    pub(crate) fn used(&self) -> u64 {
+        self.arena.as_ref().map_or(0, |arena| arena.used())
+    }
+
+    /// Moves the values of a block of one row to an arena without others. Without memory for that, everything stays as it is.
+    ///
+    /// # Safety
+    /// Nobody else uses the block.
+    pub(crate) unsafe fn compact(&mut self) {
+        let fresh = Arena::on_heap(0);
+        let Some(arena) = &self.arena else {
+            return;
+        };
+        let mut moved: Vec<(NonNull<Cell>, Vec<Cell>)> = Vec::new();
+        for lane in self.lanes.iter().filter(|lane| lane.dtype == DType::Bytes) {
+            let count = self.envs * lane.elements;
+            let mut cells = vec![Cell::default(); count];
+            let to = NonNull::from(cells.as_mut_slice()).cast();
+            // SAFETY: the lane's row has as many cells; the caller uses the block alone.
+            let copied = unsafe { copy_cells((lane.row(0).cast(), arena), (to, &fresh), count) };
+            if copied.is_err() {
+                return;
+            }
+            moved.push((lane.start.cast(), cells));
+        }
+        for (to, cells) in moved {
+            // SAFETY: as above.
+            unsafe {
+                to.as_ptr()
+                    .copy_from_nonoverlapping(cells.as_ptr(), cells.len())
+            };
+        }
+        self.arena = Some(Arc::new(fresh));
+    }
+
+    /// The lane of values of variable size that `key` names, its row `t`, and the values.
+    #[inline]
+    fn cells(&self, key: Key<[u8]>, t: usize) -> Result<(&Lane, *mut Cell, &Arena), SlabError> {
+        match (self.lanes.get(key.leaf), &self.arena) {
+            (Some(lane), Some(arena)) if lane.dtype == DType::Bytes => {
+                Ok((lane, lane.row(t).cast(), arena))
+            }
+            (other, _) => Err(wrong_leaf(other, key.leaf, self.lanes.len(), DType::Bytes)),
+        }
+    }
+
+    /// Copies `bytes` bytes of a lane's row to one of `to`, of the same dtype, together with what cells name.
+    ///
+    /// # Errors
+    /// [`SlabError::NoRoom`] and others of an arena, for values of variable size alone.
+    ///
+    /// # Safety
+    /// Both rows are valid for `bytes` bytes and do not overlap; nobody else uses that of `to`.
+    #[inline(always)]
+    unsafe fn copy_row(
+        &self,
+        (lane, from): (&Lane, *const u8),
+        (to, into): (*mut u8, &Self),
+        bytes: usize,
+    ) -> Result<(), SlabError> {
+        if lane.dtype == DType::Bytes {
+            // SAFETY: promised by the caller.
+            return unsafe { self.copy_values(from, (to, into), bytes) };
+        }
+        // SAFETY: promised by the caller.
+        unsafe { copy_row(from, to, bytes) };
+        Ok(())
+    }
+
+    /// As [`copy_row`](Self::copy_row), of cells.
+    ///
+    /// # Safety
+    /// As for `copy_row`.
+    #[cold]
+    unsafe fn copy_values(
+        &self,
+        from: *const u8,
+        (to, into): (*mut u8, &Self),
+        bytes: usize,
+    ) -> Result<(), SlabError> {
+        let (Some(of), Some(arena), Some(to)) = (&self.arena, &into.arena, NonNull::new(to)) else {
+            unreachable!("A block with values of variable size has an arena.");
+        };
+        let count = bytes / size_of::<Cell>();
+        // SAFETY: promised by the caller.
+        unsafe { copy_cells((from.cast(), of), (to.cast(), arena), count) }
     }
 
     /// The first `envs` environments of a block of one row, in the same memory.
@@ -143,6 +248,12 @@ impl Block {
         for lane in &mut self.lanes {
             lane.bytes = envs * lane.elements * lane.dtype.size();
         }
+    }
+
+    fn lane(&self, leaf: usize) -> Result<&Lane, SlabError> {
+        let leaves = self.lanes.len();
+        let lane = self.lanes.get(leaf);
+        lane.ok_or(SlabError::NoSuchLeaf { leaf, leaves })
     }
 
     /// The lane of `key` and where its row `t` starts.
@@ -156,6 +267,18 @@ impl Block {
 }
 
 impl Lane {
+    /// `element`, if values have so many elements.
+    fn element(&self, key: Key<[u8]>, element: usize) -> Result<usize, SlabError> {
+        match element < self.elements {
+            true => Ok(element),
+            false => Err(SlabError::Length {
+                leaf: key.leaf,
+                expected: self.elements,
+                got: element + 1,
+            }),
+        }
+    }
+
     /// Where row `t` starts.
     #[inline(always)]
     fn row(&self, t: usize) -> *mut u8 {
@@ -206,6 +329,16 @@ impl<'a> Rows<'a> {
         Ok(unsafe { std::slice::from_raw_parts(start, self.block.envs * lane.elements) })
     }
 
+    /// One leaf of values of variable size: those of all environments, `envs * elements`.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec; [`SlabError::Stray`].
+    pub fn strings(&self, key: Key<[u8]>) -> Result<Vec<&'a [u8]>, SlabError> {
+        let rows = self.iter();
+        let each = rows.map(|row| row.strings(key));
+        Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
     /// The values of environment `env`; `None` when the row has no such environment.
     #[inline(always)]
     #[must_use]
@@ -240,6 +373,29 @@ impl<'a> Row<'a> {
         Ok(unsafe {
             std::slice::from_raw_parts(start.add(self.env * lane.elements), lane.elements)
         })
+    }
+
+    /// The value of variable size at place `element` of a leaf, 0 for a scalar one.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec, [`SlabError::Length`] when it has no
+    /// such element; [`SlabError::Stray`].
+    pub fn string(&self, key: Key<[u8]>, element: usize) -> Result<&'a [u8], SlabError> {
+        let (lane, start, arena) = self.rows.block.cells(key, self.rows.t)?;
+        let place = lane.element(key, element)?;
+        // SAFETY: a cell that `Rows::new` promises, since `env < envs`. Arenas are emptied when there are no rows.
+        unsafe { arena.get(start.add(self.env * lane.elements + place).read()) }
+    }
+
+    /// All values of variable size of a leaf: `[elements]`.
+    ///
+    /// # Errors
+    /// As [`string`](Self::string).
+    pub fn strings(&self, key: Key<[u8]>) -> Result<Vec<&'a [u8]>, SlabError> {
+        let (lane, ..) = self.rows.block.cells(key, self.rows.t)?;
+        (0..lane.elements)
+            .map(|element| self.string(key, element))
+            .collect()
     }
 
     /// The first (of a scalar leaf: the only) element.
@@ -356,7 +512,8 @@ impl<'a> RowsMut<'a> {
     ///
     /// # Errors
     /// [`SlabError::Envs`] when one side has fewer environments, [`SlabError::Mismatch`] at the first leaf of another dtype
-    /// or shape, [`SlabError::NoSuchLeaf`] when `from` has fewer leaves. Nothing is written then.
+    /// or shape, [`SlabError::NoSuchLeaf`] when `from` has fewer leaves: nothing is written then. [`SlabError::NoRoom`] and others of
+    /// values of variable size, of which some may be written then.
     pub fn copy_envs(
         &mut self,
         at: usize,
@@ -389,8 +546,9 @@ impl<'a> RowsMut<'a> {
             // SAFETY: both sides have the environments, as compared above, of `bytes` bytes each in this lane; the receiving side is
             // exclusive, so they cannot overlap.
             unsafe {
-                let source = source.row(from.t).add(envs.start * bytes);
-                copy_row(source, to.row(t).add(at * bytes), count * bytes);
+                let row = source.row(from.t).add(envs.start * bytes);
+                let own = (to.row(t).add(at * bytes), block);
+                from.block.copy_row((source, row), own, count * bytes)?;
             }
         }
         Ok(())
@@ -400,7 +558,7 @@ impl<'a> RowsMut<'a> {
     ///
     /// # Errors
     /// [`SlabError::Mismatch`] at the first leaf that differs in dtype or size, [`SlabError::NoSuchLeaf`] when
-    /// `from` has fewer leaves; leaves before it are written then.
+    /// `from` has fewer leaves, [`SlabError::NoRoom`] and others of values of variable size; leaves before it are written then.
     #[inline(always)]
     pub fn copy_from(&mut self, from: Rows<'_>) -> Result<(), SlabError> {
         let Rows { block, t } = self.rows;
@@ -417,9 +575,35 @@ impl<'a> RowsMut<'a> {
             }
             // SAFETY: both sides hold `bytes` bytes of the same dtype, as compared above; the receiving side is
             // exclusive, so they cannot overlap.
-            unsafe { copy_row(source.row(from.t), to.row(t), to.bytes) };
+            unsafe {
+                let row = (source, source.row(from.t).cast_const());
+                from.block.copy_row(row, (to.row(t), block), to.bytes)?;
+            }
         }
         Ok(())
+    }
+
+    /// Copies leaf `leaf` of `from` to leaf `place`, of the same element type and as many elements.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`], [`SlabError::Mismatch`]; of values of variable size also [`SlabError::NoRoom`] and
+    /// [`SlabError::Stray`].
+    pub fn copy_leaf(
+        &mut self,
+        place: usize,
+        from: Rows<'_>,
+        leaf: usize,
+    ) -> Result<(), SlabError> {
+        let Rows { block, t } = self.rows;
+        let (to, source) = (block.lane(place)?, from.block.lane(leaf)?);
+        if source.dtype != to.dtype || source.bytes != to.bytes {
+            return Err(mismatch(place, (to, block.envs), (source, from.envs())));
+        }
+        // SAFETY: as in `copy_from`.
+        unsafe {
+            let row = (source, source.row(from.t).cast_const());
+            from.block.copy_row(row, (to.row(t), block), to.bytes)
+        }
     }
 }
 
@@ -493,6 +677,45 @@ impl<'a> RowMut<'a> {
                 std::slice::from_raw_parts_mut(start.add(env * lane.elements), lane.elements)
             },
         )
+    }
+
+    /// Writes a copy of `value` at place `element` of a leaf of values of variable size, 0 for a scalar one.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec, [`SlabError::Length`] when it has no
+    /// such element; [`SlabError::NoRoom`] and [`SlabError::LongValue`] when there is no room for the value.
+    pub fn write_string(
+        &mut self,
+        key: Key<[u8]>,
+        element: usize,
+        value: &[u8],
+    ) -> Result<(), SlabError> {
+        let Row { rows, env } = self.row;
+        let (lane, start, arena) = rows.block.cells(key, rows.t)?;
+        let place = env * lane.elements + lane.element(key, element)?;
+        let cell = arena.put(value)?;
+        // SAFETY: a cell that `RowsMut::new` promises, since `env < envs`.
+        unsafe { start.add(place).write(cell) };
+        Ok(())
+    }
+
+    /// Copies leaf `leaf` of `from` to leaf `place`, of the same element type and as many elements.
+    ///
+    /// # Errors
+    /// As [`RowsMut::copy_leaf`].
+    pub fn copy_leaf(&mut self, place: usize, from: Row<'_>, leaf: usize) -> Result<(), SlabError> {
+        let Row { rows, env } = self.row;
+        let (to, source) = (rows.block.lane(place)?, from.rows.block.lane(leaf)?);
+        if source.dtype != to.dtype || source.elements != to.elements {
+            return Err(mismatch(place, (to, 1), (source, 1)));
+        }
+        let bytes = to.elements * to.dtype.size();
+        // SAFETY: both lanes have the environments of their rows, of `bytes` bytes each; the receiving side is exclusive.
+        unsafe {
+            let row = source.row(from.rows.t).add(from.env * bytes);
+            let own = (to.row(rows.t).add(env * bytes), rows.block);
+            from.rows.block.copy_row((source, row), own, bytes)
+        }
     }
 
     /// Writes one leaf.

@@ -12,3 +12,5 @@ pub use remote::RemoteRing;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use segment::MappedWords;
 pub(crate) use segment::Segment;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use segment::refused;

@@ -1,9 +1,12 @@
 //! The memory of one slab, and where the rows of each part lie in it.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use tensordict::HeapBuffer;
+use tensordict::{Extent, HeapBuffer};
 
+use crate::SlabError;
+use crate::arena::Arena;
 use crate::layout::{Layout, PartLayout};
 use crate::rows::{Block, Column};
 
@@ -12,6 +15,8 @@ use crate::rows::{Block, Column};
 pub(crate) struct Slab {
     pub(crate) memory: Memory,
     pub(crate) parts: Box<[PartBlocks]>,
+    /// One for each part, where frames have values of variable size.
+    pub(crate) arenas: Box<[Arc<Arena>]>,
     /// One for each part.
     #[cfg(loom)]
     pub(crate) shadow: Box<[windrow_sync::Shadow]>,
@@ -50,8 +55,9 @@ impl Slab {
     /// A zeroed slab on the heap; `None` when the system does not give the memory.
     pub(crate) fn on_heap(layout: &Layout) -> Option<Self> {
         let memory = Memory::Heap(HeapBuffer::zeroed(layout.bytes)?);
+        let arenas = arenas(layout, |part| Some(Arena::on_heap(part)))?;
         // SAFETY: the block has as many bytes as the layout, and was zeroed.
-        Some(unsafe { Self::over(memory, layout) })
+        Some(unsafe { Self::over(memory, layout, arenas) })
     }
 
     /// A slab in `memory`.
@@ -59,24 +65,51 @@ impl Slab {
     /// # Safety
     /// The memory has at least as many bytes as the layout. It was zeroed, and only parts of the same layout were written
     /// since.
-    pub(crate) unsafe fn over(memory: Memory, layout: &Layout) -> Self {
+    pub(crate) unsafe fn over(memory: Memory, layout: &Layout, arenas: Box<[Arc<Arena>]>) -> Self {
         let base = memory.ptr();
-        // SAFETY: the offsets of a layout lie within its size.
-        let block = |columns: &[Column]| unsafe { Block::new(base, layout.shares.envs, columns) };
-        let parts = layout
-            .parts
-            .iter()
-            .map(|PartLayout { columns, .. }| PartBlocks {
+        let part = |(part, PartLayout { columns, .. }): (usize, &PartLayout)| {
+            let block = |columns: &[Column]| {
+                let arena = arenas.get(part).map(Arc::clone);
+                // SAFETY: the offsets of a layout lie within its size.
+                unsafe { Block::new(base, layout.shares.envs, columns, arena) }
+            };
+            PartBlocks {
                 obs: block(&columns.obs),
                 policy: block(&columns.policy),
                 next_obs: block(&columns.next_obs),
-            })
-            .collect();
+            }
+        };
+        let parts = layout.parts.iter().enumerate().map(part).collect();
         Self {
             memory,
             parts,
+            arenas,
             #[cfg(loom)]
             shadow: layout.parts.iter().map(|_| Default::default()).collect(),
         }
     }
+
+    /// Where the values of variable size of all parts lie.
+    ///
+    /// # Errors
+    /// As [`Arena::extents`].
+    pub(crate) fn extents(&self) -> Result<Arc<[Extent]>, SlabError> {
+        let mut extents = Vec::new();
+        for arena in &self.arenas {
+            extents.extend(arena.extents()?);
+        }
+        Ok(extents.into())
+    }
+}
+
+/// What `make` makes for each part, where frames have values of variable size; none otherwise.
+pub(crate) fn arenas(
+    layout: &Layout,
+    make: impl Fn(usize) -> Option<Arena>,
+) -> Option<Box<[Arc<Arena>]>> {
+    let parts = match layout.has_bytes() {
+        true => 0..layout.parts.len(),
+        false => 0..0,
+    };
+    parts.map(|part| make(part).map(Arc::new)).collect()
 }

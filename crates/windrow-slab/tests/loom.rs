@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use windrow_slab::{Layout, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares, SlabError};
+use tensordict::DType;
+use windrow_slab::{
+    Key, Layout, LeafSpec, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares, SlabError,
+};
 
 fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usize) -> Arc<Ring> {
     let spec = RingSpec {
@@ -66,6 +69,57 @@ fn two_workers_fill_one_slab_for_the_consumer() {
         workers
             .into_iter()
             .for_each(|worker| worker.join().unwrap());
+    });
+}
+
+/// A ring whose frames have a text.
+fn with_text(ahead: usize, max_slabs: usize) -> Arc<Ring> {
+    let record = RecordSpec {
+        observation: vec![LeafSpec::new("text", DType::Bytes, [])],
+        ..RecordSpec::default()
+    };
+    let shares = Shares {
+        steps: vec![1],
+        envs: 1,
+        batched: false,
+        order: PartOrder::Sequential,
+    };
+    let spec = RingSpec {
+        order: Order::ByWorker,
+        workers: 1,
+        ahead,
+        max_slabs,
+        cut_after: None,
+    };
+    Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap()
+}
+
+#[test]
+fn nobody_reads_text_of_the_next_use_of_a_slab() {
+    model(2, || {
+        let ring = with_text(1, 2);
+        let text = |seq: u64| vec![b'0' + seq as u8; 3 + seq as usize];
+        let writer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                while let Some(mut part) = ring.claim(0) {
+                    let text = text(part.seq());
+                    let mut first = part.first_obs();
+                    let mut row = first.env_mut(0).unwrap();
+                    row.write_string(Key::new(0), 0, &text).unwrap();
+                    write(part).commit();
+                }
+            })
+        };
+        for seq in 0..3 {
+            let batch = ring.next().unwrap().part(0).unwrap();
+            // The worker goes on meanwhile, in other memory.
+            thread::yield_now();
+            let texts = batch.get("text").unwrap();
+            assert_eq!(texts.string_at(&[0]).unwrap(), text(seq));
+        }
+        ring.stop();
+        writer.join().unwrap();
     });
 }
 

@@ -18,6 +18,7 @@ use windrow_slab::{
 };
 
 const OBSERVATION: Key<f32> = Key::new(0);
+const TEXT: Key<[u8]> = Key::new(1);
 const ACTION: Key<i64> = Key::new(0);
 
 /// A variable that tells the started program what it is to do.
@@ -32,7 +33,10 @@ const STEPS: usize = 5;
 
 fn record() -> RecordSpec {
     RecordSpec {
-        observation: vec![LeafSpec::new("pixels", DType::F32, [3])],
+        observation: vec![
+            LeafSpec::new("pixels", DType::F32, [3]),
+            LeafSpec::new("text", DType::Bytes, []),
+        ],
         policy: vec![LeafSpec::new("action", DType::I64, [])],
         groups: vec![("agents".into(), [2].as_slice().into())],
         traj_ids: true,
@@ -62,6 +66,15 @@ fn spec(max_slabs: usize) -> RingSpec {
 /// What the value of an action says about its frame.
 fn value(seq: u64, step: usize) -> i64 {
     100 * seq as i64 + step as i64
+}
+
+/// The text of a frame; those of slab 1 are long.
+fn text(seq: u64, step: usize, env: usize) -> Vec<u8> {
+    let times = match seq {
+        1 => 100_000,
+        _ => step,
+    };
+    format!("{seq} {step} {env}, ").repeat(times).into_bytes()
 }
 
 /// Words between the ring's owner and one worker, in memory that both map.
@@ -206,6 +219,36 @@ fn assert_whole(lease: &Lease, seq: u64) {
         .unwrap();
     let expected = expected.iter().flat_map(|&value| [value as f32; 3]);
     assert_eq!(next[..3 * STEPS], expected.collect::<Vec<_>>());
+    let texts = batch.get(("next", "text")).unwrap();
+    for (env, step) in (0..2).flat_map(|env| (0..STEPS).map(move |step| (env, step))) {
+        let got = texts.string_at(&[env, step]).unwrap();
+        assert!(got == text(seq, step, env), "{seq} {step} {env}");
+    }
+    // First observations were not written, and are not those of the slab before.
+    assert_eq!(batch.get("text").unwrap().string_at(&[0, 0]).unwrap(), b"");
+}
+
+#[test]
+fn text_from_a_process_arrives_and_memory_for_long_ones_goes_back() {
+    let scene = Scene::new(1);
+    let mut worker = scene.worker(&shares(STEPS));
+    assert_eq!(worker.says(), "ready");
+    let taken = || {
+        512 * rustix::fs::fstat(scene.ring.file().unwrap())
+            .unwrap()
+            .st_blocks
+    };
+    let after: Vec<_> = (0..5)
+        .map(|seq| {
+            assert_whole(&scene.ring.next().unwrap(), seq);
+            taken()
+        })
+        .collect();
+    let long = 2 * STEPS as i64 * 900_000;
+    assert!(
+        after[0] < 1 << 20 && after[1] > long && after[4] < 1 << 20,
+        "{after:?}"
+    );
 }
 
 #[test]
@@ -337,6 +380,10 @@ fn fill(ring: &Arc<RemoteRing>, words: &Words) {
         step.policy.get_mut(ACTION).unwrap().fill(value(seq, t));
         let next = step.next_obs.get_mut(OBSERVATION).unwrap();
         next.fill(value(seq, t) as f32);
+        for env in 0..2 {
+            let mut row = step.next_obs.env_mut(env).unwrap();
+            row.write_string(TEXT, 0, &text(seq, t, env)).unwrap();
+        }
         t += 1;
     }
     part.commit();

@@ -89,6 +89,16 @@ pub enum StoreError {
         /// Row that was asked for.
         row: u32,
     },
+    /// A row names bytes that are no value: another program has changed the file.
+    #[error(
+        "row {row}, entry {key:?}: a value lies outside of the store; another program has changed its file"
+    )]
+    Stray {
+        /// The row.
+        row: u32,
+        /// Name of the entry.
+        key: NestedKey,
+    },
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),

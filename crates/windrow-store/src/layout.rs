@@ -102,6 +102,18 @@ impl FrameLayout {
         })
     }
 
+    /// Whether frames have values of variable size.
+    pub(crate) fn has_values(&self) -> bool {
+        self.leaves.iter().any(|leaf| leaf.dtype == DType::Bytes)
+    }
+
+    /// Fields of cells, each with the number of cells in a row.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (usize, &Field, usize)> {
+        let fields = self.leaves.iter().zip(&self.fields).enumerate();
+        let fields = fields.filter(|(_, (leaf, _))| leaf.dtype == DType::Bytes);
+        fields.map(|(place, (leaf, field))| (place, field, leaf.elements()))
+    }
+
     /// Where the first row begins, behind the header.
     pub(crate) fn rows_start(&self) -> usize {
         let starts = self.fields.iter().map(|field| field.offset);

@@ -9,6 +9,7 @@ mod layout;
 mod mapped;
 mod schema;
 mod store;
+mod values;
 
 pub use error::StoreError;
 pub use store::{Store, StoreRead};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use windrow_sync::unpoisoned;
 
 use crate::StoreError;
@@ -34,7 +34,12 @@ pub(crate) struct Mapped {
     file: File,
     /// Which pieces of the file have room on the disk; `None` if the whole file has.
     pieces: Option<Mutex<Vec<bool>>>,
+    /// Name of the file in errors.
+    path: PathBuf,
 }
+
+/// Values of variable size begin at a multiple of this, behind the rows: more than a page of any system.
+const VALUES: u64 = 1 << 16;
 
 /// Bytes of a file that get room at a time.
 const PIECE: usize = 16 << 20;
@@ -44,7 +49,8 @@ impl Mapped {
     ///
     /// Allocates the disk space at once where the system can: otherwise a full disk would end the process at the first write
     /// to a page without space.
-    pub(crate) fn open(path: &Path, bytes: usize) -> Result<Self, StoreError> {
+    /// The file may be longer where it `has_values`.
+    pub(crate) fn open(path: &Path, bytes: usize, has_values: bool) -> Result<Self, StoreError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -52,7 +58,7 @@ impl Mapped {
             .truncate(false)
             .open(path)
             .map_err(failed("open", path))?;
-        Self::over(file, path, bytes)
+        Self::over(file, path, bytes, has_values)
     }
 
     /// As [`open`](Self::open), for a file that is already open, new and to be gone with this. It takes room on the disk only where
@@ -62,8 +68,54 @@ impl Mapped {
         sized.map_err(failed("write", path))?;
         let map = MmapRaw::map_raw(&file).map_err(failed("map", path))?;
         let pieces = vec![false; bytes.div_ceil(PIECE)];
-        let pieces = Some(Mutex::new(pieces));
-        Ok(Self { map, file, pieces })
+        Ok(Self {
+            map,
+            file,
+            pieces: Some(Mutex::new(pieces)),
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Bytes behind the rows: those of values.
+    pub(crate) fn values_len(&self) -> Result<u64, StoreError> {
+        let found = self.file.metadata();
+        let found = found.map_err(failed("inspect", &self.path))?.len();
+        Ok(found.saturating_sub(self.values_start()))
+    }
+
+    /// Makes sure that there is room on the disk for the first `len` bytes of values: whoever made the file longer may have died.
+    pub(crate) fn reserve_values(&self, len: u64) -> Result<(), StoreError> {
+        let room = allocate(&self.file, self.values_start(), len);
+        room.map_err(failed("make room for", &self.path))
+    }
+
+    /// Maps `len` bytes of values from `at` on.
+    pub(crate) fn map_values(&self, at: u64, len: u64) -> Result<MmapRaw, StoreError> {
+        let mut options = MmapOptions::new();
+        let options = options.offset(self.values_start() + at).len(len as usize);
+        let map = options.map_raw(&self.file);
+        map.map_err(failed("map", &self.path))
+    }
+
+    /// Makes the file longer, by `len` bytes for values from `at` on.
+    pub(crate) fn grow_values(&self, at: u64, len: u64) -> Result<MmapRaw, StoreError> {
+        let start = self.values_start() + at;
+        let room = self.file.set_len(start + len).and_then(|()| {
+            let room = allocate(&self.file, start, len);
+            // What has no room is not to be taken for memory of values when the file is opened again.
+            room.inspect_err(|_| drop(self.file.set_len(start)))
+        });
+        room.map_err(failed("make room for", &self.path))?;
+        self.map_values(at, len)
+    }
+
+    /// Makes the file as long as without values. Where that fails, it keeps the room for others.
+    pub(crate) fn forget_values(&self) {
+        let _ = self.file.set_len(self.map.len() as u64);
+    }
+
+    fn values_start(&self) -> u64 {
+        (self.map.len() as u64).next_multiple_of(VALUES)
     }
 
     /// Makes room on the disk for these bytes of the file, without which a full disk would end the process when they are written.
@@ -113,7 +165,7 @@ impl Mapped {
             .collect()
     }
 
-    fn over(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
+    fn over(file: File, path: &Path, bytes: usize, has_values: bool) -> Result<Self, StoreError> {
         let failed = |op| failed(op, path);
         match file.try_lock() {
             Ok(()) => {}
@@ -129,16 +181,20 @@ impl Mapped {
         }
         if is_unmade(&file).map_err(failed("read"))? {
             reserve(&file, bytes as u64).map_err(failed("make room for"))?;
-        } else if found != bytes as u64 {
+        } else if found != bytes as u64 && !(has_values && found > bytes as u64) {
             return Err(StoreError::File {
                 path: PathBuf::from(path),
                 expected: format!("{bytes} bytes"),
                 got: format!("{found}"),
             });
         }
-        let map = MmapRaw::map_raw(&file).map_err(failed("map"))?;
-        let pieces = None;
-        Ok(Self { map, file, pieces })
+        let map = MmapOptions::new().len(bytes).map_raw(&file);
+        Ok(Self {
+            map: map.map_err(failed("map"))?,
+            file,
+            pieces: None,
+            path: path.to_path_buf(),
+        })
     }
 
     /// First byte, aligned to a page.
@@ -228,7 +284,7 @@ mod tests {
             return;
         }
         let path = folder.join(format!("windrow-no-room-{}", std::process::id()));
-        let error = Mapped::open(&path, 1 << 45).unwrap_err();
+        let error = Mapped::open(&path, 1 << 45, false).unwrap_err();
         let left = path.metadata().map(|found| found.len());
         std::fs::remove_file(&path).unwrap();
         assert!(error.to_string().contains("make room"), "{error}");

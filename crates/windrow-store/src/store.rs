@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use tensordict::{Group, HeapBuffer, LeafSpec, TensorDict};
+use tensordict::{Cell, Group, HeapBuffer, LeafSpec, TensorDict};
 
 use crate::StoreError;
 use crate::epoch::{EpochLock, PendingWrite};
@@ -17,6 +17,7 @@ use crate::layout::{Field, FrameLayout};
 #[cfg(not(loom))]
 use crate::mapped;
 use crate::schema::{RowPointer, fit, flat, misfit, sources};
+use crate::values::{Room, Values};
 
 mod read;
 
@@ -34,6 +35,7 @@ pub struct Store {
     groups: Vec<Group>,
     header: Header,
     lock: EpochLock,
+    values: Values,
     start: NonNull<u8>,
     /// The memory that `start` and `header` point into.
     backing: Backing,
@@ -104,7 +106,7 @@ impl Store {
     #[cfg(not(loom))]
     pub fn open(path: &Path, leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
         let layout = FrameLayout::new(leaves, capacity)?;
-        let file = mapped::Mapped::open(path, layout.bytes)?;
+        let file = mapped::Mapped::open(path, layout.bytes, layout.has_values())?;
         Self::mapped(layout, file, path)
     }
 
@@ -145,8 +147,92 @@ impl Store {
                 expected,
                 got,
             });
+        } else {
+            store.recover_values(path)?;
         }
         Ok(store)
+    }
+
+    /// Takes over the values of rows that are whole; others have none.
+    #[cfg(not(loom))]
+    fn recover_values(&self, path: &Path) -> Result<(), StoreError> {
+        let Backing::File(file) = &self.backing else {
+            return Ok(());
+        };
+        if !self.layout.has_values() {
+            return Ok(());
+        }
+        let mut named = Vec::new();
+        for row in 0..self.layout.capacity {
+            let is_whole = self.header.is_filled(row as u32);
+            // SAFETY: nobody else knows the store yet.
+            unsafe {
+                self.each_cell(row, |cell| match is_whole {
+                    true => named.push(*cell),
+                    false => *cell = Cell::default(),
+                });
+            }
+        }
+        let recovered = self.values.recover(file, named.into_iter())?;
+        recovered.ok_or_else(|| StoreError::File {
+            path: path.to_path_buf(),
+            expected: "rows whose values lie behind them, apart from each other".to_owned(),
+            got: "others".to_owned(),
+        })
+    }
+
+    /// Calls `each` with the cells of `row`.
+    ///
+    /// # Safety
+    /// No other thread accesses the row.
+    unsafe fn each_cell(&self, row: usize, mut each: impl FnMut(&mut Cell)) {
+        for (_, field, count) in self.layout.cells() {
+            // SAFETY: the row's cells lie within the memory; fields of the widest elements come first in a record, whose size is a
+            // multiple of 8, so they are aligned. The caller has them alone.
+            let cells = unsafe {
+                let first = self.field(field).add(row * field.stride).cast::<Cell>();
+                std::slice::from_raw_parts_mut(first, count)
+            };
+            cells.iter_mut().for_each(&mut each);
+        }
+    }
+
+    /// Where more values find room.
+    fn room(&self) -> Room<'_> {
+        match &self.backing {
+            #[cfg(not(loom))]
+            Backing::File(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Copies the values of `frames` to where no row names them; their cells, in place of those of the frames.
+    ///
+    /// # Errors
+    /// As [`Values::put`]; nothing is kept then.
+    fn put_values(&self, frames: &TensorDict, n: usize) -> Result<Vec<Vec<Cell>>, StoreError> {
+        let mut all = Vec::new();
+        for (place, _, count) in self.layout.cells() {
+            let tensor = frames.get(&self.layout.leaves[place].key)?;
+            let mut cells = Vec::with_capacity(n * count);
+            let failed = tensor.strings().find_map(|value| {
+                let put = self.values.put(value, self.room());
+                put.map(|cell| cells.push(cell)).err()
+            });
+            all.push(cells);
+            if let Some(error) = failed {
+                self.free_values(&all);
+                return Err(error);
+            }
+        }
+        Ok(all)
+    }
+
+    fn free_values(&self, cells: &[Vec<Cell>]) {
+        cells
+            .iter()
+            .flatten()
+            .for_each(|&cell| self.values.free(cell));
     }
 
     /// # Safety
@@ -158,6 +244,7 @@ impl Store {
             header: unsafe { Header::new(start, layout.capacity) },
             groups: Vec::new(),
             lock: EpochLock::new(),
+            values: Values::default(),
             start,
             backing,
             #[cfg(not(loom))]
@@ -186,7 +273,8 @@ impl Store {
             .collect())
     }
 
-    /// Most rows of these leaves that fit into `bytes` bytes, up to 2³² - 1; 0 when none does.
+    /// Most rows of these leaves that fit into `bytes` bytes, up to 2³² - 1; 0 when none does. What values of variable size take comes on
+    /// top.
     #[must_use]
     pub fn rows_within(leaves: &[LeafSpec], bytes: usize) -> usize {
         FrameLayout::rows_within(leaves, bytes)
@@ -198,7 +286,7 @@ impl Store {
         self.layout.capacity
     }
 
-    /// Size of the store in memory, or on disk.
+    /// Size of the store in memory, or on disk, without values of variable size.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.layout.bytes
@@ -237,7 +325,8 @@ impl Store {
     ///
     /// # Errors
     /// As [`check`](Store::check); [`StoreError::NoSuchRow`] and [`StoreError::TooMany`]; [`StoreError::Tensor`] when there
-    /// is no memory for a copy of rows that are not contiguous. Nothing is written then.
+    /// is no memory for a copy of rows that are not contiguous, or for values of variable size; [`StoreError::Io`] when their file has
+    /// no room. Nothing is written then.
     pub fn write(&self, first: usize, frames: &TensorDict) -> Result<(), StoreError> {
         let (n, capacity) = (flat(frames)?, self.layout.capacity);
         if first >= capacity {
@@ -249,7 +338,7 @@ impl Store {
             return Err(StoreError::TooMany { frames, capacity });
         }
         let mut copies = Vec::new();
-        let sources = sources(&self.layout.leaves, frames, n, &mut copies)?;
+        let mut sources = sources(&self.layout.leaves, frames, n, &mut copies)?;
         if n == 0 {
             return Ok(());
         }
@@ -259,12 +348,21 @@ impl Store {
         [&before_seam, &after_seam]
             .into_iter()
             .try_for_each(|rows| self.make_room(rows))?;
+        let values = self.put_values(frames, n)?;
+        for ((place, field, _), cells) in self.layout.cells().zip(&values) {
+            sources[place] = (cells.as_ptr().cast(), field.bytes as isize);
+        }
         let guard = self.lock.begin(rows);
         self.header
             .begin(rows, self.written().wrapping_add(n as u64));
         // SAFETY: the guard is ours and readers of these rows are gone; `sources` has compared shapes, the number of rows
-        // included, and types, so every source has `n` rows of its field's width, which `frames` and `copies` keep alive.
+        // included, and types, so every source has `n` rows of its field's width, which `frames`, `copies` and `values` keep alive.
         unsafe {
+            if !values.is_empty() {
+                for row in before_seam.clone().chain(after_seam.clone()) {
+                    self.each_cell(row, |cell| self.values.free(*cell));
+                }
+            }
             let skip = before_seam.len();
             self.fill(&sources, 0, before_seam);
             self.fill(&sources, skip, after_seam);
@@ -337,6 +435,13 @@ impl Store {
         let guard = self.lock.begin(all);
         self.header.begin(all, self.written());
         self.poison();
+        if self.layout.has_values() {
+            for row in 0..len {
+                // SAFETY: the guard is ours and no reader is left.
+                unsafe { self.each_cell(row, |cell| *cell = Cell::default()) };
+            }
+            self.values.clear(self.room());
+        }
         self.header.finish();
         drop(guard);
     }

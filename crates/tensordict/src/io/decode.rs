@@ -65,7 +65,11 @@ fn read_nested(layout: &Layout, tensors: &[(String, TensorView<'_>)]) -> Result<
                 "tensor {key:?} comes twice, or is in no dict"
             )));
         }
-        let tensor = read_tensor(view).map_err(|error| error.at(NestedKey::from(&key)))?;
+        let tensor = match layout.strings.get(name) {
+            Some(shape) => Tensor::from_bytes(DType::Bytes, shape, view.data()),
+            None => read_tensor(view),
+        };
+        let tensor = tensor.map_err(|error| error.at(NestedKey::from(&key)))?;
         out.set(&key, tensor)?;
     }
     Ok(out)

@@ -23,7 +23,10 @@ impl TensorDict {
     /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header is limited), [`TensorError::NoMemory`]
     /// and [`TensorError::Io`] when there is no memory for the bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let sizes = self.leaves().map(|(_, tensor)| tensor.byte_len());
+        let sizes = self.leaves().map(|(_, tensor)| match tensor.dtype() {
+            DType::Bytes => tensor.encoded_len(),
+            _ => tensor.byte_len(),
+        });
         let size = sizes.fold(0usize, usize::saturating_add);
         let mut bytes = Vec::new();
         let reserved = bytes.try_reserve(size);
@@ -41,7 +44,15 @@ pub(super) fn encode(dict: &TensorDict, out: &mut impl Write) -> Result<()> {
     let layout = Layout::of(dict);
     let mut tensors = Vec::with_capacity(layout.tensors.len());
     for (name, path) in &layout.tensors {
-        tensors.push((name, dict.get(key_of(path))?));
+        let tensor = dict.get(key_of(path))?;
+        let tensor = match tensor.dtype() {
+            DType::Bytes => {
+                let block = tensor.encoded()?;
+                Tensor::from_slice(&block, [block.len()])?
+            }
+            _ => tensor.clone(),
+        };
+        tensors.push((name, tensor));
     }
     // Widest first keeps every tensor aligned to its element; the order by name is kept within one
     // width.
@@ -63,7 +74,7 @@ pub(super) fn encode(dict: &TensorDict, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn header(layout: &Layout, tensors: &[(&String, &Tensor)]) -> Result<String> {
+fn header(layout: &Layout, tensors: &[(&String, Tensor)]) -> Result<String> {
     let mut end = 0usize;
     let infos = tensors.iter().map(|(name, tensor)| {
         let start = end;
@@ -84,7 +95,8 @@ fn header(layout: &Layout, tensors: &[(&String, &Tensor)]) -> Result<String> {
 fn file_dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::Bool => Dtype::BOOL,
-        DType::U8 => Dtype::U8,
+        // Bytes are written in their encoded form.
+        DType::U8 | DType::Bytes => Dtype::U8,
         DType::I8 => Dtype::I8,
         DType::I16 => Dtype::I16,
         DType::I32 => Dtype::I32,

@@ -7,6 +7,9 @@
 //!  "tensors": {"action": ["action"], "next.reward": ["next", "reward"]}}
 //! ```
 //!
+//! A tensor of bytes is in the file as one of `uint8`, its encoded form; then `"strings": {"text": [2]}` has its shape, and the version
+//! is 2.
+//!
 //! Dicts come before those inside them. Names in the file are for people and other tools to read;
 //! nothing is guessed from their dots. All is flat, because JSON readers limit nesting.
 
@@ -16,7 +19,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::tensordict::{Batch, Names};
-use crate::{Entry, NestedKey, Result, Shape, TensorDict, TensorError};
+use crate::{DType, Entry, NestedKey, Result, Shape, TensorDict, TensorError};
 
 /// Name of the metadata item.
 pub(super) const METADATA_KEY: &str = "windrow.tensordict";
@@ -24,7 +27,8 @@ pub(super) const METADATA_KEY: &str = "windrow.tensordict";
 /// The one name that a tensor in a file cannot have.
 const RESERVED: &str = "__metadata__";
 
-const VERSION: u64 = 1;
+/// The version of a file without tensors of bytes, and of one with such.
+const VERSIONS: [u64; 2] = [1, 2];
 
 /// Names of a path, outermost first; empty for the outermost dict.
 type Path = Vec<String>;
@@ -36,6 +40,8 @@ pub(super) struct Layout {
     pub(super) dicts: Vec<(Path, Batch)>,
     /// Name in the file and path of every tensor.
     pub(super) tensors: BTreeMap<String, Path>,
+    /// Name in the file and shape of every tensor of bytes.
+    pub(super) strings: BTreeMap<String, Vec<usize>>,
 }
 
 impl Layout {
@@ -44,6 +50,7 @@ impl Layout {
         let mut layout = Layout {
             dicts: Vec::new(),
             tensors: BTreeMap::new(),
+            strings: BTreeMap::new(),
         };
         layout.add(&mut Vec::new(), dict);
         layout
@@ -55,8 +62,11 @@ impl Layout {
             path.push(name.to_string());
             match entry {
                 Entry::Dict(inner) => self.add(path, inner),
-                Entry::Tensor(_) => {
+                Entry::Tensor(tensor) => {
                     let name = self.unused_name(path.join("."));
+                    if tensor.dtype() == DType::Bytes {
+                        self.strings.insert(name.clone(), tensor.shape().to_vec());
+                    }
                     self.tensors.insert(name, path.clone());
                 }
             }
@@ -85,7 +95,13 @@ impl Layout {
                 json!({"path": path, "batch_size": batch.size.as_slice(), "names": names})
             })
             .collect();
-        json!({"version": VERSION, "dicts": dicts, "tensors": self.tensors}).to_string()
+        let [plain, with_strings] = VERSIONS;
+        let mut json = json!({"version": plain, "dicts": dicts, "tensors": self.tensors});
+        if !self.strings.is_empty() {
+            json["version"] = with_strings.into();
+            json["strings"] = json!(self.strings);
+        }
+        json.to_string()
     }
 
     /// Reads the metadata item's text back.
@@ -93,10 +109,11 @@ impl Layout {
         let json: Value = serde_json::from_str(text)
             .map_err(|error| corrupt(format!("{METADATA_KEY} is not JSON: {error}")))?;
         match json.get("version").and_then(Value::as_u64) {
-            Some(VERSION) => {}
+            Some(version) if VERSIONS.contains(&version) => {}
             other => {
+                let [first, last] = VERSIONS;
                 return Err(corrupt(format!(
-                    "expected {METADATA_KEY} version {VERSION}, got {other:?}"
+                    "expected {METADATA_KEY} version {first} or {last}, got {other:?}"
                 )));
             }
         }
@@ -112,7 +129,13 @@ impl Layout {
             .iter()
             .map(|(name, path)| Ok((name.clone(), strings(path)?)))
             .collect::<Result<_>>()?;
-        Ok(Layout { dicts, tensors })
+        let strings = json.get("strings").map(parse_shapes).transpose()?;
+        let strings = strings.unwrap_or_default();
+        Ok(Layout {
+            dicts,
+            tensors,
+            strings,
+        })
     }
 
     /// The dict of this layout, without its tensors.
@@ -172,6 +195,12 @@ fn strings(json: &Value) -> Result<Path> {
         .map(|item| item.as_str().map(str::to_owned))
         .collect::<Option<_>>()
         .ok_or_else(|| expected("path", "an array of names"))
+}
+
+/// Names and their shapes.
+fn parse_shapes(json: &Value) -> Result<BTreeMap<String, Vec<usize>>> {
+    serde_json::from_value(json.clone())
+        .map_err(|_| expected("strings", "an object of names and shapes"))
 }
 
 fn parse_dict(json: &Value) -> Result<(Path, Batch)> {

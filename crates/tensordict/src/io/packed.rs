@@ -7,6 +7,7 @@
 //! Every tensor starts at a multiple of 64, counted from the start of the block. The header has the dicts as `layout` writes
 //! them, and path, dtype, shape and place of each tensor. Unlike a safetensors file, a block can be read without a copy.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -42,6 +43,9 @@ struct PackedTensor {
     shape: Vec<usize>,
     /// Where it begins, counted from the end of the padded header.
     start: usize,
+    /// Size of the encoded form, where it has values of bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encoded: Option<usize>,
 }
 
 /// A dict that is about to be written as one block of bytes, see [`TensorDict::packing`].
@@ -50,7 +54,7 @@ pub struct Packing<'a> {
     /// Everything before the first tensor.
     head: Vec<u8>,
     /// Tensors, and where each begins.
-    tensors: Vec<(&'a Tensor, usize)>,
+    tensors: Vec<(Cow<'a, Tensor>, usize)>,
     len: usize,
 }
 
@@ -58,10 +62,11 @@ impl TensorDict {
     /// The dict as one block of bytes that [`from_packed`](Self::from_packed) reads without a copy. Nothing is written yet.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] where the block would be larger than the address space.
+    /// [`TensorError::Corrupt`] where the block would be larger than the address space, [`TensorError::NoMemory`].
     pub fn packing(&self) -> Result<Packing<'_>> {
         let layout = Layout {
             tensors: BTreeMap::new(),
+            strings: BTreeMap::new(),
             ..Layout::of(self)
         };
         let mut header = PackedHeader {
@@ -71,14 +76,23 @@ impl TensorDict {
         let mut end = 0usize;
         let mut tensors = Vec::new();
         for (path, tensor) in self.leaves() {
+            let written = match tensor.dtype() {
+                DType::Bytes => {
+                    let block = tensor.encoded()?;
+                    Cow::Owned(Tensor::from_slice(&block, [block.len()])?)
+                }
+                _ => Cow::Borrowed(tensor),
+            };
+            let size = written.byte_len();
             header.tensors.push(PackedTensor {
                 path,
                 dtype: tensor.dtype(),
                 shape: tensor.shape().to_vec(),
                 start: end,
+                encoded: (tensor.dtype() == DType::Bytes).then_some(size),
             });
-            tensors.push((tensor, end));
-            let next = end.checked_add(tensor.byte_len());
+            tensors.push((written, end));
+            let next = end.checked_add(size);
             let next = next.and_then(|next| next.checked_next_multiple_of(ALIGN));
             end = next.ok_or_else(|| corrupt("the dict is larger than the address space"))?;
         }
@@ -96,7 +110,7 @@ impl TensorDict {
         Ok(Packing { head, tensors, len })
     }
 
-    /// Reads a block that [`Packing::write`] has written. The tensors are views of `bytes`, one dimension of bytes without gaps;
+    /// Reads a block that [`Packing::write`] has written. Tensors of numbers are views of `bytes`, one dimension of bytes without gaps;
     /// where these do not start at a multiple of 8, of one copy of them.
     ///
     /// # Errors
@@ -150,13 +164,20 @@ impl TensorDict {
 fn view(bytes: &Tensor, first: usize, column: &PackedTensor) -> Result<Tensor> {
     let dtype = column.dtype;
     let block = bytes.as_slice::<u8>()?;
-    let size = checked_numel(&column.shape, dtype)? * dtype.size();
+    let numbers = checked_numel(&column.shape, dtype)? * dtype.size();
+    let size = column.encoded.unwrap_or(numbers);
     let start = first
         .checked_add(column.start)
         .filter(|start| start.is_multiple_of(WIDEST));
     let range = start.and_then(|start| Some(start..start.checked_add(size)?));
     let own = range.and_then(|range| block.get(range));
     let own = own.ok_or_else(|| corrupt("its place is beyond the packed dict, or not aligned"))?;
+    if dtype == DType::Bytes {
+        return Tensor::from_bytes(dtype, &column.shape, own);
+    }
+    if column.encoded.is_some() {
+        return Err(corrupt("numbers have no encoded form"));
+    }
     if dtype == DType::Bool
         && let Some(index) = own.iter().position(|&byte| byte > 1)
     {
@@ -190,7 +211,8 @@ impl Packing<'_> {
             let len = tensor.byte_len();
             // SAFETY: `packing` has reserved these bytes for this tensor, and those up to the next multiple of 64 as padding.
             unsafe {
-                tensor.copy_to(out.add(*start), &row_major(tensor.shape()));
+                let strides = row_major(tensor.shape());
+                tensor.copy_to(out.add(*start), &strides, &mut Vec::new());
                 out.add(start + len)
                     .write_bytes(0, len.next_multiple_of(ALIGN) - len);
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Tensor;
 use crate::buffer::HeapBuffer;
+use crate::byte_strings::Strings;
 use crate::shape::{checked_numel, no_memory, row_major};
 use crate::{DType, Element, Result, Shape, TensorError};
 
@@ -48,7 +49,8 @@ impl Tensor {
         Ok(unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::from_slice(shape)) })
     }
 
-    /// Row-major tensor with a copy of raw memory, whatever its alignment; native byte order.
+    /// Row-major tensor with a copy of raw memory, whatever its alignment; native byte order. A tensor of [`Bytes`](DType::Bytes) is
+    /// given as it is [encoded](Self::encoded).
     ///
     /// # Errors
     /// [`TensorError::Count`] when `bytes` is not as long as the shape needs (counted in bytes),
@@ -56,6 +58,9 @@ impl Tensor {
     /// [`TensorError::NoMemory`].
     pub fn from_bytes(dtype: DType, shape: impl AsRef<[usize]>, bytes: &[u8]) -> Result<Tensor> {
         let shape = shape.as_ref();
+        if dtype == DType::Bytes {
+            return Self::from_encoded(shape, bytes);
+        }
         let expected = checked_numel(shape, dtype)? * dtype.size();
         if bytes.len() != expected {
             return Err(TensorError::Count {
@@ -166,6 +171,26 @@ impl Tensor {
         );
         // SAFETY: `count` elements were written, which is what the shape holds.
         Ok(unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::from_slice(shape)) })
+    }
+
+    /// As [`from_buffer`](Self::from_buffer), for what [`copy_to`](Self::copy_to) has written with this `heap`.
+    ///
+    /// # Safety
+    /// As for `from_buffer`; cells name bytes of `heap`.
+    pub(crate) unsafe fn from_copies(
+        buffer: HeapBuffer,
+        dtype: DType,
+        shape: Shape,
+        heap: Vec<u8>,
+    ) -> Tensor {
+        if dtype != DType::Bytes {
+            // SAFETY: passed on to the caller.
+            return unsafe { Self::from_buffer(buffer, dtype, shape) };
+        }
+        let (strides, ptr) = (row_major(&shape), buffer.ptr());
+        let owner = Arc::new(Strings::of_heap(buffer, heap));
+        // SAFETY: as in `from_buffer`; the owner has the bytes of the cells.
+        unsafe { Self::from_raw(ptr, dtype, shape, strides, owner) }
     }
 
     /// Row-major tensor over the start of `buffer`.

@@ -71,7 +71,7 @@ impl Tensor {
         checked_numel(&shape, dtype)?;
         let buffer = HeapBuffer::of(&shape, dtype)?;
         let strides = row_major(&shape);
-        let mut start = 0isize;
+        let (mut start, mut heap) = (0isize, Vec::new());
         for tensor in tensors
             .iter()
             .map(T::borrow)
@@ -80,11 +80,13 @@ impl Tensor {
             let offset = start * strides[dim] * dtype.size() as isize;
             // SAFETY: this tensor's part of the fresh block starts at index `start` of the joined
             // dimension and ends before the next one's.
-            unsafe { tensor.copy_to(buffer.ptr().as_ptr().offset(offset), &strides) };
+            unsafe {
+                tensor.copy_to(buffer.ptr().as_ptr().offset(offset), &strides, &mut heap);
+            };
             start += tensor.shape[dim] as isize;
         }
         // SAFETY: the parts add up to the whole of dimension `dim`, and each was written whole.
-        Ok(unsafe { Self::from_buffer(buffer, dtype, shape) })
+        Ok(unsafe { Self::from_copies(buffer, dtype, shape, heap) })
     }
 }
 

@@ -11,7 +11,10 @@ impl PartialEq for Tensor {
     fn eq(&self, other: &Self) -> bool {
         self.dtype == other.dtype
             && self.shape == other.shape
-            && for_dtype!(self.dtype, T => self.pairs::<T>(other, |a, b| a == b))
+            && match self.dtype {
+                DType::Bytes => self.strings().eq(other.strings()),
+                number => for_dtype!(number, T => self.pairs::<T>(other, |a, b| a == b)),
+            }
     }
 }
 
@@ -35,7 +38,7 @@ impl Tensor {
     /// Whether every element `a` is within `atol + rtol * |b|` of the element `b` of `other` at its
     /// place.
     ///
-    /// Equal infinities are close, a NaN is close to nothing. Compared as float64.
+    /// Equal infinities are close, a NaN is close to nothing. Compared as float64. Bytes are close where they are equal.
     ///
     /// # Errors
     /// [`TensorError::DType`] and [`TensorError::Shape`] when those differ.
@@ -52,6 +55,9 @@ impl Tensor {
                 expected: self.shape.to_vec(),
                 got: other.shape.to_vec(),
             });
+        }
+        if self.dtype == DType::Bytes {
+            return Ok(self == other);
         }
         let close =
             |a: f64, b: f64| a == b || (a - b).abs() <= atol + rtol * b.abs() && b.is_finite();

@@ -2,7 +2,7 @@
 
 use super::Tensor;
 use crate::buffer::HeapBuffer;
-use crate::{Result, Shape, Strides};
+use crate::{DType, Result, Shape, Strides};
 
 impl Tensor {
     /// These elements in row-major order without gaps: this tensor when they are, otherwise a copy, taken as
@@ -36,34 +36,41 @@ impl Tensor {
     fn copied_to(&self, buffer: HeapBuffer) -> Tensor {
         debug_assert!(buffer.holds(buffer.ptr(), self.byte_len()));
         let strides = crate::shape::row_major(&self.shape);
+        let mut heap = Vec::new();
         // SAFETY: the block holds `byte_len` fresh bytes, which row-major strides of this shape
         // stay within.
-        unsafe { self.copy_to(buffer.ptr().as_ptr(), &strides) };
+        unsafe { self.copy_to(buffer.ptr().as_ptr(), &strides, &mut heap) };
         // SAFETY: the copy wrote every element.
-        unsafe { Self::from_buffer(buffer, self.dtype, self.shape.clone()) }
+        unsafe { Self::from_copies(buffer, self.dtype, self.shape.clone(), heap) }
     }
 
     /// As [`detach`](Tensor::detach), in the memory of `spare` where that has this dtype and shape and no other tensor shares it:
     /// memory that was written before takes a copy faster than fresh memory does.
     #[must_use]
     pub fn detach_into(&self, mut spare: Tensor) -> Tensor {
-        if spare.dtype != self.dtype || spare.shape != self.shape || !spare.is_alone() {
+        let is_alike = spare.dtype == self.dtype && spare.shape == self.shape;
+        if !is_alike || self.dtype == DType::Bytes || !spare.is_alone() {
             return self.detach();
         }
         let strides = crate::shape::row_major(&self.shape);
         // SAFETY: `spare` is alone in its heap block, has no gaps and room for as many elements of the same size.
-        unsafe { self.copy_to(spare.ptr.as_ptr(), &strides) };
+        unsafe { self.copy_to(spare.ptr.as_ptr(), &strides, &mut Vec::new()) };
         spare
     }
 
-    /// Writes every element to `dst`, laid out by `dst_strides` (in elements).
+    /// Writes every element to `dst`, laid out by `dst_strides` (in elements). What cells name is appended to `heap`, where the
+    /// written ones find it.
     ///
     /// # Safety
     /// `dst` may be written at every place that this tensor's shape and `dst_strides` reach, and
     /// none of those bytes belongs to this tensor.
-    pub(crate) unsafe fn copy_to(&self, dst: *mut u8, dst_strides: &[isize]) {
+    pub(crate) unsafe fn copy_to(&self, dst: *mut u8, dst_strides: &[isize], heap: &mut Vec<u8>) {
         if self.is_empty() {
             return;
+        }
+        if self.dtype == DType::Bytes {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.copy_strings_to(dst.cast(), dst_strides, heap) };
         }
         let (shape, src_strides, dst_strides) = merge_dims(&self.shape, &self.strides, dst_strides);
         let src = self.ptr.as_ptr().cast_const();
@@ -175,7 +182,7 @@ mod tests {
 
     #[test]
     fn every_element_width_copies() {
-        for dtype in crate::DType::ALL {
+        for dtype in crate::DType::NUMBERS {
             let x = Tensor::arange(0..24)
                 .unwrap()
                 .view([2, 3, 4])

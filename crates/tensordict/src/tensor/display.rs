@@ -3,10 +3,13 @@
 use std::fmt;
 
 use super::Tensor;
-use crate::for_dtype;
+use crate::{DType, for_dtype};
 
 /// Elements printed at each end of a dimension that is too long to print whole.
 const EDGE: usize = 3;
+
+/// Bytes printed of a value of bytes.
+const LONGEST: usize = 40;
 
 impl Tensor {
     /// Writes shape and dtype, without the elements: `Tensor(shape=[200, 1], dtype=float32)`.
@@ -26,6 +29,14 @@ impl Tensor {
         dim: usize,
         index: &mut [usize],
     ) -> fmt::Result {
+        if dim == self.ndim() && self.dtype == DType::Bytes {
+            let value = self.string_at(index).map_err(|_| fmt::Error)?;
+            let (shown, dots) = match value.len() > LONGEST {
+                true => (&value[..LONGEST], "..."),
+                false => (value, ""),
+            };
+            return write!(f, "b\"{}\"{dots}", shown.escape_ascii());
+        }
         if dim == self.ndim() {
             return for_dtype!(self.dtype, T => match self.get_at::<T>(index) {
                 Ok(value) => write!(f, "{value:?}"),

@@ -22,6 +22,7 @@ impl Tensor {
         let buffer = HeapBuffer::of(&shape, self.dtype)?;
         let mut strides = row_major(&shape);
         let step = strides.remove(dim) * self.dtype.size() as isize;
+        let mut heap = Vec::new();
         if count > 0 {
             for (place, &index) in indices.iter().enumerate() {
                 let picked = self.select(dim, index)?;
@@ -31,12 +32,13 @@ impl Tensor {
                     picked.copy_to(
                         buffer.ptr().as_ptr().offset(place as isize * step),
                         &strides,
+                        &mut heap,
                     )
                 };
             }
         }
         // SAFETY: every place along `dim` was written whole.
-        Ok(unsafe { Self::from_buffer(buffer, self.dtype, shape) })
+        Ok(unsafe { Self::from_copies(buffer, self.dtype, shape, heap) })
     }
 
     /// Copy of the parts where `mask` is true, in row-major order of the mask.

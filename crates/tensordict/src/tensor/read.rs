@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Tensor;
 use crate::buffer::HeapBuffer;
 use crate::shape::{check_index, no_memory};
-use crate::{Element, Result, Shape, TensorError};
+use crate::{DType, Element, Result, Shape, TensorError};
 
 impl Tensor {
     /// The elements in row-major order, without copying.
@@ -25,9 +25,13 @@ impl Tensor {
     /// The memory of the elements in row-major order, without copying; native byte order.
     ///
     /// # Errors
-    /// [`TensorError::NotContiguous`] when the elements do not lie one after another.
+    /// [`TensorError::NotContiguous`] when the elements do not lie one after another, as those of [`Bytes`](DType::Bytes) never do:
+    /// [`encoded`](Self::encoded) copies them.
     pub fn as_bytes(&self) -> Result<&[u8]> {
         self.expect_contiguous()?;
+        if self.dtype == DType::Bytes {
+            return Err(self.not_contiguous());
+        }
         // SAFETY: as in `as_slice`; elements have no padding, so all their bytes are initialised.
         Ok(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.byte_len()) })
     }
@@ -124,13 +128,18 @@ impl Tensor {
     /// [`TensorError::DType`].
     pub fn iter<T: Element>(&self) -> Result<Iter<'_, T>> {
         self.expect_dtype::<T>()?;
-        Ok(Iter {
+        Ok(self.elements())
+    }
+
+    /// The elements in row-major order, which the caller knows to be `T`.
+    pub(super) fn elements<T>(&self) -> Iter<'_, T> {
+        Iter {
             tensor: self,
             index: smallvec::smallvec![0; self.ndim()],
             offset: 0,
             left: self.len(),
             element: PhantomData,
-        })
+        }
     }
 
     pub(crate) fn expect_dtype<T: Element>(&self) -> Result<()> {
@@ -145,13 +154,18 @@ impl Tensor {
     }
 
     fn expect_contiguous(&self) -> Result<()> {
-        if self.is_contiguous() {
-            return Ok(());
+        match self.is_contiguous() {
+            true => Ok(()),
+            false => Err(self.not_contiguous()),
         }
-        Err(TensorError::NotContiguous {
+    }
+
+    #[cold]
+    fn not_contiguous(&self) -> TensorError {
+        TensorError::NotContiguous {
             shape: self.shape.to_vec(),
             strides: self.strides.to_vec(),
-        })
+        }
     }
 }
 
@@ -184,14 +198,14 @@ impl<T> Iter<'_, T> {
     }
 }
 
-impl<T: Element> Iterator for Iter<'_, T> {
+impl<T: Copy> Iterator for Iter<'_, T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
         if self.left == 0 {
             return None;
         }
-        // SAFETY: `iter` checked the dtype, and while elements are left `offset` is that of one of
+        // SAFETY: whoever made this knows the dtype, and while elements are left `offset` is that of one of
         // them.
         let value = unsafe { self.tensor.ptr.cast::<T>().offset(self.offset).read() };
         self.left -= 1;
@@ -206,4 +220,4 @@ impl<T: Element> Iterator for Iter<'_, T> {
     }
 }
 
-impl<T: Element> ExactSizeIterator for Iter<'_, T> {}
+impl<T: Copy> ExactSizeIterator for Iter<'_, T> {}

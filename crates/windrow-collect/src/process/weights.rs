@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tensordict::{HeapBuffer, LeafSpec, Tensor, TensorDict, TensorError};
+use tensordict::{DType, HeapBuffer, LeafSpec, Tensor, TensorDict, TensorError};
 use windrow_peer::{Exchange, ExchangeReader, ProcessError, Target};
 use windrow_policy::{
     Misfit, PolicyError, Published, Pushed, WeightUpdater, Weights, WeightsError,
@@ -49,13 +49,17 @@ impl WeightSender {
         }))
     }
 
-    /// The tensors of `weights` in the order of the leaves, without gaps: as they are, where they have none. The publisher has checked what
-    /// it was given, but an updater may bring something else.
+    /// The tensors of `weights` in the order of the leaves, numbers without gaps: as they are, where they have none. The publisher has checked
+    /// what it was given, but an updater may bring something else.
     fn tensors<'a>(&self, weights: &'a Weights) -> Result<Vec<Cow<'a, Tensor>>, WeightsError> {
         let mut misfits = Vec::new();
         let mut tensors = Vec::with_capacity(self.leaves.len());
         for LeafSpec { key, dtype, shape } in &self.leaves {
             let name = || key.components().join(".");
+            if *dtype == DType::Bytes {
+                let (expected, got) = (DType::F32, DType::Bytes);
+                return Err(TensorError::DType { expected, got }.at(key).into());
+            }
             match Misfit::check(name, *dtype, shape, weights.get(key).ok()) {
                 Ok(tensor) if tensor.dtype() == *dtype && tensor.is_contiguous() => {
                     tensors.push(Cow::Borrowed(tensor));

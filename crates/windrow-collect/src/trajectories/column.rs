@@ -25,7 +25,10 @@ pub(super) trait Column: Debug + Send + Sync {
 
 /// A column without frames, for frames of `shape`.
 pub(super) fn column(dtype: DType, shape: &[usize]) -> Box<dyn Column> {
-    for_dtype!(dtype, T => Typed::<T>::boxed(shape))
+    match dtype {
+        DType::Bytes => Box::new(Strings::of_shape(shape)),
+        dtype => for_dtype!(dtype, T => Typed::<T>::boxed(shape)),
+    }
 }
 
 /// A [`Column`] of elements of one type.
@@ -115,6 +118,60 @@ impl<T: Element> Column for Typed<T> {
             }
             out[end..].fill(T::default());
         })
+    }
+}
+
+/// A [`Column`] of values of variable size.
+#[derive(Debug)]
+struct Strings {
+    /// Shape of a frame.
+    shape: Vec<usize>,
+    /// Values of a frame.
+    width: usize,
+    /// The values of all frames.
+    values: Vec<Vec<u8>>,
+}
+
+impl Strings {
+    fn of_shape(shape: &[usize]) -> Self {
+        Self {
+            shape: shape.to_vec(),
+            width: shape.iter().product(),
+            values: Vec::new(),
+        }
+    }
+}
+
+impl Column for Strings {
+    fn append(&mut self, tensor: &Tensor, _: usize) -> Result<(), TensorError> {
+        self.values.extend(tensor.strings().map(<[u8]>::to_vec));
+        Ok(())
+    }
+
+    fn truncate(&mut self, frames: usize) {
+        self.values.truncate(frames * self.width);
+    }
+
+    fn keep(&mut self, moves: &[Move]) {
+        let width = self.width;
+        for &Move { from, to, len } in moves {
+            for place in 0..len * width {
+                self.values.swap(to * width + place, from * width + place);
+            }
+        }
+        self.truncate(moves.last().map_or(0, |last| last.to + last.len));
+    }
+
+    fn copy(&mut self, moves: &[Move], lead: &[usize]) -> Result<Tensor, TensorError> {
+        let shape = [lead, &self.shape].concat();
+        let mut values: Vec<&[u8]> = vec![&[]; shape.iter().product()];
+        for &Move { from, to, len } in moves {
+            let (from, to, len) = (from * self.width, to * self.width, len * self.width);
+            for (value, own) in values[to..].iter_mut().zip(&self.values[from..from + len]) {
+                *value = own;
+            }
+        }
+        Tensor::from_strings(&values, shape)
     }
 }
 

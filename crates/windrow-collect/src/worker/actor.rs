@@ -153,10 +153,7 @@ impl Actor {
             for (leaf, replaced) in (self.action_leaves..).zip(&self.replaced) {
                 match *replaced {
                     None => step.policy.zero(leaf)?,
-                    Some(index) => for_dtype!(self.spec.columns[leaf].dtype, T => {
-                        let observed = step.obs.get::<T>(Key::new(index))?;
-                        step.policy.get_mut::<T>(Key::new(leaf))?.copy_from_slice(observed);
-                    }),
+                    Some(index) => step.policy.copy_leaf(leaf, step.obs, index)?,
                 }
             }
             match &mut self.drawn {

@@ -143,6 +143,7 @@ impl Cell {
         };
         let envs = (0..self.workers as u32).map(|worker| Makes {
             step_time: slow * worker * worker,
+            text: true,
             ..Makes::default()
         });
         // Seeded with 0, environment `i` takes the index `i` from its seed.

@@ -203,6 +203,8 @@ pub(crate) struct Makes {
     /// Faults of others, which this one does not run away from.
     pub(crate) beside: Vec<Fault>,
     pub(crate) step_time: Duration,
+    /// Whether frames have text.
+    pub(crate) text: bool,
     /// What happens in place of making one.
     pub(crate) fails: Option<How>,
     /// Those that are made before, as `made` counts them.
@@ -235,10 +237,14 @@ impl Makes {
         if let Some(made) = &self.made {
             made.add(std::process::id());
         }
+        let inner = LedgerEnv::from_seed()
+            .with_max_length(MAX_LENGTH)
+            .with_step_time(self.step_time);
         Ok(Faulty {
-            inner: LedgerEnv::from_seed()
-                .with_max_length(MAX_LENGTH)
-                .with_step_time(self.step_time),
+            inner: match self.text {
+                true => inner.with_text(),
+                false => inner,
+            },
             makes: self.clone(),
             resets: 0,
             steps: 0,

@@ -77,6 +77,17 @@ pub(crate) fn frames(batch: &TensorDict) -> Vec<Frame> {
     }
     let record = |all: &[i64], i: usize| [all[3 * i], all[3 * i + 1], all[3 * i + 2]];
     let there = mask(batch);
+    if batch.contains_key("text") {
+        for (key, records) in [(&["text"][..], &now), (&["next", "text"], &next)] {
+            for (i, text) in batch.get(key).unwrap().strings().enumerate() {
+                let expected = match there[i] {
+                    true => LedgerEnv::text(record(records, i)),
+                    false => String::new(),
+                };
+                assert_eq!(String::from_utf8_lossy(text), expected);
+            }
+        }
+    }
     (0..batch.numel())
         .filter(|&i| there[i])
         .map(|i| Frame {

@@ -159,6 +159,38 @@ mod tests {
         assert!(report.terminated > 0 && report.truncated > 0);
         check_env(&mut LedgerEnv::from_seed().with_f64(), 1).unwrap();
         check_env(&mut CountingEnv::default(), 1).unwrap();
+        check_env(&mut LedgerEnv::from_seed().with_text(), 1).unwrap();
+    }
+
+    /// Writes its number and never its text.
+    struct Mute(EnvSpec);
+
+    impl Env for Mute {
+        fn spec(&self) -> &EnvSpec {
+            &self.0
+        }
+
+        fn reset(&mut self, _: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+            Ok(obs.write(Key::new(0), &[0.0f32])?)
+        }
+
+        fn step(&mut self, _: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+            self.reset(None, obs)?;
+            Ok(Outcome::default())
+        }
+    }
+
+    #[test]
+    fn text_that_is_not_written_is_found() {
+        let observation = Spec::composite([
+            ("number", Spec::unbounded(DType::F32, [1])),
+            ("text", Spec::unbounded(DType::Bytes, [])),
+        ]);
+        let mut env = Mute(EnvSpec::new("Mute", observation, Spec::discrete(2)));
+        assert_eq!(
+            check_env(&mut env, 1).unwrap_err().to_string(),
+            "environment 0 left observation \"text\" unwritten in step 0"
+        );
     }
 
     fn verdict(at: FailAt, failure: Failure) -> String {

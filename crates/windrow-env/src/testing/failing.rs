@@ -86,6 +86,9 @@ impl<E: Env> FailingEnv<E> {
         match self.failure {
             Failure::Error => Err(EnvError::failed(format!("made to fail in {now:?}"))),
             Failure::Panic => burst(now),
+            Failure::WrongLength if dtype == DType::Bytes => {
+                Ok(obs.write_string(Key::new(0), usize::MAX, b"")?)
+            }
             Failure::WrongLength => for_dtype!(dtype, T => write_too_long::<T>(obs)),
             Failure::WrongDType if dtype == DType::I8 => Ok(obs.write(Key::new(0), &[0u8])?),
             Failure::WrongDType => Ok(obs.write(Key::new(0), &[0i8])?),

@@ -22,7 +22,7 @@ pub enum Ending {
 ///
 /// The observation is `[env, episode, t]`: the index of the environment, the number of its episode since it was
 /// seeded, and the steps taken in that, all from 0; `int64 [3]` or, by [`with_f64`](Self::with_f64), `float64 [3]`.
-/// The action is one of [`ACTIONS`](Self::ACTIONS) choices. Rewards, lengths and endings are pure functions of these
+/// [`with_text`](Self::with_text) adds a text, whose length varies. The action is one of [`ACTIONS`](Self::ACTIONS) choices. Rewards, lengths and endings are pure functions of these
 /// numbers, and public: a test recomputes them from delivered observations.
 ///
 /// A seeded reset starts again with episode 0. A step after the end of an episode is an error.
@@ -110,6 +110,28 @@ impl LedgerEnv {
         self
     }
 
+    /// Observes the [text](Self::text) of each frame as well, under `"text"`, beside `"observation"`.
+    #[must_use]
+    pub fn with_text(mut self) -> Self {
+        let numbers = self.spec.observation;
+        let text = Spec::unbounded(DType::Bytes, []);
+        self.spec.observation = Spec::composite([("observation", numbers), ("text", text)]);
+        self
+    }
+
+    /// What is written of `[env, episode, t]`: nothing, some words, or rarely a long text.
+    #[must_use]
+    pub fn text([env, episode, t]: [i64; 3]) -> String {
+        let number = hash(&[4, env, episode, t]);
+        let words = match number % 32 {
+            0 => 0,
+            1 => 2000,
+            few => few,
+        };
+        let words = (0..words).map(|word| format!("{env} {episode} {t} {word}"));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
     /// Makes every step take at least this long.
     #[must_use]
     pub fn with_step_time(mut self, step_time: Duration) -> Self {
@@ -145,7 +167,11 @@ impl LedgerEnv {
         let record = [env, episode, t];
         match self.spec.observation.dtype() {
             Some(DType::F64) => obs.write(Key::new(0), &record.map(|x| x as f64))?,
-            _ => obs.write(Key::new(0), &record)?,
+            Some(_) => obs.write(Key::new(0), &record)?,
+            None => {
+                obs.write(Key::new(0), &record)?;
+                obs.write_string(Key::new(1), 0, Self::text(record).as_bytes())?;
+            }
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Drives environments with random actions and keeps fingerprints of their observations.
 
-use tensordict::for_dtype;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use tensordict::{DType, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::check::{CheckError, Report};
@@ -152,7 +154,10 @@ impl<'a> Recorder<'a> {
         let mut leaves = Vec::new();
         if let Some(row) = self.obs.rows().env(env) {
             for (i, leaf) in self.spec.observation_leaves().into_iter().enumerate() {
-                let print = for_dtype!(leaf.dtype, T => fingerprint::<T>(row, i, self.second))?;
+                let print = match leaf.dtype {
+                    DType::Bytes => fingerprint_of_strings(row, i, self.second)?,
+                    dtype => for_dtype!(dtype, T => fingerprint::<T>(row, i, self.second))?,
+                };
                 leaves.push(print);
             }
             if let Err(source) = check_row(&self.spec.observation, row) {
@@ -212,7 +217,15 @@ impl<'a> Recorder<'a> {
             return Ok(());
         };
         for (i, leaf) in self.spec.observation_leaves().into_iter().enumerate() {
-            for_dtype!(leaf.dtype, T => fill::<T>(&mut row, i, self.second))?;
+            match leaf.dtype {
+                DType::Bytes => {
+                    let (key, value) = (Key::new(i), unlikely(self.second));
+                    for element in 0..leaf.elements() {
+                        row.write_string(key, element, value)?;
+                    }
+                }
+                dtype => for_dtype!(dtype, T => fill::<T>(&mut row, i, self.second))?,
+            }
         }
         Ok(())
     }
@@ -242,11 +255,36 @@ fn fingerprint<T: Number>(
     })
 }
 
+/// A value that no environment writes.
+fn unlikely(second: bool) -> &'static [u8] {
+    match second {
+        true => b"\xa5 nobody writes this",
+        false => b"\x5a nobody writes this",
+    }
+}
+
+fn fingerprint_of_strings(
+    row: Row<'_>,
+    leaf: usize,
+    second: bool,
+) -> Result<Fingerprint, EnvError> {
+    let values = row.strings(Key::new(leaf))?;
+    let mut hasher = DefaultHasher::new();
+    values.hash(&mut hasher);
+    let filling = unlikely(second);
+    Ok(Fingerprint {
+        hash: hasher.finish(),
+        untouched: !values.is_empty() && values.iter().all(|value| *value == filling),
+    })
+}
+
 /// Whether `row` keeps to `spec` and is finite.
 fn check_row(spec: &Spec, row: Row<'_>) -> Result<(), EnvError> {
     spec.check("observation", row)?;
     for (i, (key, leaf)) in spec.leaves("observation").into_iter().enumerate() {
-        let Some(dtype) = leaf.dtype() else { continue };
+        let Some(dtype) = leaf.number_type() else {
+            continue;
+        };
         let values = numbers(row, i, dtype)?;
         if let Some(element) = values.iter().position(|value| !value.is_finite()) {
             return Err(SpecError::Value {

@@ -71,7 +71,8 @@ impl CatTensors {
 
     /// The names of the observations of `envs`, in order.
     fn names(&self, envs: &Attach<'_>) -> Vec<NestedKey> {
-        let flat = |leaf: LeafSpec| (leaf.shape.len() == 1).then_some(leaf.key);
+        let is_flat = |leaf: &LeafSpec| leaf.shape.len() == 1 && leaf.dtype != DType::Bytes;
+        let flat = |leaf: LeafSpec| is_flat(&leaf).then_some(leaf.key);
         let is_named = self.in_keys.clone();
         let mut keys = is_named.unwrap_or_else(|| {
             let leaves = envs.inner().observation_leaves().into_iter();

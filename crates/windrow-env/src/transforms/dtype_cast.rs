@@ -156,6 +156,10 @@ impl Casting {
         dtype: DType,
     ) -> Result<(), EnvError> {
         let (key, out) = names;
+        if dtype == DType::Bytes {
+            let expected = "a type of numbers to cast to";
+            return Err(envs.inner().unfit(key, expected, dtype.name()));
+        }
         let of_step = *key == reward();
         let (from, leaf) = match envs.observation(key) {
             Err(_) if of_step => (From::Step, LeafSpec::new(reward(), DType::F32, [1])),

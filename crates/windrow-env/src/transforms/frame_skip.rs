@@ -47,7 +47,9 @@ impl Transform for FrameSkipTransform {
         }
         let leaves = envs.inner().observation_leaves();
         let rewards = leaves.iter().enumerate();
-        let rewards = rewards.filter(|(_, leaf)| envs.inner().rewards.contains(&leaf.key));
+        let rewards = rewards.filter(|(_, leaf)| {
+            leaf.dtype != DType::Bytes && envs.inner().rewards.contains(&leaf.key)
+        });
         let num_envs = envs.num_envs();
         Ok(Repeating {
             steps: self.frame_skip,

@@ -63,13 +63,13 @@ impl Transform for RenameTransform {
             let leaves = layout.keys().into_iter();
             let leaves: Vec<_> = leaves.filter(|key| is_below(old, key)).collect();
             if leaves.is_empty() {
-                envs.observation(old)?;
+                envs.inner().find_observation(old)?;
             }
             for leaf in leaves {
                 let to = leaf.components()[old.depth()..].iter();
                 let to = to.fold(new.clone(), |key, name| key.child(Arc::clone(name)));
                 if self.create_copy {
-                    let (from, _) = envs.observation(&leaf)?;
+                    let (from, _) = envs.inner().find_observation(&leaf)?;
                     let spec = layout.spec(&leaf).cloned();
                     spec.into_iter()
                         .for_each(|spec| layout.put(&to, spec, Some(from)));
@@ -175,7 +175,7 @@ impl Transform for ExcludeTransform {
         let mut layout = ObservationLayout::of(&envs.spec.observation, "observation");
         for excluded in &self.excluded_keys {
             if !layout.keys().iter().any(|key| is_below(excluded, key)) {
-                envs.observation(excluded)?;
+                envs.inner().find_observation(excluded)?;
             }
             layout.retain(|key| !is_below(excluded, key));
         }

@@ -1,4 +1,5 @@
 use serde::{Deserialize, Serialize};
+use tensordict::DType;
 use windrow_slab::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use crate::number::numbers;
@@ -70,7 +71,8 @@ impl Transform for NoopResetEnv {
         let actions = envs.inner().action.leaves("action");
         let masks = envs.inner().masks.iter().map(|(action, mask)| {
             let action = actions.iter().position(|(key, _)| key == action);
-            let mask = leaves.iter().position(|leaf| leaf.key == *mask);
+            let is_mask = |leaf: &LeafSpec| leaf.key == *mask && leaf.dtype != DType::Bytes;
+            let mask = leaves.iter().position(is_mask);
             Some((action?, mask?))
         });
         Ok(Beginning {

@@ -165,7 +165,8 @@ pub(super) fn copy(
                 *to = from != 0.0;
             }
         }
-        DType::U8 => cast!(u8),
+        // As the rows say, bytes are no numbers.
+        DType::U8 | DType::Bytes => cast!(u8),
         DType::I8 => cast!(i8),
         DType::I16 => cast!(i16),
         DType::I32 => cast!(i32),

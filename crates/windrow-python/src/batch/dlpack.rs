@@ -75,6 +75,9 @@ struct Export {
 }
 
 /// A capsule over the memory of `tensor`, which lives as long as the capsule or the tensor that is made of it.
+///
+/// # Errors
+/// `TypeError` for values of bytes, which torch has no type for.
 pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>> {
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let strides: Vec<i64> = tensor.strides().iter().map(|&step| step as i64).collect();
@@ -89,7 +92,7 @@ pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCap
                 data,
                 device: DlDevice { kind: CPU, id: 0 },
                 ndim: shape.len() as i32,
-                dtype: data_type(tensor.dtype()),
+                dtype: data_type(tensor.dtype()).ok_or_else(no_type)?,
                 shape: std::ptr::null_mut(),
                 strides: std::ptr::null_mut(),
                 byte_offset: 0,
@@ -247,8 +250,8 @@ fn strides(tensor: &DlTensor, shape: &Shape) -> Strides {
         .collect()
 }
 
-/// An element type in DLPack's codes: 0 signed, 1 unsigned, 2 float, 6 boolean.
-fn data_type(dtype: DType) -> DlDataType {
+/// An element type in DLPack's codes: 0 signed, 1 unsigned, 2 float, 6 boolean. `None` for bytes.
+fn data_type(dtype: DType) -> Option<DlDataType> {
     let (code, bits) = match dtype {
         DType::I8 => (0, 8),
         DType::I16 => (0, 16),
@@ -258,19 +261,28 @@ fn data_type(dtype: DType) -> DlDataType {
         DType::F32 => (2, 32),
         DType::F64 => (2, 64),
         DType::Bool => (6, 8),
+        DType::Bytes => return None,
     };
-    DlDataType {
+    Some(DlDataType {
         code,
         bits,
         lanes: 1,
-    }
+    })
+}
+
+fn no_type() -> PyErr {
+    PyTypeError::new_err(
+        "expected an entry of numbers, got one of bytes, such as text, which torch has no type for: leave it out, by an ExcludeTransform \
+         around the environments, or by `select` of what a buffer is given",
+    )
 }
 
 /// The engine's element type that [`data_type`] maps to `found`.
 fn element_type(found: &DlDataType) -> PyResult<DType> {
-    let known = DType::ALL.into_iter().find(|&dtype| {
-        let own = data_type(dtype);
-        (own.code, own.bits, own.lanes) == (found.code, found.bits, found.lanes)
+    let known = DType::NUMBERS.into_iter().find(|&dtype| {
+        data_type(dtype).is_some_and(|own| {
+            (own.code, own.bits, own.lanes) == (found.code, found.bits, found.lanes)
+        })
     });
     known.ok_or_else(|| {
         PyTypeError::new_err(format!(

@@ -46,7 +46,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Type {
 
     fn extract(name: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let name: String = name.extract()?;
-        let known = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
+        let known = DType::NUMBERS
+            .into_iter()
+            .find(|dtype| dtype.name() == name);
         known.map(Self).ok_or_else(|| {
             PyTypeError::new_err(format!("elements of type {name} are not supported"))
         })

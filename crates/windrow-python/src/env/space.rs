@@ -350,7 +350,9 @@ impl<'a, 'py> Space<'a, 'py> {
             "uint16" => (DType::I32, true),
             "uint32" | "uint64" => (DType::I64, true),
             name => {
-                let same = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
+                let same = DType::NUMBERS
+                    .into_iter()
+                    .find(|dtype| dtype.name() == name);
                 let same = same.ok_or_else(|| {
                     PyTypeError::new_err(format!(
                         "the {} space of {} holds {name}, which is not supported",

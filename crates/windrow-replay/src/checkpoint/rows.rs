@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use serde_json::{Value, json};
-use tensordict::TensorDict;
+use tensordict::{DType, TensorDict};
 use windrow_store::Store;
 
 use super::{Checkpoint, CheckpointWriter};
@@ -100,7 +100,11 @@ impl RowsToSave for &dyn StorageRead {
 
 /// Frames like `one` that make a file of the usual size.
 fn frames_of_a_segment(one: &TensorDict) -> u32 {
-    let bytes: usize = one.leaves().map(|(_, tensor)| tensor.byte_len()).sum();
+    let sizes = one.leaves().map(|(_, tensor)| match tensor.dtype() {
+        DType::Bytes => tensor.encoded_len(),
+        _ => tensor.byte_len(),
+    });
+    let bytes: usize = sizes.sum();
     u32::try_from(SEGMENT / bytes.max(1))
         .unwrap_or(u32::MAX)
         .max(1)

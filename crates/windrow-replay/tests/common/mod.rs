@@ -57,6 +57,12 @@ pub(crate) fn payload([stream, episode, t]: Stamp) -> [i64; 4] {
     [x, x ^ 0x5555, x.wrapping_mul(31), !x]
 }
 
+/// A text that only this frame has: of any length, now and then none.
+pub(crate) fn text([stream, episode, t]: Stamp) -> String {
+    let times = (stream + 3 * episode + 5 * t) % 9;
+    format!("{stream} {episode} {t}; ").repeat(times as usize)
+}
+
 /// Frames `[rows, steps]`, flat when there is one row; with trajectory ids or without.
 pub(crate) fn batch(rows: &[Vec<Stamp>], with_ids: bool) -> TensorDict {
     let stamps: Vec<Stamp> = rows.concat();
@@ -75,6 +81,11 @@ pub(crate) fn batch(rows: &[Vec<Stamp>], with_ids: bool) -> TensorDict {
     set(
         &["next", "payload"],
         Tensor::from_vec(numbers, shaped(&[4])).unwrap(),
+    );
+    let texts: Vec<String> = stamps.iter().map(|&stamp| text(stamp)).collect();
+    set(
+        &["next", "text"],
+        Tensor::from_strings(&texts, shaped(&[])).unwrap(),
     );
     let done: Vec<bool> = stamps.iter().map(|&stamp| is_last(stamp)).collect();
     set(
@@ -101,6 +112,10 @@ pub(crate) fn stamps(batch: &TensorDict) -> Vec<Stamp> {
     let stamps: Vec<Stamp> = stamps.as_chunks().0.to_vec();
     for (&stamp, found) in stamps.iter().zip(payloads.as_chunks::<4>().0) {
         assert_eq!(*found, payload(stamp), "a torn frame: {stamp:?}");
+    }
+    let texts = batch.get(("next", "text")).unwrap();
+    for (&stamp, found) in stamps.iter().zip(texts.strings()) {
+        assert_eq!(found, text(stamp).as_bytes(), "a torn frame: {stamp:?}");
     }
     stamps
 }

@@ -1,11 +1,13 @@
 //! The written rows of a part as bytes, for a worker that shares no memory with its collector.
 
 use std::ptr::copy_nonoverlapping;
+use std::sync::Arc;
 
-use tensordict::DType;
+use tensordict::{Cell, DType, Extent};
 
 use super::Part;
 use crate::SlabError;
+use crate::arena::Arena;
 use crate::rows::Column;
 
 /// A run of bytes of a part's memory: of one step of a column, or of all steps where they lie one behind the other.
@@ -16,10 +18,19 @@ struct Run {
 }
 
 impl Part {
-    /// Appends the rows of the first [`steps`](Self::steps) steps to `bytes`, column by column, and then the [notes](Self::notes): what
-    /// [`read_from`](Self::read_from) takes. The order of the bytes of a number is this machine's. The steps must have been written.
-    pub fn write_to(&self, bytes: &mut Vec<u8>) {
-        bytes.reserve(self.byte_len());
+    /// Appends the rows of the first [`steps`](Self::steps) steps to `bytes`, column by column, then the [notes](Self::notes) and last the
+    /// memory of values of variable size: what [`read_from`](Self::read_from) takes. The order of the bytes of a number is this machine's.
+    /// The steps must have been written.
+    ///
+    /// # Errors
+    /// [`SlabError::System`] where values that another process has written cannot be mapped.
+    pub fn write_to(&self, bytes: &mut Vec<u8>) -> Result<(), SlabError> {
+        let extents = match self.arena() {
+            Some(arena) => arena.extents()?,
+            None => Vec::new(),
+        };
+        let values: usize = extents.iter().map(|extent| extent.len).sum();
+        bytes.reserve(self.byte_len() + values);
         for Run { offset, len, .. } in self.runs() {
             // SAFETY: the run lies within the slab's memory, and this `Part` has it to itself. Memory starts zeroed, so all of it is
             // initialised.
@@ -29,44 +40,76 @@ impl Part {
             };
             bytes.extend_from_slice(run);
         }
+        for Extent { ptr, len, .. } in extents {
+            // SAFETY: an arena has its extents for as long as it is not emptied, which takes this `Part`; their memory starts zeroed.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), len) });
+        }
+        Ok(())
     }
 
     /// Writes the rows of the first [`steps`](Self::steps) steps, and the notes, from what [`write_to`](Self::write_to) has appended for a
-    /// part of the same record, steps and environments.
+    /// part of the same record, steps and environments. Values that the part had before are gone.
     ///
     /// # Errors
-    /// [`SlabError::RowBytes`] for another number of bytes, or for a flag that is neither 0 nor 1. Nothing was written then.
+    /// [`SlabError::RowBytes`] for another number of bytes, for a flag that is neither 0 nor 1, or for a cell that names bytes beyond the
+    /// end. Nothing was written then. [`SlabError::NoRoom`] and others where values have no room.
     pub fn read_from(&mut self, bytes: &[u8]) -> Result<(), SlabError> {
-        let wrong = |got: String| SlabError::RowBytes {
-            expected: self.byte_len(),
-            got,
+        let expected = self.byte_len();
+        let wrong = |got: String| SlabError::RowBytes { expected, got };
+        let (rows, values) = match (bytes.split_at_checked(expected), self.arena()) {
+            (Some((rows, values)), Some(_)) => (rows, values),
+            (Some((rows, [])), None) => (rows, &[][..]),
+            _ => return Err(wrong(format!("{}", bytes.len()))),
         };
-        if bytes.len() != self.byte_len() {
-            return Err(wrong(format!("{}", bytes.len())));
-        }
-        let mut rest = bytes;
+        let mut rest = rows;
         for run in self.runs() {
             let (own, others) = rest.split_at(run.len);
             if run.dtype == DType::Bool && own.iter().any(|&flag| flag > 1) {
                 return Err(wrong("a flag that is neither 0 nor 1".to_owned()));
             }
-            rest = others;
-        }
-        let mut rest = bytes;
-        for Run { offset, len, .. } in self.runs() {
-            let (own, others) = rest.split_at(len);
-            // SAFETY: the run lies within the slab's memory, which this `Part`, borrowed exclusively, has to itself. The bytes are those of
-            // elements of the column's dtype: any are, but for flags, which were looked at.
-            unsafe {
-                let start = self.slab.memory.ptr().as_ptr().add(offset);
-                copy_nonoverlapping(own.as_ptr(), start, len);
+            let have = values.len() as u64;
+            let lies_within = |cell: &Cell| {
+                let end = cell.start.checked_add(u64::from(cell.len));
+                cell.len == 0 || end.is_some_and(|end| end <= have)
+            };
+            if run.dtype == DType::Bytes
+                && let Some(Cell { start, len, .. }) = cells(own).find(|cell| !lies_within(cell))
+            {
+                return Err(wrong(format!(
+                    "a value of {len} bytes at {start}, beyond the {have} bytes of values"
+                )));
             }
             rest = others;
+        }
+        self.clear_values();
+        let start = match self.arena() {
+            Some(arena) if !values.is_empty() => arena.append(values)?,
+            _ => 0,
+        };
+        let mut rest = rows;
+        for Run { offset, len, dtype } in self.runs() {
+            let (own, others) = rest.split_at(len);
+            // SAFETY: the run lies within the slab's memory.
+            let to = unsafe { self.slab.memory.ptr().as_ptr().add(offset) };
+            rest = others;
+            if let (DType::Bytes, Some(arena)) = (dtype, self.arena()) {
+                for (i, cell) in cells(own).enumerate() {
+                    // SAFETY: the run, which this `Part`, borrowed exclusively, has to itself, has as many cells as `own`.
+                    unsafe { to.cast::<Cell>().add(i).write(arena.moved(cell, start)) };
+                }
+                continue;
+            }
+            // SAFETY: as above. The bytes are those of elements of the column's dtype: any are, but for flags, which were looked at.
+            unsafe { copy_nonoverlapping(own.as_ptr(), to, len) };
         }
         Ok(())
     }
 
-    /// How many bytes [`write_to`](Self::write_to) appends.
+    fn arena(&self) -> Option<&Arena> {
+        self.slab.arenas.get(self.ticket.part).map(Arc::as_ref)
+    }
+
+    /// How many bytes [`write_to`](Self::write_to) appends before those of values of variable size.
     fn byte_len(&self) -> usize {
         self.runs().map(|run| run.len).sum()
     }
@@ -85,6 +128,14 @@ impl Part {
             .flat_map(|column| runs_of(column, self.steps))
             .chain([notes])
     }
+}
+
+/// The cells of a run, whose bytes may begin anywhere.
+fn cells(run: &[u8]) -> impl Iterator<Item = Cell> {
+    let (cells, _) = run.as_chunks::<{ size_of::<Cell>() }>();
+    // SAFETY: there are as many bytes as a cell has, and any are one.
+    let read = |cell: &[u8; _]| unsafe { cell.as_ptr().cast::<Cell>().read_unaligned() };
+    cells.iter().map(read)
 }
 
 /// The runs of the first `steps` rows of `column`.
@@ -115,6 +166,7 @@ mod tests {
             observation: vec![
                 LeafSpec::new("observation", DType::F32, [3]),
                 LeafSpec::new("mask", DType::Bool, [2]),
+                LeafSpec::new("text", DType::Bytes, []),
             ],
             policy: vec![LeafSpec::new("action", DType::I64, [])],
             traj_ids: true,
@@ -138,7 +190,11 @@ mod tests {
         Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap()
     }
 
-    /// Writes other numbers to each row of `part`.
+    fn text(value: f32) -> Vec<u8> {
+        format!("value {value}").into_bytes()
+    }
+
+    /// Writes other numbers to each row of `part`, and a text to those of its first environment.
     fn fill(part: &mut crate::Part, from: f32) {
         part.notes()[1] = f64::from(from);
         let mut rows = part.rows();
@@ -150,6 +206,16 @@ mod tests {
             let action = step.policy.get_mut(Key::<i64>::new(0)).unwrap();
             action.copy_from_slice(&[value as i64, -7]);
             step.next_obs.get_mut(Key::<bool>::new(1)).unwrap()[1] = true;
+            for (env, text) in [vec![7; 70_000], vec![], text(value)]
+                .into_iter()
+                .enumerate()
+            {
+                let mut row = step.next_obs.env_mut(env % 2).unwrap();
+                row.write_string(Key::new(2), 0, &text).unwrap();
+            }
+            if let Some(mut following) = step.following {
+                following.copy_from(step.next_obs.as_rows()).unwrap();
+            }
             step.reward.copy_from_slice(&[value, 0.5]);
             step.truncated[1] = true;
             step.traj_ids.copy_from_slice(&[3, i64::MAX]);
@@ -167,7 +233,7 @@ mod tests {
                     mine.shorten(steps);
                     fill(&mut mine, 10.0 * (part as f32 + 1.0));
                     let mut bytes = vec![9];
-                    mine.write_to(&mut bytes);
+                    mine.write_to(&mut bytes).unwrap();
                     let mut theirs = there.claim(part).unwrap();
                     theirs.shorten(steps);
                     theirs.read_from(&bytes[1..]).unwrap();
@@ -182,6 +248,16 @@ mod tests {
                     let values: Vec<f32> = (0..steps).map(|t| first + t as f32).collect();
                     let expected = Tensor::from_vec(values, [steps, 1]).unwrap();
                     assert_eq!(reward.select(0, 0).unwrap(), expected);
+                    for (t, value) in (0..steps).map(|t| (t, first + t as f32)) {
+                        let at = |key: &[&str], env| {
+                            let texts = batch.get(key).unwrap();
+                            texts.string_at(&[env, t]).unwrap().to_vec()
+                        };
+                        let before = if t > 0 { text(value - 1.0) } else { Vec::new() };
+                        assert_eq!(at(&["text"], 0), before);
+                        assert_eq!(at(&["next", "text"], 0), text(value));
+                        assert_eq!(at(&["next", "text"], 1), b"");
+                    }
                     let ids = batch.get(["collector", "traj_ids"]).unwrap();
                     let ids = ids.select(0, 1).unwrap();
                     assert_eq!(ids, Tensor::full([steps], i64::MAX).unwrap());
@@ -196,18 +272,21 @@ mod tests {
         let mut part = ring.claim(0).unwrap();
         fill(&mut part, 1.0);
         let mut bytes = Vec::new();
-        part.write_to(&mut bytes);
+        part.write_to(&mut bytes).unwrap();
         let before = bytes.clone();
-        for wrong in [&bytes[1..], &[&bytes[..], &[0]].concat()] {
+        let rows = part.byte_len();
+        for wrong in [&bytes[..rows - 1], &bytes[..rows]] {
             let error = part.read_from(wrong).unwrap_err();
             assert!(matches!(error, SlabError::RowBytes { .. }), "{error}");
         }
+        let error = part.read_from(&bytes[..rows + 9]).unwrap_err().to_string();
+        assert!(error.contains("beyond the 9 bytes of values"), "{error}");
         // All of them flags that are neither true nor false.
         bytes.fill(2);
         let error = part.read_from(&bytes).unwrap_err().to_string();
         assert!(error.contains("neither 0 nor 1"), "{error}");
         let mut after = Vec::new();
-        part.write_to(&mut after);
+        part.write_to(&mut after).unwrap();
         assert_eq!(after, before);
     }
 }

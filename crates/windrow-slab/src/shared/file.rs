@@ -90,6 +90,13 @@ impl SharedFile {
         })?)
     }
 
+    /// Gives the memory of the bytes back, which are zero then and no longer reserved. Where the system refuses, they stay as they are.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn release(&self, offset: u64, len: u64) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ = retry_on_intr(|| fallocate(&self.fd, flags, offset, len));
+    }
+
     /// Maps `len` bytes from `offset` on, a multiple of the [page](Self::page)'s size. They are shared with all other mappings
     /// of the file, in this process and in others.
     ///

@@ -1,18 +1,26 @@
 //! The layout of a ring's shared memory: a page with a header and the ring's words, then slab after slab (ADR 0014).
 
 use std::io;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Mapping, SharedFile};
 use crate::SlabError;
+use crate::arena::Arena;
+#[cfg(not(any(loom, shuttle)))]
+use crate::arena::Span;
 use crate::control::Control;
 use crate::layout::Layout;
-use crate::slab::{Memory, Slab};
+use crate::slab::{Memory, Slab, arenas};
 
 /// The first word of every ring's memory. Change it with every change of the layout, so that other versions are refused.
 const MAGIC: u64 = u64::from_be_bytes(*b"windrow1");
+
+/// Where in the file arenas begin, behind all slabs.
+#[cfg(not(any(loom, shuttle)))]
+const ARENAS: u64 = 1 << 46;
 
 /// The beginning of the first page.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +35,7 @@ struct Header {
 /// process needs to map it.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    file: SharedFile,
+    file: Arc<SharedFile>,
     /// Bytes of a slab, in whole pages.
     stride: usize,
     /// Slabs whose memory is reserved: writing to them cannot fail.
@@ -112,9 +120,32 @@ impl Segment {
     pub(crate) fn slab(&self, layout: &Layout, slot: usize) -> io::Result<Slab> {
         let offset = self.offset(slot).ok_or(io::ErrorKind::UnexpectedEof)?;
         let memory = Memory::Mapped(self.file.map(offset, self.stride)?);
+        let arenas = arenas(layout, |part| self.arena(layout, &memory, slot, part));
+        let arenas = arenas.ok_or(io::ErrorKind::FileTooLarge)?;
         // SAFETY: a stride is as long as the layout, new bytes of a file are zero, and slabs at these offsets are of this
         // layout: this process has chosen it, or has compared fingerprints.
-        Ok(unsafe { Slab::over(memory, layout) })
+        Ok(unsafe { Slab::over(memory, layout, arenas) })
+    }
+
+    /// Where the values of variable size of a part lie: behind all slabs, so far apart that each has room for any number. `None` if a
+    /// file cannot be so long.
+    #[cfg(not(any(loom, shuttle)))]
+    fn arena(&self, layout: &Layout, slab: &Memory, slot: usize, part: usize) -> Option<Arena> {
+        let words = layout.arena_words(part)?;
+        let arena = slot.checked_mul(layout.parts.len())?.checked_add(part)?;
+        let offset = (arena as u64).checked_mul(Span::SIZE)?;
+        let offset = offset.checked_add(ARENAS)?;
+        i64::try_from(offset.checked_add(Span::SIZE)?).ok()?;
+        // SAFETY: the words lie in the slab, which has the arena, and only arenas use them.
+        let span = unsafe { Span::new(Arc::clone(&self.file), offset, slab.ptr().add(words)) };
+        Some(Arena::shared(part, span))
+    }
+
+    /// The words of models cannot lie in shared memory.
+    #[cfg(any(loom, shuttle))]
+    #[allow(clippy::unused_self)]
+    fn arena(&self, _: &Layout, _: &Memory, _: usize, part: usize) -> Option<Arena> {
+        Some(Arena::on_heap(part))
     }
 
     fn over(file: SharedFile, layout: &Layout, reserved: usize) -> Result<Self, SlabError> {
@@ -123,7 +154,7 @@ impl Segment {
             frames: layout.frames(),
         })?;
         Ok(Self {
-            file,
+            file: Arc::new(file),
             stride,
             reserved,
         })
@@ -141,7 +172,7 @@ impl Segment {
 }
 
 /// Makes the error of a refused system call `call`, for `map_err`.
-pub(super) fn refused(call: &'static str) -> impl Fn(io::Error) -> SlabError {
+pub(crate) fn refused(call: &'static str) -> impl Fn(io::Error) -> SlabError {
     move |error| match Errno::from_io_error(&error) {
         Some(Errno::MFILE) => SlabError::Descriptors {
             limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),

@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use tensordict::{LeafSpec, NestedKey, Shape, Tensor, TensorDict};
+use tensordict::{Cell, DType, Extent, LeafSpec, NestedKey, Shape, Tensor, TensorDict};
 
 use super::{CHUNK, Store};
 use crate::StoreError;
@@ -77,7 +77,8 @@ impl StoreRead<'_> {
         rows.iter()
             .for_each(|&row| self.store.shadow[row as usize].read());
         let mut targets = Vec::with_capacity(self.store.layout.fields.len());
-        for (leaf, field) in chosen {
+        let is_of_values = |(leaf, _): &(&LeafSpec, &Field)| leaf.dtype == DType::Bytes;
+        for (leaf, field) in chosen.clone().filter(|entry| !is_of_values(entry)) {
             let mut shape = Shape::with_capacity(leaf.shape.len() + 1);
             shape.push(rows.len());
             shape.extend_from_slice(&leaf.shape);
@@ -101,8 +102,40 @@ impl StoreRead<'_> {
         for (leaf, _, tensor) in targets {
             dict.set(&leaf.key, tensor)?;
         }
+        for (leaf, field) in chosen.filter(is_of_values) {
+            dict.set(&leaf.key, self.gather_values(rows, leaf, field)?)?;
+        }
         dict.set_groups(&self.store.groups)?;
         Ok(dict)
+    }
+
+    /// Copies the values of `rows`, which `check` has found readable.
+    fn gather_values(
+        &self,
+        rows: &[u32],
+        leaf: &LeafSpec,
+        field: &Field,
+    ) -> Result<Tensor, StoreError> {
+        let extents = self.store.values.extents();
+        let base = self.store.field(field).cast_const();
+        let count = leaf.elements();
+        let mut values: Vec<&[u8]> = Vec::with_capacity(rows.len() * count);
+        for &row in rows {
+            for element in 0..count {
+                // SAFETY: as in `gather_of`, nobody writes the row as long as this reader is registered, nor the blocks that its cells
+                // name, which are written before the row and freed with it. Memory of values is initialised.
+                let value = unsafe {
+                    let cells = base.add(row as usize * field.stride).cast::<Cell>();
+                    Extent::find(&extents, cells.add(element).read())
+                };
+                values.push(value.ok_or_else(|| StoreError::Stray {
+                    row,
+                    key: leaf.key.clone(),
+                })?);
+            }
+        }
+        let shape = [&[rows.len()][..], &leaf.shape].concat();
+        Ok(Tensor::from_strings(&values, shape)?)
     }
 
     /// Whether all of these rows can be read.

@@ -124,7 +124,8 @@ impl Channel for StreamChannel {
     fn answer(&mut self, answer: Answer, part: Option<Part>, follow: usize) -> bool {
         let mut rows = Vec::new();
         if let Some(part) = part {
-            part.write_to(&mut rows);
+            part.write_to(&mut rows)
+                .expect("Values in this process's own memory are not mapped.");
         }
         self.stream.send(Said::Answer(answer, follow, rows)).is_ok()
     }

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tensordict::{LeafSpec, for_dtype};
+use tensordict::{DType, LeafSpec, for_dtype};
 use windrow_env::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnvError, not_apart};
 use windrow_peer::{ControlBlock, ControlSpec, Frame, Lane, ProcessError};
 use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
@@ -102,6 +102,7 @@ impl Members {
             let selected = resets.iter().any(|reset| own.contains(&reset.env));
             self.children.each[member].selected = selected;
             if selected {
+                self.clear_values(member);
                 let own = resets.iter().filter(|reset| own.contains(&reset.env));
                 self.mark(member, own)?;
             }
@@ -132,6 +133,7 @@ impl Members {
                 continue;
             }
             stepped.extend(own);
+            self.clear_values(member);
             self.row(member, |layout, mut step| {
                 (0..step.reward.len()).try_for_each(|row| {
                     copy(
@@ -367,6 +369,13 @@ impl Members {
         member * self.envs..(member + 1) * self.envs
     }
 
+    /// Makes room for the values of variable size of a command to `member`, which is ready. What the last command wrote was copied.
+    fn clear_values(&mut self, member: usize) {
+        if let Some(rows) = &mut self.rows {
+            rows.parts[member].clear_values();
+        }
+    }
+
     /// Calls `f` with the rows of `member`, which is ready.
     fn row<R>(
         &mut self,
@@ -498,7 +507,12 @@ fn copy(
         return Ok(());
     };
     for (leaf, spec) in leaves.iter().enumerate() {
-        for_dtype!(spec.dtype, T => to.write(Key::<T>::new(leaf), from.get(Key::<T>::new(leaf))?)?);
+        match spec.dtype {
+            DType::Bytes => to.copy_leaf(leaf, from, leaf)?,
+            dtype => {
+                for_dtype!(dtype, T => to.write(Key::<T>::new(leaf), from.get(Key::<T>::new(leaf))?)?)
+            }
+        }
     }
     Ok(())
 }
