@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import pytest
 
-from windrow._arguments import Arguments, argument, ignored, takes
+from windrow._arguments import Arguments, argument, fields_of, ignored, takes
 from windrow._numbers import at_least
+from windrow.collectors import Evaluator, MultiSyncCollector
+from windrow.data import ReplayBuffer
+from windrow.envs import AsyncEnvPool
+from windrow.modules import InferenceServer, RemoteServer
 
 
 class RoomArguments(Arguments):
@@ -33,7 +38,8 @@ def test_signature_and_documentation_come_from_the_declaration() -> None:
     assert list(parameters) == ["name", "width", "seed", "device"]
     assert parameters["seed"].default is None and parameters["device"].default == "cpu"
     documented = inspect.getdoc(Hall.__init__)
-    assert "width: steps from wall to wall" in documented and "device: no effect: rooms are on the CPU" in documented
+    assert documented.startswith("Arguments:\n    name: str   ") and "device: rooms are on the CPU" in documented.split("without effect:")[1]
+    assert "    seed: int | None = None                 what random choices follow from" in documented
 
 
 def test_the_engine_gets_checked_values_by_name() -> None:
@@ -64,3 +70,28 @@ def test_a_value_that_holds_anyway_needs_no_warning(recwarn: pytest.WarningsReco
     Room("a", width=1, device="cpu")
     Room("a", width=1, device=None)
     assert not recwarn.list
+
+
+def declarations() -> list[type[Arguments]]:
+    """All of windrow's, once the modules that declare some are imported."""
+    assert all((AsyncEnvPool, Evaluator, InferenceServer, MultiSyncCollector, RemoteServer, ReplayBuffer))
+    found = [Arguments]
+    for declaration in found:
+        found += [kind for kind in declaration.__subclasses__() if kind.__module__.startswith("windrow.") and kind not in found]
+    return found[1:]
+
+
+def test_help_shows_each_argument_of_a_collector_once_in_its_group() -> None:
+    documented = inspect.getdoc(MultiSyncCollector.__init__)
+    before, _, without_effect = documented.partition("without effect:")
+    groups = [line for line in before.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert groups[:3] == ["What to collect:", "Where workers run:", "Batches:"] and len(groups) == len(set(groups)) == 9
+    shown = re.findall(r"^    (\w+)(?=[: ])", before + without_effect.partition("\n\n")[0], re.MULTILINE)
+    assert sorted(shown) == sorted(inspect.signature(MultiSyncCollector).parameters)
+    assert "        placement: 'inline' | 'threads' | 'processes' | None = None" in f"    {before}".replace("\n", "\n    ")
+
+
+@pytest.mark.parametrize("declaration", sorted(declarations(), key=lambda declaration: declaration.__qualname__))
+def test_an_argument_is_explained_in_a_line(declaration: type[Arguments]) -> None:
+    explained = {field.name: field.metadata["doc"] for field in fields_of(declaration) if "ignored" not in field.metadata}
+    assert [name for name, line in explained.items() if len(line) > 86 or "\n" in line] == []

@@ -29,7 +29,8 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, ParamSpec, TypeVar, dataclass_transform
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Concatenate, ForwardRef, Literal, ParamSpec, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 P = ParamSpec("P")
 A = TypeVar("A", bound="Arguments")
@@ -40,33 +41,41 @@ Check = Callable[[str, Any], Any]
 
 
 def argument(
-    doc: str, *, default: Any = dataclasses.MISSING, kw_only: bool = True, check: Check | None = None, engine: bool = False
+    doc: str, *, more: str = "", default: Any = dataclasses.MISSING, kw_only: bool = True, check: Check | None = None, engine: bool = False
 ) -> Any:
     """One argument of a declaration.
 
     Args:
-        doc: what it means.
+        doc: what it means, in a line.
+        more: what does not fit into that line; ``help`` has it below all arguments.
         default: its value where it is left out; it is required where there is none.
         kw_only: whether it is given by name only.
         check: checks and converts a value; a default of None is not checked.
         engine: whether the engine takes it, under the same name.
     """
-    metadata = {"doc": doc, "check": check, "engine": engine}
+    metadata = {"doc": doc, "more": more, "check": check, "engine": engine}
     return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
 
 
 def ignored(why: str, *, default: Any) -> Any:
     """An argument of TorchRL's that has no effect: ``default`` is the value that holds, ``why`` says why. Another value is warned
     of."""
-    metadata = {"doc": f"no effect: {why}", "ignored": (default, why)}
+    metadata = {"doc": f"no effect: {why}", "more": "", "ignored": (default, why)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(argument, ignored))
 class Arguments:
-    """The arguments of a class, checked. Subclasses declare them, and those of a subclass come on top of its base's."""
+    """The arguments of a class, checked. Subclasses declare them, and those of a subclass come on top of its base's.
 
-    def __init_subclass__(cls) -> None:
+    A subclass that is a ``group`` gives what it declares a heading in ``help``. A class with many arguments inherits from a few groups.
+    """
+
+    _group: ClassVar[str] = "Arguments"
+
+    def __init_subclass__(cls, group: str | None = None) -> None:
+        if group is not None:
+            cls._group = group
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -87,7 +96,7 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
 
     The method raises ``TypeError`` for unknown arguments, naming all of them and what each may have been meant to be.
     """
-    signature = inspect.signature(declaration).replace(return_annotation=inspect.Signature.empty)
+    signature = signature_of(declaration)
     known = signature.parameters
 
     def decorate(method: Callable[[Any, A], R]) -> Callable[Concatenate[Any, P], R]:
@@ -103,6 +112,7 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         taking.__signature__ = signature.replace(parameters=[own, *known.values()])  # type: ignore[attr-defined]
+        taking.__annotations__ = {field.name: field.type for field in fields_of(declaration)}
         # Begun with an empty line, which keeps what follows from being indented like it.
         taking.__doc__ = "\n\n".join([inspect.getdoc(method) or "", documentation(declaration)])
         return taking
@@ -110,10 +120,62 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
     return decorate
 
 
+def signature_of(declaration: Any) -> inspect.Signature:
+    """The arguments of a declaration, without their types, so that it can be read: the documentation has those."""
+    empty = inspect.Parameter.empty
+    parameters = inspect.signature(declaration).parameters.values()
+    return inspect.Signature([parameter.replace(annotation=empty) for parameter in parameters])
+
+
 def documentation(declaration: Any) -> str:
-    """What the arguments of a declaration mean, as the section ``Args`` of a docstring."""
-    lines = (f"{field.name}: {field.metadata['doc']}" for field in fields_of(declaration))
-    return "\n".join(["Args:", *(textwrap.fill(line, 120, initial_indent="    ", subsequent_indent=" " * 8) for line in lines)])
+    """What the arguments of a declaration mean, in groups: name, type, default and a line for each."""
+    groups: dict[str, list[str]] = {}
+    for field in sorted(fields_of(declaration), key=lambda field: "ignored" in field.metadata):
+        groups.setdefault(_group_of(declaration, field), []).append(_line(field))
+    more = [(field.name, field.metadata["more"]) for field in fields_of(declaration) if field.metadata["more"]]
+    if more:
+        groups["More about them"] = [_wrapped(f"{name}: {said}", indent=8) for name, said in more]
+    return "\n\n".join("\n".join([f"{heading}:", *lines]) for heading, lines in groups.items())
+
+
+def _group_of(declaration: Any, field: dataclasses.Field[Any]) -> str:
+    """The heading of the argument: that of the class that declares it."""
+    declares = (cls for cls in declaration.__mro__ if field.name in cls.__dict__.get("__annotations__", ()))
+    return "Taken for TorchRL's sake, without effect" if "ignored" in field.metadata else next(declares)._group
+
+
+def _line(field: dataclasses.Field[Any]) -> str:
+    """The argument's name, type and default, and what it means, beside them where it fits."""
+    if "ignored" in field.metadata:
+        return _wrapped(f"{field.name}: {field.metadata['ignored'][1]}", indent=8)
+    shown = _shown(field.type)
+    kind = "" if shown == "Any" else f": {shown}"
+    default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+    name, meaning = f"    {field.name}{kind}{default}", _wrapped(field.metadata["doc"], indent=_MEANING, first=_MEANING)
+    return f"{name}  {meaning[len(name) + 2:]}" if len(name) + 2 <= _MEANING else f"{name}\n{meaning}"
+
+
+#: The column in which ``help`` says what an argument means.
+_MEANING = 44
+
+
+def _wrapped(text: str, indent: int, first: int = 4) -> str:
+    return textwrap.fill(text, 130, initial_indent=" " * first, subsequent_indent=" " * indent)
+
+
+def _shown(kind: Any) -> str:
+    """A type as a reader writes it, such as ``int | None`` or ``'padded' | 'cat'``."""
+    if isinstance(kind, ForwardRef):
+        kind = kind.__forward_arg__
+    if isinstance(kind, str):
+        return kind
+    if isinstance(kind, type) and not get_args(kind):
+        return "None" if kind is NoneType else kind.__name__
+    if get_origin(kind) is Literal:
+        return " | ".join(map(repr, get_args(kind)))
+    if get_origin(kind) in (Union, UnionType):
+        return " | ".join(map(_shown, get_args(kind)))
+    return inspect.formatannotation(kind).replace("typing.", "").replace("collections.abc.", "")
 
 
 def instance_of(kind: type) -> Check:

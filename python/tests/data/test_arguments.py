@@ -7,6 +7,7 @@ import importlib
 import inspect
 import multiprocessing
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -95,7 +96,7 @@ def test_every_argument_is_visible_and_documented(kind: type) -> None:
     passed_on = [name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD]
     assert passed_on == (["arguments"] if "replay_buffer_cls" in parameters else [])
     documented = f"{inspect.getdoc(kind)}\n{inspect.getdoc(kind.__init__)}"
-    assert [name for name in parameters if f"{name}:" not in documented] == []
+    assert [name for name in parameters if not re.search(rf"^ *{name}(:| =| {{4}})", documented, re.MULTILINE)] == []
 
 
 #: Of TorchRL's, what asks for another thing than windrow makes.

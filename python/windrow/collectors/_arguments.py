@@ -9,7 +9,9 @@ from windrow._numbers import at_least, real
 if TYPE_CHECKING:
     import torch
 
-Device: TypeAlias = "torch.device | str | int | Sequence[torch.device | str | int] | None"
+    Device: TypeAlias = torch.device | str | int | Sequence[torch.device | str | int] | None
+else:
+    Device = "device | str | int | list | None"
 
 
 def frames(name: str, value: Any) -> int | None:
@@ -74,215 +76,209 @@ def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
     return check
 
 
-class CollectorArguments(Arguments):
-    """What every collector takes."""
-
+class _Sources(Arguments, group="What to collect"):
     create_env_fn: Any = argument(
-        'an environment, an id such as ``"CartPole-v1"``, or a function that returns one; a list of these for several workers',
-        kw_only=False,
+        'an environment, an id such as "CartPole-v1", or a function; a list for several workers', kw_only=False
     )
     policy: Any = argument(
-        "chooses actions. None: random ones. Otherwise a module of tensordict, or a callable whose parameters are named as "
-        "observations are, or ``tensordict`` or ``td``. It must write the same entries at each step; where it replaces an "
-        'observation, batches hold its value at the root, and what the environment observed under ``"next"``',
+        "chooses actions: a module of tensordict or torch, or a callable; None: random ones",
+        more="a callable's parameters are named as observations are, or ``tensordict`` or ``td``. It must write the same entries at each "
+        "step. Where it replaces an observation, batches hold its value at the root, and what the environment observed under "
+        '``"next"``',
         default=None,
         kw_only=False,
     )
     policy_factory: Any = argument(
-        "a function without arguments that makes the policy, or one for each worker. ``policy`` is then only where new weights "
-        "come from",
+        "makes the policy where it runs, or one for each worker",
+        more="it takes no arguments. ``policy`` is then only where new weights come from",
         default=None,
-    )
-    frames_per_batch: int | float | Sequence[int] = argument(
-        "frames in each batch, over all workers and environments; a list gives the share of each worker. Rounded up, with a "
-        "warning, where environments that step together cannot share it evenly",
-        check=shares,
-        engine=True,
-    )
-    total_frames: int | float | None = argument(
-        "frames in all, a multiple of ``frames_per_batch``. Endless where it is negative or None",
-        default=-1,
-        check=frames,
-        engine=True,
-    )
-    allow_partial_batch: bool = argument(
-        "let the last batch be shorter, so that ``total_frames`` need not be a multiple", default=False, engine=True
-    )
-    num_workers: int | None = argument(
-        "how many workers use ``create_env_fn``, where it is not a list", default=None, check=at_least(1)
-    )
-    num_envs: int | None = argument(
-        "environments of each worker, which step together and get a dimension of their own in batches",
-        default=None,
-        engine=True,
     )
     create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
-        "arguments of ``create_env_fn``, for all workers, or a list with an entry for each", default=None
+        "arguments of create_env_fn, for all workers, or a list with an entry for each", default=None
     )
     seed: int | None = argument(
-        "of everything random; see :meth:`~BaseCollector.set_seed`. Without it, environments begin as their own ``set_seed`` "
-        "left them; random actions in environments of other libraries then follow torch's generator",
+        "of everything random, see set_seed",
+        more="without it, environments begin as their own ``set_seed`` left them; random actions in environments of other libraries then "
+        "follow torch's generator",
         default=None,
     )
-    device: Device = argument("the default of the next two devices", default=None)
-    storing_device: Device = argument(
-        "where batches go. On the CPU they are views; they are copied to any other device", default=None
-    )
-    policy_device: Device = argument("where torch evaluates the policy", default=None)
-    env_device: Device = argument("environments are stepped on the CPU; a warning says so for another device", default=None)
     max_frames_per_traj: int | float | None = argument(
-        "truncate episodes after so many steps, which ``step_count`` then counts",
-        default=None,
-        check=frame_limit,
-        engine=True,
+        "truncate episodes after so many steps, which step_count then counts", default=None, check=frame_limit, engine=True
     )
     init_random_frames: int | float | None = argument(
-        "frames at the start with random actions, rounded up to whole batches. Frames that the ``replay_buffer`` has taken in "
-        "before count",
+        "frames at the start with random actions, rounded up to whole batches",
+        more="frames that the ``replay_buffer`` has taken in before count",
         default=None,
         check=frames,
     )
+    exploration_type: Any = argument("whether actions are sampled (RANDOM) or the policy's best guess", default=None)
+    exploration_mode: Any = argument("the old name of exploration_type", default=None)
     reset_at_each_iter: bool = argument("begin each batch with new episodes", default=False, engine=True)
-    postproc: Callable[[Any], Any] | None = argument(
-        "called with each batch before delivery; returns the batch to deliver. If it has a method ``to``, it is moved to the "
-        "device of batches",
-        default=None,
-    )
-    split_trajs: bool | None = argument(
-        'deliver a row for each piece of a trajectory, padded, with ``("collector", "mask")``',
-        default=False,
-        check=truth,
-        engine=True,
-    )
-    track_traj_ids: bool = argument('write ``("collector", "traj_ids")``', default=True, engine=True)
-    exploration_type: Any = argument("whether actions are sampled (``RANDOM``) or the policy's best guess", default=None)
-    exploration_mode: Any = argument("the old name of ``exploration_type``", default=None)
-    return_same_td: bool = argument(
-        "deliver the same TensorDict every time, with new values: those of the batch before are overwritten", default=False
-    )
     reset_when_done: bool = argument("True: an ended episode is always followed by a new one", default=True)
-    set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
-    interruptor: Any = argument(
-        "an :class:`Interruptor`, or anything else with a method ``collection_stopped()``, that can cut batches short. The latter is "
-        "asked before each batch and every few milliseconds",
-        default=None,
-        check=interrupts,
-    )
-    replay_buffer: Any = argument(
-        "has a method ``extend``, which takes the batches; iteration then yields None for each", default=None
-    )
     trust_policy: bool | None = argument(
         "assume that the policy maps a TensorDict to a TensorDict, whatever its signature", default=False, check=truth
     )
-    policy_backend: Literal["auto", "native", "torch"] = argument(
-        '``"native"`` evaluates the policy in Rust, ``"torch"`` calls it; ``"auto"`` chooses the former where a graph of '
-        "what torch computes gives the same numbers; ``repr`` says why it does not",
-        default="auto",
-    )
-    compile_policy: bool | dict[str, Any] | None = argument(
-        "compile the policy with ``torch.compile``: True, or its arguments", default=None
-    )
-    cudagraph_policy: bool | dict[str, Any] | None = argument(
-        "replay the policy as a CUDA graph, which needs a CUDA ``policy_device``: True, or the arguments of "
-        "``CudaGraphModule``",
-        default=None,
-    )
-    weight_updater: Any = argument(
-        "what :meth:`~BaseCollector.update_policy_weights_` goes through, or a function that makes it", default=None
-    )
-    track_policy_version: Any = argument(
-        "write ``policy_version``, the version of the weights that acted, at the root and, in the same memory, under "
-        '``"next"``',
-        default=False,
-        check=truth,
-        engine=True,
-    )
-    trajs_per_batch: int | None = argument(
-        "deliver so many whole trajectories in each batch", default=None, check=at_least(1), engine=True
-    )
-    trajs_per_write: int | None = argument(
-        "whole trajectories in one write to the replay buffer, at most; without it, all that are complete",
-        default=None,
-        check=at_least(1),
-        engine=True,
-    )
-    traj_format: Literal["padded", "cat"] | None = argument("how whole trajectories lie in a batch", default=None)
-    cat_results: Literal["stack", 0, -1] | None = argument(
-        "how the shares of workers are put together; where each batch is one worker's, nothing is", default=None
-    )
-    preemptive_threshold: float | None = argument(
-        "cut the shares of slow workers short once this fraction of workers is ready", default=None, engine=True
-    )
-    update_at_each_batch: bool = argument(
-        "call :meth:`~BaseCollector.update_policy_weights_` before each batch", default=False
-    )
-    init_fn: Callable[[], object] | None = argument(
-        "called without arguments while the collector is built, before policies are made; where workers are processes, in each of "
-        "them, before its environments are made",
-        default=None,
-    )
     auto_register_policy_transforms: bool | None = argument(
-        "let environments observe ``is_init`` if the policy reads it, and begin a recurrent policy's state as its modules' "
+        "begin a recurrent policy's state as its modules say",
+        more="environments observe ``is_init`` if the policy reads it, and its state begins as its modules' "
         "``make_tensordict_primer`` says. If False, the policy gets only what environments observe; its state is carried from "
         "step to step all the same",
         default=True,
     )
-    pre_collect_hook: Callable[[], object] | None = argument(
-        "called before each batch is collected, in this process and the thread that asks for the batch, wherever workers run; "
-        ":meth:`~BaseCollector.map_fn` reaches environments in workers",
-        default=None,
-    )
-    post_collect_hook: Callable[[Any], object] | None = argument(
-        "called with each batch as it is delivered, where ``pre_collect_hook`` is called", default=None
-    )
-    compact_obs: bool = argument('leave out all entries under ``"next"`` but rewards and flags', default=False)
-    worker_idx: int | None = argument("a number of your own for this collector", default=None)
-    on_loss: Literal["raise", "continue"] | int = argument(
-        '``"raise"``, ``"continue"`` without the worker, or how often a worker whose environment fails is replaced',
-        default="raise",
-        engine=True,
+
+
+class _Workers(Arguments, group="Where workers run"):
+    num_workers: int | None = argument("how many use create_env_fn, where it is not a list", default=None, check=at_least(1))
+    num_envs: int | None = argument(
+        "environments of each worker, which step together and are a dimension of batches", default=None, engine=True
     )
     placement: Literal["inline", "threads", "processes"] | None = argument(
-        'where workers run: ``"inline"`` in the thread that asks for batches, in ``"threads"`` of their own, or in ``"processes"`` '
-        "(Linux), where environments in Python run side by side and a crash ends one worker alone. By default, the worker of a "
-        "``Collector`` runs inline; several workers, or one in the background, are threads where all environments are known to be "
-        "native, otherwise processes. What a worker process needs is pickled by cloudpickle, so environment objects, functions and "
-        "what these refer to are copies there: give what changes as ``policy``. Where the default meets something that cannot be pickled, "
-        "or a ``policy`` that is a function around a module, workers are threads, and a warning says why",
+        "in the thread that asks for batches, in threads or in processes (Linux)",
+        more='``"inline"`` is in the thread that asks for batches. In ``"processes"``, environments in Python run side by side, and a crash '
+        "ends one worker alone. By default, the worker of a ``Collector`` runs inline; several workers, or one in the background, are "
+        "threads where all environments are known to be native, otherwise processes. What a worker process needs is pickled by "
+        "cloudpickle, so environment objects, functions and what these refer to are copies there: give what changes as ``policy``. Where "
+        "the default meets something that cannot be pickled, or a ``policy`` that is a function around a module, workers are threads, and "
+        "a warning says why",
         default=None,
     )
     launcher: Any = argument(
-        "starts the workers somewhere else, such as a :class:`CommandLauncher`: on other machines, from where they connect to this "
-        'process. They are worker processes in all else, see ``placement="processes"``',
+        "starts the workers somewhere else, such as a CommandLauncher",
+        more="workers on other machines connect to this process, and are worker processes in all else, see ``placement``",
         default=None,
     )
+    on_loss: Literal["raise", "continue"] | int = argument(
+        "where a worker fails: raise, continue without it, or how often it is replaced", default="raise", engine=True
+    )
     step_timeout: float | None = argument(
-        "seconds after which a worker process is taken for frozen and killed, if neither its environment nor its policy has "
-        "returned meanwhile: a loss as any other (``on_loss``), whose error shows the Python stack of the worker. Only with "
-        'workers in processes, see ``placement``; ``"threads"`` cannot be killed',
+        "seconds after which a worker process is taken for frozen and killed",
+        more="neither its environment nor its policy has returned meanwhile. A loss as any other (``on_loss``), whose error shows the "
+        'Python stack of the worker. Workers in ``"threads"`` cannot be killed',
         default=None,
         check=real,
         engine=True,
     )
-
-    use_buffers: bool | None = ignored("batches are always written in place", default=True)
-    no_cuda_sync: bool = ignored("nothing is copied without waiting for it", default=False)
-    local_init_rb: bool | None = ignored("a buffer is always initialised where it was made", default=True)
-    num_sub_threads: int = argument(
-        "how many threads libraries such as torch use in each worker process; without processes it has no effect",
-        default=1,
-        check=at_least(1),
+    init_fn: Callable[[], object] | None = argument(
+        "called before policies and environments are made, in each worker process", default=None
     )
-    num_threads: int | None = ignored("the number of threads of torch is left alone", default=None)
-    collector_class: Any = ignored("there is one collector", default=None)
-    extend_buffer: bool = ignored("batches are always written as a whole", default=True)
+    num_sub_threads: int = argument(
+        "threads that libraries such as torch use in each worker process", default=1, check=at_least(1)
+    )
+    worker_idx: int | None = argument("a number of your own for this collector", default=None)
+
+
+class _Batches(Arguments, group="Batches"):
+    frames_per_batch: int | float | Sequence[int] = argument(
+        "frames in each, over all workers and environments; a list: each worker's share",
+        more="rounded up, with a warning, where environments that step together cannot share it evenly",
+        check=shares,
+        engine=True,
+    )
+    total_frames: int | float | None = argument(
+        "frames in all, a multiple of frames_per_batch; negative or None: endless", default=-1, check=frames, engine=True
+    )
+    allow_partial_batch: bool = argument("let the last batch be shorter", default=False, engine=True)
+    cat_results: Literal["stack", 0, -1] | None = argument(
+        "how the shares of workers are put together, where a batch has several", default=None
+    )
+    preemptive_threshold: float | None = argument(
+        "cut the shares of slow workers short once this fraction of workers is ready", default=None, engine=True
+    )
+    interruptor: Any = argument(
+        "an Interruptor, or what has a method collection_stopped(): cuts batches short",
+        more="the latter is asked before each batch and every few milliseconds",
+        default=None,
+        check=interrupts,
+    )
+    set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
+    compact_obs: bool = argument('leave out all entries under "next" but rewards and flags', default=False)
+    return_same_td: bool = argument("deliver one TensorDict every time, whose values are overwritten", default=False)
+    postproc: Callable[[Any], Any] | None = argument(
+        "called with each batch; returns the batch to deliver",
+        more="if it has a method ``to``, it is moved to the device of batches",
+        default=None,
+    )
+    pre_collect_hook: Callable[[], object] | None = argument(
+        "called before each batch is collected",
+        more="in this process and the thread that asks for the batch, wherever workers run; :meth:`~BaseCollector.map_fn` reaches "
+        "environments in workers",
+        default=None,
+    )
+    post_collect_hook: Callable[[Any], object] | None = argument("called with each batch as it is delivered", default=None)
+
+
+class _Trajectories(Arguments, group="Trajectories"):
+    trajs_per_batch: int | None = argument(
+        "deliver so many whole trajectories in each batch", default=None, check=at_least(1), engine=True
+    )
+    traj_format: Literal["padded", "cat"] | None = argument("how whole trajectories lie in a batch", default=None)
+    trajs_per_write: int | None = argument(
+        "most of them in one write to the buffer; by default all that are complete", default=None, check=at_least(1), engine=True
+    )
+    split_trajs: bool | None = argument(
+        'a padded row for each piece of one, with ("collector", "mask")', default=False, check=truth, engine=True
+    )
+    track_traj_ids: bool = argument('write ("collector", "traj_ids")', default=True, engine=True)
+
+
+class _Replay(Arguments, group="Replay"):
+    replay_buffer: Any = argument(
+        "its method extend takes the batches; iteration then yields None for each", default=None
+    )
+
+
+class _Weights(Arguments, group="The policy's weights"):
+    policy_backend: Literal["auto", "native", "torch"] = argument(
+        "evaluate the policy in Rust, call it, or choose",
+        more='``"native"`` evaluates it in Rust, ``"torch"`` calls it; ``"auto"`` chooses the former where a graph of what torch computes '
+        "gives the same numbers; ``repr`` says why it does not",
+        default="auto",
+    )
+    weight_updater: Any = argument(
+        "what update_policy_weights_ goes through, or a function that makes it", default=None
+    )
+    update_at_each_batch: bool = argument("publish the policy's weights before each batch", default=False)
+    track_policy_version: Any = argument(
+        "write policy_version, the version of the weights that acted",
+        more='it is at the root and, in the same memory, under ``"next"``',
+        default=False,
+        check=truth,
+        engine=True,
+    )
+    compile_policy: bool | dict[str, Any] | None = argument("compile it with torch.compile: True, or its arguments", default=None)
+    cudagraph_policy: bool | dict[str, Any] | None = argument(
+        "replay it as a CUDA graph: True, or the arguments of CudaGraphModule",
+        more="needs a CUDA ``policy_device``",
+        default=None,
+    )
+
+
+class _Devices(Arguments, group="Devices"):
+    device: Device = argument("the default of the next two", default=None)
+    storing_device: Device = argument("where batches go", more="on the CPU they are views; they are copied to any other", default=None)
+    policy_device: Device = argument("where torch evaluates the policy", default=None)
+    env_device: Device = argument("environments are stepped on the CPU; a warning says so for another", default=None)
+
+
+class _OfTorchRL(Arguments, group="Of TorchRL"):
     weight_sync_schemes: Any = argument(
-        "schemes by what they are for, none of which is called: the weights of ``policy`` travel through one store, and ``postproc`` and "
-        "``replay_buffer`` are in this process. A warning says so for anything else",
+        "schemes by what they are for; none is called",
+        more="the weights of ``policy`` travel through one store, and ``postproc`` and ``replay_buffer`` are in this process. A warning "
+        "says so for anything else",
         default=None,
         check=schemes,
     )
     weight_recv_schemes: Any = ignored("weights travel through one store", default=None)
+    use_buffers: bool | None = ignored("batches are always written in place", default=True)
+    no_cuda_sync: bool = ignored("nothing is copied without waiting for it", default=False)
+    local_init_rb: bool | None = ignored("a buffer is always initialised where it was made", default=True)
+    num_threads: int | None = ignored("the number of threads of torch is left alone", default=None)
+    collector_class: Any = ignored("there is one collector", default=None)
+    extend_buffer: bool = ignored("batches are always written as a whole", default=True)
+
+
+class CollectorArguments(_OfTorchRL, _Devices, _Weights, _Replay, _Trajectories, _Batches, _Workers, _Sources):
+    """What every collector takes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -300,17 +296,18 @@ class CollectorArguments(Arguments):
             raise TypeError("policy and policy_factory: expected one of them, or a module as source of weights")
 
 
-class SingleArguments(CollectorArguments):
+class SingleArguments(CollectorArguments, group="Several workers"):
     """What a collector with one worker takes, and what makes it one with several."""
 
     backend: Literal["direct", "process", "ray"] | None = argument(
-        '``"direct"``: one worker. ``"process"``, as with ``num_collectors``: a :class:`MultiSyncCollector` or '
+        "one worker here, several in processes, or a RayCollector",
+        more='``"direct"``: one worker. ``"process"``, as with ``num_collectors``: a :class:`MultiSyncCollector` or '
         ':class:`MultiAsyncCollector`, as ``sync`` says. ``"ray"``: a :class:`RayCollector`',
         default=None,
         check=for_several((None, "direct"), "Collector itself, MultiSyncCollector or MultiAsyncCollector"),
     )
     num_collectors: int | None = argument(
-        "number of workers of a collector with several; by default as many as ``create_env_fn`` has entries",
+        "how many workers; by default as many as create_env_fn has entries",
         default=None,
         check=for_several((None, 1), "Collector itself, MultiSyncCollector or MultiAsyncCollector"),
     )
@@ -326,16 +323,16 @@ class SingleArguments(CollectorArguments):
     )
 
 
-class RayArguments(CollectorArguments):
+class RayArguments(CollectorArguments, group="Actors"):
     """What a collector in actors of Ray takes."""
 
     num_collectors: int | None = argument(
-        "number of actors, where ``create_env_fn`` is not a list with an entry for each", default=None, check=at_least(1)
+        "number of actors, where create_env_fn is not a list with an entry for each", default=None, check=at_least(1)
     )
     collector_class: Any = argument(
-        'the class of the collector in each actor: :class:`Collector`, :class:`MultiSyncCollector`, :class:`MultiAsyncCollector`, a class '
-        'derived of these, or ``"single"``, ``"sync"``, ``"async"``; by default a ``Collector``, or a ``MultiSyncCollector`` where '
-        "``num_workers_per_collector`` is more than 1",
+        'the class of the collector in each actor, or "single", "sync" or "async"',
+        more=":class:`Collector`, :class:`MultiSyncCollector`, :class:`MultiAsyncCollector`, or a class derived of these; by default a "
+        "``Collector``, or a ``MultiSyncCollector`` where ``num_workers_per_collector`` is more than 1",
         default=None,
     )
     collector_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
@@ -344,24 +341,27 @@ class RayArguments(CollectorArguments):
     num_workers_per_collector: int = argument(
         "workers of each actor's collector, where its class has several", default=1, check=at_least(1)
     )
-    sync: bool = argument("whether each batch has a share of every actor, or is one actor's, whichever is ready first", default=False)
+    sync: bool = argument("whether each batch has a share of every actor, or is that of the first that is ready", default=False)
     ray_init_config: dict[str, Any] | None = argument("arguments of ``ray.init``, where Ray does not run yet", default=None)
     remote_configs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
-        "options of ``ray.remote``, such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``, for all actors or a list with an "
-        "entry for each; by default each claims one CPU",
+        "options of ray.remote, for all actors or a list with an entry for each",
+        more="such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``; by default each claims one CPU",
         default=None,
     )
     update_after_each_batch: bool = argument(
-        "publish the weights of the policy after each batch: to the actor that it came from, or to all where ``sync``", default=False
+        "publish the weights of the policy after each batch",
+        more="to the actor that it came from, or to all where ``sync``",
+        default=False,
     )
     max_weight_update_interval: int = argument(
-        "batches that an actor may deliver with the weights that it has, before those of the policy are published to it; -1: any number",
+        "batches that an actor may deliver with old weights; -1: any number",
+        more="then those of the policy are published to it",
         default=-1,
     )
     use_env_creator: bool = ignored("each actor makes its environments itself", default=False)
 
 
-class MultiArguments(CollectorArguments):
+class MultiArguments(CollectorArguments, group="Several workers"):
     """What a collector with several workers takes."""
 
     sync: bool | None = argument("whether each batch has a share of every worker", default=None)
@@ -381,15 +381,15 @@ def one_of(*allowed: Any) -> Check:
 _BACKENDS = one_of("threading", "multiprocessing")
 
 
-class AsyncBatchedArguments(CollectorArguments):
+class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
     """What a collector takes whose environments ask one policy."""
 
     max_batch_size: int | None = argument(
         "most observations in one call of the policy; by default those of all environments", default=None, check=at_least(1), engine=True
     )
     min_batch_size: int | None = argument(
-        "observations that a call waits for, up to ``server_timeout``; by default 1. In any case it waits for those that are about to "
-        "come, as far as that is known of their last steps",
+        "observations that a call waits for, up to server_timeout; by default 1",
+        more="in any case it waits for those that are about to come, as far as that is known of their last steps",
         default=None,
         check=at_least(1),
         engine=True,
@@ -398,25 +398,28 @@ class AsyncBatchedArguments(CollectorArguments):
         "seconds that an observation waits for others at most; by default 0.01", default=None, check=real, engine=True
     )
     yield_completed_trajectories: bool = argument(
-        "deliver each trajectory by itself, ``[steps]``, as it ends; ``frames_per_batch`` is then what a worker collects at once",
+        "deliver each trajectory by itself, [steps], as it ends",
+        more="``frames_per_batch`` is then what a worker collects at once",
         default=False,
     )
     backend: Literal["threading", "multiprocessing"] | None = argument(
-        "where environments written in Python run: ``\"multiprocessing\"``, each in a process of its own, or ``\"threading\"``, where they "
-        "take turns. By default in processes, unless something cannot be pickled: a warning then says what. Native environments are "
-        "in threads, and so is the policy, in any case",
+        "where environments written in Python run",
+        more='``"multiprocessing"``, each in a process of its own, or ``"threading"``, where they take turns. By default in processes, '
+        "unless something cannot be pickled: a warning then says what. Native environments are in threads, and so is the policy, in any "
+        "case",
         default=None,
         check=_BACKENDS,
     )
-    env_backend: Literal["threading", "multiprocessing"] | None = argument("the same as ``backend``", default=None, check=_BACKENDS)
+    env_backend: Literal["threading", "multiprocessing"] | None = argument("the same as backend", default=None, check=_BACKENDS)
     track_policy_version: Any = argument(
-        "write ``policy_version``, the version of the weights that acted, at the root and, in the same memory, under ``\"next\"``",
+        "write policy_version, the version of the weights that acted",
+        more='it is at the root and, in the same memory, under ``"next"``',
         default=True,
         check=truth,
         engine=True,
     )
     policy_version_key: Literal["policy_version"] | None = argument(
-        "None: the same as ``track_policy_version=False``", default="policy_version", check=one_of("policy_version", None)
+        "None: the same as track_policy_version=False", default="policy_version", check=one_of("policy_version", None)
     )
     transport: Any = ignored("requests go through memory of this process", default=None)
     weight_sync: Any = ignored("weights travel through one store", default=None)

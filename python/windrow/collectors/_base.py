@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
 import math
 import sys
 import warnings
@@ -13,7 +12,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from windrow import _needs, collectors
-from windrow._arguments import outside, takes, warn_ignored
+from windrow._arguments import outside, signature_of, takes, warn_ignored
 from windrow._lazy import module
 from windrow._numbers import whole
 from windrow._objects import Objects
@@ -30,6 +29,8 @@ from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
     from windrow.policies.audit import Audit
 
 _acting = module("windrow.policies.acting")
@@ -229,7 +230,7 @@ class BaseCollector(TorchRLMethods):
 
     # Iteration
 
-    def __next__(self) -> Any:
+    def __next__(self) -> TensorDictBase:
         return self._ready.next()
 
     def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
@@ -348,15 +349,15 @@ class BaseCollector(TorchRLMethods):
         else:
             self.replay_buffer.extend(batch)
 
-    def iterator(self) -> Iterator[Any]:
+    def iterator(self) -> Iterator[TensorDictBase]:
         """The batches, as iterating over the collector gives them."""
         return iter(self)
 
-    def next(self) -> Any:
+    def next(self) -> TensorDictBase | None:
         """The next batch, or None after the last."""
         return next(self, None)
 
-    def rollout(self) -> Any:
+    def rollout(self) -> TensorDictBase:
         """One batch as it was collected, without post-processing and outside of the count of frames."""
         self._core.check_outside()
         self._check_ready()
@@ -370,7 +371,7 @@ class BaseCollector(TorchRLMethods):
             raise TypeError(f"an endless {type(self).__name__} has no length")
         return length
 
-    def fake_tensordict(self) -> Any:
+    def fake_tensordict(self) -> TensorDictBase:
         """Zeros with the entries, names, shapes and dtypes of a whole batch as it is delivered; no environment is stepped.
 
         What ``postproc`` and ``split_trajs`` make of a batch, they make of these zeros.
@@ -412,7 +413,7 @@ class Collector(BaseCollector):
     _direct = True
 
     # As of `MultiCollector`.
-    __signature__ = inspect.signature(SingleArguments)
+    __signature__ = signature_of(SingleArguments)
 
     def __new__(cls, *args: Any, **arguments: Any) -> Self:
         several: Any = several_for(MultiCollector, args, arguments) if cls is Collector else None
@@ -428,6 +429,12 @@ class AsyncCollector(BaseCollector):
     is native, a process where it is written in Python, see ``placement``.
 
     It acts with the weights that :meth:`update_policy_weights_` gave it.
+
+    Example:
+        >>> from windrow.collectors import AsyncCollector
+        >>> with AsyncCollector("CartPole-v1", frames_per_batch=100, total_frames=200) as collector:
+        ...     [len(batch) for batch in collector]
+        [100, 100]
     """
 
     _sync = False
@@ -450,7 +457,7 @@ class MultiCollector(BaseCollector):
     _single = False
 
     # `__new__` chooses the class alone: what users may give stands in `__init__`.
-    __signature__ = inspect.signature(MultiArguments)
+    __signature__ = signature_of(MultiArguments)
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         chosen: Any = cls
@@ -473,6 +480,17 @@ class MultiSyncCollector(MultiCollector):
     """Several workers; each batch has a share of every one, collected after it was asked for.
 
     Its arguments are those of :class:`MultiCollector`; ``sync`` can be left out.
+
+    Example:
+        >>> from torch import nn
+        >>> from windrow.collectors import MultiSyncCollector
+        >>> policy = nn.Linear(4, 2)
+        >>> with MultiSyncCollector("CartPole-v1", policy, num_workers=2, frames_per_batch=100, total_frames=200) as collector:
+        ...     for batch in collector:
+        ...         # Train the policy here, then publish its weights to the workers.
+        ...         collector.update_policy_weights_()
+        >>> len(batch)
+        100
     """
 
     _sync = True
@@ -482,6 +500,12 @@ class MultiAsyncCollector(MultiCollector):
     """Several workers; each batch is one worker's, whichever is ready first, and the others go on meanwhile.
 
     Its arguments are those of :class:`MultiCollector`; ``sync`` can be left out.
+
+    Example:
+        >>> from windrow.collectors import MultiAsyncCollector
+        >>> with MultiAsyncCollector(["CartPole-v1"] * 2, frames_per_batch=100, total_frames=400) as collector:
+        ...     sum(len(batch) for batch in collector)
+        400
     """
 
     _sync = False

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from windrow._arguments import instance_of, outside, takes, warn_ignored
 from windrow._failure import Failure
@@ -26,8 +26,11 @@ from windrow.policies.weights import WeightSource, weights_by_id, check_model
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import remember
 
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
-class Control(Ending, Iterator[Any]):
+
+class Control(Ending, Iterator["TensorDictBase"]):
     """Starts, pauses and ends collection; weights, seeds, states, figures and profiles; errors of the background."""
 
     _arguments: CollectorArguments

@@ -52,90 +52,95 @@ def _backend(name: str, given: Any) -> Any:
     return given
 
 
-class EvaluatorArguments(Arguments):
-    """What an evaluator takes."""
-
+class _Evaluated(Arguments, group="What to evaluate"):
     env: Any = argument(
-        "an environment, an id, or a function that returns one. The function is called once, where the evaluator runs: with the "
-        "first evaluation if the policy comes from a function too, otherwise at once",
+        "an environment, an id, or a function that returns one",
+        more="the function is called once, where the evaluator runs: with the first evaluation if the policy comes from a function too, "
+        "otherwise at once",
         kw_only=False,
     )
     policy: Any = argument("chooses actions; it is copied, and never touched again", default=None, kw_only=False)
     policy_factory: Callable[..., Any] | None = argument(
-        "a function that makes a policy for the evaluator alone, called where that runs. In a thread, it is given the environment if it "
-        "has a parameter without a default, and in an actor too. For a process it is called here too: what it makes here checks weights",
+        "makes a policy for the evaluator alone, where that runs",
+        more="in a thread, it is given the environment if it has a parameter without a default, and in an actor too. For a process it is "
+        "called here too: what it makes here checks weights",
         default=None,
     )
     num_trajectories: int = argument("episodes of each evaluation", default=10, check=at_least(1), engine=True)
     max_steps: int | None = argument(
-        "truncate episodes after so many steps, which ``step_count`` then counts, or ``eval_step_count`` if the environment has "
-        "a ``step_count``",
+        "truncate episodes after so many steps, which step_count then counts",
+        more="or ``eval_step_count``, if the environment has a ``step_count``",
         default=None,
         check=at_least(1),
         engine=True,
     )
-    log_prefix: str = argument("what names of results begin with", default="eval", engine=True)
     exploration_type: Any = argument("as of collectors; the policy's best guess by default", default="deterministic")
+    seed: int | None = argument(
+        "of the environment and of windrow's actions; torch's generator is left alone", default=None, engine=True
+    )
+
+
+class _Results(Arguments, group="Results"):
+    busy_policy: Literal["skip", "error", "queue"] = argument(
+        "what happens to an evaluation that is asked for during another", default="skip", engine=True
+    )
+    log_prefix: str = argument("what names of results begin with", default="eval", engine=True)
     metrics_fn: Callable[[Any], Mapping[str, float]] | None = argument(
-        "returns more figures by name, from the TensorDict of all episodes; called in a thread of this process",
+        "returns more figures by name, from the TensorDict of all episodes",
+        more="called in a thread of this process",
         default=None,
         check=lambda _, metrics: lambda batch: dict(metrics(batch)),
         engine=True,
     )
     on_result: "Callable[[TensorDictBase], object] | None" = argument(
-        "called with each result as a TensorDict, in a thread of this process; it must not wait for the evaluator. Its own "
-        "errors go to ``sys.unraisablehook``, and change nothing",
+        "called with each result as a TensorDict",
+        more="in a thread of this process; it must not wait for the evaluator. Its own errors go to ``sys.unraisablehook``, and change "
+        "nothing",
         default=None,
         check=lambda _, on_result: lambda result: on_result(_tensors(result)),
         engine=True,
     )
-    busy_policy: Literal["skip", "error", "queue"] = argument(
-        "what happens to an evaluation that is asked for during another", default="skip", engine=True
+    dump_video: bool = argument(
+        "save what recorders among the environment's transforms saw, after each evaluation",
+        more="``dump(step=...)`` of recorders such as TorchRL's ``VideoRecorder`` is called where they are",
+        default=True,
     )
-    seed: int | None = argument(
-        "of the environment, and of the actions that windrow draws itself; torch's generator is left alone",
-        default=None,
-        engine=True,
-    )
-    device: Device = argument("where torch evaluates the policy", default=None)
-    policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
-    trust_policy: bool | None = argument("as of collectors", default=False)
+    reward_keys: Any = argument('("next", "reward")', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES))
+    done_keys: Any = argument('("next", "done")', default=("next", "done"), check=_only(("next", "done"), _EPISODES))
+
+
+class _Place(Arguments, group="Where it runs"):
     backend: Literal["thread", "process", "ray"] | None = argument(
-        'where environment and policy run: in a ``"thread"``, a ``"process"`` or, with ``"ray"``, an actor on any machine of a cluster. By '
-        "default in a thread where the environment is native or an object that exists, which is then the one that is stepped, where "
+        "in a thread, a process or an actor of Ray",
+        more="by default in a thread where the environment is native or an object that exists, which is then the one that is stepped, where "
         "``policy_factory`` wants the environment, and where something cannot be sent to a process; otherwise in a process",
         default=None,
         check=_backend,
     )
+    device: Device = argument("where torch evaluates the policy", default=None)
+    policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
+    trust_policy: bool | None = argument("as of collectors", default=False)
+    init_fn: Callable[[], object] | None = argument("called first of all, where the evaluator runs", default=None)
     step_timeout: float | None = argument(
-        "seconds after which the process is taken for frozen and killed, if a step has not returned: the evaluation then fails, with "
-        "its stack. Needs a process",
+        "seconds after which the process is taken for frozen and killed",
+        more="a step has not returned meanwhile. The evaluation then fails, with its stack. Needs a process",
         default=None,
         engine=True,
     )
-    init_fn: Callable[[], object] | None = argument(
-        "called first of all, without arguments, where the evaluator runs", default=None
-    )
-    num_gpus: float | None = argument(
-        'GPUs that the actor claims, with ``backend="ray"``; by default one if Ray has any', default=None
-    )
-    ray_kwargs: dict[str, Any] | None = argument(
-        'options of ``ray.remote``, such as ``num_cpus``, with ``backend="ray"``; by default the actor claims one CPU', default=None
-    )
     shutdown_timeout: float = argument(
-        "seconds that a shutdown waits for the running step; ``inf`` is no limit. A process or an actor is then killed",
+        "seconds that a shutdown waits for the running step; inf is no limit",
+        more="a process or an actor is then killed",
         default=5.0,
         engine=True,
     )
-    reward_keys: Any = argument(
-        '``("next", "reward")``', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES)
+    num_gpus: float | None = argument("GPUs that the actor claims; by default one if Ray has any", default=None)
+    ray_kwargs: dict[str, Any] | None = argument(
+        "options of ray.remote, such as num_cpus; by default the actor claims one CPU", default=None
     )
-    done_keys: Any = argument('``("next", "done")``', default=("next", "done"), check=_only(("next", "done"), _EPISODES))
-    dump_video: bool = argument(
-        "call ``dump(step=...)`` of recorders among the environment's transforms, such as TorchRL's ``VideoRecorder``, after each "
-        "evaluation, where they are",
-        default=True,
-    )
+
+
+class EvaluatorArguments(_Place, _Results, _Evaluated):
+    """What an evaluator takes."""
 
     frames_per_batch: int | None = ignored("an evaluation takes as many frames as its episodes have", default=None)
     collector_cls: Any = ignored("an evaluator collects by itself", default=None)
@@ -182,6 +187,14 @@ class Evaluator(Ending):
         ImportError: ``backend="ray"``, and Ray is not installed.
         ValueError: an argument has a value that cannot be used; the message says which can.
         TypeError: an argument is unknown.
+
+    Example:
+        >>> from torch import nn
+        >>> from windrow.collectors import Evaluator
+        >>> policy = nn.Linear(4, 2)
+        >>> with Evaluator("CartPole-v1", policy, num_trajectories=3) as evaluator:
+        ...     evaluator.evaluate(policy, step=1000)["eval/num_episodes"]
+        3
     """
 
     _core: Any

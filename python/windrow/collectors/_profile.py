@@ -35,19 +35,21 @@ class ProfileConfig(Arguments):
     num_rollouts: int = argument("profile a worker for so many batches", default=3, check=at_least(1))
     warmup_rollouts: int = argument("how many of these are not recorded, at the start", default=1, check=at_least(0))
     save_path: str | Path | None = argument(
-        "of the trace, which has what PyTorch's profiler recorded too; ``{worker_idx}`` stands for the number of the worker. Its folder "
-        "is made",
+        "path of the trace, with {worker_idx} for the number of the worker",
+        more="the trace has what PyTorch's profiler recorded too; its folder is made",
         default=None,
     )
     activities: list[str] | None = argument(
-        'what PyTorch\'s profiler records: ``"cpu"``, ``"cuda"``; by default both, where there is a GPU', default=None, check=_activities
+        'what PyTorch\'s profiler records: "cpu", "cuda"; by default both, where there is a GPU', default=None, check=_activities
     )
     record_shapes: bool = argument("PyTorch's profiler records shapes of inputs", default=True)
     profile_memory: bool = argument("PyTorch's profiler records allocations", default=False)
     with_stack: bool = argument("PyTorch's profiler records where operations were called", default=True)
     with_flops: bool = argument("PyTorch's profiler counts operations of products", default=False)
     on_trace_ready: Callable[[Any], object] | None = argument(
-        "called with PyTorch's profiler at its end, in the worker, instead of adding what it has recorded to the trace", default=None
+        "called with PyTorch's profiler at its end, in the worker",
+        more="what it has recorded is then not added to the trace",
+        default=None,
     )
 
     def template(self) -> str:

@@ -17,14 +17,14 @@ class CommonArguments(Arguments):
     writer: Any = argument("which rows they are written to; one after another by default", default=None)
     batch_size: int | None = argument("frames of a sample that does not name a number", default=None, check=at_least(1))
     transform: Callable[[Any], Any] | None = argument(
-        "called with each sample; what it returns is the sample. Its method inv, where it has one, is called with what is "
-        "written; where that returns None, nothing is",
+        "called with each sample; what it returns is the sample",
+        more="its method ``inv``, where it has one, is called with what is written; where that returns None, nothing is",
         default=None,
     )
     transform_factory: Callable[[], Callable[[Any], Any]] | None = argument("returns transform", default=None)
     collate_fn: Callable[[Any], Any] | None = argument(
-        "called with the frames of each sample, before transforms; what it returns is the sample. The frames of a ListStorage "
-        "are a list of TensorDicts, others one TensorDict",
+        "called with the frames of each sample, before transforms; returns the sample",
+        more="the frames of a ``ListStorage`` are a list of TensorDicts, others one TensorDict",
         default=None,
     )
     pin_memory: bool = argument("put samples into memory that a GPU reads directly, where there is one", default=False)
@@ -32,10 +32,11 @@ class CommonArguments(Arguments):
     seed: int | None = argument("what all choices follow from", default=None, check=at_least(0))
     generator: Any = argument("a torch.Generator that seed is drawn from", default=None)
     sample_timeout: float = argument(
-        "seconds that a sample waits for frames, and a write for samples where there is a limiter", default=60.0, check=real
+        "seconds that a sample waits for frames, and a write for a limiter", default=60.0, check=real
     )
     consume_after_n_samples: int | None = argument(
-        "how often a frame is drawn before it is removed, see ConsumingSampler, which this makes; by default none is",
+        "how often a frame is drawn before it is removed; by default none is",
+        more="the sampler is then a ``ConsumingSampler``",
         default=None,
         check=at_least(1),
     )
@@ -59,7 +60,8 @@ class TensorDictBufferArguments(BufferArguments):
     """Arguments of a buffer whose samples carry what the sampler knows of them."""
 
     priority_key: Key = argument(
-        "the entry that priorities are taken from, by update_tensordict_priority and of written frames that have it",
+        "the entry that priorities are taken from",
+        more="by ``update_tensordict_priority``, and of written frames that have it",
         default="td_error",
     )
 

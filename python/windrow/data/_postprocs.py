@@ -27,6 +27,13 @@ class MultiStep:
 
     Raises:
         ValueError: one of them is outside.
+
+    Example:
+        >>> from windrow.collectors import Collector
+        >>> from windrow.data import MultiStep
+        >>> collector = Collector("CartPole-v1", frames_per_batch=100, total_frames=100, postproc=MultiStep(gamma=0.99, n_steps=3))
+        >>> next(collector)["next", "reward"].max()
+        tensor(2.9701)
     """
 
     def __init__(self, gamma: float, n_steps: int) -> None:

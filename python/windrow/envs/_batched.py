@@ -54,6 +54,11 @@ class SerialEnv(EnvBase):
     Raises:
         TypeError: an unknown argument.
         ValueError: a list of another length than ``num_workers``.
+
+    Example:
+        >>> from windrow.envs import GymEnv, SerialEnv
+        >>> SerialEnv(3, lambda: GymEnv("CartPole-v1")).rollout(5, break_when_any_done=False).shape
+        torch.Size([3, 5])
     """
 
     @takes(BatchedArguments)
@@ -192,6 +197,13 @@ class ParallelEnv(SerialEnv):
     Raises:
         TypeError: an unknown argument; when processes start, something that cannot be pickled, which the error names.
         RuntimeError: when it is stepped, a process has ended; the error says how, and which one.
+
+    Example:
+        >>> from windrow.envs import GymEnv, ParallelEnv
+        >>> env = ParallelEnv(2, lambda: GymEnv("CartPole-v1", backend="gymnasium"))
+        >>> env.rollout(5, break_when_any_done=False).shape
+        torch.Size([2, 5])
+        >>> env.close()
     """
 
     _takes_states = True

@@ -40,13 +40,14 @@ class PoolArguments(Arguments):
 
     env_makers: Any = argument("a list of environments, or of functions that make one", kw_only=False)
     backend: str = argument(
-        '``"threading"``: each environment of Python has a thread; ``"multiprocessing"``: a process. Threads step environments known to be '
-        "native in any case",
+        "whether each environment of Python has a thread or a process",
+        more="threads step environments known to be native in any case",
         default="threading",
         check=_one_of("threading", "multiprocessing"),
     )
     stack: str = argument(
-        "how rows that were sent separately are stacked: ``dense`` needs the same entries in all, ``maybe_dense`` and ``lazy`` do not",
+        "how rows that were sent separately are stacked",
+        more='``"dense"`` needs the same entries in all, ``"maybe_dense"`` and ``"lazy"`` do not',
         default="dense",
         check=_one_of("dense", "maybe_dense", "lazy"),
     )
@@ -58,7 +59,9 @@ class PoolArguments(Arguments):
     )
     device: "torch.device | str | None" = argument("where tensors are put", default=None)
     exchange: str | None = argument(
-        '``"queue"``, ``"shm"`` or ``"auto"``, which do the same: processes share memory. ``"shm"`` needs them', default=None,
+        '"queue", "shm" or "auto", which do the same: processes share memory',
+        more='``"shm"`` needs processes',
+        default=None,
         check=_one_of("queue", "shm", "auto"),
     )
     envs_per_worker: int = ignored("each environment has a process of its own", default=1)

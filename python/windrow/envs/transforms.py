@@ -289,6 +289,12 @@ class TransformedEnv(EnvBase):
         device: where tensors are put; where ``base_env`` puts them unless given.
         cache_specs: without effect: specs follow the transforms in any case.
         auto_unwrap: without effect: transforms of a ``base_env`` that has some stay around it.
+
+    Example:
+        >>> from windrow.envs import Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(max_steps=10), RewardSum()))
+        >>> env.rollout(3)["step_count"].flatten()
+        tensor([0, 1, 2])
     """
 
     base_env: Any

@@ -37,24 +37,25 @@ class ServerArguments(Arguments):
     """The arguments of a server."""
 
     model: Any = argument(
-        "maps requests, a TensorDict ``[requests, ...]``, to answers of the same batch size: a module of tensordict or any other "
-        "callable. The server calls a copy of a module, whose weights :meth:`~InferenceServer.update_policy_weights_` renews",
+        "maps requests, a TensorDict [requests, ...], to answers of the same batch size",
+        more="a module of tensordict or any other callable. The server calls a copy of a module, whose weights "
+        ":meth:`~InferenceServer.update_policy_weights_` renews",
         default=None,
         kw_only=False,
     )
     policy_factory: Callable[[], Any] | None = argument("a function that makes the model, in place of it", default=None)
     max_batch_size: int = argument("most requests in one call of the model", default=64, check=at_least(1))
     min_batch_size: int = argument(
-        "requests that a call waits for, up to ``timeout``. In any case it waits for those that are about to come, as far as that is "
-        "known of their clients",
+        "requests that a call waits for, up to timeout",
+        more="in any case it waits for those that are about to come, as far as that is known of their clients",
         default=1,
         check=at_least(1),
     )
     timeout: float = argument("seconds that a request waits for others at most", default=0.01, check=real)
     collate_fn: Callable[[list[Any]], Any] | None = argument(
-        "makes a batch of a list of requests; by default ``torch.stack``", default=None
+        "makes a batch of a list of requests; by default torch.stack", default=None
     )
-    device: Device = argument("the default of ``policy_device``", default=None)
+    device: Device = argument("the default of policy_device", default=None)
     policy_device: Device = argument("where the model is, and requests are moved to", default=None)
     output_device: "torch.device | str | int | None" = argument("where answers are moved to; by default they stay where they are", default=None)
     policy_version: int = argument("version of the first weights", default=0, check=at_least(0))

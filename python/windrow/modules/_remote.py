@@ -26,10 +26,13 @@ def _tls(name: str, value: Any) -> dict[str, str]:
 class RemoteArguments(Arguments):
     """How a server and those who ask it find and know each other."""
 
-    token: str | None = argument("a secret of at least 16 visible ASCII characters, which those who ask have to show. It travels as it is", default=None)
+    token: str | None = argument(
+        "a secret of at least 16 visible ASCII characters, which those who ask have to show", more="it travels as it is", default=None
+    )
     tls: Mapping[str, Any] | None = argument(
-        "encrypts, and lets both sides show who they are: ``certificate`` and ``key`` of this side, and the ``authority`` that has signed "
-        "the other's, as paths of PEM files; ``server_name`` where the server's certificate has another name than its address",
+        "encrypts, and lets both sides show who they are",
+        more="``certificate`` and ``key`` of this side, and the ``authority`` that has signed the other's, as paths of PEM files; "
+        "``server_name`` where the server's certificate has another name than its address",
         default=None,
         check=_tls,
     )
@@ -46,8 +49,8 @@ class ClientArguments(RemoteArguments):
     """The arguments of one who asks."""
 
     address: str = argument(
-        'where the server is: the path of a Unix socket as in ``"unix:/run/user/1000/policy.sock"``, or host and port as in '
-        '``"127.0.0.1:7777"``. Another address than these two kinds is refused without ``token`` or ``tls``',
+        'where the server is, such as "unix:/run/user/1000/policy.sock" or "127.0.0.1:7777"',
+        more="the path of a Unix socket, or host and port. Another machine's address is refused without ``token`` or ``tls``",
         kw_only=False,
     )
     timeout: float = argument("seconds that a call takes at most, in which a lost connection is opened again", default=30.0, check=real)
@@ -57,17 +60,19 @@ class ServerArguments(RemoteArguments):
     """The arguments of a server."""
 
     address: str | None = argument(
-        "as of :class:`RemotePolicy`; port 0 lets the system choose. By default a Unix socket in the folder for temporary files, which only "
-        "the same user can connect to. A port of this machine, such as ``\"127.0.0.1:0\"``, is open to all its users: give a ``token`` there",
+        "as of RemotePolicy; port 0 lets the system choose",
+        more="by default a Unix socket in the folder for temporary files, which only the same user can connect to. A port of this machine, "
+        'such as ``"127.0.0.1:0"``, is open to all its users: give a ``token`` there',
         default=None,
     )
     policy: Any = argument(
-        "a policy as of a collector: a module, or another callable; random actions by default. The server has a copy of a module",
+        "a policy as of a collector; random actions by default",
+        more="the server has a copy of a module",
         default=None,
         kw_only=False,
     )
     env: Any = argument(
-        "an environment that the policy acts in, or an id. With it, more policies are evaluated in Rust", default=None
+        "an environment that the policy acts in, or an id", more="with it, more policies are evaluated in Rust", default=None
     )
     policy_backend: str = argument("as of a collector", default="auto")
     exploration_type: Any = argument("as of a collector, where torch evaluates the policy", default=None)

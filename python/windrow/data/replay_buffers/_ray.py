@@ -214,11 +214,11 @@ class RayReplayBuffer:
         ValueError: ``transport`` is another one; arguments of the buffer as there.
 
     Example:
-        >>> from windrow.data import LazyTensorStorage, RayReplayBuffer  # doctest: +SKIP
-        >>> buffer = RayReplayBuffer(storage=LazyTensorStorage(100_000), batch_size=256)
-        >>> collector = RayCollector([make_env] * 2, policy, replay_buffer=buffer, frames_per_batch=200, total_frames=-1)
-        >>> collector.start()
-        >>> sample = buffer.sample()
+        >>> from windrow.data import LazyTensorStorage, RayReplayBuffer
+        >>> buffer = RayReplayBuffer(storage=LazyTensorStorage(100_000), batch_size=256)  # doctest: +SKIP
+        >>> collector = RayCollector([make_env] * 2, policy, replay_buffer=buffer, frames_per_batch=200)  # doctest: +SKIP
+        >>> collector.start()  # doctest: +SKIP
+        >>> sample = buffer.sample()  # doctest: +SKIP
     """
 
     _tells_writers_apart = True

@@ -52,6 +52,13 @@ class SliceSampler(Sampler, kind="SliceSampler"):
         TypeError: both ``num_slices`` and ``slice_len`` are given, or neither is, or an argument is unknown.
         RuntimeError: both ``end_key`` and ``end_keys`` are given.
         ValueError: arguments contradict each other.
+
+    Example:
+        >>> from windrow.collectors import Collector
+        >>> from windrow.data import LazyTensorStorage, ReplayBuffer, SliceSampler
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(1000), sampler=SliceSampler(slice_len=4), batch_size=32)
+        >>> for _ in Collector("CartPole-v1", frames_per_batch=500, total_frames=500, replay_buffer=buffer):
+        ...     pieces = buffer.sample().reshape(8, 4)
     """
 
     num_slices: int | None = argument("pieces in a batch", default=None, check=at_least(1))
@@ -59,7 +66,7 @@ class SliceSampler(Sampler, kind="SliceSampler"):
     end_key: Key | None = argument('the flag that ends an episode; None stands for ("next", "done")', default=None)
     end_keys: list[Key] | None = argument("the same as a list of one key", default=None)
     traj_key: Key | None = argument(
-        'the id of the trajectory; None stands for ("collector", "traj_ids") or, where there is none, "episode"', default=None
+        "the id of the trajectory", more='None stands for ("collector", "traj_ids") or, where there is none, "episode"', default=None
     )
     truncated_key: Key | None = argument(
         "the flag that is set with the last frame of each piece; None leaves flags as they are", default=("next", "truncated")
@@ -68,11 +75,11 @@ class SliceSampler(Sampler, kind="SliceSampler"):
         "draw only from trajectories as long as a piece; otherwise shorter ones come whole", default=True
     )
     pad_output: bool = argument(
-        'fill short pieces up by repeating their last frame, with the mask ("collector", "mask")', default=False
+        "fill short pieces up by repeating their last frame", more='the entry ("collector", "mask") says which', default=False
     )
     span: Any = argument(
-        "how many steps a piece may begin before its trajectory, or end behind it: True for all but one, a number, or one of "
-        "these for each side",
+        "how many steps a piece may begin before its trajectory, or end behind it",
+        more="True for all but one, a number, or one of these for each side",
         default=False,
     )
     cache_values: bool = argument("the buffer always keeps the ends of trajectories, whatever is given", default=False)

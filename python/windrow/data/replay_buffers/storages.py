@@ -12,11 +12,16 @@ from windrow.data._part import Part
 
 __all__ = ["LazyMemmapStorage", "LazyStackStorage", "LazyTensorStorage", "ListStorage", "TensorStorage"]
 
-_ROOM = "how many frames there is room for, whatever the shape of the batches that they come in: a batch [4, 100] takes 400 rows"
-_DIMENSIONS = (
-    "leading dimensions of a batch that are frames, in code that names them. All are, whatever is named: each frame has a row "
-    "of its own, so that a sample, and buffer[:], is [frames]"
-)
+_ROOM = "how many frames there is room for; a batch [4, 100] has 400"
+
+
+def _dimensions() -> Any:
+    return argument(
+        "leading dimensions of a batch that are frames, in code that names them",
+        more="all are, whatever is named: each frame has a row of its own, so that a sample, and ``buffer[:]``, is ``[frames]``",
+        default=1,
+        check=at_least(1),
+    )
 
 
 def _room(name: str, value: Any) -> int:
@@ -75,7 +80,7 @@ class LazyTensorStorage(Storage, kind="LazyTensorStorage"):
     """Keeps frames in memory, which is laid out when the first come."""
 
     max_size: int = argument(_ROOM, kw_only=False, check=at_least(1))
-    ndim: int = argument(_DIMENSIONS, default=1, check=at_least(1))
+    ndim: int = _dimensions()
 
 
 class TensorStorage(Storage, kind="LazyTensorStorage"):
@@ -84,8 +89,8 @@ class TensorStorage(Storage, kind="LazyTensorStorage"):
     storage: Any = argument(
         "the first frames or items, as ReplayBuffer.extend takes them; they are copied", kw_only=False, check=lambda _, it: frames_of(it)
     )
-    max_size: int | None = argument(f"{_ROOM}; as many as there are by default", default=None, kw_only=False, check=at_least(1))
-    ndim: int = argument(_DIMENSIONS, default=1, check=at_least(1))
+    max_size: int | None = argument(_ROOM, more="as many as there are by default", default=None, kw_only=False, check=at_least(1))
+    ndim: int = _dimensions()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,13 +110,13 @@ class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
 
     max_size: int = argument(_ROOM, kw_only=False, check=at_least(1))
     scratch_dir: Any = argument(
-        "the directory of the file, whose frames the buffer begins with if it exists. By default the file has no name, and "
-        "disappears with its process, however that ends",
+        "the directory of the file, whose frames the buffer begins with if it exists",
+        more="by default the file has no name, and disappears with its process, however that ends",
         default=None,
         # A TemporaryDirectory has the path as its name.
         check=lambda _, path: path if isinstance(path, (str, os.PathLike)) else getattr(path, "name", path),
     )
-    ndim: int = argument(_DIMENSIONS, default=1, check=at_least(1))
+    ndim: int = _dimensions()
 
     @property
     def _storage(self) -> Any:
@@ -127,7 +132,7 @@ class ListStorage(Storage, kind="ListStorage"):
     """Keeps frames one by one, for small things of unequal shape, or any objects. Frames that are sampled together must be alike;
     objects that are not can be sampled with a ``collate_fn``."""
 
-    max_size: int = argument(f"{_ROOM}; 2³² - 1 by default", default=2**32 - 1, kw_only=False, check=_room)
+    max_size: int = argument(_ROOM, default=2**32 - 1, kw_only=False, check=_room)
 
 
 class LazyStackStorage(ListStorage):

@@ -85,6 +85,12 @@ class GymEnv(EnvBase):
 
     Raises:
         ValueError: there is no such backend, or it cannot make the environment, or draw it.
+
+    Example:
+        >>> from windrow.envs import GymEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> env.reset()["observation"].shape
+        torch.Size([4])
     """
 
     #: Ids of environments, windrow's own and those that Gymnasium has registered.
