@@ -20,7 +20,35 @@ Where to read on, with ``help``:
 Nothing here imports torch, tensordict or gymnasium before it is used.
 """
 
-from windrow import _names as _names
+from __future__ import annotations
+
+import importlib
+import sys
+
+from windrow._warnings import Warning
 from windrow._windrow import WorkerError, __version__
 
-__all__ = ["WorkerError", "__version__"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+__all__ = ["Warning", "WorkerError", "__version__"]
+
+
+class _Finder:
+    """Finds, after all others, modules that only TorchRL has: ``windrow.weight_update``, and those below ``windrow.collectors``,
+    ``windrow.data`` and ``windrow.envs``, such as ``windrow.envs.libs.vmas``."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        package, *rest = name.split(".")
+        known = rest == ["weight_update"] or (len(rest) > 1 and rest[0] in ("collectors", "data", "envs"))
+        if package != "windrow" or not known or any(n.startswith("_") for n in rest):
+            return None
+        # What answers takes longer to import than all of windrow.
+        found: ModuleSpec | None = importlib.import_module("windrow._fence").names.spec_of_first_door(name)
+        return found
+
+
+sys.meta_path.append(_Finder())

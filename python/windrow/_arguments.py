@@ -25,12 +25,12 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import sys
 import textwrap
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Concatenate, ForwardRef, Literal, ParamSpec, TypeVar, Union, dataclass_transform, get_args, get_origin
+
+from windrow._warnings import warn
 
 P = ParamSpec("P")
 A = TypeVar("A", bound="Arguments")
@@ -82,9 +82,10 @@ class Arguments:
         for field in fields_of(type(self)):
             value, check = getattr(self, field.name), field.metadata.get("check")
             if "ignored" in field.metadata:
-                warn_ignored(field.name, value, *field.metadata["ignored"])
-            elif check is not None and not (value is None and field.default is None):
+                continue
+            if check is not None and not (value is None and field.default is None):
                 object.__setattr__(self, field.name, check(field.name, value))
+        warn_ignored(vars(self), {field.name: field.metadata["ignored"] for field in fields_of(type(self)) if "ignored" in field.metadata})
 
     def for_engine(self) -> dict[str, Any]:
         """What the engine takes as it is, by name."""
@@ -196,11 +197,17 @@ def instance_of(kind: type) -> Check:
     return check
 
 
-def warn_ignored(name: str, value: Any, holds: Any, why: str) -> None:
-    """Warns of an argument without effect, at the caller's line. The value that holds anyway, and None, need no warning."""
+def warn_ignored(given: Mapping[str, Any], ignored: Mapping[str, tuple[Any, str]]) -> None:
+    """Warns once of all arguments among those ``given`` that are ``ignored``: each with the value that holds, which needs no warning, nor does
+    None, and with the reason."""
     # Of one type, since 0 is no False, and since tensors do not compare.
-    if value is not None and not (type(value) is type(holds) and value == holds):
-        warnings.warn(f"{name} has no effect: {why}", UserWarning, stacklevel=outside())
+    differing = {
+        name: why
+        for name, (holds, why) in ignored.items()
+        if (value := given.get(name)) is not None and not (type(value) is type(holds) and value == holds)
+    }
+    if differing:
+        warn("; ".join(f"{name} has no effect: {why}" for name, why in differing.items()))
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -218,14 +225,6 @@ def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str]) -> Non
 
     if strange:
         raise TypeError(f"{name} has no argument {', '.join(map(described, strange))}")
-
-
-def outside() -> int:
-    """How far up the first caller outside of this package is: the ``stacklevel`` of a warning that the calling function gives."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "windrow":
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def fields_of(declaration: Any) -> tuple[dataclasses.Field[Any], ...]:

@@ -48,31 +48,6 @@ def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return found
 
 
-def of_torchrl(own: str) -> Callable[[str], Any]:
-    """A ``__getattr__`` for the module or package ``own`` of windrow: what it has not is looked up in TorchRL's of the same place."""
-
-    def found(name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"module {own!r} has no attribute {name!r}")
-        # `from package import module` asks for the attribute before it imports the module.
-        if hasattr(sys.modules[own], "__path__") and importlib.util.find_spec(f"{own}.{name}") is not None:
-            return importlib.import_module(f"{own}.{name}")
-        theirs = f"torchrl.{own.partition('.')[2]}"
-        try:
-            module = importlib.import_module(theirs)
-        except ImportError as error:
-            raise ImportError(f"{own} has no {name!r} of its own, and torchrl, which may have it, is not installed") from error
-        try:
-            value = getattr(module, name)
-        except AttributeError:
-            raise AttributeError(f"module {own!r} has no attribute {name!r}, nor has {theirs}") from None
-        # Later lookups find it without a call.
-        setattr(sys.modules[own], name, value)
-        return value
-
-    return found
-
-
 if TYPE_CHECKING:
     import gymnasium
     import numpy

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from windrow._lazy import module
 from windrow._needs import torch as needs_torch
+from windrow._warnings import warn
 from windrow.envs._batched import warn_of_turns
 from windrow.envs._convert import of as recipe_of
 from windrow.envs._gym_wrappers import peel
@@ -50,6 +51,7 @@ __all__ = [
     "tell_of_left_out",
     "tell_of_the_rest",
     "uses_torch",
+    "warn",
     "warn_of_turns",
 ]
 

@@ -157,6 +157,14 @@ pub(crate) fn ports(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     import(py, "windrow._ports")
 }
 
+/// Warns by `windrow.Warning`.
+///
+/// # Errors
+/// The warning, where the program's filters make it an exception.
+pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
+    call_method(&ports(py)?, "warn", (text,)).map(drop)
+}
+
 /// Stops a thread that is being ended from unwinding any further: its destructor never returns.
 struct Sleeper;
 

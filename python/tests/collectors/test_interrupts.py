@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import windrow
 from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer
 
@@ -133,7 +134,7 @@ def test_a_shutdown_that_follows_does_not_take_its_place(kind: Any, stuck: Stuck
             collector.start()
             stuck.go_on.wait(60)
         finally:
-            with pytest.warns(RuntimeWarning, match=f"{kind.__name__} was left with a step") as told:
+            with pytest.warns(windrow.Warning, match=f"{kind.__name__} was left with a step") as told:
                 collector.async_shutdown()
             assert told[0].filename == __file__
 
@@ -191,7 +192,7 @@ def test_a_shutdown_of_an_evaluator_that_follows_does_not_take_its_place(stuck: 
         try:
             evaluator.evaluate()
         finally:
-            with pytest.warns(RuntimeWarning, match="Evaluator was left with a step") as told:
+            with pytest.warns(windrow.Warning, match="Evaluator was left with a step") as told:
                 evaluator.shutdown()
             assert told[0].filename == __file__
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from windrow._arguments import outside, takes
+from windrow._arguments import takes
+from windrow._warnings import warn
 from windrow.collectors._arguments import AsyncBatchedArguments, CollectorArguments
 from windrow.collectors._base import BaseCollector
 from windrow.collectors._workers import Workers
@@ -160,7 +160,7 @@ def _workers_of(given: Workers, arguments: AsyncBatchedArguments) -> tuple[int, 
             return together, [InTurn(makers[first : first + together]) for first in range(0, given.count, together)]
     elif arguments.backend is None and (numbered := {key for recipe in recipes for key in getattr(recipe, "numbered", ())}):
         told = ", ".join(sorted(map(repr, numbered)))
-        warnings.warn(f"environments run in threads, where Python code takes turns: no array holds {told}", stacklevel=outside())
+        warn(f"environments run in threads, where Python code takes turns: no array holds {told}")
     elif arguments.backend != "threading" and sys.platform == "linux":
         makers = _in_processes(given, makers, are_native, arguments)
     return 1, makers
@@ -199,7 +199,7 @@ def _in_processes(given: Workers, makers: list[Any], are_native: list[bool], arg
         reason = str(error).replace("take SerialEnv", 'choose backend="threading"')
         if arguments.backend is not None:
             raise type(error)(reason) from error.__cause__
-        warnings.warn(f"environments run in threads, where Python code takes turns: {reason}", stacklevel=outside())
+        warn(f"environments run in threads, where Python code takes turns: {reason}")
         return makers
     return moved
 

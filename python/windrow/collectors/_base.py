@@ -6,21 +6,21 @@ import contextlib
 import difflib
 import math
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from windrow import _needs, collectors
-from windrow._arguments import outside, signature_of, takes, warn_ignored
+from windrow import _fence, _needs, collectors
+from windrow._arguments import signature_of, takes, warn_ignored
 from windrow._lazy import module
 from windrow._numbers import whole
 from windrow._objects import Objects
+from windrow._warnings import warn
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
+from windrow.collectors._control import Control
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
-from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
 from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _acting = module("windrow.policies.acting")
 
 
-class BaseCollector(TorchRLMethods):
+class BaseCollector(Control):
     """Runs a policy in environments, and is an iterator over batches of what happened.
 
     Each batch is a ``tensordict.TensorDict``, ``[time]`` or, where environments step together, ``[num_envs, time]``. It lies in
@@ -62,6 +62,8 @@ class BaseCollector(TorchRLMethods):
     _threads: ClassVar[bool] = False
     #: Whether there is one worker.
     _single: ClassVar[bool] = True
+    #: Whether paths of :meth:`map_fn` begin at the collector itself, not at each of its workers.
+    _direct: ClassVar[bool] = False
     #: Whether each worker has a policy, or one is served to all.
     _inference: ClassVar[Literal["local", "served"]] = "local"
     #: The same, unless the policy is at a server of its own.
@@ -128,7 +130,7 @@ class BaseCollector(TorchRLMethods):
     def _fall_back(self, reason: str) -> None:
         """Lets workers run in threads, for a ``reason`` why they cannot be processes."""
         self._placement = "threads"
-        warnings.warn(f"workers run in threads, where Python code takes turns: {reason}", stacklevel=outside())
+        warn(f"workers run in threads, where Python code takes turns: {reason}")
 
     def _make_core(self, arguments: CollectorArguments) -> Choice:
         """Makes the engine's collector; returns its policy."""
@@ -147,7 +149,7 @@ class BaseCollector(TorchRLMethods):
         if self._placement == "processes":
             self._workers.check_distinct()
         else:
-            warn_ignored("num_sub_threads", arguments.num_sub_threads, 1, "workers are threads of one process")
+            warn_ignored({"num_sub_threads": arguments.num_sub_threads}, {"num_sub_threads": (1, "workers are threads of one process")})
             if arguments.init_fn is not None:
                 arguments.init_fn()
         self._core = CollectorCore(self._options(arguments, choice))
@@ -222,11 +224,45 @@ class BaseCollector(TorchRLMethods):
 
     def _warn_of_rounding(self, asked: Any) -> None:
         if not isinstance(asked, list) and asked < self.frames_per_batch:
-            warnings.warn(
+            warn(
                 f"frames_per_batch={asked} cannot be split over environments that step together: batches have "
-                f"{self.frames_per_batch} frames, and the last one as many fewer as total_frames asks for",
-                stacklevel=outside(),
+                f"{self.frames_per_batch} frames, and the last one as many fewer as total_frames asks for"
             )
+
+    @property
+    def env(self) -> Any:
+        """The environment of the first worker, as it was given or made."""
+        return self._workers.env(0)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the collector was shut down."""
+        return self._ended
+
+    @property
+    def init_random_frames(self) -> int:
+        """Frames at the start with random actions."""
+        return max(0, int(self._arguments.init_random_frames or 0))
+
+    cascade_execute = _fence.Method()
+    get_distant_attr = _fence.Method()
+    get_model = _fence.Method()
+    getattr_env = _fence.Method()
+    getattr_policy = _fence.Method()
+    getattr_rb = _fence.Method()
+    increment_version = _fence.Method()
+    map_fn = _fence.Method()
+    receive_weights = _fence.Method()
+    set_post_collect_hook = _fence.Method()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Arguments are attributes, as in TorchRL.
+            arguments = self.__dict__.get("_arguments")
+            if name.startswith("_") or not hasattr(arguments, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(arguments, name)
 
     # Iteration
 
@@ -259,10 +295,9 @@ class BaseCollector(TorchRLMethods):
         left = f"{sum(alive)} of {len(alive)} workers"
         short = f"batches have the frames of {left}, fewer than frames_per_batch={self.frames_per_batch}"
         told = short if self._sync and getattr(self._arguments, "trajs_per_batch", None) is None else f"batches come from {left}"
-        warnings.warn(
+        warn(
             f'{lost[0].splitlines()[0]}. on_loss="continue" goes on without this worker: from now on {told}. A number, such as on_loss=3, has a lost '
-            "worker replaced so often, and batches stay as they were; losses() returns all such errors",
-            stacklevel=outside(),
+            "worker replaced so often, and batches stay as they were; losses() returns all such errors"
         )
 
     def _acting(self) -> contextlib.AbstractContextManager[None] | None:

@@ -6,15 +6,16 @@ import collections
 import contextlib
 import functools
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from windrow._arguments import instance_of, outside, takes, warn_ignored
+from windrow import _fence
+from windrow._arguments import instance_of, takes, warn_ignored
 from windrow._failure import Failure
 from windrow._numbers import whole
 from windrow._objects import Objects
+from windrow._warnings import RenamedWarning, warn
 from windrow._windrow import PATIENCE, CollectorCore
 from windrow.collectors import _env_states
 from windrow.collectors._arguments import CollectorArguments
@@ -41,8 +42,6 @@ class Control(Ending, Iterator["TensorDictBase"]):
     _workers: Workers
     policy: Any
     _placement: str
-    #: Loads the weights of models other than the policy.
-    _load_models: Callable[[Mapping[str, Any], Any], None]
     _profile: ProfileConfig | None = None
     #: The error that ended the thread of :meth:`start`.
     _failure: Failure | None = None
@@ -103,7 +102,7 @@ class Control(Ending, Iterator["TensorDictBase"]):
         if not self._core.belongs_here():
             # Only the process that made a collector ends it.
             return
-        warn_ignored("close_env", close_env, True, "environments that were made for the collector end with it")
+        warn_ignored({"close_env": close_env}, {"close_env": (True, "environments that were made for the collector end with it")})
         if timeout is None and self._leave_if_interrupted():
             return
         try:
@@ -195,10 +194,10 @@ class Control(Ending, Iterator["TensorDictBase"]):
         self._check_answers()
         if model_id is not None and "." in model_id:
             given = _single_source(policy_or_weights, weights, policy, policy_weights, None, weights_dict)
-            self._load_models({model_id: given}, worker_ids)
+            _fence.methods.load_models(self, {model_id: given}, worker_ids)
             return
         if weights_dict is not None and any("." in model for model in weights_dict):
-            self._load_models({model: given for model, given in weights_dict.items() if "." in model}, worker_ids)
+            _fence.methods.load_models(self, {model: given for model, given in weights_dict.items() if "." in model}, worker_ids)
             weights_dict = {model: given for model, given in weights_dict.items() if "." not in model}
             if not weights_dict:
                 return
@@ -470,5 +469,5 @@ def _single_source(
     if model_id is not None:
         check_model(model_id)
     if policy_weights is not None:
-        warnings.warn("policy_weights is called weights now", DeprecationWarning, stacklevel=outside())
+        warn("policy_weights is called weights now", RenamedWarning)
     return given[0] if given else None

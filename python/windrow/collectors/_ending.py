@@ -5,11 +5,11 @@ from __future__ import annotations
 import atexit
 import sys
 import time
-import warnings
 import weakref
 from typing import Any, Self
 
-from windrow._arguments import outside
+
+from windrow._warnings import warn
 from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore, RemoteServerCore, ServerCore
 
 #: What has to end before the interpreter does.
@@ -39,7 +39,7 @@ class Ending:
         if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
             return False
         if not self._leave(IMPATIENCE):
-            warnings.warn(self._left_behind(), RuntimeWarning, stacklevel=outside())
+            warn(self._left_behind())
         return True
 
     def _left_behind(self) -> str:

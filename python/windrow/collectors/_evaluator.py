@@ -2,15 +2,15 @@ import functools
 import inspect
 import secrets
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import _needs, _windrow
-from windrow._arguments import argument, Arguments, Check, ignored, outside, takes, warn_ignored
+from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
 from windrow._lazy import module
 from windrow._numbers import at_least
 from windrow._objects import Keeper, Latest, Objects
+from windrow._warnings import warn
 from windrow._windrow import EvaluatorCore
 from windrow.collectors import _statistics
 from windrow.collectors._arguments import Device
@@ -154,8 +154,8 @@ class EvaluatorArguments(_Place, _Results, _Evaluated):
         if self.backend in ("thread", "ray") and self.step_timeout is not None:
             raise ValueError(f'step_timeout needs backend="process", got backend="{self.backend}"')
         if self.backend != "ray":
-            warn_ignored("num_gpus", self.num_gpus, None, "evaluators on this machine use the GPU that device names")
-            warn_ignored("ray_kwargs", self.ray_kwargs, None, 'it is for backend="ray"')
+            warn_ignored({"num_gpus": self.num_gpus}, {"num_gpus": (None, "evaluators on this machine use the GPU that device names")})
+            warn_ignored({"ray_kwargs": self.ray_kwargs}, {"ray_kwargs": (None, 'it is for backend="ray"')})
         if self.backend == "process" and _wants_env(self.policy_factory):
             raise ValueError(
                 'policy_factory must be a function without arguments for backend="process", where the environment is in another process: '
@@ -417,10 +417,7 @@ class _Frozen:
         self._policy, self._state = policy, _reads.State(policy, _reads.reachable(policy), ())
         held = held_weights(policy)
         if held is not None and self._state.doubt is not None:
-            warnings.warn(
-                f"policy{held}, and {self._state.doubt}: a copy of policy in a process gets no changes of it. Give the module itself as policy",
-                stacklevel=outside(),
-            )
+            warn(f"policy{held}, and {self._state.doubt}: a copy of policy in a process gets no changes of it. Give the module itself as policy")
 
     def check(self) -> None:
         """Raises RuntimeError where the policy would act otherwise by now."""

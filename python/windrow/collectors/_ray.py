@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import types
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from windrow import _needs, _ray
-from windrow._arguments import fields_of, outside, takes
+from windrow import _fence, _needs, _ray
+from windrow._arguments import fields_of, takes
 from windrow._lazy import module
 from windrow._objects import Objects
+from windrow._warnings import warn
 from windrow.collectors._arguments import RayArguments
 from windrow.collectors._base import (
     BaseCollector,
@@ -25,7 +25,6 @@ from windrow.collectors._base import (
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import follow
 from windrow.collectors._ray_core import Plan, RayCore
-from windrow.collectors._torchrl_compat import _resolve
 from windrow.collectors._workers import Devices, policy_factories
 from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name
 from windrow.processes import blame, setup
@@ -225,7 +224,7 @@ class RayCollector(BaseCollector):
 
 
 def _follow(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], collector: Any) -> Any:
-    return _resolve(collector, path)(*args, **kwargs)
+    return _fence.methods.resolve(collector, path)(*args, **kwargs)
 
 
 class RaySource:
@@ -396,9 +395,7 @@ def _choice(arguments: RayArguments, env: Any, exploration: str, factory: Any, p
     )
     held = blame.held_weights(arguments.policy) if isinstance(choice.core, list) and factory is None else None
     if held is not None:
-        warnings.warn(
-            f"policy{held}, whose new weights no copy of policy in an actor gets: give the module itself as policy", stacklevel=outside()
-        )
+        warn(f"policy{held}, whose new weights no copy of policy in an actor gets: give the module itself as policy")
     return choice
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from windrow import _fence
 from windrow._lazy import torch
 from windrow._windrow import Statistics
 from windrow.envs._convert import Beside
+from windrow.envs._counterpart import is_windrows
 from windrow.envs._factory import Factory, is_function
-from windrow.envs._torchrl_compat import is_transform, is_windrows
 from windrow.envs._vec_norm import Running
 
 
@@ -107,11 +108,10 @@ def _records(part: Any) -> bool:
     dump = getattr(type(part), "dump", None)
     if dump is None:
         return False
-    if not is_transform(part):
+    if not _fence.is_a(part, "Transform"):
         return hasattr(part, "logger")
-    from torchrl.envs import Compose, Transform
-
-    if dump in (Transform.dump, Compose.dump):
+    theirs = _fence.loaded("envs")
+    if dump in (theirs.Transform.dump, theirs.Compose.dump):
         return False
     parameters = inspect.signature(dump).parameters.values()
     return any(parameter.name == "step" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -144,16 +144,12 @@ def _inside(part: Any) -> list[Any]:
         inside = [vars(part)[name] for name in ("base_env", "_name", "_env") if name in vars(part)]
         return [*inside, *vars(part).get("_transforms", ())]
     # An object of a library is there only if the library was imported. Others are not asked: they may start a process for it.
-    if "torchrl" in sys.modules:
-        from torchrl.envs import Compose, TransformedEnv
-        from torchrl.envs.common import _EnvWrapper
-
-        if isinstance(part, TransformedEnv):
-            return [part.transform, part.base_env]
-        if isinstance(part, Compose):
-            return list(part.transforms)
-        if isinstance(part, _EnvWrapper):
-            return [part._env]
+    if _fence.is_a(part, "TransformedEnv"):
+        return [part.transform, part.base_env]
+    if _fence.is_a(part, "Compose"):
+        return list(part.transforms)
+    if _fence.is_a(part, "EnvBase") and isinstance(part, _fence.loaded("envs.common")._EnvWrapper):
+        return [part._env]
     if "gymnasium" in sys.modules:
         import gymnasium
 

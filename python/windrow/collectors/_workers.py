@@ -11,9 +11,9 @@ from windrow._objects import Keeper, Objects
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
 from windrow.envs import _convert
+from windrow.envs._counterpart import is_windrows
 from windrow.envs._factory import Factory, InTurn, env_of, is_function
 from windrow.envs._innermost import innermost
-from windrow.envs._torchrl_compat import is_windrows
 from windrow.processes.proxy import RemoteEnv
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Devices:
 
     def __init__(self, arguments: CollectorArguments, workers: int) -> None:
         env_device = device_of("env_device", arguments.env_device, workers=workers)
-        warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
+        warn_ignored({"env_device": env_device}, {"env_device": (None, "environments are stepped on the CPU")})
         self.storing = device_of("storing_device", arguments.storing_device, arguments.device, workers=workers)
         self.policy = device_of("policy_device", arguments.policy_device, arguments.device, workers=workers)
         is_named = arguments.storing_device is not None or arguments.device is not None

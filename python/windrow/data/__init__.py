@@ -4,7 +4,7 @@ The modules that define classes name them, in their ``__all__``. Classes of spec
 others) are those of TorchRL, where it is installed, and so is all else that only ``torchrl.data`` has.
 """
 
-from windrow._lazy import of_torchrl as _of_torchrl
+from windrow import _fence as _fence
 from windrow.data._limiters import *
 from windrow.data._postprocs import *
 from windrow.data.replay_buffers._ray import *
@@ -13,4 +13,4 @@ from windrow.data.replay_buffers.samplers import *
 from windrow.data.replay_buffers.storages import *
 from windrow.data.replay_buffers.writers import *
 
-__getattr__ = _of_torchrl(__name__)
+__getattr__ = _fence.rest_of(__name__)

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windrow._lazy import names_of, of_torchrl
+from windrow import _fence
+from windrow._lazy import names_of
 
 # A module has the same name. Were it imported later, `windrow.envs.env_creator` would become the module.
 from windrow.envs.env_creator import env_creator
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from windrow.envs._check import check_env, check_env_specs
     from windrow.envs._creator import EnvCreator
     from windrow.envs._pool import AsyncEnvPool, ProcessorAsyncEnvPool, ThreadingAsyncEnvPool
+    from windrow.envs._registry import register_adapter
     from windrow.envs.libs.gym import GymEnv, GymWrapper
     from windrow.envs.transforms import (
         ActionDiscretizer,
@@ -132,6 +134,7 @@ __all__ = [
     "check_env_specs",
     "env_creator",
     "exploration_type",
+    "register_adapter",
     "set_exploration_type",
 ]
 
@@ -151,6 +154,7 @@ _HOMES = {
     "check_env": "_check",
     "check_env_specs": "_check",
     "exploration_type": "utils",
+    "register_adapter": "_registry",
     "set_exploration_type": "utils",
 }
 _own = names_of(__name__, {name: _HOMES.get(name, "transforms") for name in __all__})
@@ -160,4 +164,4 @@ def __getattr__(name: str) -> Any:
     try:
         return _own(name)
     except AttributeError:
-        return of_torchrl(__name__)(name)
+        return _fence.rest_of(__name__)(name)

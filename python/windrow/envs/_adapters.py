@@ -1,10 +1,7 @@
-"""Environments of other libraries in the form of Gymnasium's, and around those of Gymnasium. Imported where there is one: its library has
-imported what this needs.
-"""
+"""Environments of other libraries in the form of Gymnasium's, and around those of Gymnasium. Imported where there is one."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -180,26 +177,17 @@ class Sb3Vector(_Vector):
         return observation, reward, done & ~cut, cut, {"final_obs": final, "final_info": infos}
 
 
-def adapted(env: Any) -> Any:
-    """``env`` in the form of Gymnasium or of TorchRL, where it is of a library that is known here; None otherwise."""
-    # An object of a library was made by code that has imported it.
-    known = {
-        ("dm_env", "Environment"): lambda: DmPool(env) if hasattr(env, "async_reset") else DmEnv(env),
-        ("stable_baselines3.common.vec_env", "VecEnv"): lambda: Sb3Vector(env),
-        ("pettingzoo", "ParallelEnv"): lambda: _of_torchrl("pettingzoo", "PettingZooWrapper", env),
-        ("pettingzoo", "AECEnv"): lambda: _of_torchrl("pettingzoo", "PettingZooWrapper", env, use_mask=True),
-        ("vmas.simulator.environment", "Environment"): lambda: _of_torchrl("vmas", "VmasWrapper", env),
-    }
-    for (module, name), adapt in known.items():
-        kind = getattr(sys.modules.get(module), name, None)
-        if isinstance(kind, type) and isinstance(env, kind):
-            return adapt()
-    return None
+def of_dm_env(env: Any) -> Any:
+    """An environment of dm_env, or an EnvPool of that form, in the form of Gymnasium; None for another object."""
+    from dm_env import Environment
+
+    if not isinstance(env, Environment):
+        return None
+    return DmPool(env) if hasattr(env, "async_reset") else DmEnv(env)
 
 
-def _of_torchrl(library: str, name: str, env: Any, **kwargs: Any) -> Any:
-    try:
-        import torchrl.envs
-    except ImportError as error:
-        raise TypeError(f"environments of {library} are taken by way of torchrl.envs.{name}, and torchrl is not installed") from error
-    return getattr(torchrl.envs, name)(env, **kwargs)
+def of_sb3(env: Any) -> Any:
+    """A ``VecEnv`` in the form of Gymnasium; None for another object."""
+    from stable_baselines3.common.vec_env import VecEnv
+
+    return Sb3Vector(env) if isinstance(env, VecEnv) else None

@@ -11,10 +11,10 @@ from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import whole
 from windrow._windrow import EnvHandle
+from windrow.envs._counterpart import Counterpart, ReadByWrappers
 from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Spec, path, set_delta, torch_noise
-from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -36,7 +36,7 @@ class EnvBase(Described, metaclass=Counterpart):
 
     #: Whether states can be loaded while a collector steps it.
     _takes_states = False
-    _inplace_update = _supports_set_state = _has_dynamic_specs = AskedByTorchRL()
+    _inplace_update = _supports_set_state = _has_dynamic_specs = ReadByWrappers()
 
     def __init__(self, device: Any = None) -> None:
         self._device = device

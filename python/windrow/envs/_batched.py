@@ -1,14 +1,14 @@
 """Several environments in lockstep."""
 
 import functools
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from windrow import _windrow
-from windrow._arguments import Arguments, argument, ignored, outside, takes
+from windrow._arguments import Arguments, argument, ignored, takes
 from windrow._lazy import numpy, torch
 from windrow._numbers import at_least
+from windrow._warnings import warn
 from windrow.envs._base import EnvBase
 from windrow.envs._convert import of
 from windrow.envs._recipe import Many, Parallel, Recipe
@@ -285,4 +285,4 @@ def for_each(name: str, given: Any, number: int) -> list[Any]:
 def warn_of_turns() -> None:
     """Says once that environments written in Python take turns."""
     turns = "environments written in Python share the interpreter's lock: in threads they take turns"
-    warnings.warn(turns, UserWarning, stacklevel=outside())
+    warn(turns)

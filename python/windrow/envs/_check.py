@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from windrow import _fence
 from windrow._lazy import torch
+from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import FLAGS
-from windrow.envs._torchrl_compat import is_of_torchrl, is_windrows
 from windrow.envs.transforms import Wrapped
 
 
@@ -78,10 +79,10 @@ def check_env_specs(
         tensordict: no effect: the rollout begins with a reset.
         break_when_any_done: no effect: it goes on with the next episode.
     """
-    if is_of_torchrl(env):
-        from torchrl.envs.utils import check_env_specs as check
-
-        return check(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
+    if _fence.is_a(env, "EnvBase"):
+        theirs = _fence.loaded("envs.utils")
+        theirs.check_env_specs(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
+        return
     _checked(_own(env), 100, seed or 0)
 
 

@@ -6,15 +6,14 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from windrow._lazy import gymnasium, module
+from windrow import _fence
+from windrow._lazy import gymnasium
 from windrow.envs._gymnasium import of_id
 from windrow.envs._recipe import Adapted, Call, Gymnasium, Many, Recipe, Vector
-from windrow.envs._torchrl_compat import HOMES, is_of_torchrl
+from windrow.envs._registry import adapted
 
 if TYPE_CHECKING:
     from windrow._objects import Keeper
-
-_adapters, _torchrl = module("windrow.envs._adapters"), module(HOMES["torchrl"][0])
 
 
 def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:
@@ -40,13 +39,9 @@ def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Reci
             return Vector(env if own else Gift(env), own)
         if isinstance(env, gymnasium.Env):
             return Gymnasium(env if own else Gift(env), own)
-    if is_of_torchrl(env):
-        adapter = _torchrl.Adapter(env)
-        return Adapted(adapter if own else Gift(adapter), own)
-    # Without one of these, no environment of another library has been made.
-    if {"dm_env", "pettingzoo", "stable_baselines3", "vmas"} & sys.modules.keys():
-        if (known := _adapters.adapted(env)) is not None:
-            return of(known, None, own)
+    if (known := adapted(env)) is not None:
+        is_port = hasattr(type(known), "describe")
+        return Adapted(known if own else Gift(known), own) if is_port else of(known, None, own)
     if not callable(env):
         raise TypeError(f"expected an environment, its id, or a function that returns one, got {type(env).__name__}")
     return Call(env, kwargs)
@@ -87,7 +82,7 @@ def with_keeper(env: Any, keeper: Keeper) -> Any:
     if hasattr(type(env), "keeper"):
         env.keeper = keeper
         return env
-    return env if isinstance(env, str) or "torchrl" not in sys.modules else Beside(env, keeper)
+    return env if isinstance(env, str) or _fence.loaded("envs") is None else Beside(env, keeper)
 
 
 class Beside:

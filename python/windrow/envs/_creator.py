@@ -6,11 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from windrow import _windrow
+from windrow import _fence, _windrow
 from windrow.collectors import _statistics
 from windrow.envs._base import EnvBase
-from windrow.envs._sharing import SharedState, share_loaded
-from windrow.envs._torchrl_compat import is_of_torchrl
 from windrow.processes.pickling import Sendable
 
 #: Held while a creator gets its shared memory: several workers may call it at the same time.
@@ -52,7 +50,7 @@ class EnvCreator:
 
     def __call__(self, **kwargs: Any) -> Any:
         made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
-        if self.share_memory and is_of_torchrl(made):
+        if self.share_memory and _fence.is_a(made, "EnvBase"):
             self._memory().give(made)
         elif self.share_memory and isinstance(made, EnvBase):
             _statistics.share(made, self._own_memory())
@@ -67,7 +65,7 @@ class EnvCreator:
     def _memory(self) -> Any:
         with _ONE_AT_A_TIME:
             if self._shared is None:
-                self._shared = SharedState()
+                self._shared = _fence.sharing.SharedState()
             return self._shared
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,7 +88,7 @@ class EnvCreator:
         """
         made = self._made_to_ask()
         try:
-            if not (is_of_torchrl(made) or _statistics.has_gathered(made)):
+            if not (_fence.is_a(made, "EnvBase") or _statistics.has_gathered(made)):
                 made.rand_step(made.reset())
             return dict(made.state_dict())
         finally:
@@ -105,15 +103,15 @@ class EnvCreator:
         made = self._made_to_ask()
         try:
             made.load_state_dict(state_dict)
-            if is_of_torchrl(made):
-                share_loaded(made)
+            if _fence.is_a(made, "EnvBase"):
+                _fence.sharing.share_loaded(made)
         finally:
             made.close()
 
     def _made_to_ask(self) -> Any:
         made = self()
         if not hasattr(made, "state_dict"):
-            raise TypeError(f"expected {self!r} to make an environment of windrow or torchrl, which have a state, got {type(made).__name__}")
+            raise TypeError(f"expected {self!r} to make an environment of windrow or TorchRL, which have a state, got {type(made).__name__}")
         return made
 
     def make_variant(self, **kwargs: Any) -> EnvCreator:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from windrow import _fence
 from windrow._lazy import torch
 from windrow._windrow import EnvHandle
 from windrow.envs._specs import Composite, Key, Leaf, Spec, draw, tree_of
-from windrow.envs._torchrl_compat import public
 
 FLAGS = ("done", "terminated", "truncated")
 
@@ -92,7 +92,9 @@ def _spec(part: str, told: str, *, bare: bool = False) -> tuple[Any, Any]:
     def get(env: Described, batch: tuple[int, ...] | None = None) -> Any:
         specs = env._specs_of(part, batch)
         keys = [key for key, _ in specs.leaves()] if bare else []
-        return public(specs)[keys[0]] if len(keys) == 1 else public(specs)
+        # The first spec imports torchrl where it is installed: what specs are does not depend on what a program has imported.
+        public: Any = _fence.specs.converted(specs) if _fence.is_installed() else specs
+        return public[keys[0]] if len(keys) == 1 else public
 
     single = f"{told} Those of one environment, without dimensions for several."
     return property(get, doc=told), property(lambda env: get(env, ()), doc=single)

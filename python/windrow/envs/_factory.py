@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from windrow import envs
+from windrow import _fence, envs
 from windrow.envs._convert import Beside
 
 
@@ -50,7 +49,7 @@ class Factory:
         if len(self.made_together) < (1 if self._first else self._together):
             self.made_together.append(made)
         self._calls += 1
-        return made if self.keeper is None or "torchrl" not in sys.modules else Beside(made, self.keeper, own=False)
+        return made if self.keeper is None or _fence.loaded("envs") is None else Beside(made, self.keeper, own=False)
 
     @property
     def makes_random(self) -> bool:

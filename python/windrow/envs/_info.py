@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow._lazy import gymnasium, numpy
+from windrow._warnings import warn
 from windrow.envs._recipe import Entry
 from windrow.envs._specs import DTYPES, Key, path, short
 
@@ -108,11 +108,9 @@ def tell_of_the_rest(env: str, info: dict[Any, Any]) -> None:
     new = [name for name in (repr(short(names)) for names in found if names) if (env, name) not in _told]
     if new:
         _told.update((env, name) for name in new)
-        warnings.warn(
+        warn(
             f"{env} returns what batches leave out, in info: {', '.join(new)}. GymEnv and GymWrapper observe what their "
-            "argument info_keys names",
-            UserWarning,
-            stacklevel=2,
+            "argument info_keys names"
         )
 
 
@@ -120,9 +118,7 @@ def tell_of_left_out(env: str, names: list[str]) -> None:
     """Says which observations batches leave out, since they are no numbers: once for each environment."""
     if (env, "") not in _told:
         _told.add((env, ""))
-        warnings.warn(
+        warn(
             f"{env} observes what is no tensor, which batches leave out: {', '.join(map(repr, names))}. "
-            "gymnasium.wrappers.FilterObservation leaves it out without this warning, and TransformObservation can make numbers of it",
-            UserWarning,
-            stacklevel=2,
+            "gymnasium.wrappers.FilterObservation leaves it out without this warning, and TransformObservation can make numbers of it"
         )

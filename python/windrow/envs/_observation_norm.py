@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from windrow._lazy import numpy, torch
+from windrow._warnings import warn
 from windrow._windrow import EnvHandle
 from windrow.envs._described import Facts
 from windrow.envs._recipe import Described
@@ -132,11 +132,7 @@ class ObservationNorm(Transform):
 
     def _described(self, plain: bool = False) -> list[Described]:
         if not self.initialized and not plain:
-            warnings.warn(
-                f"ObservationNorm has no statistics: estimating them from {FRAMES_FOR_STATISTICS} random frames",
-                UserWarning,
-                stacklevel=2,
-            )
+            warn(f"ObservationNorm has no statistics: estimating them from {FRAMES_FOR_STATISTICS} random frames")
             inside = self._inside()
             num_envs = 1 if inside is None else EnvHandle(inside).describe()["num_envs"]
             self.init_stats(-(-FRAMES_FOR_STATISTICS // num_envs))

@@ -106,9 +106,9 @@ class Resize(Pictures):
         if self.interpolation not in known:
             raise ValueError(f"interpolation must be one of {known}, got {self.interpolation!r}")
 
-    def _as_torchrl(self) -> Any:
+    def _as_theirs(self) -> Any:
         # Samples become what environments observe, to the last bit.
-        theirs = super()._as_torchrl()
+        theirs = super()._as_theirs()
         theirs._apply_transform = partial(_resized, theirs, {"w": self.w, "h": self.h, "interpolation": self.interpolation})
         return theirs
 

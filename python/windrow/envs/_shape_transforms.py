@@ -144,7 +144,7 @@ class CatFrames(Pictures):
             raise ValueError(f"padding must be 'same' or 'constant', got {self.padding!r}")
         if self.as_inverse or self.future or self.mask_key is not None:
             raise ValueError(
-                "as_inverse, future and mask_key are of use to replay buffers: give these a CatFrames of torchrl.envs.transforms"
+                "as_inverse, future and mask_key are of use to replay buffers: give these a CatFrames of TorchRL"
             )
         _root(self)
 

@@ -1,6 +1,6 @@
 """Domains of observations, actions, rewards and flags, as specs with TorchRL's names and attributes.
 
-Users are given these where torchrl is not installed, and TorchRL's own otherwise (``_torchrl_compat.public``). Nothing here imports
+Users are given these where torchrl is not installed, and TorchRL's own otherwise (``windrow.torchrl._specs``). Nothing here imports
 torch before a tensor is asked for.
 """
 
@@ -16,6 +16,11 @@ Key = str | tuple[str, ...]
 
 #: Element types that batches hold.
 DTYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
+
+
+def delta_type(transform: Any) -> str:
+    """The element type of the differences that a ``NextObservationDelta`` of TorchRL makes, by its name."""
+    return str(transform.delta_dtype).removeprefix("torch.")
 
 
 def set_delta(step: Any, key: Key, dtype: str) -> None:

@@ -8,13 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
-from windrow import envs
-from windrow._lazy import module
+from windrow import _fence, envs
 from windrow.envs._base import EnvBase
+from windrow.envs._counterpart import Counterpart, ReadByWrappers, is_windrows
 from windrow.envs._recipe import Adapted, Described, Recipe
-from windrow.envs._torchrl_compat import HOMES, AskedByTorchRL, Counterpart, is_windrows
-
-_around = module(HOMES["torchrl"][1])
 
 
 T = TypeVar("T", bound=type)
@@ -47,7 +44,7 @@ class Transform(metaclass=Counterpart):
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     #: The environment that this goes around, and the transforms between the two.
     _parent: tuple[EnvBase, list[Any]] | None = None
-    _check_batched_worker_compat = AskedByTorchRL()
+    _check_batched_worker_compat = ReadByWrappers()
     #: Whether a state can be loaded while environments are stepped.
     _takes_states = False
     #: Differs once what the transform was made with was changed in place.
@@ -102,12 +99,12 @@ class Transform(metaclass=Counterpart):
         copied._parent = None
         return copy.deepcopy(copied)
 
-    def _as_torchrl(self) -> Any:
+    def _as_theirs(self) -> Any:
         """TorchRL's transform of this name, made with the same arguments."""
         theirs = type(self)._theirs()
         if theirs is None:
             raise TypeError(
-                f"{type(self).__name__} of windrow.envs is done to environments, by the engine, and torchrl, whose transform of this "
+                f"{type(self).__name__} of windrow.envs is done to environments, by the engine, and TorchRL, whose transform of this "
                 "name could be done to a TensorDict, is not installed or has none"
             )
         args, kwargs = self._given
@@ -117,7 +114,7 @@ class Transform(metaclass=Counterpart):
         """Does the same to a ``TensorDict``, such as a sample of a replay buffer, by TorchRL's transform of this name."""
         theirs = vars(self).get("_at_hand")
         if theirs is None:
-            theirs = vars(self)["_at_hand"] = self._as_torchrl()
+            theirs = vars(self)["_at_hand"] = self._as_theirs()
         return theirs(tensordict)
 
     def __repr__(self) -> str:
@@ -132,5 +129,5 @@ def around(recipe: Recipe, transforms: Sequence[Any], plain: bool = False) -> Re
         if own:
             recipe = recipe.transformed(*(described for transform in group for described in transform._described(plain)))
         else:
-            recipe = Adapted(_around.Around(recipe, list(group)), False)
+            recipe = Adapted(_fence.around.Around(recipe, list(group)), False)
     return recipe

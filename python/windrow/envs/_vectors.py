@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from windrow._lazy import gymnasium, numpy
+from windrow._warnings import warn
 
 
 def habits(vector: Any) -> tuple[str, str]:
@@ -122,10 +122,8 @@ def seed(vector: Any, envs: list[int], seeds: list[int | None]) -> Any:
 
 def tell_of_cuts(id: str) -> None:
     """Says once what a vector costs that resets no environment without stepping the others."""
-    warnings.warn(
+    warn(
         f"{id} resets an environment by its next step, which takes the others on: where one episode ends, those of the others are cut "
         "too (truncated), and the step in which it begins anew is in no batch. A vector with autoreset_mode SAME_STEP, or one whose "
-        'reset takes options={"reset_mask": ...}, keeps them whole',
-        UserWarning,
-        stacklevel=2,
+        'reset takes options={"reset_mask": ...}, keeps them whole'
     )

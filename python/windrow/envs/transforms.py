@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from windrow import _fence
 from windrow._arguments import warn_ignored
-from windrow._lazy import module, of_torchrl, torch
+from windrow._lazy import module, torch
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._convert import of
+from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import Facts
 from windrow.envs._number_transforms import (
     ActionDiscretizer,
@@ -41,12 +43,11 @@ from windrow.envs._shape_transforms import (
     TimeMaxPool,
     UnsqueezeTransform,
 )
-from windrow.envs._specs import Key, path, short
-from windrow.envs._torchrl_compat import HOMES, delta_type, is_of_torchrl, is_transform, is_windrows
+from windrow.envs._specs import Key, delta_type, path, short
 from windrow.envs._transform import Transform, around, declared
 from windrow.envs._vec_norm import VecNorm, VecNormV2
 
-_around, _recurrent = module(HOMES["torchrl"][1]), module("windrow.policies.recurrent")
+_recurrent = module("windrow.policies.recurrent")
 #: Modules of TorchRL's package of this name are found below this one.
 __path__: list[str] = []
 
@@ -270,8 +271,8 @@ class Compose(Transform):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.transforms)
 
-    def _as_torchrl(self) -> Any:
-        return type(self)._theirs()(*(t._as_torchrl() if is_windrows(t) else t for t in self.transforms))
+    def _as_theirs(self) -> Any:
+        return type(self)._theirs()(*(t._as_theirs() if is_windrows(t) else t for t in self.transforms))
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
@@ -300,15 +301,15 @@ class TransformedEnv(EnvBase):
     base_env: Any
 
     def __new__(cls, base_env: Any = None, transform: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if cls is TransformedEnv and is_of_torchrl(base_env) and not base_env.batch_locked:
-            return _around.OfModels(base_env, transform, *args, **kwargs)
+        if cls is TransformedEnv and _fence.is_a(base_env, "EnvBase") and not base_env.batch_locked:
+            return _fence.around.OfModels(base_env, transform, *args, **kwargs)
         return super().__new__(cls)
 
     def __init__(
         self, base_env: Any, transform: Any = None, device: Any = None, *, cache_specs: bool = True, auto_unwrap: bool | None = None
     ) -> None:
-        warn_ignored("cache_specs", cache_specs, True, "specs follow the transforms in any case")
-        warn_ignored("auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it")
+        warn_ignored({"cache_specs": cache_specs}, {"cache_specs": (True, "specs follow the transforms in any case")})
+        warn_ignored({"auto_unwrap": auto_unwrap}, {"auto_unwrap": (True, "transforms of an environment stay around it")})
         self.base_env = base_env if is_windrows(base_env) else Wrapped(base_env)
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None
@@ -347,7 +348,7 @@ class TransformedEnv(EnvBase):
                 if is_windrows(transform):
                     transform._parent = (self.base_env, transforms[:index])
                 elif transform not in self._arranged:
-                    _around.tell(transform)
+                    _fence.around.tell(transform)
             self._arranged = list(transforms)
             self._handle = self._facts = None
             self._is_single = False
@@ -439,7 +440,7 @@ class Wrapped(EnvBase):
         return of(self._env)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not is_of_torchrl(vars(self).get("_env")):
+        if name.startswith("_") or not _fence.is_a(vars(self).get("_env"), "EnvBase"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._env, name)
 
@@ -447,7 +448,7 @@ class Wrapped(EnvBase):
         return repr(self._env)
 
 
-__getattr__ = of_torchrl(__name__)
+__getattr__ = _fence.rest_of(__name__)
 
 
 def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -463,19 +464,17 @@ def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _checked(transform: Any) -> Any:
     if is_windrows(transform):
         return transform
-    if is_transform(transform, "TensorDictPrimer"):
+    if _fence.is_a(transform, "TensorDictPrimer"):
         try:
             return Primer(transform)
         except ValueError as error:
             vars(transform)["refused_by_windrow"] = str(error)
-    if is_transform(transform, "NextObservationDelta"):
+    if _fence.is_a(transform, "NextObservationDelta"):
         return Delta(transform)
-    if not is_transform(transform):
+    if not _fence.is_a(transform, "Transform"):
         if not callable(transform):
             raise TypeError(f"expected a transform, or a function of a TensorDict, got {type(transform).__name__}")
-        from torchrl.envs.transforms.transforms import _CallableTransform
-
-        return _CallableTransform(transform)
+        return _fence.around.called(transform)
     return transform
 
 

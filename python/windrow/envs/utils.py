@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windrow import _needs
-from windrow._lazy import of_torchrl, tensordict
+from windrow import _fence, _needs
+from windrow._lazy import tensordict
 from windrow.envs._check import check_env, check_env_specs
 from windrow.modules import RandomPolicy
 
@@ -33,6 +33,6 @@ OF_TENSORDICT = {
 def __getattr__(name: str) -> Any:
     # tensordict brings torch, which is imported only by those who use it.
     if name not in OF_TENSORDICT:
-        return of_torchrl(__name__)(name)
+        return _fence.rest_of(__name__)(name)
     _needs.torch(f"{__name__}.{name}")
     return getattr(tensordict.nn.probabilistic, OF_TENSORDICT[name])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from windrow._arguments import outside
+
 from windrow._lazy import module
+from windrow._warnings import RenamedWarning, warn
 from windrow.modules import RandomPolicy
 from windrow.policies.weights import BESIDE, original, weights_of, widened
 
@@ -109,7 +109,7 @@ def exploration_name(exploration_type: Any, exploration_mode: Any = None) -> str
         ValueError: the type is unknown.
     """
     if exploration_mode is not None:
-        warnings.warn("exploration_mode is called exploration_type now", DeprecationWarning, stacklevel=outside())
+        warn("exploration_mode is called exploration_type now", RenamedWarning)
         exploration_type = exploration_mode if exploration_type is None else exploration_type
     if exploration_type is None:
         return "random"
@@ -186,9 +186,7 @@ def choose(
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
             if isinstance(reason, _lower.Doubtful):
-                warnings.warn(
-                    f'the policy is called in Python, since {doubt}: policy_backend="torch" says so without this warning', stacklevel=outside()
-                )
+                warn(f'the policy is called in Python, since {doubt}: policy_backend="torch" says so without this warning')
     _check_copies(policy, conditions)
     beside = _state_beside(policy, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None

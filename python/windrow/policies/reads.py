@@ -29,9 +29,11 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from windrow import _fence
+
 #: Packages whose code computes from its arguments, their attributes and weights alone.
 TRUSTED = {
-    "torch", "tensordict", "torchrl", "stable_baselines3", "sb3_contrib", "gymnasium", "windrow", "numpy", "functorch", "typing", "enum",
+    "torch", "tensordict", _fence.LIBRARY, "stable_baselines3", "sb3_contrib", "gymnasium", "windrow", "numpy", "functorch", "typing", "enum",
     "abc", "contextlib", "functools", "collections", "dataclasses", "copy", "operator", "math", "numbers", "types", "_weakrefset",
     "weakref", "itertools", "pyvers", "optree", "__future__", "typing_extensions", "importlib", "orjson", "einops",
 }

@@ -8,8 +8,6 @@ state too, and so has one with outputs whose names begin with an underscore.
 from __future__ import annotations
 
 import contextlib
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,6 +16,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase, unravel_key
 from torch import nn
 
+from windrow import _fence
+from windrow._warnings import warn
 from windrow.envs._specs import Key, path
 
 Tensors = dict[Key, torch.Tensor]
@@ -168,7 +168,7 @@ def find(
 def stepwise() -> AbstractContextManager[Any]:
     """A context in which recurrent modules of TorchRL take one step, whatever its surroundings have set."""
     # A policy with such a module has imported it.
-    modules = sys.modules.get("torchrl.modules")
+    modules = _fence.loaded("modules")
     return contextlib.nullcontext() if modules is None else modules.set_recurrent_mode(False)
 
 
@@ -215,7 +215,7 @@ def primers_of(policy: Any, batch: torch.Size) -> list[Any]:
             primer = make()
         except RuntimeError as error:
             told = f"{type(module).__name__} knows no first value of its state, which therefore begins with zeros: {error}"
-            warnings.warn(told, stacklevel=2)
+            warn(told)
             continue
         if primer.expand_specs is not False:
             primer.primers = primer.primers.expand((*batch, *primer.primers.shape))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import types
 from types import ModuleType
 from typing import Any
 
+from windrow import _fence
 from windrow.collectors import _env_states, _statistics
 from windrow.envs._factory import Factory, env_of
 from windrow.processes import setup
@@ -16,7 +16,7 @@ from windrow.processes.pickling import dumps
 
 
 #: Objects of these modules are sent as copies; of any other class, what is asked of them is asked where they are.
-_VALUES = ("builtins", "gymnasium.spaces", "numpy", "tensordict", "torch", "torchrl.data", "windrow.envs._specs", "collections")
+_VALUES = ("builtins", "gymnasium.spaces", "numpy", "tensordict", "torch", f"{_fence.LIBRARY}.data", "windrow.envs._specs", "collections")
 
 
 def answer(request: bytes) -> bytes:
@@ -54,7 +54,7 @@ def _answered(verb: str, *arguments: Any) -> Any:
 def _dump(step: int) -> None:
     """Lets the recorders of the environment write what they have recorded."""
     # There are none of Python's own: what records is a transform of a library.
-    if "torchrl" in sys.modules:
+    if _fence.loaded("envs") is not None:
         for recorder in _statistics.recorders(_environment()):
             recorder.dump(step=step)
 

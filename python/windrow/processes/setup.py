@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from windrow._warnings import Warning
 from windrow._windrow import tensors_to_bytes
 from windrow.envs import _convert
 from windrow.envs._factory import Factory, is_function
@@ -102,6 +103,7 @@ def read_environments(sent: bytes) -> Any:
     _take_number_type(number_type)
     if is_quiet:
         warnings.filterwarnings("ignore", module=r"windrow\b")
+        warnings.simplefilter("ignore", Warning)
     _register(specs)
     if init_fn is not None:
         init_fn()

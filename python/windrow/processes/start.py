@@ -10,7 +10,7 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
-from windrow import _windrow
+from windrow import _fence, _windrow
 from windrow.processes.pickling import NoProcesses, pickler
 
 
@@ -56,7 +56,7 @@ _nurseries: dict[bool, tuple[Any, _windrow.Nursery]] = {}
 def _nursery(flags: list[str], variables: dict[str, str], warm: bool) -> _windrow.Nursery:
     """The process that forks workers. Another one where this interpreter, or what a process reads as it starts, is another now."""
     read = {name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "LD_", "MALLOC_"))}
-    modules = [*_MODULES, *(_TORCH if warm else ()), *(["torchrl.envs"] if warm and "torchrl.envs" in sys.modules else [])]
+    modules = [*_MODULES, *(_TORCH if warm else ()), *([f"{_fence.LIBRARY}.envs"] if warm and _fence.loaded("envs") else [])]
     start = os.getpid(), sys.executable, flags, read, modules
     if warm not in _nurseries or _nurseries[warm][0] != start:
         # Threads of libraries would keep it from forking, and so would a look at GPUs that uses them.
@@ -88,4 +88,4 @@ def uses_torch(core: Any, environments: Any) -> bool:
     for module in modules:
         parts = vars(sys.modules[module]).values() if module in sys.modules else ()
         names |= {module, *(part.__name__ for part in parts if isinstance(part, ModuleType))}
-    return any(name.partition(".")[0] in ("torch", "torchrl", "tensordict") for name in names)
+    return any(name.partition(".")[0] in ("torch", _fence.LIBRARY, "tensordict") for name in names)

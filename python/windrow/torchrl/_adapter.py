@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Container, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,34 @@ from tensordict import TensorDictBase, unravel_key
 from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
+from windrow import _fence
 from windrow._objects import Keeper, joined
-from windrow.envs._specs import DTYPES, Key, Leaf, path, short
-from windrow.envs._torchrl_compat import delta_type, is_transform, without_transforms
+from windrow._warnings import warn
+from windrow.envs._specs import DTYPES, Key, Leaf, delta_type, path, short
 from windrow.envs._torchrl_objects import Numbered, has
+
+#: Libraries whose environments hold no state: several can step one object.
+_STATELESS = {"brax", "jumanji"}
+
+
+def of(env: Any) -> Adapter | None:
+    """The adapter of an environment of TorchRL; None for another object."""
+    return Adapter(env) if isinstance(env, EnvBase) else None
+
+
+def innermost(env: EnvBase) -> tuple[EnvBase, Any]:
+    """The environment inside of all transforms, and what it goes around, as TorchRL's ``GymWrapper`` does; None where that is nothing, or
+    holds no state."""
+    env = without_transforms(env)
+    wrapped = vars(env).get("_env")
+    return env, None if type(wrapped).__module__.partition(".")[0] in _STATELESS else wrapped
+
+
+def without_transforms(env: Any) -> Any:
+    """The environment inside of all ``TransformedEnv``."""
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    return env
 
 
 class Adapter:
@@ -90,6 +113,11 @@ class Adapter:
     def __repr__(self) -> str:
         return " ".join(repr(self._env).split())
 
+    @property
+    def unwrapped(self) -> EnvBase:
+        """The environment of TorchRL."""
+        return self._env
+
     def _groups(self) -> dict[Any, tuple[int, ...]]:
         """Dimensions that nested specs have beside the batch's, outer ones first."""
         env = self._env
@@ -125,11 +153,9 @@ class Adapter:
             _leaves(spec)
         if others := _non_tensors(self._env.full_observation_spec):
             self.numbered = {}
-            warnings.warn(
+            warn(
                 f"{self.id} observes what is no tensor, which batches leave out: {others}. A transform that makes a tensor of it keeps "
-                f"it; TransformedEnv(env, ExcludeTransform({others})) of torchrl.envs leaves it out without this warning",
-                UserWarning,
-                stacklevel=2,
+                f"it; TransformedEnv(env, ExcludeTransform({others})) of torchrl.envs leaves it out without this warning"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -250,7 +276,7 @@ class Adapter:
             (given - named, "give what none of its specs names, and batches leave out; an entry in observation_spec keeps it"),
         ):
             if keys:
-                warnings.warn(f"steps of {self.id} {what}: {sorted(map(str, keys))}", UserWarning, stacklevel=2)
+                warn(f"steps of {self.id} {what}: {sorted(map(str, keys))}")
 
     def close(self) -> None:
         """Closes the environment."""
@@ -341,7 +367,7 @@ def _masks(env: EnvBase) -> dict[Key, Key]:
 
 def _deltas(env: EnvBase) -> dict[Key, str]:
     """Observations that a ``NextObservationDelta`` makes differences of, each with the element type of these."""
-    transforms = [transform for transform in _transforms(env) if is_transform(transform, "NextObservationDelta")]
+    transforms = [transform for transform in _transforms(env) if _fence.is_a(transform, "NextObservationDelta")]
     inner = vars(without_transforms(env)).get("deltas", {})
     return {**inner, **{unravel_key(key): delta_type(transform) for transform in transforms for key in transform.in_keys or ()}}
 

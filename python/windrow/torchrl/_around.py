@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensordict import TensorDictBase
 from torchrl import envs as theirs
 
-from windrow._arguments import outside
+
+from windrow._warnings import warn
 from windrow.envs._base import EnvBase
+from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import FLAGS
 from windrow.envs._recipe import Recipe
-from windrow.envs._torchrl_compat import is_windrows
 from windrow.torchrl._adapter import Adapter
 
 _told: set[tuple[str, str | None]] = set()
@@ -25,11 +25,9 @@ def tell(transform: Any) -> None:
     if (name, refused) not in _told:
         _told.add((name, refused))
         why = f" ({refused})" if refused else ""
-        warnings.warn(
+        warn(
             f"{name} is a transform of TorchRL's, not of windrow's{why}: it runs in Python, around every step, which costs a few "
-            "hundred microseconds for each, and keeps the environment from running without the interpreter",
-            UserWarning,
-            stacklevel=outside(),
+            "hundred microseconds for each, and keeps the environment from running without the interpreter"
         )
 
 
@@ -77,19 +75,24 @@ class OfModels(theirs.TransformedEnv):
     """TorchRL's environment, which takes transforms of windrow too, and uses TorchRL's of the same names for them."""
 
     def __init__(self, env: Any, transform: Any = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(env, _as_torchrl(transform), *args, **kwargs)
+        super().__init__(env, _as_theirs(transform), *args, **kwargs)
 
     def append_transform(self, transform: Any) -> Any:
         """Adds a transform around the others."""
-        return super().append_transform(_as_torchrl(transform))
+        return super().append_transform(_as_theirs(transform))
 
     def insert_transform(self, index: int, transform: Any) -> Any:
         """Adds a transform before the one at ``index``."""
-        return super().insert_transform(index, _as_torchrl(transform))
+        return super().insert_transform(index, _as_theirs(transform))
 
 
-def _as_torchrl(transform: Any) -> Any:
-    return transform._as_torchrl() if is_windrows(transform) else transform
+def _as_theirs(transform: Any) -> Any:
+    return transform._as_theirs() if is_windrows(transform) else transform
+
+
+def called(function: Any) -> Any:
+    """A function of a ``TensorDict`` as a transform."""
+    return theirs.transforms.transforms._CallableTransform(function)
 
 
 class _Made(EnvBase):

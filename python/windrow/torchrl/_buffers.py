@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import warnings
 from typing import Any
 
-from windrow._arguments import argument, outside, warn_ignored
+from windrow._arguments import argument, warn_ignored
+from windrow._warnings import warn
 from windrow.data._arguments import CommonArguments
 from windrow.data._part import Part
 from windrow.data.replay_buffers import replay_buffers, writers
@@ -37,7 +37,7 @@ class _OfAnyParts(replay_buffers.ReplayBuffer):
             return super().__new__(cls)
         if cls.__module__ != __name__:
             raise TypeError(f"expected what windrow.data has in a class derived from {cls.__name__}, got {foreign[0]}")
-        warnings.warn(f"windrow has no {' and no '.join(foreign)}: this {cls.__name__} is TorchRL's", stacklevel=outside())
+        warn(f"windrow has no {' and no '.join(foreign)}: this {cls.__name__} is TorchRL's")
         theirs = getattr(importlib.import_module("torchrl.data"), cls.__name__)
         return theirs(*args, **{name: as_torchrl(value) for name, value in arguments.items()})
 
@@ -46,7 +46,7 @@ class _OfAnyParts(replay_buffers.ReplayBuffer):
 
     def _begin(self, arguments: CommonArguments) -> None:
         super()._begin(arguments)
-        warn_ignored("track_generations", getattr(self.writer, "track_generations", False), False, "frames have no generations")
+        warn_ignored({"track_generations": getattr(self.writer, "track_generations", False)}, {"track_generations": (False, "frames have no generations")})
 
 
 class ReplayBuffer(_OfAnyParts):

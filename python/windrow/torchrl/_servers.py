@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 #: Seconds after which the thread that waits for a transport looks whether its server has ended.
 _LOOK = 0.1
-#: Arguments that TorchRL has and that have no effect, each with its reason.
+#: Arguments that TorchRL has and that have no effect, each with the value that holds and its reason.
 _IGNORED = {
-    "service_backend_options": "the server is a thread of this process",
-    "transport_options": "clients of this process hand requests over in memory",
-    "request_spec": "requests of any form are taken",
-    "response_spec": "answers of any form are given",
-    "static_batch_size": "no graph is captured",
-    "shutdown_event": "shutdown() ends the server",
+    "service_backend_options": (None, "the server is a thread of this process"),
+    "transport_options": (None, "clients of this process hand requests over in memory"),
+    "request_spec": (None, "requests of any form are taken"),
+    "response_spec": (None, "answers of any form are given"),
+    "static_batch_size": (None, "no graph is captured"),
+    "shutdown_event": (None, "shutdown() ends the server"),
 }
 
 
@@ -53,8 +53,8 @@ class InferenceServer(_inference.InferenceServer):
     def __init__(
         self, model: Any = None, transport: Any = "auto", *, server_config: Any = None, device_config: Any = None, **arguments: Any
     ) -> None:
-        for name, why in _IGNORED.items():
-            warn_ignored(name, arguments.pop(name, None), None, why)
+        warn_ignored(arguments, _IGNORED)
+        arguments = {name: value for name, value in arguments.items() if name not in _IGNORED}
         configured(arguments, "server_config", server_config, {name: name for name in _BATCHING})
         configured(arguments, "device_config", device_config, {name: name for name in ("policy_device", "output_device")})
         # None stands for the default.

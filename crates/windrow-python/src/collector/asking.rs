@@ -5,12 +5,11 @@
 //! a hook or a step, would wait for themselves; they raise an error instead. Calls that the engine's handle answers, such as figures,
 //! weights and seeds, never wait for a batch.
 
-use std::ffi::CString;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pyo3::exceptions::{PyException, PyRuntimeError, PyUserWarning};
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use windrow::{NextError, error_chain};
 use windrow_sync::unpoisoned;
@@ -133,7 +132,6 @@ impl Inner {
             stats.slabs,
             stats.slab_bytes / stats.slabs
         );
-        let told = CString::new(told)?;
-        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &told, 1)
+        gil::warn(py, &told)
     }
 }

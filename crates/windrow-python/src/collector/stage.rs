@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyUserWarning};
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyWeakref, PyWeakrefMethods, PyWeakrefReference};
@@ -295,10 +295,7 @@ impl PyStage {
              learner. Give the buffer a limiter, such as RateLimiter.sample_to_insert_ratio, or collect by iterating",
             stats.capacity
         );
-        self.in_python(|py| {
-            let told = std::ffi::CString::new(told)?;
-            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &told, 1)
-        })
+        self.in_python(|py| gil::warn(py, &told))
     }
 }
 

@@ -7,9 +7,7 @@
 //! `bind`, `act` and `load` run in the worker's thread; the reference's `check` and `weights` run in the thread that publishes or asks for
 //! weights. Each call takes the interpreter's lock, so the policies of several threads take turns, except where torch gives the lock up.
 
-use std::ffi::CString;
-
-use pyo3::exceptions::{PyTypeError, PyUserWarning};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{DType, Tensor, for_dtype};
@@ -183,7 +181,7 @@ fn warn_of_cast(py: Python<'_>, column: &Column, dtype: DType) -> PyResult<()> {
     let told = format!(
         "the policy writes {key:?} as {dtype}, the environment takes {leaf}: whole numbers are cast, others are an error"
     );
-    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(told)?, 1)
+    gil::warn(py, &told)
 }
 
 /// An observation to try a policy with: the first one, since zeros may be invalid, as a mask that allows no action;

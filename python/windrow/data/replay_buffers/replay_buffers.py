@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import pickle
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
 
-from windrow import _needs
-from windrow._arguments import outside, takes, warn_ignored
+from windrow import _fence, _needs
+from windrow._arguments import takes, warn_ignored
 from windrow._failure import Failure
-from windrow._lazy import of_torchrl, tensordict, torch
+from windrow._lazy import tensordict, torch
 from windrow._numbers import whole_or_none
+from windrow._warnings import warn
 from windrow._windrow import ReplayBufferCore
 from windrow.data._arguments import (
     BufferArguments,
@@ -476,7 +476,7 @@ class ReplayBuffer:
         Args:
             empty_write_count: True: frames are counted from 0 again.
         """
-        warn_ignored("empty_write_count", empty_write_count, True, "an empty buffer counts from 0")
+        warn_ignored({"empty_write_count": empty_write_count}, {"empty_write_count": (True, "an empty buffer counts from 0")})
         self._objects.clear(self._asked.empty)
         self._is_packed = False
 
@@ -550,11 +550,9 @@ class ReplayBuffer:
         state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures")}
         spawning = getattr(sys.modules.get("multiprocessing.context"), "get_spawning_popen", lambda: None)
         if spawning() is not None:
-            warnings.warn(
+            warn(
                 f"a {type(self).__name__} that is sent to another process is a copy there: what either process writes, the other does not "
-                "see. Let a collector with workers in processes write (replay_buffer=), or exchange batches",
-                UserWarning,
-                stacklevel=outside(),
+                "see. Let a collector with workers in processes write (replay_buffer=), or exchange batches"
             )
         # In bytes: multiprocessing sends descriptors of tensors, and these are gone before it does.
         return {**state, "_state": pickle.dumps(self._core.state_dict())}
@@ -687,4 +685,4 @@ def _seed_from(generator: Any) -> int:
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
 
 
-__getattr__ = of_torchrl(__name__)
+__getattr__ = _fence.rest_of(__name__)

@@ -2,8 +2,8 @@
 
 from typing import Any, ClassVar
 
+from windrow import _fence
 from windrow._arguments import argument, ignored, warn_ignored
-from windrow._lazy import of_torchrl
 from windrow._numbers import at_least, real
 from windrow.data._part import Key, Part
 
@@ -155,7 +155,7 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if str(self.dtype) != "torch.float32":
-            warn_ignored("dtype", self.dtype, None, "priorities are float32")
+            warn_ignored({"dtype": self.dtype}, {"dtype": (None, "priorities are float32")})
 
     def reduced(self, priorities: Any) -> Any:
         """One priority for each frame of ``priorities``, ``[frames, several]``, as ``reduction`` says."""
@@ -167,4 +167,4 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler, kind="Prioritize
     """Draws pieces of trajectories, each chosen by the priority of the frame that it begins with."""
 
 
-__getattr__ = of_torchrl(__name__)
+__getattr__ = _fence.rest_of(__name__)

@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
+from windrow import _fence
 from windrow._arguments import argument, ignored
-from windrow._lazy import of_torchrl
 from windrow._numbers import at_least
 from windrow.data._content import frames_of, is_frames
 from windrow.data._items import as_tree
@@ -141,4 +141,4 @@ class LazyStackStorage(ListStorage):
     stack_dim: int = argument("0, the dimension of a sample's frames", default=0, check=_zero)
 
 
-__getattr__ = of_torchrl(__name__)
+__getattr__ = _fence.rest_of(__name__)

@@ -1,7 +1,7 @@
 """Writers. Their classes declare arguments; the engine writes frames."""
 
+from windrow import _fence
 from windrow._arguments import argument, ignored
-from windrow._lazy import of_torchrl
 from windrow.data._part import Key, Part
 
 __all__ = ["RoundRobinWriter", "TensorDictMaxValueWriter", "TensorDictRoundRobinWriter"]
@@ -35,4 +35,4 @@ class TensorDictMaxValueWriter(Writer, kind="TensorDictMaxValueWriter"):
     )
 
 
-__getattr__ = of_torchrl(__name__)
+__getattr__ = _fence.rest_of(__name__)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from windrow import _fence
 from windrow._arguments import warn_ignored
-from windrow._lazy import gymnasium, module, of_torchrl
+from windrow._lazy import gymnasium, module
 from windrow._numbers import whole_or_none
 from windrow._windrow import EnvHandle, native_ids
 from windrow.envs import _info
@@ -16,6 +16,7 @@ from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv
 from windrow.envs._gymnasium import by_id, with_pixels
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
+from windrow.envs._registry import adapted
 from windrow.envs._specs import Key
 from windrow.envs.transforms import primed_for
 
@@ -44,9 +45,10 @@ _IGNORED: dict[str, tuple[Any, str]] = {
 
 def _made_with(kwargs: dict[str, Any]) -> dict[str, Any]:
     """What an environment of Gymnasium is made with, of ``kwargs``; warns of others."""
-    for name in kwargs.keys() & _IGNORED:
-        value = list(kwargs[name]) if name == "batch_size" and kwargs[name] is not None else kwargs[name]
-        warn_ignored(name, value, *_IGNORED[name])
+    given = {name: kwargs[name] for name in sorted(kwargs.keys() & _IGNORED)}
+    if given.get("batch_size") is not None:
+        given["batch_size"] = list(given["batch_size"])
+    warn_ignored(given, _IGNORED)
     return {name: value for name, value in kwargs.items() if name not in _IGNORED and (name, value) != ("disable_env_checker", None)}
 
 
@@ -292,8 +294,8 @@ class GymWrapper(GymEnv):
         policy: Any = None,
         device: Any = None,
     ) -> None:
-        if {"dm_env", "stable_baselines3"} & sys.modules.keys() and not isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
-            env = _adapters.adapted(env) or env
+        made = adapted(env)
+        env = made if hasattr(made, "observation_space") else env
         super().__init__(
             env,
             categorical_action_encoding=categorical_action_encoding,
@@ -315,4 +317,4 @@ class GymWrapper(GymEnv):
         return Vector(self._name, True, self._one_hot, self._info_of(self._name, True))
 
 
-__getattr__ = of_torchrl(__name__)
+__getattr__ = _fence.rest_of(__name__)

@@ -14,7 +14,6 @@ import json
 import math
 import random
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import CodeType, MethodType
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from windrow import envs
+from windrow import _fence, envs
 from windrow._windrow import evaluate_graph
 from windrow.envs._factory import env_of, is_function
 from windrow.envs._specs import Key, path
@@ -682,7 +681,7 @@ def _generators() -> tuple[Any, Any]:
 def _quiet() -> Iterator[None]:
     """A context in which distributions and specs take numbers without looking at them."""
     validates = torch.distributions.Distribution._validate_args
-    specs = sys.modules.get("torchrl.data.tensor_specs")
+    specs = _fence.loaded("data.tensor_specs")
     compiles = getattr(specs, "is_compiling", None)
     torch.distributions.Distribution.set_default_validate_args(False)
     if compiles is not None:

@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from windrow import _fence
 from windrow.policies.lower import ranges
 
 #: Element types that values may have; the engine computes with float32.
@@ -651,7 +652,7 @@ class Calls(TorchFunctionMode):
                 return torch.embedding(torch.eye(options, dtype=torch.int64), index)
         caller = sys._getframe(1).f_globals.get("__name__", "")
         # Distributions ask whether numbers are valid.
-        checks = caller.startswith(("torch.distributions.", "torchrl.modules.distributions."))
+        checks = caller.startswith(("torch.distributions.", f"{_fence.LIBRARY}.modules.distributions."))
         if checks and name in ("any", "all") and len(args) == 1 and not kwargs:
             with _disable_current_modes():
                 return func(*args)

@@ -7,12 +7,12 @@ large as the others. Shares of a :class:`MultiSyncCollector` are stacked, ``[wor
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
 from windrow import collectors
-from windrow._arguments import outside
+
+from windrow._warnings import warn
 from windrow.collectors import _base
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._base import BaseCollector
@@ -100,7 +100,7 @@ class AsTorchRL(BaseCollector):
     def _warn_of_rounding(self, asked: Any) -> None:
         if not isinstance(asked, list) and asked < self.frames_per_batch:
             rounded = f"frames_per_batch={asked} cannot be split over environments that step together: batches have {self.frames_per_batch} frames"
-            warnings.warn(rounded, stacklevel=outside())
+            warn(rounded)
 
     @property
     def total_frames(self) -> int | float:
@@ -153,7 +153,7 @@ class MultiSyncCollector(MultiCollector, _base.MultiSyncCollector):
         workers = len(envs) if isinstance(envs, (list, tuple)) else arguments.num_workers
         if arguments.cat_results == "stack" and workers and isinstance(frames, int) and frames % workers:
             even = -(-frames // workers) * workers
-            warnings.warn(f"frames_per_batch={frames} cannot be split over {workers} workers: batches have {even} frames", stacklevel=outside())
+            warn(f"frames_per_batch={frames} cannot be split over {workers} workers: batches have {even} frames")
             object.__setattr__(arguments, "frames_per_batch", even)
         super()._build(arguments)
 
@@ -177,10 +177,7 @@ def _whole_batches(arguments: CollectorArguments) -> int | None:
     batch = int(sum(frames) if isinstance(frames, (list, tuple)) else frames)  # type: ignore[arg-type]
     if asked is None or not _round_up(arguments, batch):
         return None if asked is None else int(asked)
-    warnings.warn(
-        f"total_frames={asked} is no multiple of frames_per_batch={batch}: the last batch is as large as the others, as in TorchRL",
-        stacklevel=outside(),
-    )
+    warn(f"total_frames={asked} is no multiple of frames_per_batch={batch}: the last batch is as large as the others, as in TorchRL")
     return int(asked)
 
 
@@ -197,5 +194,5 @@ def _known(arguments: dict[str, Any], names: Any) -> dict[str, Any]:
     """``arguments`` without those that nobody knows, of which it warns."""
     unknown = sorted(arguments.keys() - names)
     if unknown:
-        warnings.warn(f"Collector has no argument {', '.join(unknown)}: without effect, as in TorchRL", stacklevel=outside())
+        warn(f"Collector has no argument {', '.join(unknown)}: without effect, as in TorchRL")
     return {name: value for name, value in arguments.items() if name in names}

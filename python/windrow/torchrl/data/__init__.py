@@ -19,6 +19,6 @@ _BUFFERS = [
 ]
 register(
     __name__,
-    {"windrow.data.replay_buffers.scheduler": scheduler.__all__, "windrow.data": _PUBLIC, "windrow.torchrl._buffers": _BUFFERS},
+    {"windrow.torchrl._schedulers": scheduler.__all__, "windrow.data": _PUBLIC, "windrow.torchrl._buffers": _BUFFERS},
 )
 __getattr__, __dir__ = stand_in(__name__)

@@ -1,0 +1,32 @@
+"""windrow's specs as those of TorchRL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchrl.data import tensor_specs as theirs
+
+from windrow.envs._specs import Composite, Spec
+
+
+def converted(spec: Spec | Composite, group: tuple[int, ...] | None = None) -> Any:
+    """``spec``, an entry of a composite of shape ``group``, of TorchRL's classes."""
+    if isinstance(spec, Composite):
+        entries = {name: converted(entry, spec.shape) for name, entry in spec.items()}
+        return theirs.Composite(entries, shape=spec.shape, device=spec.device)
+    common = {"shape": spec.shape, "dtype": spec.dtype, "device": spec.device}
+    match spec._leaf.kind:
+        case "bounded":
+            return theirs.Bounded(low=spec.low, high=spec.high, **common)
+        case "binary":
+            return theirs.Binary(n=spec.shape[-1] if spec.ndim else None, **common)
+        case "discrete":
+            return theirs.Categorical(spec.n, **common)
+        # Each member of the group has one of these choices.
+        case "multi_discrete" if spec.shape == group and len(set(spec.nvec)) == 1:
+            return theirs.Categorical(spec.nvec[0], **common)
+        case "multi_discrete":
+            return theirs.MultiCategorical(spec.nvec, **common)
+        case "one_hot":
+            return theirs.OneHot(spec.n, **common) if len(spec.nvec) == 1 else theirs.MultiOneHot(spec.nvec, **common)
+    return theirs.Unbounded(**common)
