@@ -191,8 +191,7 @@ def test_entries_that_are_no_tensors_are_kept_as_they_are(storage: Any) -> None:
     buffer[:2] = text[0].set_non_tensor("text", "y")
     # The second batch fills row 7, and goes on at row 0.
     assert buffer[:]["text"] == list("yydeffza")
-    assert len(buffer._objects._kept) == 8
-    with pytest.raises((ValueError, RuntimeError), match="objects next.same, text"):
+    with pytest.raises((ValueError, RuntimeError), match="same|text"):
         buffer.extend(frames())
         buffer[:]
 
@@ -251,8 +250,11 @@ def test_frames_in_a_directory_come_back_in_their_types(tmp_path: Any) -> None:
     del buffer
     gc.collect()
     assert alike(ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path))[:], TREES["half"])
-    with pytest.raises(TypeError, match="entry text: .* scratch_dir"):
-        ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path / "other")).extend(frames().set_non_tensor("text", "a"))
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path / "other"))
+    buffer.extend(frames().set_non_tensor("text", "a"))
+    del buffer
+    gc.collect()
+    assert ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path / "other"))[:]["text"] == ["a"] * 6
 
 
 def test_a_storage_may_begin_with_items() -> None:

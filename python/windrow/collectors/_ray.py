@@ -11,7 +11,6 @@ from typing import Any
 from windrow import _needs, _policy, _ray, _weights
 from windrow._arguments import fields_of, outside, takes
 from windrow._lazy import module
-from windrow._objects import Objects
 from windrow.collectors._arguments import RayArguments
 from windrow.collectors._base import (
     BaseCollector,
@@ -102,8 +101,6 @@ class RayCollector(BaseCollector):
         envs = _environments(name, arguments)
         count = len(envs)
         self._workers: Any = types.SimpleNamespace(stateful=[], factories=None, count=count)
-        # Actors leave out what no array holds.
-        self._objects = Objects()
         in_buffer = callable(getattr(arguments.replay_buffer, "client", None))
         plans, choice = _plans(arguments, envs, self._exploration, in_buffer)
         total = arguments.total_frames

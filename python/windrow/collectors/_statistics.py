@@ -10,7 +10,6 @@ from typing import Any
 
 from windrow._lazy import torch
 from windrow._windrow import Statistics
-from windrow.envs._convert import Beside
 from windrow.envs._factory import Factory, is_function
 from windrow.envs._torchrl_compat import is_transform, is_windrows
 from windrow.envs._vec_norm import Running
@@ -32,7 +31,7 @@ class FrozenFactory(Factory):
 
     def __call__(self, **arguments: Any) -> Any:
         made = super().__call__(**arguments)
-        freeze(made.env if isinstance(made, Beside) else made)
+        freeze(made)
         return made
 
 

@@ -11,6 +11,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from windrow._lazy import torch
+from windrow._values import decoded
 from windrow.envs._specs import Composite, Spec
 
 
@@ -168,6 +170,11 @@ def _convert(spec: Spec | Composite, theirs: Any, group: tuple[int, ...] | None 
     if isinstance(spec, Composite):
         entries = {name: _convert(entry, theirs, spec.shape) for name, entry in spec.items()}
         return theirs.Composite(entries, shape=spec.shape, device=spec.device)
+    if spec.is_bytes:
+        value = decoded(spec._leaf.example)
+        if not isinstance(value, torch.Tensor):
+            return theirs.NonTensor(shape=spec.shape, device=spec.device, example_data=value)
+        return theirs.Unbounded(shape=(*spec.shape, *[-1] * value.ndim), dtype=value.dtype, device=spec.device)
     common = {"shape": spec.shape, "dtype": spec.dtype, "device": spec.device}
     match spec._leaf.kind:
         case "bounded":
