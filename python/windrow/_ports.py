@@ -57,11 +57,11 @@ __all__ = [
     "without_values",
 ]
 
-_torch_policy = module("windrow._torch_policy")
+_torch_policy = module("windrow.policies.torch_policy")
 
 
 def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
-    """The observations that ``policy`` gets, see :func:`windrow._torch_policy.read_by`."""
+    """The observations that ``policy`` gets, see :func:`windrow.policies.torch_policy.read_by`."""
     read: list[Key] = _torch_policy.read_by(policy, trust, observed, info)
     return read
 
@@ -159,7 +159,7 @@ class StagePort(Protocol):
 
 
 if TYPE_CHECKING:
-    from windrow._torch_policy import TorchPolicy
+    from windrow.policies.torch_policy import TorchPolicy
     from windrow.collectors import BaseCollector
 
     def _keep(policy: TorchPolicy, collector: BaseCollector) -> tuple[PolicyPort, StagePort]:

@@ -15,10 +15,10 @@ from tensordict.nn import NormalParamExtractor, ProbabilisticTensorDictModule, T
 from torch import nn
 from torch.distributions import Normal
 
-from windrow import _policy
-from windrow.collectors import AsyncBatchedCollector, Collector, _async_batched
+from windrow.collectors import AsyncBatchedCollector, Collector, _async_batched, _base
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import GymEnv, RewardSum, SerialEnv, TransformedEnv
+
 
 class Pushes(nn.Module):
     """Pushes to where the pole falls, or to one side where ``bias`` is large. Exact for any number of rows."""
@@ -336,7 +336,7 @@ def test_a_compiled_policy_takes_any_number_of_rows(build: Build, network: nn.Mo
 
 @pytest.mark.parametrize("most", [None, 3])
 def test_calls_of_a_cuda_graph_have_one_size(build: Build, monkeypatch: pytest.MonkeyPatch, most) -> None:
-    monkeypatch.setattr(_policy, "compiled", lambda policy, *_: policy)
+    monkeypatch.setattr(_base, "compiled", lambda policy, *_: policy)
     made: list[Pushes] = []
 
     def factory() -> Pushes:

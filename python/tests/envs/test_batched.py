@@ -16,7 +16,6 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
-from windrow.processes import pickling
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import (
     EnvCreator,
@@ -28,6 +27,7 @@ from windrow.envs import (
     TransformedEnv,
     check_env,
 )
+from windrow.processes import pickling
 
 
 def frames(env: Any, steps: int = 60) -> Any:

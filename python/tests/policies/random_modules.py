@@ -20,10 +20,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from windrow._rules import RULES
-from windrow._trace import Calls, NotLowerable, Trace
-from windrow._weights import tensors_of
 from windrow._windrow import evaluate_graph
+from windrow.policies.lower.rules import RULES
+from windrow.policies.lower.trace import Calls, NotLowerable, Trace
+from windrow.policies.weights import tensors_of
 
 assert RULES
 

@@ -18,9 +18,9 @@ import torch
 from torch.utils.dlpack import to_dlpack
 
 from random_modules import Apply, lowered
-from windrow._lower import lower
-from windrow._policy import Conditions
-from windrow._trace import NotLowerable
+from windrow.policies.choose import Conditions
+from windrow.policies.lower.lowering import lower
+from windrow.policies.lower.trace import NotLowerable
 
 Tensor = torch.Tensor
 

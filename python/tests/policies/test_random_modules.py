@@ -15,10 +15,10 @@ from torch.nn import functional
 
 import random_modules
 from random_modules import Apply, compare, compare_integers, draw, integer_operations, lowered
-from windrow import _lower
-from windrow._trace import NotLowerable
 from windrow.collectors import Collector
 from windrow.envs import GymWrapper
+from windrow.policies.lower import lowering
+from windrow.policies.lower.trace import NotLowerable
 
 
 def test_random_modules_are_as_near_to_float64_as_torch_is() -> None:
@@ -124,29 +124,29 @@ def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
 def test_integers_are_drawn_from_all_that_may_be_observed(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     limits = torch.iinfo(dtype)
-    drawn = _lower._drawn(_lower.Leaf((4,), dtype), 64, generator)
+    drawn = lowering._drawn(lowering.Leaf((4,), dtype), 64, generator)
     assert drawn.min() == limits.min and drawn.max() == limits.max and drawn.dtype == dtype
     assert len(drawn.unique()) > 40 and bool((drawn.abs() < 100).any())
     low, high = torch.tensor([0, -3, 5, 0]), torch.tensor([9, 2, 5, 100])
     if dtype != torch.uint8:
-        drawn = _lower._drawn(_lower.Leaf((4,), dtype, low, high), 400, generator)
+        drawn = lowering._drawn(lowering.Leaf((4,), dtype, low, high), 400, generator)
         assert torch.equal(drawn.amin(0).long(), low) and torch.equal(drawn.amax(0).long(), high)
-    small = _lower._drawn(_lower.Leaf((4,), dtype), 64, generator, is_small=True)
+    small = lowering._drawn(lowering.Leaf((4,), dtype), 64, generator, is_small=True)
     assert set(small.unique().tolist()) == {0, 1} and bool((small != 0).any(-1).all())
 
 
 def test_floats_are_drawn_large_and_small_in_some_rows() -> None:
-    drawn = _lower._drawn(_lower.Leaf((4,), torch.float32), 40, torch.Generator().manual_seed(0)).abs().amax(-1)
-    assert drawn[_lower.LARGE :: 8].min() > 5 and drawn[_lower.SMALL :: 8].max() < 0.1
+    drawn = lowering._drawn(lowering.Leaf((4,), torch.float32), 40, torch.Generator().manual_seed(0)).abs().amax(-1)
+    assert drawn[lowering.LARGE :: 8].min() > 5 and drawn[lowering.SMALL :: 8].max() < 0.1
 
 
 def test_a_graph_that_is_wrong_for_large_numbers_alone_is_found() -> None:
     expected = torch.randn(40, 2)
     own = expected.clone()
-    _lower._check_equal("action", expected, own)
-    own[_lower.LARGE] += 100
+    lowering._check_equal("action", expected, own)
+    own[lowering.LARGE] += 100
     with pytest.raises(NotLowerable, match="differ"):
-        _lower._check_equal("action", expected, own)
+        lowering._check_equal("action", expected, own)
 
 
 class Wide(gymnasium.Env[Any, Any]):

@@ -11,8 +11,9 @@ from counter import Taking
 from tensordict import TensorDict
 from torch import nn
 from waiting import until
-from windrow import _ray, _weights
+from windrow import _ray
 from windrow.collectors import Collector, MultiAsyncCollector, RayWeightUpdater
+from windrow.policies.weights import weights_of
 
 ray: Any = pytest.importorskip("ray")
 
@@ -42,7 +43,7 @@ def actors(made: Any) -> Any:
 
 def taken(actors: Any) -> list[tuple[int, int | None]]:
     """How often weights came to each actor, and which action they take."""
-    packed = [_ray.pack(_weights.weights_of(always(choice))).tobytes() for choice in (0, 1)]
+    packed = [_ray.pack(weights_of(always(choice))).tobytes() for choice in (0, 1)]
     return [(count, last and packed.index(last)) for count, last in ray.get([actor.last.remote() for actor in actors])]
 
 
@@ -133,9 +134,9 @@ def test_a_collector_of_this_process_and_actors_get_the_same_weights(actors) -> 
 def test_a_collector_reads_what_an_actor_is_given(cluster, backend) -> None:
     with Collector(cartpole, always(0), frames_per_batch=20, policy_backend=backend) as collector:
         # As Ray hands it over.
-        weights = ray.get(ray.put(_ray.pack(_weights.weights_of(always(1)))))
+        weights = ray.get(ray.put(_ray.pack(weights_of(always(1)))))
         assert not weights.flags.writeable
         collector.update_policy_weights_(weights)
         assert (next(collector)["action"] == 1).all()
         with pytest.raises(ValueError, match="another policy"):
-            collector.update_policy_weights_(_ray.pack(_weights.weights_of(nn.Linear(3, 2))))
+            collector.update_policy_weights_(_ray.pack(weights_of(nn.Linear(3, 2))))

@@ -11,8 +11,6 @@ from functools import partial
 from typing import Any
 
 from windrow._arguments import outside, takes
-from windrow._policy import Choice
-from windrow._served import Figures
 from windrow.collectors._arguments import AsyncBatchedArguments, CollectorArguments
 from windrow.collectors._base import BaseCollector
 from windrow.collectors._workers import Workers
@@ -20,6 +18,8 @@ from windrow.envs import _convert
 from windrow.envs._batched import ParallelEnv
 from windrow.envs._factory import InTurn, env_of, is_function
 from windrow.envs._recipe import Recipe
+from windrow.policies.choose import Choice
+from windrow.policies.served import Figures
 from windrow.processes.pickling import NoProcesses
 
 

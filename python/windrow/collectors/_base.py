@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from windrow import _needs, _policy, collectors
+from windrow import _needs, collectors
 from windrow._arguments import outside, signature_of, takes, warn_ignored
 from windrow._lazy import module
 from windrow._lazy import tensordict as td
 from windrow._numbers import whole
 from windrow._values import unheld
-from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
 from windrow.collectors._ending import ALIVE
@@ -25,15 +24,17 @@ from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
+from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name
+from windrow.policies.weights import WeightSource
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from windrow._audit import Audit
+    from windrow.policies.audit import Audit
 
-_acting = module("windrow._acting")
+_acting = module("windrow.policies.acting")
 
 
 class BaseCollector(TorchRLMethods):
@@ -83,7 +84,7 @@ class BaseCollector(TorchRLMethods):
 
     def _build(self, arguments: CollectorArguments) -> None:
         name = type(self).__name__
-        if not isinstance(arguments.policy, _policy.Sent):
+        if not isinstance(arguments.policy, Sent):
             _needs.torch(name)
         self._arguments = arguments
         self._workers = Workers(name, arguments, single=self._single)
@@ -91,7 +92,7 @@ class BaseCollector(TorchRLMethods):
         self._placed = arguments.placement is not None or arguments.launcher is not None
         self._placement = arguments.placement or ("processes" if self._placed else self._default_placement())
         self._devices = Devices(arguments, self._workers.count)
-        self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
+        self._exploration = exploration_name(arguments.exploration_type, arguments.exploration_mode)
         self.policy = arguments.policy
         self.pre_collect_hook = arguments.pre_collect_hook
         self.post_collect_hook = arguments.post_collect_hook
@@ -130,11 +131,11 @@ class BaseCollector(TorchRLMethods):
         self._placement = "threads"
         warnings.warn(f"workers run in threads, where Python code takes turns: {reason}", stacklevel=outside())
 
-    def _make_core(self, arguments: CollectorArguments) -> _policy.Choice:
+    def _make_core(self, arguments: CollectorArguments) -> Choice:
         """Makes the engine's collector; returns its policy."""
         choice = self._chosen_policy(arguments)
         if self._placement == "processes" and not self._placed and self._workers.factories is None:
-            is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, _policy.Sent)
+            is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, Sent)
             held = held_weights(arguments.policy) if is_torch else None
             if held is not None:
                 self._fall_back(
@@ -152,13 +153,13 @@ class BaseCollector(TorchRLMethods):
             self._workers.move(self._core)
         return choice
 
-    def _chosen_policy(self, arguments: CollectorArguments) -> _policy.Choice:
+    def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
         """The policy in the form that the engine takes."""
         device = self._devices.policy
-        return _policy.choose(
-            _policy.compiled(arguments.policy, arguments.compile_policy, arguments.cudagraph_policy, device),
+        return choose(
+            compiled(arguments.policy, arguments.compile_policy, arguments.cudagraph_policy, device),
             self._workers.factories,
-            _policy.Conditions(
+            Conditions(
                 self._exploration,
                 threads=self._placement != "inline",
                 device=device,
@@ -172,7 +173,7 @@ class BaseCollector(TorchRLMethods):
             env=self._workers.given[0],
         )
 
-    def _options(self, arguments: CollectorArguments, choice: _policy.Choice) -> dict[str, Any]:
+    def _options(self, arguments: CollectorArguments, choice: Choice) -> dict[str, Any]:
         """The options of the engine: its configuration, in which arguments stand by their names, and objects."""
         buffer = arguments.replay_buffer
         core = getattr(buffer, "_core", None)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from windrow import _weights
 from windrow._arguments import instance_of, outside, takes, warn_ignored
 from windrow._failure import Failure
 from windrow._numbers import whole
@@ -22,6 +21,7 @@ from windrow.collectors._ending import Ending
 from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._updaters import RemoteModuleWeightUpdater, WeightUpdaterBase
 from windrow.collectors._workers import Workers
+from windrow.policies.weights import WeightSource, weights_by_id, check_model
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import remember
 
@@ -34,7 +34,7 @@ class Control(Ending, Iterator["TensorDictBase"]):
 
     _arguments: CollectorArguments
     _core: CollectorCore
-    _source: _weights.WeightSource
+    _source: WeightSource
     _updater: WeightUpdaterBase | None
     _workers: Workers
     policy: Any
@@ -457,11 +457,11 @@ def _single_source(
     if by_id is not None:
         if given or model_id is not None:
             raise ValueError("weights_dict names all weights: leave model_id and other weights out")
-        return _weights.by_id(by_id)
+        return weights_by_id(by_id)
     if len(given) > 1:
         raise ValueError(f"expected weights from one source, got {len(given)}")
     if model_id is not None:
-        _weights.check_model(model_id)
+        check_model(model_id)
     if policy_weights is not None:
         warnings.warn("policy_weights is called weights now", DeprecationWarning, stacklevel=outside())
     return given[0] if given else None

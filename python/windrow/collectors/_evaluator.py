@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from windrow import _needs, _policy, _weights, _windrow
+from windrow import _needs, _windrow
 from windrow._arguments import argument, Arguments, Check, ignored, outside, takes, warn_ignored
 from windrow._lazy import module
 from windrow._numbers import at_least
@@ -17,6 +17,8 @@ from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of, policy_factories
 from windrow.envs import _convert
 from windrow.envs._factory import Factory, env_of, is_function
+from windrow.policies.choose import Conditions, choose, copied_now, exploration_name
+from windrow.policies.weights import weights_by_id, tensors_of
 from windrow.processes import setup, start
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
@@ -25,7 +27,7 @@ from windrow.processes.proxy import RemoteEnv
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-_ray_evaluator, _reads = module("windrow.collectors._ray_evaluator"), module("windrow._reads")
+_ray_evaluator, _reads = module("windrow.collectors._ray_evaluator"), module("windrow.policies.reads")
 _EPISODES = "which is what episodes are made of here"
 
 
@@ -212,11 +214,11 @@ class Evaluator(Ending):
             return
         # A factory makes the environment where the evaluator runs.
         env = _statistics.FrozenFactory(arguments.env) if is_function(arguments.env) else env_of(arguments.env)
-        exploration = _policy.exploration_name(arguments.exploration_type)
-        choice = _policy.choose(
+        exploration = exploration_name(arguments.exploration_type)
+        choice = choose(
             arguments.policy,
             policy_factories(_with_env(arguments.policy_factory, env), 1),
-            _policy.Conditions(
+            Conditions(
                 exploration,
                 threads=True,
                 device=device_of("device", arguments.device),
@@ -245,7 +247,7 @@ class Evaluator(Ending):
             "process": None if sent is None else _windrow.EvaluatorProcess(),
             "metrics_fn": arguments.metrics_fn,
             # The user may change the policy before the evaluator's thread takes it.
-            "policy": choice.core if arguments.policy is None else _policy.copied_now(choice.core),
+            "policy": choice.core if arguments.policy is None else copied_now(choice.core),
             "exploration_type": exploration,
             "lazy": isinstance(env, Factory) and arguments.policy is None,
         }
@@ -318,7 +320,7 @@ class Evaluator(Ending):
         """A copy of the parameters and buffers of ``module``, on the CPU."""
         from tensordict import TensorDict
 
-        tensors = _weights.tensors_of(module)
+        tensors = tensors_of(module)
         copies = {name: value.detach().cpu().clone() for name, value in tensors.items()}
         return TensorDict(copies, batch_size=[]).unflatten_keys(".")
 
@@ -392,7 +394,7 @@ class Evaluator(Ending):
 
     def _weights(self, weights: Any, by_id: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if by_id:
-            own = _weights.by_id(by_id)
+            own = weights_by_id(by_id)
             weights = own if weights is None else weights
         if weights is None:
             weights = self._source

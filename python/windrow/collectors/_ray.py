@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from windrow import _needs, _policy, _ray, _weights
+from windrow import _needs, _ray
 from windrow._arguments import fields_of, outside, takes
 from windrow._lazy import module
 from windrow.collectors._arguments import RayArguments
@@ -26,6 +26,7 @@ from windrow.collectors._interruptor import follow
 from windrow.collectors._ray_core import Plan, RayCore
 from windrow.collectors._torchrl_compat import _resolve
 from windrow.collectors._workers import Devices, policy_factories
+from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name
 from windrow.processes import blame, setup
 from windrow.processes.pickling import dumps
 
@@ -93,7 +94,7 @@ class RayCollector(BaseCollector):
             env_device=arguments.env_device, policy_device=None, device=None, storing_device=arguments.storing_device
         )
         self._devices = Devices(named, 1)  # type: ignore[arg-type]
-        self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
+        self._exploration = exploration_name(arguments.exploration_type, arguments.exploration_mode)
         self.policy = arguments.policy
         self.pre_collect_hook, self.post_collect_hook = arguments.pre_collect_hook, arguments.post_collect_hook
         join = {"flat": (0, False), "time": (-1, False), "stack": (0, True)}[_concatenation(arguments.cat_results, sync=self._sync)]
@@ -225,15 +226,15 @@ def _follow(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], collector:
 
 
 class RaySource:
-    """Where actors get their weights: stands for :class:`windrow._weights.WeightSource`."""
+    """Where actors get their weights: stands for :class:`windrow.policies.weights.WeightSource`."""
 
-    def __init__(self, core: RayCore, choice: _policy.Choice) -> None:
+    def __init__(self, core: RayCore, choice: Choice) -> None:
         self._core, self._choice = core, choice
         self.module = choice.source
         self._send = _ray.Sender()
 
     def publish(self, given: Any = None, workers: Any = None) -> None:
-        """As :meth:`windrow._weights.WeightSource.publish`."""
+        """As :meth:`windrow.policies.weights.WeightSource.publish`."""
         if isinstance(given, dict) and given and all(isinstance(worker, int) for worker in given):
             self._chosen(given)
             for worker, weights in given.items():
@@ -248,7 +249,7 @@ class RaySource:
         self._core.publish(self._send(weights), chosen)
 
     def renew(self) -> None:
-        """As :meth:`windrow._weights.WeightSource.renew`."""
+        """As :meth:`windrow.policies.weights.WeightSource.renew`."""
         self._core.renew()
 
     def follow(self, **_: Any) -> None:
@@ -313,7 +314,7 @@ def _shares(arguments: RayArguments, count: int) -> list[int]:
 
 def _plans(
     arguments: RayArguments, envs: list[Any], exploration: str, in_buffer: bool
-) -> tuple[list[Plan], _policy.Choice]:
+) -> tuple[list[Plan], Choice]:
     """What each actor is made of, and the policy that the weights come from."""
     count, per_actor = len(envs), arguments.num_workers_per_collector
     kind = _class(arguments.collector_class, per_actor)
@@ -338,7 +339,7 @@ def _plans(
     for number, env in enumerate(envs):
         given = {
             **passed,
-            "policy": _policy.Sent(policies[number % len(policies)]),
+            "policy": Sent(policies[number % len(policies)]),
             "exploration_type": exploration,
             "frames_per_batch": shares[number],
             "init_random_frames": -(-random // count),
@@ -370,17 +371,17 @@ def _distinct(envs: list[Any], factories: list[Callable[[], Any]] | None) -> lis
     return [(envs[0], None)] if factories is None else list(zip(envs, factories, strict=True))
 
 
-def _choice(arguments: RayArguments, env: Any, exploration: str, factory: Any, per_actor: int) -> _policy.Choice:
+def _choice(arguments: RayArguments, env: Any, exploration: str, factory: Any, per_actor: int) -> Choice:
     device: Any = next((device for device in (arguments.policy_device, arguments.device) if device is not None), None)
     if device is not None:
         import torch
 
         device = torch.device(device)
         device = None if device.type == "cpu" else device
-    choice = _policy.choose(
-        _policy.compiled(arguments.policy, arguments.compile_policy, arguments.cudagraph_policy, device),
+    choice = choose(
+        compiled(arguments.policy, arguments.compile_policy, arguments.cudagraph_policy, device),
         None if factory is None else [factory] * per_actor,
-        _policy.Conditions(
+        Conditions(
             exploration,
             threads=True,
             device=device,

@@ -14,9 +14,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from windrow import _policy, _ray
+from windrow import _ray
 from windrow._lazy import module
 from windrow._windrow import WorkerError
+from windrow.policies.choose import Choice, Conditions, Sent, choose, exploration_name
 from windrow.processes import blame, setup
 
 _ray_actor = module("windrow.collectors._ray_actor")
@@ -37,7 +38,7 @@ class Job:
     reply: Future[dict[str, Any]] | None
 
 
-def build(name: str, arguments: Any) -> tuple[_policy.Choice, RayEvaluatorCore]:
+def build(name: str, arguments: Any) -> tuple[Choice, RayEvaluatorCore]:
     """The policy, and the evaluator.
 
     Raises:
@@ -47,9 +48,9 @@ def build(name: str, arguments: Any) -> tuple[_policy.Choice, RayEvaluatorCore]:
         Exception: what making environment or policy in the actor has raised.
     """
     _ray.needs_ray(name)
-    exploration = _policy.exploration_name(arguments.exploration_type)
+    exploration = exploration_name(arguments.exploration_type)
     given = {option: getattr(arguments, option) for option in _PASSED} | {"exploration_type": exploration}
-    choice = _policy.Choice(None)
+    choice = Choice(None)
     if arguments.policy_factory is not None:
         given["policy_factory"] = arguments.policy_factory
     else:
@@ -58,15 +59,15 @@ def build(name: str, arguments: Any) -> tuple[_policy.Choice, RayEvaluatorCore]:
             import torch
 
             device = torch.device(arguments.device)
-        conditions = _policy.Conditions(
+        conditions = Conditions(
             exploration,
             threads=True,
             device=None if device is None or device.type == "cpu" else device,
             trust=bool(arguments.trust_policy),
             evaluates=True,
         )
-        choice = _policy.choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
-        given["policy"] = _policy.Sent(_told(lambda: setup.policy(choice.core)))
+        choice = choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
+        given["policy"] = Sent(_told(lambda: setup.policy(choice.core)))
     named = {"env": arguments.env, "policy_factory": arguments.policy_factory, "init_fn": arguments.init_fn}
     first = _told(lambda: blame.pickled(arguments.init_fn, named))
     sent = _told(lambda: blame.pickled((arguments.env, given), named))

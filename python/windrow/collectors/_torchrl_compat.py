@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from windrow import _weights
 from windrow.collectors._control import Control
+from windrow.policies.weights import check_model, weights_of
 
 #: A name, or a key in brackets after one.
 _STEP = re.compile(r"([A-Za-z_]\w*)|\[([^\]]+)\]")
@@ -78,7 +78,7 @@ class TorchRLMethods(Control):
             KeyError: another one is asked for.
             ValueError: actions are random.
         """
-        _weights.check_model(model_id)
+        check_model(model_id)
         policy = self._policy_of(0)
         if policy is None:
             raise ValueError("the collector acts at random: there is no policy")
@@ -180,7 +180,7 @@ class TorchRLMethods(Control):
                 "loaded between two parts"
             )
         for path, given in models.items():
-            state = _weights.weights_of(given)
+            state = weights_of(given)
             roots = [self] if self._direct or not path.startswith("env.") else [self._each_worker()[worker] for worker in chosen]
             try:
                 methods = [_resolve(root, f"{path}.load_state_dict") for root in roots]

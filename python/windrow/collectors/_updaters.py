@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Self
 
-from windrow import _ray, _weights, modules
+from windrow import _ray, modules
+from windrow.policies.weights import copy_weights, weights_of, widened
 
 
 class WeightUpdaterBase:
@@ -149,8 +150,8 @@ class VanillaWeightUpdater(WeightUpdaterBase):
 
     def _copy(self, weights: Any, to: Any) -> None:
         """Copies weights, by default those of the collector's module, into a TensorDict of parameters."""
-        given = _weights.weights_of(self._own() if weights is None else weights)
-        _weights.copy(_weights.weights_of(to), given)
+        given = weights_of(self._own() if weights is None else weights)
+        copy_weights(weights_of(to), given)
 
 
 class MultiProcessedWeightUpdater(VanillaWeightUpdater):
@@ -278,9 +279,9 @@ class RayWeightUpdater(WeightUpdaterBase):
             # It restarts actors that have ended.
             owners[0]._source.publish(weights, chosen)
         elif chosen:
-            named = _weights.weights_of(self._own() if weights is None else weights)
+            named = weights_of(self._own() if weights is None else weights)
             # The one before is freed in Ray's store once no actor reads it.
-            self._newest = self._packed(_weights.widened(named))
+            self._newest = self._packed(widened(named))
             self._send(chosen)
 
     def _send(self, workers: list[int]) -> None:

@@ -21,7 +21,7 @@ from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-_torch_policy = module("windrow._torch_policy")
+_torch_policy = module("windrow.policies.torch_policy")
 
 
 class EnvBase(Described, metaclass=Counterpart):

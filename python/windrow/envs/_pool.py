@@ -15,8 +15,8 @@ from windrow._windrow import IMPATIENCE, PATIENCE, EnvPool
 from windrow.collectors._ending import ALIVE
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import for_each
-from windrow.envs._described import Facts
 from windrow.envs._convert import of
+from windrow.envs._described import Facts
 from windrow.envs._recipe import Many, Parallel, Recipe
 from windrow.processes import setup
 

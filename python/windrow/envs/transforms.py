@@ -46,7 +46,7 @@ from windrow.envs._torchrl_compat import HOMES, delta_type, is_of_torchrl, is_tr
 from windrow.envs._transform import Transform, around, declared
 from windrow.envs._vec_norm import VecNorm, VecNormV2
 
-_around, _recurrent = module(HOMES["torchrl"][1]), module("windrow._recurrent")
+_around, _recurrent = module(HOMES["torchrl"][1]), module("windrow.policies.recurrent")
 #: Modules of TorchRL's package of this name are found below this one.
 __path__: list[str] = []
 

@@ -13,22 +13,23 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Client, Connection, Listener
 from typing import TYPE_CHECKING, Any, Self
 
-from windrow import _needs, _weights
+from windrow import _needs
 from windrow._arguments import Arguments, argument, ignored, takes
 from windrow._lazy import module
 from windrow._numbers import at_least, real
-from windrow._served import Figures
 from windrow._windrow import PATIENCE, ClientCore, ServerCore
 from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of
+from windrow.policies.served import Figures
+from windrow.policies.weights import check_model, copy_weights, tensors_of, weights_of
 from windrow.processes import exceptions
 
 if TYPE_CHECKING:
     import torch
     from tensordict import TensorDictBase
 
-_acting = module("windrow._acting")
+_acting = module("windrow.policies.acting")
 _THREAD = "the server is a thread of this process"
 
 
@@ -174,7 +175,7 @@ class InferenceServer(Ending):
         if len(given) > 1:
             raise ValueError(f"expected weights from one source, got {len(given)}")
         if model_id is not None:
-            _weights.check_model(model_id)
+            check_model(model_id)
         self._model.load(given[0] if given else None)
 
     def update_model(self, fn: Callable[[Any], Any], mark_weight_update: bool = True) -> Any:
@@ -414,9 +415,9 @@ class _Model:
             raise RuntimeError("no weights were given, and the server has no module to take them from")
         if not isinstance(self.served, torch.nn.Module):
             raise RuntimeError(f"the model is a {type(self.served).__name__}, which has no weights: update_model changes it")
-        weights: Mapping[str, Any] = _weights.weights_of(given)
+        weights: Mapping[str, Any] = weights_of(given)
         with self.lock:
-            _weights.copy(_weights.tensors_of(self.served), weights)
+            copy_weights(tensors_of(self.served), weights)
             self.version += 1
 
 

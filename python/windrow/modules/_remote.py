@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from windrow import _needs, _policy, _weights
+from windrow import _needs
 from windrow._arguments import Arguments, argument, takes
 from windrow._numbers import at_least, real
 from windrow._windrow import RemoteServerCore, RemoteWeightsCore
 from windrow.collectors._ending import ALIVE, Ending
+from windrow.policies.choose import Conditions, choose, exploration_name
+from windrow.policies.weights import weights_of, widened
 
 _FILES = ("certificate", "key", "authority")
 
@@ -114,7 +116,7 @@ class RemotePolicy:
             ConnectionError: there is no server, or it lets this client not in.
             TimeoutError: there was no answer in time.
         """
-        return self._core.push(_weights.widened(_weights.weights_of(policy_or_weights)))
+        return self._core.push(widened(weights_of(policy_or_weights)))
 
     def newer_weights(self, version: int | None = None) -> tuple[int, Any] | None:
         """The newest weights that were pushed, with their version; None where that is ``version``, or where none were pushed.
@@ -165,8 +167,8 @@ class RemoteServer(Ending):
     @takes(ServerArguments)
     def __init__(self, arguments: ServerArguments) -> None:
         _needs.torch("RemoteServer")
-        conditions = _policy.Conditions(_policy.exploration_name(arguments.exploration_type), threads=True, served=True)
-        choice = _policy.choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
+        conditions = Conditions(exploration_name(arguments.exploration_type), threads=True, served=True)
+        choice = choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
         self._source, self._choice = choice.source, choice
         self._core = RemoteServerCore({**arguments.options(), "max_batch_size": arguments.max_batch_size}, choice.core)
         ALIVE.add(self)

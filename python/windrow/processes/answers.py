@@ -10,9 +10,9 @@ from typing import Any
 
 from windrow.collectors import _env_states, _statistics
 from windrow.envs._factory import Factory, env_of
+from windrow.processes import setup
 from windrow.processes.exceptions import sent
 from windrow.processes.pickling import dumps
-from windrow.processes import setup
 
 
 #: Objects of these modules are sent as copies; of any other class, what is asked of them is asked where they are.

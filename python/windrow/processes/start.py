@@ -19,7 +19,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXP
 #: What a nursery imports, the second only where workers need torch. Nothing of the user's: its import could start threads, or differ from
 #: one worker to the next.
 _MODULES = ("numpy", "cloudpickle", "windrow.collectors", "windrow._ports")
-_TORCH = ("torch", "tensordict.nn", "windrow._torch_policy")
+_TORCH = ("torch", "tensordict.nn", "windrow.policies.torch_policy")
 
 
 def program(threads: int, warm: bool) -> tuple[str, list[str], dict[str, str], tuple[_windrow.Nursery, bytes] | None]:

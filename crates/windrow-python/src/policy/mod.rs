@@ -1,6 +1,6 @@
 //! Policies of Python in the engine: modules that torch evaluates, and networks that were read out of them.
 //!
-//! Python chooses (`windrow._policy`) and passes one of three things, which [`PolicyRecipe`] reads. Each worker then gets its own policy
+//! Python chooses (`windrow.policies.choose`) and passes one of three things, which [`PolicyRecipe`] reads. Each worker then gets its own policy
 //! from the recipe: random actions, a [`Lowered`] network that the engine evaluates without Python, or a
 //! [`TorchPolicy`], which takes the interpreter's lock for each step of all its environments. One more policy is a reference, which checks
 //! weights before they are published. [`PolicyEnvs`] adds to environments what a policy reads.
@@ -45,7 +45,7 @@ pub(crate) enum PolicyRecipe {
     Random,
     /// A network that windrow evaluates, and makers of what Python evaluates where the network does not fit.
     Native(Arc<Mutex<Network>>, Option<Makers>),
-    /// A Python object that evaluates a module; see `windrow._torch_policy.TorchPolicy`.
+    /// A Python object that evaluates a module; see `windrow.policies.torch_policy.TorchPolicy`.
     Torch(Makers),
     /// A policy that a server evaluates.
     #[cfg(unix)]
@@ -86,7 +86,7 @@ impl Makers {
 }
 
 impl PolicyRecipe {
-    /// The recipe of a policy as `windrow._policy.Choice.core` holds it: `None`, a description of a network or of a server, or a list of
+    /// The recipe of a policy as `windrow.policies.choose.Choice.core` holds it: `None`, a description of a network or of a server, or a list of
     /// functions that make the object for a worker. `roots` knows these functions and the objects.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! Graphs that `windrow._lower` has read out of a module.
+//! Graphs that `windrow.policies.lower` has read out of a module.
 //!
 //! The engine evaluates such a graph without the interpreter. Its parameters have the names that they have in the user's module; weights of
-//! the module that the graph does not read, such as those of a critic, are kept and given back. Before a graph is used, `windrow._lower`
+//! the module that the graph does not read, such as those of a critic, are kept and given back. Before a graph is used, `windrow.policies.lower`
 //! compares it with the module on a few rows ([`evaluate_graph`]).
 
 use pyo3::exceptions::PyValueError;
@@ -28,7 +28,7 @@ pub(super) struct Description<'py> {
     pub(super) reads_init: bool,
 }
 
-/// Under this name, a policy's state beside its weights is published with them, as bytes: see `windrow._beside`.
+/// Under this name, a policy's state beside its weights is published with them, as bytes: see `windrow.policies.beside`.
 const BESIDE: &str = "_windrow_beside";
 
 /// A graph that replaces the present one, because the module computes something else by now, other than by its weights.
@@ -121,7 +121,7 @@ impl Network {
     /// The graph that `weights` bring, unless it is the present one.
     ///
     /// # Errors
-    /// [`PolicyError::Unreadable`] for other bytes than those of `windrow._beside`.
+    /// [`PolicyError::Unreadable`] for other bytes than those of `windrow.policies.beside`.
     fn changed(&self, weights: &TensorDict) -> Result<Option<Changed<GraphPolicy>>, PolicyError> {
         let Ok(brought) = weights.get(BESIDE) else {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! A module that torch evaluates, or any other function of Python, as a policy.
 //!
-//! The Python side is an object with `windrow._torch_policy.TorchPolicy`'s methods. Each worker has one, with its own copy of the module
+//! The Python side is an object with `windrow.policies.torch_policy.TorchPolicy`'s methods. Each worker has one, with its own copy of the module
 //! where workers run in threads. `bind` calls the module once, to learn what it writes. From then on `act` passes tensors of the
 //! observations in a fixed order, and gets a tuple of tensors back.
 //!
@@ -28,7 +28,7 @@ use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
 use crate::{batch, worker};
 
-/// Calls an object of `windrow._policy.TorchPolicy`'s protocol.
+/// Calls an object of `windrow._ports.PolicyPort`'s protocol.
 pub(super) struct TorchPolicy {
     makers: Makers,
     /// The number of the worker that it acts for.

@@ -18,9 +18,9 @@ from tensordict.nn import TensorDictModule
 from test_processes import processes
 from waiting import ends
 from windrow import WorkerError
-from windrow.processes import pickling
 from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Interruptor, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import GymEnv, ParallelEnv, SerialEnv
+from windrow.processes import pickling
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 

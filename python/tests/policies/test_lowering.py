@@ -154,7 +154,7 @@ def test_a_policy_that_reads_no_observation_is_evaluated_natively(monkeypatch: p
             return torch.ones(observation.shape[:-1], dtype=torch.int64)
 
     # Each batch is looked at.
-    monkeypatch.setattr("windrow._audit.SHARE", float("inf"))
+    monkeypatch.setattr("windrow.policies.audit.SHARE", float("inf"))
     with Collector("CartPole-v1", Constant(4, 2), num_envs=2, frames_per_batch=8, policy_backend="native") as collector:
         assert [set(collector.next()["action"].flatten().tolist()) for _ in range(3)] == [{1}] * 3
 

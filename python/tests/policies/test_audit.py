@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from windrow import _audit, _reads
 from windrow.collectors import Collector
+from windrow.policies import audit, reads
 
 
 class Scaled(nn.Module):
@@ -31,14 +31,14 @@ class Drawing(Scaled):
 def always(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every batch is looked at; the list counts."""
     looks: list[int] = []
-    compared = _audit.Audit.look
+    compared = audit.Audit.look
 
     def look(self: Any, batch: Any) -> None:
         looks.append(1)
         compared(self, batch)
 
-    monkeypatch.setattr(_audit, "SHARE", float("inf"))
-    monkeypatch.setattr(_audit.Audit, "look", look)
+    monkeypatch.setattr(audit, "SHARE", float("inf"))
+    monkeypatch.setattr(audit.Audit, "look", look)
     return looks
 
 
@@ -48,7 +48,7 @@ def test_a_module_whose_change_nobody_saw_is_an_error_that_names_the_row(kind: t
     with Collector("CartPole-v1", policy, frames_per_batch=50, policy_backend="native") as collector:
         next(collector)
         policy.gain = 3.0
-        monkeypatch.setattr(_reads.State, "is_same", lambda self: True)
+        monkeypatch.setattr(reads.State, "is_same", lambda self: True)
         with pytest.raises(RuntimeError, match=r"row \(\d+,\) of a batch: expected action \[.*, as the module computes it, got .*policy_backend='torch'"):
             next(collector)
     assert len(always) == 2
@@ -80,17 +80,17 @@ def test_actions_that_are_as_good_are_none_to_complain_of(always: list[int]) -> 
 
 def test_a_look_takes_a_small_share_of_the_time_and_leaves_generators_alone() -> None:
     compared: list[int] = []
-    audit = _audit.Audit(lambda given: compared.append(len(given)), ["observation"])  # type: ignore[arg-type,func-returns-value]
+    looks = audit.Audit(lambda given: compared.append(len(given)), ["observation"])  # type: ignore[arg-type,func-returns-value]
     with Collector("CartPole-v1", Scaled(), frames_per_batch=50) as collector:
         batch = next(collector)
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    audit._began += 3600
-    audit.look(batch)
+    looks._began += 3600
+    looks.look(batch)
     assert not compared, "no time has passed yet"
-    audit._began -= 2 * 3600
-    audit.look(batch)
+    looks._began -= 2 * 3600
+    looks.look(batch)
     assert compared == [1] and torch.equal(torch.get_rng_state(), before)
-    audit._spent += 0.02 * 3600
-    audit.look(batch)
+    looks._spent += 0.02 * 3600
+    looks.look(batch)
     assert compared == [1]

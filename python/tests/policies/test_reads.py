@@ -25,9 +25,9 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from windrow import _reads
-from windrow._torch_policy import copied_module
-from windrow._weights import tensors_of
+from windrow.policies import reads
+from windrow.policies.torch_policy import copied_module
+from windrow.policies.weights import tensors_of
 
 GAIN = 1.0
 
@@ -44,8 +44,8 @@ class Policy(nn.Module):
         return self.layer(observation) + self.read(self.held)
 
 
-def read_by(policy: nn.Module) -> _reads.State:
-    return _reads.State(policy, _reads.reachable(policy), tensors_of(policy).values())
+def read_by(policy: nn.Module) -> reads.State:
+    return reads.State(policy, reads.reachable(policy), tensors_of(policy).values())
 
 
 class Object:
@@ -188,14 +188,14 @@ def test_what_cannot_be_compared_is_a_doubt_that_names_it(what: str) -> None:
 )
 def test_a_call_that_does_more_than_to_compute_is_a_doubt(act: Callable[[], Any]) -> None:
     net = Policy(None, lambda held: act() and 0.0 or 0.0)
-    watch = _reads.Watch()
+    watch = reads.Watch()
     with watch:
         net(torch.ones(2))
-    assert (watch.doubt or _reads.State(net, watch.codes, ()).doubt) is not None
+    assert (watch.doubt or reads.State(net, watch.codes, ()).doubt) is not None
 
 
 def test_a_call_that_cannot_be_watched_to_its_end_is_a_doubt() -> None:
-    with (watch := _reads.Watch()):
+    with (watch := reads.Watch()):
         Policy(None, lambda held: sys.setprofile(None) or 0.0)(torch.ones(2))
     assert watch.doubt is not None
 
@@ -215,7 +215,7 @@ def test_what_is_freed_during_a_call_is_none_of_its_functions() -> None:
     kept = gc.get_threshold()
     gc.set_threshold(100, 1, 1)
     try:
-        with (watch := _reads.Watch()):
+        with (watch := reads.Watch()):
             Policy(None, frees)(torch.ones(2))
     finally:
         gc.set_threshold(*kept)
@@ -225,7 +225,7 @@ def test_what_is_freed_during_a_call_is_none_of_its_functions() -> None:
 
 def test_what_computes_alone_is_no_doubt() -> None:
     net = Policy({"a": [1.0, (2.0,)]}, lambda held: max(held["a"][0], abs(-1.0)) + np.float32(0.5) * torch.ones(2).sum())
-    watch = _reads.Watch()
+    watch = reads.Watch()
     with watch:
         net(torch.ones(2))
     assert watch.doubt is None and read_by(net).doubt is None

@@ -1,6 +1,6 @@
 """A policy's state beside its weights, on its way to the workers that act with copies: bytes among the weights, under a name of their own.
 
-Workers that evaluate a graph read the graph there that the policy is by now (``windrow._lower``), those that call a copy of a module what
+Workers that evaluate a graph read the graph there that the policy is by now (``windrow.policies.lower``), those that call a copy of a module what
 has changed of its attributes (:class:`Attributes`). Weights and bytes are published together, so each version has both.
 """
 
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from windrow import _reads, _weights
+from windrow.policies import reads
+from windrow.policies.weights import BESIDE, tensors_of
 
 #: Bytes that give the length of each part.
 HEADER = 8
@@ -64,7 +65,7 @@ class Beside:
     def added_to(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """``weights`` with the bytes, brought up to date."""
         self.refresh()
-        return {**weights, _weights.BESIDE: self.leaf}
+        return {**weights, BESIDE: self.leaf}
 
 
 def attributes_in(leaf: torch.Tensor) -> bytes:
@@ -85,7 +86,7 @@ class Attributes:
 
     def __init__(self, policy: Any, module: nn.Module, *, evaluates: bool) -> None:
         self._policy, self._module = policy, module
-        self._skipped = _reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
+        self._skipped = reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
         self._state, self._parts = self._seen(), self._kinds()
         self._first = self._held()
         #: What has changed since the copies were made, even if it is now what it was.
@@ -103,7 +104,7 @@ class Attributes:
             self._state = now
         return self._written
 
-    def _write(self, now: _reads.State) -> _reads.State:
+    def _write(self, now: reads.State) -> reads.State:
         """Writes down what has changed; returns what that was compared with."""
         for _ in range(3):
             # State that only new functions read has not changed.
@@ -128,23 +129,23 @@ class Attributes:
     def _kinds(self) -> list[tuple[str, type]]:
         return [(name, type(part)) for name, part in self._module.named_modules()]
 
-    def _seen(self) -> _reads.State:
-        self._codes = _reads.reachable(self._policy)
-        return _reads.State(self._policy, self._codes, self._tensors())
+    def _seen(self) -> reads.State:
+        self._codes = reads.reachable(self._policy)
+        return reads.State(self._policy, self._codes, self._tensors())
 
     def _tensors(self) -> Iterable[torch.Tensor]:
-        return _weights.tensors_of(self._module).values()
+        return tensors_of(self._module).values()
 
     def _held(self) -> dict[tuple[str, str], Any]:
         """The attributes of all parts that code mentions, by the name of the part and their own."""
-        names, takes_all = _reads.names_in(self._codes)
+        names, takes_all = reads.names_in(self._codes)
         found: dict[tuple[str, str], Any] = {}
         for part_name, part in self._module.named_modules():
-            is_own = not _reads.is_trusted(type(part).__module__)
+            is_own = not reads.is_trusted(type(part).__module__)
             for name, value in list(vars(part).items()):
                 if name in self._skipped:
                     continue
-                if not is_own or takes_all or name in names or name in _reads.OF_MODULES:
+                if not is_own or takes_all or name in names or name in reads.OF_MODULES:
                     found[part_name, name] = _Kept(value, self._codes)
             for name in part._non_persistent_buffers_set:
                 found[part_name, name] = _Kept(part._buffers.get(name), self._codes)
@@ -163,7 +164,7 @@ class _Kept:
             with contextlib.suppress(Exception):
                 self._was = dumps(value)
                 break
-        self._state = _reads.State(value, codes, ()) if self._was is None else None
+        self._state = reads.State(value, codes, ()) if self._was is None else None
 
     def differs(self, before: _Kept) -> bool:
         if self._state is None or before._state is None:
@@ -176,7 +177,7 @@ def _dumps(changed: dict[tuple[str, str], _Kept | None], outside: str | None, mo
     import cloudpickle
 
     parts = {id(part): name for name, part in module.named_modules()}
-    tensors = {id(tensor): name for name, tensor in _weights.tensors_of(module).items()}
+    tensors = {id(tensor): name for name, tensor in tensors_of(module).items()}
 
     class Pickler(cloudpickle.Pickler):
         def persistent_id(self, value: Any) -> Any:
@@ -197,14 +198,14 @@ def _dumps(changed: dict[tuple[str, str], _Kept | None], outside: str | None, mo
     return pickle.dumps({"attributes": written, "outside": outside})
 
 
-def check(written: bytes) -> None:
+def check_attributes(written: bytes) -> None:
     """Raises RuntimeError where :class:`Attributes` could not write down what has changed."""
     reason = pickle.loads(written).get("unsent")
     if reason is not None:
         raise RuntimeError(f"{reason}: workers take over what can be pickled of the modules that they know")
 
 
-def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
+def load_attributes(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
     """Gives ``module``, a copy, the attributes that :class:`Attributes` has written down.
 
     Args:
@@ -213,14 +214,14 @@ def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
     Raises:
         RuntimeError: something that the module reads has changed, and was not sent.
     """
-    check(written)
+    check_attributes(written)
     changes = pickle.loads(written)
     if is_elsewhere and changes.get("outside") is not None:
         raise RuntimeError(
             f"{changes['outside']}, which {type(module).__name__} reads, has changed, and is no part of the module: worker processes have "
             "copies of their own. Keep it in the module, as an attribute or a buffer"
         )
-    parts, tensors = dict(module.named_modules()), _weights.tensors_of(module)
+    parts, tensors = dict(module.named_modules()), tensors_of(module)
 
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What each operation of torch is in a graph of the engine: rules of :class:`windrow._trace.Trace`.
+"""What each operation of torch is in a graph of the engine: rules of :class:`windrow.policies.lower.trace.Trace`.
 
 A rule is called with the trace and the operation. It returns the value of the result, or one for each of several results; None where a
 graph has none.
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from windrow._trace import ELEMENT, MOVING, ROW, RULES, SOURCE, Operation, Trace, Value
+from windrow.policies.lower.trace import ELEMENT, MOVING, ROW, RULES, SOURCE, Operation, Trace, Value
 
 Rule = Callable[[Trace, Operation], Any]
 

@@ -11,9 +11,9 @@ from windrow._lazy import numpy
 from windrow._windrow import CollectorCore
 
 if TYPE_CHECKING:
-    from windrow._policy import Choice
+    from windrow.policies.choose import Choice
 
-#: The name, among the weights, of the policy's state beside them: see :mod:`windrow._beside`.
+#: The name, among the weights, of the policy's state beside them: see :mod:`windrow.policies.beside`.
 BESIDE = "_windrow_beside"
 
 
@@ -70,7 +70,7 @@ class WeightSource:
             given = self.module
         weights = weights_of(given)
         if self._is_actor:
-            copy(tensors_of(self.module), weights)
+            copy_weights(tensors_of(self.module), weights)
         if self._slots is not None:
             self.follow(in_any_case=True)
             return
@@ -125,7 +125,7 @@ class WeightSource:
         if self._is_called:
             state["policy_state_dict"] = {}
         yield
-        copy(own, weights)
+        copy_weights(own, weights)
 
     def _find_slots(self) -> None:
         owners = [entries for part in self.module.modules() for entries in (part._modules, part._parameters, part._buffers)]
@@ -191,14 +191,14 @@ def check_model(model_id: str) -> None:
         raise KeyError(f"no model is called {model_id!r}: the only one is 'policy'")
 
 
-def by_id(weights: Mapping[str, Any]) -> Any:
+def weights_by_id(weights: Mapping[str, Any]) -> Any:
     """The weights of the only model; raises KeyError where ``weights`` names another one, or none."""
     for model_id in weights:
         check_model(model_id)
     return weights["policy"]
 
 
-def check(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+def check_weights(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """Checks that ``weights`` belong to a module with the tensors ``own``.
 
     Raises:
@@ -218,14 +218,14 @@ def fitted(own: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, Any]
     """``weights`` on the devices and of the types of the tensors ``own``.
 
     Raises:
-        ValueError: as :func:`check`.
+        ValueError: as :func:`check_weights`.
         Exception: what torch raises for a tensor without values.
     """
-    check(own, weights)
+    check_weights(own, weights)
     return {name: weights[name].detach().to(value.device, value.dtype) for name, value in own.items()}
 
 
-def copy(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+def copy_weights(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """Copies ``weights`` into the tensors ``own``, all of them or, on error, none.
 
     Raises:

@@ -15,13 +15,15 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-from windrow import _beside, _recurrent, _weights
 from windrow._values import Shown
-from windrow._acting import act_from_now_on, acting
 from windrow.envs._specs import Key
+from windrow.policies import recurrent
+from windrow.policies.acting import act_from_now_on, acting
+from windrow.policies.beside import attributes_in, check_attributes, load_attributes
+from windrow.policies.weights import BESIDE, check_weights, original, tensors_of, widened
 
 if TYPE_CHECKING:
-    from windrow._policy import Conditions
+    from windrow.policies.choose import Conditions
 
 #: Observations that wrappers add.
 BOOKKEEPING = ("step_count", "is_init", "episode_reward")
@@ -116,13 +118,13 @@ class TorchPolicy:
     def load(self, weights: TensorDictBase) -> None:
         """Copies ``weights`` into the module; none are given for the user's own module, which already has them."""
         given, tensors = dict(weights.items()), self._tensors()
-        beside = given.pop(_weights.BESIDE, None)
+        beside = given.pop(BESIDE, None)
         with torch.no_grad():
             for name, value in given.items():
                 tensors[name].copy_(value)
         if beside is not None and not torch.equal(beside, self._beside):
             is_elsewhere = os.getpid() != self.conditions.pid
-            _beside.load(_beside.attributes_in(beside), self.module, is_elsewhere=is_elsewhere)  # type: ignore[arg-type]
+            load_attributes(attributes_in(beside), self.module, is_elsewhere=is_elsewhere)  # type: ignore[arg-type]
             self._beside = beside.clone()
 
     def check(self, weights: TensorDictBase) -> None:
@@ -132,20 +134,20 @@ class TorchPolicy:
             ValueError: they belong to another policy.
         """
         given = dict(weights.items())
-        beside = given.pop(_weights.BESIDE, None)
+        beside = given.pop(BESIDE, None)
         if beside is not None:
-            _beside.check(_beside.attributes_in(beside))
+            check_attributes(attributes_in(beside))
         if given or self.conditions.threads:
-            _weights.check(self._tensors(), given)
+            check_weights(self._tensors(), given)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The module's tensors by name, in element types that the engine has, and room for its state beside them."""
-        own = _weights.widened(self._tensors())
-        return {**own, _weights.BESIDE: self._beside} if self.conditions.room else own
+        own = widened(self._tensors())
+        return {**own, BESIDE: self._beside} if self.conditions.room else own
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         # Looked up at each call, since the user may replace tensors of the module.
-        return {} if self.module is None else _weights.tensors_of(self.module)
+        return {} if self.module is None else tensors_of(self.module)
 
     def _not_bound(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         raise RuntimeError("a policy has to see an environment's observations before it acts")
@@ -153,11 +155,11 @@ class TorchPolicy:
     def _bind_tensordict(
         self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]
     ) -> list[tuple[Key, torch.Tensor]]:
-        self.stepwise = _recurrent.stepwise()
+        self.stepwise = recurrent.stepwise()
         self.call = self._whole_output
-        memory, found = _recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.conditions.register)
+        memory, found = recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.conditions.register)
         left = self._left_alone if memory is None else self._left_alone - memory.given.keys()
-        outputs = {key: value for key, value in found.items() if key not in left and not _recurrent.is_private(key)}
+        outputs = {key: value for key, value in found.items() if key not in left and not recurrent.is_private(key)}
         missing = [key for key in action_keys if key not in outputs]
         if missing:
             raise KeyError(f"the policy writes {list(outputs)}, but no {missing[0]!r}, which the environment takes")
@@ -336,7 +338,7 @@ def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bo
     Raises:
         TypeError: it has ``in_keys`` and ``out_keys``, but is no module of tensordict.
     """
-    policy = _weights.original(policy)
+    policy = original(policy)
     if trust or isinstance(policy, TensorDictModuleBase):
         return True
     if hasattr(policy, "in_keys") and hasattr(policy, "out_keys"):
@@ -355,12 +357,12 @@ def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bo
 def reads_init(policy: Callable[..., Any], trust: bool = False) -> bool:
     """Whether ``policy`` reads where episodes begin."""
     if not calls_with_tensordict(policy, trust):
-        return any(parameter.name == _recurrent.IS_INIT for parameter in _parameters(policy))
-    if _recurrent.IS_INIT in (_recurrent.keys_of(policy, "in_keys") or ()):
+        return any(parameter.name == recurrent.IS_INIT for parameter in _parameters(policy))
+    if recurrent.IS_INIT in (recurrent.keys_of(policy, "in_keys") or ()):
         return True
     # Some modules say so in another way than by their keys.
     modules = policy.modules() if isinstance(policy, torch.nn.Module) else ()
-    return any(getattr(module, "is_init_key", None) == _recurrent.IS_INIT for module in modules)
+    return any(getattr(module, "is_init_key", None) == recurrent.IS_INIT for module in modules)
 
 
 def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
@@ -388,7 +390,7 @@ def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
 def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Parameter]:
     """The parameters of ``policy`` of these kinds; positional ones unless given."""
     kinds = kinds or (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    policy = _weights.original(policy)
+    policy = original(policy)
     function = policy.forward if isinstance(policy, torch.nn.Module) else policy
     try:
         try:

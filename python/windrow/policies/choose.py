@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from windrow import _weights
 from windrow._arguments import outside
 from windrow._lazy import module
 from windrow.modules import RandomPolicy
+from windrow.policies.weights import BESIDE, original, weights_of, widened
 
 if TYPE_CHECKING:
-    from windrow._audit import Audit
-    from windrow._beside import Beside
-    from windrow._lower import Lowered
+    from windrow.policies.audit import Audit
+    from windrow.policies.beside import Beside
+    from windrow.policies.lower.lowering import Lowered
 
-_acting, _beside = module("windrow._acting"), module("windrow._beside")
-_lower, _torch_policy = module("windrow._lower"), module("windrow._torch_policy")
+_acting, _beside = module("windrow.policies.acting"), module("windrow.policies.beside")
+_lower, _torch_policy = module("windrow.policies.lower.lowering"), module("windrow.policies.torch_policy")
 
 BACKENDS = ("auto", "native", "torch")
 EXPLORATION_TYPES = ("random", "mode", "mean", "deterministic")
@@ -87,8 +87,8 @@ class Choice:
             TypeError: ``given`` is neither a module nor weights.
             RuntimeError: part of that state cannot be sent.
         """
-        weights = _weights.weights_of(given)
-        return _weights.widened(weights if self.beside is None else self.beside.added_to(weights))
+        weights = weights_of(given)
+        return widened(weights if self.beside is None else self.beside.added_to(weights))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def choose(
         raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
-    source: Any = _weights.original(policy) if hasattr(policy, "state_dict") else None
+    source: Any = original(policy) if hasattr(policy, "state_dict") else None
     lowered = doubt = None
     if backend != "torch" and conditions.device is None:
         try:
@@ -193,7 +193,7 @@ def choose(
     conditions = replace(conditions, room=len(beside.leaf) if beside is not None and is_copied else 0)
     core: Any = [partial(_called, lambda: policy, conditions, copied=conditions.threads)]
     if lowered is not None and beside is not None:
-        weights = {**lowered.core["weights"], _weights.BESIDE: beside.leaf}
+        weights = {**lowered.core["weights"], BESIDE: beside.leaf}
         core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
     shared = source is not None and not conditions.threads and conditions.device is None
     return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, audit=None if lowered is None else lowered.audit)

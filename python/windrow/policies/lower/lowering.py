@@ -1,6 +1,6 @@
 """Policies that windrow evaluates itself, as graphs of what torch computes.
 
-:func:`lower` has two steps. A :class:`~windrow._trace.Trace` follows a policy's operations, whatever its class, for two numbers of rows,
+:func:`lower` has two steps. A :class:`~windrow.policies.lower.trace.Trace` follows a policy's operations, whatever its class, for two numbers of rows,
 and gives a graph, or raises :class:`NotLowerable`. Then the graph has to give the same numbers as the policy for random inputs, with the
 same draws. Otherwise torch evaluates the policy.
 """
@@ -24,19 +24,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from windrow import _recurrent, _rules, _weights, envs
-from windrow._acting import acting, borrowing
-from windrow._audit import Audit
-from windrow._reads import State, Watch
-from windrow._torch_policy import TorchPolicy, copied_module, read_by
-from windrow._trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
+from windrow import envs
 from windrow._windrow import evaluate_graph
 from windrow.envs._factory import env_of, is_function
 from windrow.envs._specs import Key, path
+from windrow.policies import recurrent
+from windrow.policies.acting import acting, borrowing
+from windrow.policies.audit import Audit
+from windrow.policies.lower import rules as rules
+from windrow.policies.lower.trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
+from windrow.policies.reads import State, Watch
+from windrow.policies.torch_policy import TorchPolicy, copied_module, read_by
+from windrow.policies.weights import original, tensors_of
 
 if TYPE_CHECKING:
-    from windrow._policy import Conditions
-assert _rules
+    from windrow.policies.choose import Conditions
 
 #: Rows of the two traces. Primes, since what is a multiple of them is taken for rows.
 ROWS = (37, 41)
@@ -92,7 +94,7 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
     """
     if "_windrow_compiled" in getattr(policy, "__dict__", {}):
         raise NotLowerable("compile_policy was asked for")
-    policy = _weights.original(policy)
+    policy = original(policy)
     source = source_of(policy)
     if source is None:
         raise NotLowerable(f"expected a module, or a method of one, got {type(policy).__name__}")
@@ -129,7 +131,7 @@ class _Follower:
     def __init__(self, policy: Any, source: nn.Module, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]) -> None:
         self._policy, self._source, self._conditions = policy, source, conditions
         self._observed, self._actions = observed, actions
-        self._names = set(_weights.tensors_of(source))
+        self._names = set(tensors_of(source))
         #: What was read before, the graph that it led to, and how it was read: the newest last.
         self._known: list[tuple[State, _Graph, _Reading]] = []
         self._state: State
@@ -139,7 +141,7 @@ class _Follower:
 
     def lowered(self) -> Lowered:
         text, used, reads_init = self._graph
-        core = {"graph": text, "weights": _weights.tensors_of(self._source), "used": used, "reads_init": reads_init}
+        core = {"graph": text, "weights": tensors_of(self._source), "used": used, "reads_init": reads_init}
         # Rows are compared by what was observed in them.
         compares = self._reading.memory is None and self._reading.inputs
         audit = Audit(self._difference, self._reading.inputs) if compares else None
@@ -164,7 +166,7 @@ class _Follower:
         raise Doubtful("what it reads changes while it is read")
 
     def _tensors(self) -> Iterable[torch.Tensor]:
-        return _weights.tensors_of(self._source).values()
+        return tensors_of(self._source).values()
 
     def _now(self) -> bytes:
         """The graph as the engine reads it, which is read again where something that it read has changed.
@@ -188,7 +190,7 @@ class _Follower:
                 self._take(now, graph, reading)
                 return
         try:
-            if set(_weights.tensors_of(self._source)) != self._names:
+            if set(tensors_of(self._source)) != self._names:
                 raise NotLowerable("it has other weights")
             state, graph, reading = self._read(now)
             if graph[2] != self._graph[2]:
@@ -299,14 +301,14 @@ def _made(env: Any, policy: Any, conditions: Conditions) -> Iterator[tuple[dict[
 
 def _inputs(policy: Any) -> list[Key]:
     """Names of the observations that ``policy`` reads, as far as it names them."""
-    read = _recurrent.keys_of(policy, "in_keys")
+    read = recurrent.keys_of(policy, "in_keys")
     if read is None:
         parameters = inspect.signature(getattr(policy, "forward", policy)).parameters.values()
         kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
         names = [one.name for one in parameters if one.kind in kinds and one.default is inspect.Parameter.empty]
         return list(names) if len(names) > 1 else ["observation"]
-    written = {key for out in _recurrent.keys_of(policy, "out_keys") or () for key in (out, path(out)[1:])}
-    return [key for key in read if key not in written and path(key) not in written and key != _recurrent.IS_INIT]
+    written = {key for out in recurrent.keys_of(policy, "out_keys") or () for key in (out, path(out)[1:])}
+    return [key for key in read if key not in written and path(key) not in written and key != recurrent.IS_INIT]
 
 
 def _guessed(policy: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
@@ -314,7 +316,7 @@ def _guessed(policy: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
     keys = _inputs(policy)
     choices = []
     for key in keys:
-        parts = [part for part in source_of(policy).modules() if key in (_recurrent.keys_of(part, "in_keys") or ())]  # type: ignore[union-attr]
+        parts = [part for part in source_of(policy).modules() if key in (recurrent.keys_of(part, "in_keys") or ())]  # type: ignore[union-attr]
         # The innermost one.
         layers = (parts[-1] if parts else source_of(policy)).modules()  # type: ignore[union-attr]
         choices.append(list(dict.fromkeys(itertools.chain.from_iterable(map(_widths, layers))))[:6])
@@ -428,8 +430,8 @@ class _Reading:
         self.module, self.conditions, self.rows = module, conditions, 1 if rows is None else rows
         self.watch = Watch() if watch is None else watch
         batch = [] if rows is None else [rows]
-        if self.policy.reads_init and _recurrent.IS_INIT not in observed:
-            observed = {**observed, _recurrent.IS_INIT: Leaf((1,), torch.bool)}
+        if self.policy.reads_init and recurrent.IS_INIT not in observed:
+            observed = {**observed, recurrent.IS_INIT: Leaf((1,), torch.bool)}
         self._generator = torch.Generator().manual_seed(self.rows)
         self._leaves, self._batch, self._is_small = observed, batch, False
         self.given: dict[Key, torch.Tensor] = {}
@@ -515,11 +517,11 @@ class _Reading:
     def trace(self) -> dict[str, Any]:
         """The policy as the engine reads it."""
         drawn = _generators()
-        trace = Trace(self.rows, _weights.tensors_of(self.module))
+        trace = Trace(self.rows, tensors_of(self.module))
         for key, tensor in self.given.items():
             leaf = self._leaves.get(key)
             low, high = (None, None) if leaf is None else leaf[2:]
-            trace.input(tensor, is_flag=key == _recurrent.IS_INIT, is_state=key in self.first, low=low, high=high)
+            trace.input(tensor, is_flag=key == recurrent.IS_INIT, is_state=key in self.first, low=low, high=high)
         try:
             with trace, Calls(trace):
                 outputs, states = self.call()
@@ -567,7 +569,7 @@ class _Reading:
     def asked_of_rows(self) -> bool:
         """Whether the policy asks if any row begins an episode; from now on, none does."""
         if self._asked:
-            self.given[_recurrent.IS_INIT] = torch.zeros_like(self.given[_recurrent.IS_INIT])
+            self.given[recurrent.IS_INIT] = torch.zeros_like(self.given[recurrent.IS_INIT])
         return self._asked
 
     def compare(self, graph: str, called: _Reading) -> None:
@@ -602,7 +604,7 @@ class _Reading:
         for number, (node, (value, dtype)) in enumerate(zip(self.extra, self._draws)):
             shape = [self.rows, math.prod(value.shape) // self.rows]
             described["outputs"].append([self._leaf(["draw", str(number)], torch.empty(shape)), node])
-        weights = _weights.tensors_of(called.module)
+        weights = tensors_of(called.module)
         asked = {"graph": json.dumps(described), "weights": weights, "used": self.used, "reads_init": False}
         flat = [called.given[key].reshape(called.rows, -1).float().contiguous() for key in self.inputs]
         own = evaluate_graph(asked, flat, called.rows)

@@ -19,7 +19,7 @@ class Audit:
     """Compares a few rows of some batches, whose observations nobody has chosen for the comparison.
 
     Args:
-        compare: takes observations by key, and returns the first row that is wrong and what is, if any; see ``windrow._lower``.
+        compare: takes observations by key, and returns the first row that is wrong and what is, if any; see ``windrow.policies.lower``.
         keys: the observations that the policy reads.
     """
 

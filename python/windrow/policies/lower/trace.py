@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from windrow import _ranges
+from windrow.policies.lower import ranges
 
 #: Element types that values may have; the engine computes with float32.
 DTYPES = {torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
@@ -28,7 +28,7 @@ SOURCE, ROW = 48, 32
 ELEMENT = (1 << ROW) - 1
 
 
-#: What each operation is in a graph, by its name; see ``windrow._rules``.
+#: What each operation is in a graph, by its name; see ``windrow.policies.lower.rules``.
 RULES: dict[str, Callable[[Any, Any], Any]] = {}
 #: Operations that move elements alone.
 MOVING = {
@@ -146,10 +146,10 @@ class Trace(TorchDispatchMode):
         self.sizes: list[int] = []
         self._varying: list[bool] = []
         #: The numbers that each node may be, if observations are within the bounds that were given for them.
-        self.ranges: list[_ranges.Range] = []
+        self.ranges: list[ranges.Range] = []
         #: What has to hold of ranges: one of several nodes is within limits.
-        self._claims: list[list[tuple[int, _ranges.Range]]] = []
-        self._bounds: dict[int, tuple[_ranges.Range, _ranges.Range]] = {}
+        self._claims: list[list[tuple[int, ranges.Range]]] = []
+        self._bounds: dict[int, tuple[ranges.Range, ranges.Range]] = {}
         self._is_exact = False
         self.tables: dict[int, torch.Tensor] = {}
         #: Results of random operations, in order.
@@ -182,9 +182,9 @@ class Trace(TorchDispatchMode):
         self._varying.append(own or any(self._varying[source] for source in sources))
         self.nodes.append((op, tuple(sources)))
         self.sizes.append(size)
-        self.ranges.append(_ranges.of(op, [self.ranges[source] for source in sources]))
+        self.ranges.append(ranges.of(op, [self.ranges[source] for source in sources]))
         if self._is_exact:
-            self.claim("integers", (len(self.nodes) - 1, _ranges.EXACT))
+            self.claim("integers", (len(self.nodes) - 1, ranges.EXACT))
 
     def like(self, op: Any, sources: Sequence[Value], shape: Sequence[int], batch: int | None) -> Value:
         """The value of an operation, of ``shape``."""
@@ -215,7 +215,7 @@ class Trace(TorchDispatchMode):
         it is a state. Where a graph rests on that, the engine looks at them."""
         value = self.like({"Input": len(self.inputs)}, (), tensor.shape, 0)
         self.inputs.append(value)
-        whole = _ranges.of_dtype(tensor.dtype)
+        whole = ranges.of_dtype(tensor.dtype)
         self.ranges[value.node] = whole
         if is_state:
             low, high = LARGEST_STATE
@@ -290,11 +290,11 @@ class Trace(TorchDispatchMode):
 
     def is_below(self, index: torch.Tensor, count: int) -> bool:
         """Whether ``index`` is shown to be from 0 and below ``count``."""
-        return _ranges.is_within(self.ranges[self.of(index).node], (0.0, count - 1.0))
+        return ranges.is_within(self.ranges[self.of(index).node], (0.0, count - 1.0))
 
-    def claim(self, what: str, *alternatives: tuple[int, _ranges.Range]) -> None:
+    def claim(self, what: str, *alternatives: tuple[int, ranges.Range]) -> None:
         """Refuses what reads or gives numbers that are not shown to be within limits, of one of these nodes."""
-        if not any(_ranges.is_within(self.ranges[node], limits) for node, limits in alternatives):
+        if not any(ranges.is_within(self.ranges[node], limits) for node, limits in alternatives):
             low, high = self.ranges[alternatives[0][0]]
             self.refuse(f"{what} from {low:.9g} to {high:.9g}, which windrow may not compute as torch does")
         self._claims.append(list(alternatives))
@@ -314,26 +314,26 @@ class Trace(TorchDispatchMode):
         is_kept = op.name in KEEPING or op.name in MOVING
         if op.name in COMPUTING:
             dtype = torch.result_type(*op.args[:2]) if op.name in COMPARING else outs[0].dtype
-            limits = _ranges.rounded(_ranges.of_dtype(dtype))
+            limits = ranges.rounded(ranges.of_dtype(dtype))
             read = [self.of(given).node for given in (*(t for t in tensors if t.dtype != torch.bool), *numbers)]
             for node in read:
                 self.claim(f"{op.name} of {dtype} reads integers", (node, limits))
             if op.name in COMPARING and len(read) == 2:
-                self.claim("comparisons of integers", *((node, _ranges.EXACT) for node in read))
+                self.claim("comparisons of integers", *((node, ranges.EXACT) for node in read))
                 return False
         if not is_kept:
             for tensor in tensors:
-                self.claim(f"{op.name} of integers", (self.of(tensor).node, _ranges.EXACT))
+                self.claim(f"{op.name} of integers", (self.of(tensor).node, ranges.EXACT))
         return not is_kept
 
     def _check_result(self, op: Operation, tensor: torch.Tensor, value: Value) -> Value:
         """``value``, which is shown to be in the range of ``tensor``."""
-        whole = _ranges.of_dtype(tensor.dtype)
-        exact = max(whole[0], _ranges.EXACT[0]), min(whole[1], _ranges.EXACT[1])
+        whole = ranges.of_dtype(tensor.dtype)
+        exact = max(whole[0], ranges.EXACT[0]), min(whole[1], ranges.EXACT[1])
         claims = [(value.node, exact)]
         is_kept = op.name in KEEPING or op.name in MOVING
         if is_kept and not any(given.dtype.is_floating_point for given in _tensors((op.args, op.kwargs))):
-            claims.append((value.node, _ranges.rounded(whole)))
+            claims.append((value.node, ranges.rounded(whole)))
         self.claim(f"{op.name} gives {str(tensor.dtype).removeprefix('torch.')}", *claims)
         sources = self.nodes[value.node][1]
         if op.name not in SIGNED or (op.name != "neg" and all(self.ranges[source][0] >= 0 for source in sources)):
@@ -345,7 +345,7 @@ class Trace(TorchDispatchMode):
         """The value of a result, all of whose integers are exact."""
         value = self.of(tensor)
         if not tensor.dtype.is_floating_point:
-            self.claim("an output has integers", (value.node, _ranges.EXACT))
+            self.claim("an output has integers", (value.node, ranges.EXACT))
         return value
 
     def _rests_on_bounds(self) -> bool:
@@ -355,8 +355,8 @@ class Trace(TorchDispatchMode):
             if node in self._bounds:
                 free[node] = self._bounds[node][1]
             elif sources:
-                free[node] = _ranges.of(op, [free[source] for source in sources])
-        return not all(any(_ranges.is_within(free[node], limits) for node, limits in claim) for claim in self._claims)
+                free[node] = ranges.of(op, [free[source] for source in sources])
+        return not all(any(ranges.is_within(free[node], limits) for node, limits in claim) for claim in self._claims)
 
     def refuse(self, reason: str) -> None:
         """Raises the reason, and remembers it, since code may catch any error."""
