@@ -115,23 +115,28 @@ class Entry(NamedTuple):
         return encoded_tensor(value) if self.is_tensor else encoded(value, self.names)
 
 
-def entry(names: Sequence[str], shape: Sequence[int], values: Iterable[Any], blank: Any = None) -> Entry:
-    """The entry with these values. ``blank`` is in the place of None; where values are tensors, an empty one is."""
-    values = list(values)
-    first = next((value for value in values if value is not None), blank)
-    is_tensor = isinstance(first, torch.Tensor)
-    if blank is None and is_tensor:
-        blank = first.new_zeros([0] * first.ndim)
+def entry(names: Sequence[str], shape: Sequence[int], values: Sequence[Any], is_tensor: bool) -> Entry:
+    """The entry with these values, one after the other."""
+    # One by one: values may be sequences themselves.
     array = numpy.empty(len(values), object)
     for place, value in enumerate(values):
-        array[place] = blank if value is None else value
+        array[place] = value
     return Entry(tuple(names), array.reshape(tuple(shape)), is_tensor)
+
+
+def _decoded_entry(names: Sequence[str], shape: Sequence[int], sent: Sequence[bytes]) -> Entry:
+    """The entry with values of these bytes. Where values are tensors, an empty one is in the place of nothing."""
+    values = list(map(decoded, sent))
+    first = next((place for place, value in enumerate(sent) if value.startswith(_TENSOR)), None)
+    if first is not None:
+        blank = values[first].new_zeros([0] * values[first].ndim)
+        values = [blank if value is None else value for value in values]
+    return entry(names, shape, values, first is not None)
 
 
 def with_values(data: Any, entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]]) -> Any:
     """A batch of the engine with its values: of each entry the names, the shape, and the bytes of each value."""
-    placed_ = [entry(names, shape, map(decoded, values)) for names, shape, values in entries]
-    return placed(data, placed_, split_of(data.get(MEMBERS, None)))
+    return placed(data, [_decoded_entry(*one) for one in entries], split_of(data.get(MEMBERS, None)))
 
 
 def placed(data: Any, entries: Sequence[Entry], split: dict[Key, list[Key]] = {}, device: Any = None) -> Any:
@@ -200,7 +205,7 @@ def parted(batch: Any) -> tuple[Any, list[Entry]]:
     entries = []
     for names, is_tensor in unheld(batch):
         parent = batch.get(names[:-1]) if names[1:] else batch
-        entries.append(entry(names, parent.shape, values_of(parent, names[-1], parent.ndim, is_tensor))._replace(is_tensor=is_tensor))
+        entries.append(entry(names, parent.shape, values_of(parent, names[-1], parent.ndim, is_tensor), is_tensor))
     if not entries:
         return batch, entries
     rest = batch.exclude(*(one.names for one in entries))
@@ -275,13 +280,13 @@ class Shown:
     """
 
     def __init__(self, examples: Iterable[tuple[Key, bytes]], action_keys: Iterable[Key]) -> None:
-        self.examples = {key: decoded(example) for key, example in examples}
+        self.examples = dict(examples)
         members = [path(key)[1:] for key in action_keys if path(key)[0] == MEMBERS]
         #: Actions of agents that differ from each other, with the columns of each.
         self.split: dict[Key, list[Key]] = {}
         for names in members:
             self.split.setdefault(names[:-1], []).append((MEMBERS, *names))
-        self._values: list[Any] = []
+        self._values: list[bytes] = []
 
     def taken(self, inputs: Iterable[Any]) -> list[Any]:
         """``inputs`` with numbers in the place of values, which are kept until the next call."""
@@ -290,23 +295,21 @@ class Shown:
             if isinstance(given, tuple):
                 values, shape = given
                 first = len(self._values)
-                self._values += map(decoded, values)
+                self._values += values
                 inputs[place] = torch.arange(first, len(self._values)).reshape(shape)
         return inputs
 
     def shown(self, given: Any, device: Any = None) -> Any:
         """What a policy is given, with values in the place of numbers."""
-        entries = []
-        for key, example in self.examples.items():
-            numbers = given.get(key, None)
-            if numbers is not None:
-                entries.append(entry(path(key), numbers.shape, (self._values[number] for number in numbers.flatten().tolist()), example))
-        return placed(given, entries, {}, device)
+        found = [(key, given.get(key, None)) for key in self.examples]
+        return placed(given, [self._entry(key, numbers) for key, numbers in found if numbers is not None], {}, device)
 
     def value(self, key: Key, numbers: Any) -> Any:
         """The values with these numbers, as a policy is given them that is called with tensors: lists where there are several."""
-        values = (self._values[number] for number in numbers.flatten().tolist())
-        return entry(path(key), numbers.shape, values, self.examples[key]).values.tolist()
+        return self._entry(key, numbers).values.tolist()
+
+    def _entry(self, key: Key, numbers: Any) -> Entry:
+        return _decoded_entry(path(key), numbers.shape, [self._values[number] or self.examples[key] for number in numbers.flatten().tolist()])
 
     def parted(self, returned: Any) -> Any:
         """What a policy has written, with actions of agents in their columns."""

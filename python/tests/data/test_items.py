@@ -196,6 +196,16 @@ def test_entries_that_are_no_tensors_are_kept_as_they_are(storage: Any) -> None:
         buffer[:]
 
 
+@pytest.mark.parametrize("storage", [*DENSE, ListStorage])
+def test_objects_that_are_tensors_stay_objects(storage: Any) -> None:
+    buffer = ReplayBuffer(storage=storage(8), batch_size=4)
+    items = [torch.ones(2), None, [torch.zeros(1)]] * 2
+    buffer.extend(frames().set("object", NonTensorStack(*items)))
+    found = buffer[:].get("object").tolist()
+    assert isinstance(buffer[:].get("object"), NonTensorStack)
+    assert all(type(one) is type(other) for one, other in zip(found, items, strict=True)) and torch.equal(found[0], items[0])
+
+
 def test_entries_that_are_read_as_numbers_have_to_be_of_the_engines_types() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(8), batch_size=4)
     with pytest.raises(TypeError, match="entry td_error: expected float32, as the sampler or writer reads it, got float16"):

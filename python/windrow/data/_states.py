@@ -23,7 +23,7 @@ def to_plain(state: Any) -> dict[str, Any]:
     frames, entries = parted(frames)
     plain: dict[str, Any] = state.exclude("frames").set("frames", frames).to_dict()
     if entries:
-        plain[VALUES] = {one.names: (list(one.values.shape), one.values.reshape(-1).tolist()) for one in entries}
+        plain[VALUES] = {one.names: (list(one.values.shape), one.values.reshape(-1).tolist(), one.is_tensor) for one in entries}
     plain[SIZES] = {
         key if isinstance(key, tuple) else (key,): list(inner.batch_size)
         for key, inner in frames.items(include_nested=True)
@@ -52,5 +52,5 @@ def from_plain(state: Any) -> Any:
         except RuntimeError as error:
             raise ValueError(f"expected {len(state['rows'])} frames in the state_dict, as many as rows: {error}") from error
         values = state.get(VALUES, {}).items()
-        made.set("frames", placed(frames, [entry(names, shape, given) for names, (shape, given) in values]))
+        made.set("frames", placed(frames, [entry(names, *held) for names, held in values]))
     return made
