@@ -44,6 +44,18 @@ class Growing(Counting):
         return super()._root(count).set(("data", "past"), torch.full((*self.batch_size, steps, 2), float(steps)))
 
 
+class Both(Growing):
+    """Tells the number of the step, and observes a tensor of as many rows."""
+
+    def __init__(self, batch: tuple[int, ...] = ()) -> None:
+        super().__init__(batch)
+        self.observation_spec[TEXT] = NonTensor(batch, example_data="0 0")
+
+    def _root(self, count: Any) -> Any:
+        told = [f"1 {number}" for number in count.flatten().tolist()]
+        return super()._root(count).set(TEXT, NonTensorStack(*told) if self.batch_size else told[0])
+
+
 class Varying(Telling):
     """Has episodes of three to five steps."""
 
@@ -104,3 +116,13 @@ def agrees(batch: Any) -> bool:
     own = [int(one.split()[1]) for one, _ in pairs] == batch["data", "count"].flatten().tolist()
     following = [int(one.split()[1]) for _, one in pairs] == batch["next", "data", "count"].flatten().tolist()
     return own and following and all(one.split()[0] == other.split()[0] for one, other in pairs)
+
+
+def has_both(batch: Any) -> bool:
+    """Whether each frame of :class:`Both` has the text and as many rows as it has steps, before its step and after it."""
+    for frame in batch.reshape(-1).unbind(0):
+        for side in (), ("next",):
+            steps, past = int(frame[(*side, "data", "count")]), frame[(*side, "data", "past")]
+            if frame[(*side, *TEXT)] != f"1 {steps}" or past.shape != (steps + 1, 2) or not bool((past == steps + 1).all()):
+                return False
+    return batch.numel() > 0

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from windrow._lazy import module
 from windrow._needs import torch as needs_torch
+from windrow._values import example_of, observed, with_values, without_values
 from windrow._warnings import warn
 from windrow.envs._batched import warn_of_turns
 from windrow.envs._convert import of as recipe_of
 from windrow.envs._gym_wrappers import peel
-from windrow.envs._info import tell_of_left_out, tell_of_the_rest
+from windrow.envs._info import tell_of_the_rest
 from windrow.envs._innermost import innermost
 from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
@@ -31,10 +32,12 @@ __all__ = [
     "StagePort",
     "answer",
     "environments",
+    "example_of",
     "habits",
     "innermost",
     "members",
     "needs_torch",
+    "observed",
     "options",
     "peel",
     "policy",
@@ -48,11 +51,12 @@ __all__ = [
     "seed_torch",
     "sent",
     "tell_of_cuts",
-    "tell_of_left_out",
     "tell_of_the_rest",
     "uses_torch",
     "warn",
     "warn_of_turns",
+    "with_values",
+    "without_values",
 ]
 
 _torch_policy = module("windrow.policies.torch_policy")
@@ -65,7 +69,7 @@ def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Ke
 
 
 class EnvPort(Protocol):
-    """Environments that Python steps, in whole arrays: one array for each leaf, ``[num_envs, *shape]``.
+    """Environments that Python steps, in whole arrays: one array for each leaf, ``[num_envs, *shape]``; of a leaf of bytes, a list.
 
     Called in the thread of the worker that steps them.
     """
@@ -105,7 +109,12 @@ class PolicyPort(Protocol):
     wants_places: bool
 
     def bind(
-        self, inputs: dict[Key, Any], action_keys: list[Key], batch: list[int], groups: Sequence[tuple[Key, list[int]]] = ()
+        self,
+        inputs: dict[Key, Any],
+        action_keys: list[Key],
+        batch: list[int],
+        groups: Sequence[tuple[Key, list[int]]] = (),
+        examples: Sequence[tuple[Key, bytes]] = (),
     ) -> list[tuple[list[str], Any]]:
         """Evaluates the policy once, and returns the names and tensors that it writes, actions first."""
         ...

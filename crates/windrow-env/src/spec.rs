@@ -259,6 +259,8 @@ pub struct EnvSpec {
     /// Observations that batches of Python have under `"next"` as differences from those before, each with the element type of these, by
     /// its name in PyTorch (`"float16"`).
     pub deltas: Vec<(NestedKey, String)>,
+    /// Observations of bytes, each with what a policy of Python is given where the environment has written nothing.
+    pub examples: Vec<(NestedKey, Vec<u8>)>,
     /// Running statistics that the environments share with others, from the innermost transform to the outermost.
     pub statistics: Vec<Gathers>,
     /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
@@ -287,6 +289,7 @@ impl EnvSpec {
             groups: Vec::new(),
             dimensions: Vec::new(),
             deltas: Vec::new(),
+            examples: Vec::new(),
             statistics: Vec::new(),
             keeps_seed: false,
             any_integers: false,

@@ -14,11 +14,12 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use tensordict::{DType, Tensor, TensorDict};
 use windrow::error_chain;
 use windrow::tensordict::{Entry, NestedKey};
 
+use crate::env::strings;
 use crate::gil;
 
 /// The functions and classes of torch and tensordict that are used here, looked up at first use: importing windrow imports neither.
@@ -40,6 +41,8 @@ struct Torch {
     unchecked: Option<Py<PyAny>>,
     /// `tensordict.TensorDictBase`, the class of everything that counts as a `TensorDict`.
     base: Py<PyAny>,
+    /// `tensordict.NonTensorStack`.
+    objects: Py<PyAny>,
 }
 
 impl Torch {
@@ -66,6 +69,7 @@ impl Torch {
                 unchecked: tensordict.getattr("_new_unsafe").ok().map(Bound::unbind),
                 tensordict: tensordict.unbind(),
                 base: module.getattr("TensorDictBase")?.unbind(),
+                objects: module.getattr("NonTensorStack")?.unbind(),
             })
         })
     }
@@ -76,6 +80,17 @@ impl Torch {
 pub(crate) fn to_torch<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     let capsule = dlpack::export(py, tensor)?;
     Torch::get(py)?.from_dlpack.bind(py).call1((capsule,))
+}
+
+/// `tensor` as a policy of Python gets it: as [`to_torch`] makes it, but values of bytes as a list of them and the shape that they have.
+pub(crate) fn as_input<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    if tensor.dtype() != DType::Bytes {
+        return to_torch(py, tensor);
+    }
+    let shape = PyTuple::new(py, tensor.shape())?;
+    Ok((strings(py, tensor.strings())?, shape)
+        .into_pyobject(py)?
+        .into_any())
 }
 
 /// A `torch.Tensor` on the CPU as a view of its memory, which it keeps alive.
@@ -103,7 +118,7 @@ pub(crate) fn from_torch(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     dlpack::import(&torch.to_dlpack.bind(py).call1((tensor,))?)
 }
 
-/// `dict` as a `tensordict.TensorDict` of tensors over the same memory.
+/// `dict` as a `tensordict.TensorDict` of tensors over the same memory, and of copies of values of bytes.
 pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
     named_after(py, dict, None)
 }
@@ -114,12 +129,36 @@ pub(crate) fn named_after<'py>(
     dict: &TensorDict,
     device: Option<&Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let made = numbers_of(py, dict, device)?;
+    let is_bytes = |(_, tensor): &(_, &Tensor)| tensor.dtype() == DType::Bytes;
+    let values = dict.leaves().filter(is_bytes).map(|(key, tensor)| {
+        let names = PyTuple::new(py, key.components().iter().map(|name| &**name))?;
+        let shape = PyTuple::new(py, tensor.shape())?;
+        Ok((names, shape, strings(py, tensor.strings())?))
+    });
+    let values = values.collect::<PyResult<Vec<_>>>()?;
+    match values.is_empty() && dict.get_dict(MEMBERS).is_err() {
+        true => Ok(made),
+        false => gil::call_method(&gil::ports(py)?, "with_values", (made, values)),
+    }
+}
+
+/// The entry with the actions of groups whose members differ from each other, one for each member: `windrow._values` joins them.
+const MEMBERS: &str = "(members)";
+
+/// As [`named_after`], without values of bytes.
+fn numbers_of<'py>(
+    py: Python<'py>,
+    dict: &TensorDict,
+    device: Option<&Py<PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let torch = Torch::get(py)?;
     let source = PyDict::new(py);
     for (name, entry) in dict.entries() {
         match entry {
+            Entry::Tensor(tensor) if tensor.dtype() == DType::Bytes => {}
             Entry::Tensor(tensor) => source.set_item(&**name, to_torch(py, tensor.clone())?)?,
-            Entry::Dict(inner) => source.set_item(&**name, named_after(py, inner, device)?)?,
+            Entry::Dict(inner) => source.set_item(&**name, numbers_of(py, inner, device)?)?,
         }
     }
     let shape = PyTuple::new(py, dict.batch_size())?;
@@ -161,7 +200,8 @@ pub(crate) fn views_by_name(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     Ok(dict)
 }
 
-/// A `tensordict.TensorDict` as views of its tensors' memory, with its batch size. For batches that are read at once.
+/// A `tensordict.TensorDict` as views of its tensors' memory, with its batch size. For batches that are read at once. Entries that are no
+/// tensors, or tensors whose shapes differ, are values of bytes.
 ///
 /// # Errors
 /// As [`from_torch`], naming the entry; `TypeError` for anything but a `TensorDict`.
@@ -175,9 +215,28 @@ pub(crate) fn views_of(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     }
     let size: Vec<usize> = source.getattr(intern!(py, "batch_size"))?.extract()?;
     let mut dict = TensorDict::new(&size);
-    fill_with(py, source, &[], &mut dict, Copied::No)?;
+    let Err(error) = fill_with(py, source, &[], &mut dict, Copied::No) else {
+        return Ok(dict);
+    };
+    let parted = gil::call_method(&gil::ports(py)?, "without_values", (source,))?;
+    let (numbers, values): (Bound<'_, PyAny>, Vec<Values<'_>>) = parted.extract()?;
+    if values.is_empty() {
+        return Err(error);
+    }
+    let mut dict = TensorDict::new(&size);
+    fill_with(py, &numbers, &[], &mut dict, Copied::No)?;
+    for (names, shape, values) in values {
+        let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+        let tensor = Tensor::from_strings(&values, shape);
+        let tensor = tensor.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        set(&mut dict, &names, tensor)?;
+    }
     Ok(dict)
 }
+
+/// The names of an entry, its shape, and its values one after the other.
+type Values<'py> = (Vec<String>, Vec<usize>, Vec<Bound<'py, PyBytes>>);
 
 /// Tensors of Python by name, and views of their memory: the parameters of a module that a collector follows. A view is kept as long as
 /// its tensor has the same memory, since each batch asks for all of them.
@@ -287,7 +346,11 @@ fn fill_with(
     for item in source.call_method0("items")?.try_iter()? {
         let (name, value): (String, Bound<'_, PyAny>) = item?.extract()?;
         let path = [prefix, &[name]].concat();
-        if value.is_instance_of::<PyDict>() || value.is_instance(Torch::get(py)?.base.bind(py))? {
+        let torch = Torch::get(py)?;
+        let is_dict = value.is_instance(torch.base.bind(py))?;
+        // A stack of objects is a TensorDict too.
+        let is_dict = is_dict && !value.is_instance(torch.objects.bind(py))?;
+        if value.is_instance_of::<PyDict>() || is_dict {
             // Setting a tensor makes the dictionaries above it, but with the outer one's batch size; and an empty one has no tensor.
             if copied == Copied::No || is_empty(&value)? {
                 let names: Vec<&str> = path.iter().map(String::as_str).collect();

@@ -136,15 +136,9 @@ impl CollectorCore {
         })
     }
 
-    /// Sets the Python collector whose methods are the last stage of each batch; without one, batches are dropped. It `looks` also at
-    /// those that the engine could write.
-    #[pyo3(signature = (collector, looks = false))]
-    fn serve(&self, collector: Option<&Bound<'_, PyAny>>, looks: bool) -> PyResult<()> {
-        let owner = &self.here()?.owner;
-        if looks {
-            owner.look();
-        }
-        owner.set(collector)
+    /// Sets the Python collector whose methods are the last stage of each batch; without one, batches are dropped.
+    fn serve(&self, collector: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.here()?.owner.set(collector)
     }
 
     /// The next batch, or None where it was written. Raises `StopIteration` after the last.

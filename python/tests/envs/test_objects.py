@@ -218,8 +218,16 @@ def test_a_transform_may_make_objects(placement: str) -> None:
                 assert batch.get((*side, "name")).tolist() == [f"{position:.6f}" for position in positions]
 
 
-def test_an_environment_that_is_stepped_by_hand_leaves_them_out() -> None:
-    with pytest.warns(UserWarning, match="Telling observes what is no tensor, which batches leave out"):
-        ours.TransformedEnv(Telling(), ours.StepCounter()).reset()
-    with pytest.raises(TypeError, match=r"shapes change where they have -1.*\('data', 'past'\) \(-1, 2\)\. .*ExcludeTransform"):
-        ours.TransformedEnv(Growing(), ours.StepCounter()).reset()
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_an_environment_that_is_stepped_by_hand_gives_them(batch: tuple[int, ...]) -> None:
+    def told_in(root: Any) -> Any:
+        text = root.get(TEXT)
+        return text.tolist() if batch else text.data
+
+    env = ours.TransformedEnv(Telling(batch), ours.StepCounter())
+    root = env.reset()
+    assert told_in(root) == (["1 0"] * 2 if batch else "1 0")
+    stepped = env.rand_step(root)
+    assert told_in(stepped["next"]) == (["1 1"] * 2 if batch else "1 1") and int(stepped["next", "step_count"].flatten()[0]) == 1
+    ragged = ours.TransformedEnv(Growing(batch), ours.StepCounter()).rollout(3)
+    assert [frame["next", "data", "past"].shape[-2] for frame in ragged.unbind(-1)] == [2, 3, 4]

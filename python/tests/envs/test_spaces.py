@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from windrow.collectors import Collector
-from windrow.envs import GymWrapper, _info, check_env
+from windrow.envs import GymWrapper, check_env
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 TREE = spaces.Dict(
@@ -90,13 +90,15 @@ def test_values_come_through_unchanged(echo: Any) -> None:
         assert np.array_equal(row["action"].numpy(), inner.actions[step])
 
 
-def test_unknown_spaces_are_named(echo: Any) -> None:
+def test_a_text_may_be_all_that_is_observed(echo: Any) -> None:
     env = GymWrapper(echo(spaces.Text(5), BOX))
-    with pytest.raises(TypeError, match=r"observation space of Echo is not supported: expected Box.*got Text"):
-        env.reset()
+    assert isinstance(env.reset()["observation"], str)
+    batch = next(Collector(lambda: echo(spaces.Text(5), BOX), None, frames_per_batch=4))
+    assert [type(text) for text in batch.get("observation").tolist()] == [str] * 4
+    assert batch.get(("next", "observation")).tolist()[:-1] == batch.get("observation").tolist()[1:]
 
 
-def test_entries_that_are_no_numbers_are_left_out_with_one_warning(echo: Any) -> None:
+def test_observations_that_are_no_numbers_are_delivered(echo: Any) -> None:
     text = spaces.Text(5)
     space = spaces.Dict(
         {
@@ -105,20 +107,30 @@ def test_entries_that_are_no_numbers_are_left_out_with_one_warning(echo: Any) ->
             "pair": spaces.Tuple((text, BOX)),
             "graph": spaces.Graph(BOX, spaces.Discrete(2)),
             "list": spaces.Sequence(BOX),
+            "rows": spaces.Sequence(BOX, stack=True),
         }
     )
-    _info._told.clear()
-    with pytest.warns(UserWarning, match="batches leave out: 'graph', 'list', 'pair.0', 'told.mission'") as told:
-        batch = next(Collector(lambda: echo(space, BOX), None, frames_per_batch=4))
-        vector = SyncVectorEnv([lambda: echo(space, BOX)] * 2)
-        assert next(Collector(vector, None, frames_per_batch=4))["pair", "1"].shape == (2, 2, 3)
-    assert len([one for one in told if "no tensor" in str(one.message)]) <= 2
-    assert batch["image"].shape == (4, 3) and batch["pair", "1"].shape == (4, 3)
-    assert not {"told", "graph", "list"} & set(batch.keys()) and ("pair", "0") not in batch.keys(True)
+    vector = SyncVectorEnv([lambda: echo(space, BOX)] * 2)
+    for batch, count in (
+        (next(Collector(lambda: echo(space, BOX), None, frames_per_batch=4)), 4),
+        (next(Collector(vector, None, frames_per_batch=8)), 8),
+    ):
+        frames = batch.reshape(-1).unbind(0)
+        assert len(frames) == count and batch["image"].shape[-1:] == (3,)
+        for frame in frames:
+            assert isinstance(frame["told", "mission"], str) and isinstance(frame["pair", "0"], str)
+            assert isinstance(frame["graph"], spaces.GraphInstance) and isinstance(frame["list"], tuple)
+            assert isinstance(frame["rows"], torch.Tensor) and frame["rows"].shape[1:] == (3,)
+        assert len({len(frame["rows"]) for frame in frames}) > 1
     with pytest.raises(TypeError, match="action space of Echo, entry \"told\", is not supported"):
         GymWrapper(echo(BOX, spaces.Dict({"told": text}))).reset()
-    with pytest.raises(TypeError, match="observation space of Echo is not supported"):
-        GymWrapper(echo(spaces.Dict({"told": text}), BOX)).reset()
+
+
+def test_a_module_gets_the_only_numbers_beside_text(echo: Any) -> None:
+    space = spaces.Dict({"observation": BOX, "mission": spaces.Text(5)})
+    for backend in ("native", "torch"):
+        batch = next(Collector(lambda: echo(space, BOX), torch.nn.Linear(3, 3), frames_per_batch=4, policy_backend=backend))
+        assert batch["action"].shape == (4, 3) and isinstance(batch[0]["mission"], str)
 
 
 def test_wrong_observations_name_key_and_both_sides(scripted: Any) -> None:

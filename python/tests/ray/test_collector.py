@@ -57,6 +57,11 @@ def test_a_synchronous_batch_is_that_of_two_local_workers(shared: RayCollector) 
     assert each == {shared.stats()["frames"] // 2}
 
 
+def test_actors_deliver_text_and_tensors_whose_shape_changes(build: Build) -> None:
+    telling: Any = pytest.importorskip("telling")
+    assert telling.has_both(next(build(telling.Both, None, sync=True)))
+
+
 def test_actors_deliver_differences_where_the_environment_asks_for_them(build: Build) -> None:
     with MultiSyncCollector([differing] * 2, frames_per_batch=20, seed=3, compact_obs=True) as local:
         expected = next(local)

@@ -158,9 +158,6 @@ def _workers_of(given: Workers, arguments: AsyncBatchedArguments) -> tuple[int, 
         together = 1 if is_batched else _together(given.count, arguments)
         if together > 1:
             return together, [InTurn(makers[first : first + together]) for first in range(0, given.count, together)]
-    elif arguments.backend is None and (numbered := {key for recipe in recipes for key in getattr(recipe, "numbered", ())}):
-        told = ", ".join(sorted(map(repr, numbered)))
-        warn(f"environments run in threads, where Python code takes turns: no array holds {told}")
     elif arguments.backend != "threading" and sys.platform == "linux":
         makers = _in_processes(given, makers, are_native, arguments)
     return 1, makers

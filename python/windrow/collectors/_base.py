@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from windrow import _fence, _needs, collectors
 from windrow._arguments import signature_of, takes, warn_ignored
 from windrow._lazy import module
+from windrow._lazy import tensordict as td
 from windrow._numbers import whole
-from windrow._objects import Objects
+from windrow._values import unheld
 from windrow._warnings import warn
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
@@ -118,7 +119,7 @@ class BaseCollector(Control):
         if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
             self.policy.action_spec = getattr(self._workers.env(0), "action_spec", None)
         self.weight_updater = arguments.weight_updater
-        self._core.serve(self, looks=bool(self._objects.settled()))
+        self._core.serve(self)
         ALIVE.add(self)
 
     def _default_placement(self) -> str:
@@ -134,9 +135,6 @@ class BaseCollector(Control):
 
     def _make_core(self, arguments: CollectorArguments) -> Choice:
         """Makes the engine's collector; returns its policy."""
-        # What workers elsewhere observe comes as rows alone.
-        shares = self._placement == "processes" and arguments.launcher is None
-        self._objects = Objects(self._workers.count if shares else 0)
         choice = self._chosen_policy(arguments)
         if self._placement == "processes" and not self._placed and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, Sent)
@@ -172,7 +170,6 @@ class BaseCollector(Control):
                 named=self._devices.acting,
                 served=(self._asks or self._inference) == "served",
                 rows=self._rows,
-                objects=self._objects,
             ),
             backend=arguments.policy_backend,
             env=self._workers.given[0],
@@ -206,11 +203,9 @@ class BaseCollector(Control):
             # Padding is not kept.
             "traj_format": arguments.traj_format or ("padded" if buffer is None else "cat"),
         }
-        # Batches of an actor, and of workers elsewhere, are arrays alone.
-        is_apart = isinstance(arguments.policy, Sent) or arguments.launcher is not None
         return {
             "config": config,
-            "envs": self._workers.envs if is_apart else self._workers.beside(self._objects),
+            "envs": self._workers.envs,
             "env_kwargs": self._workers.env_kwargs,
             "policy": choice.core,
             "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
@@ -314,9 +309,8 @@ class BaseCollector(Control):
         if self._arguments.compact_obs:
             kept = {"reward", "done", "terminated", "truncated"}
             deltas = {("delta", *path(key)) for key, _ in self._core.deltas()}
-            names = map(path, batch["next"].keys(True, True))
+            names = map(path, batch["next"].keys(True, True, is_leaf=td.is_leaf_nontensor))
             batch = batch.exclude(*(("next", *name) for name in names if name[-1] not in kept and name not in deltas))
-        batch = self._objects.delivered(batch)
         if self._devices.storing is not None:
             batch = batch.to(self._devices.storing)
         if self._arguments.postproc is not None:
@@ -366,7 +360,7 @@ class BaseCollector(Control):
         """``batch`` in the memory of the one before; in its own where that has another shape or other entries, as the mask of a
         batch that was cut short, and where shapes change from frame to frame."""
         same = self._same
-        is_ragged = any(form.is_tensor for form in self._objects.forms.values())
+        is_ragged = any(is_tensor for _, is_tensor in unheld(batch))
         if same is None or is_ragged or same.batch_size != batch.batch_size or set(same.keys(True, True)) != set(batch.keys(True, True)):
             self._same = batch.clone()
         else:
@@ -398,7 +392,7 @@ class BaseCollector(Control):
         self._check_ready()
         self._source.follow()
         with self._acting() or contextlib.nullcontext():
-            return self._objects.delivered(self._with_deltas(self._core.rollout()))
+            return self._with_deltas(self._core.rollout())
 
     def __len__(self) -> int:
         length = self._asked.len()

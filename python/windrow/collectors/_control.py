@@ -14,7 +14,6 @@ from windrow import _fence
 from windrow._arguments import instance_of, takes, warn_ignored
 from windrow._failure import Failure
 from windrow._numbers import whole
-from windrow._objects import Objects
 from windrow._warnings import RenamedWarning, warn
 from windrow._windrow import PATIENCE, CollectorCore
 from windrow.collectors import _env_states
@@ -36,7 +35,6 @@ class Control(Ending, Iterator["TensorDictBase"]):
 
     _arguments: CollectorArguments
     _core: CollectorCore
-    _objects: Objects
     _source: WeightSource
     _updater: WeightUpdaterBase | None
     _workers: Workers
@@ -111,9 +109,6 @@ class Control(Ending, Iterator["TensorDictBase"]):
                 remember(self._workers.stateful)
             self._ended = True
             self._core.shutdown(timeout)
-            if not self._core.is_within():
-                # Otherwise the present batch is still to come.
-                self._objects.end()
             if raise_on_error:
                 self._raise_background()
         except Exception:
@@ -128,8 +123,6 @@ class Control(Ending, Iterator["TensorDictBase"]):
             return True
         self._ended = True
         ended = self._core.leave(seconds)
-        if ended:
-            self._objects.end()
         error = None if self._failure is None else self._failure.silence()
         if error is not None:
             # The message shows its name only.

@@ -9,7 +9,6 @@ from windrow import _needs, _windrow
 from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
 from windrow._lazy import module
 from windrow._numbers import at_least
-from windrow._objects import Keeper, Latest, Objects
 from windrow._warnings import warn
 from windrow._windrow import EvaluatorCore
 from windrow.collectors import _statistics
@@ -216,11 +215,6 @@ class Evaluator(Ending):
         # A factory makes the environment where the evaluator runs.
         env = _statistics.FrozenFactory(arguments.env) if is_function(arguments.env) else env_of(arguments.env)
         exploration = exploration_name(arguments.exploration_type)
-        # Without metrics, nobody asks for what was observed before.
-        metrics = arguments.metrics_fn
-        objects: Any = Latest() if metrics is None else Objects(1 if sys.platform == "linux" else 0)
-        self._objects = objects
-        taken = _convert.with_keeper(env, Keeper(objects, 0))
         choice = choose(
             arguments.policy,
             policy_factories(_with_env(arguments.policy_factory, env), 1),
@@ -230,7 +224,6 @@ class Evaluator(Ending):
                 device=device_of("device", arguments.device),
                 trust=bool(arguments.trust_policy),
                 evaluates=True,
-                objects=objects,
             ),
             backend=arguments.policy_backend,
             env=env,
@@ -238,7 +231,7 @@ class Evaluator(Ending):
         self._source, self._choice = choice.source, choice
         self._undo = _statistics.freeze(env)
         try:
-            sent = _sent(taken, choice.core, arguments)
+            sent = _sent(env, choice.core, arguments)
             self._backend = "thread" if sent is None else "process"
             if sent is None and arguments.init_fn is not None:
                 arguments.init_fn()
@@ -249,10 +242,10 @@ class Evaluator(Ending):
             raise
         options = {
             **arguments.for_engine(),
-            "env": taken,
+            "env": env,
             "sent": sent,
             "process": None if sent is None else _windrow.EvaluatorProcess(),
-            "metrics_fn": None if metrics is None else lambda batch: metrics(objects.delivered(batch) if objects.settled() else batch),
+            "metrics_fn": arguments.metrics_fn,
             # The user may change the policy before the evaluator's thread takes it.
             "policy": choice.core if arguments.policy is None else copied_now(choice.core),
             "exploration_type": exploration,

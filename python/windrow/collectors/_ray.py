@@ -10,7 +10,6 @@ from typing import Any
 from windrow import _fence, _needs, _ray
 from windrow._arguments import fields_of, takes
 from windrow._lazy import module
-from windrow._objects import Objects
 from windrow._warnings import warn
 from windrow.collectors._arguments import RayArguments
 from windrow.collectors._base import (
@@ -102,8 +101,6 @@ class RayCollector(BaseCollector):
         envs = _environments(name, arguments)
         count = len(envs)
         self._workers: Any = types.SimpleNamespace(stateful=[], factories=None, count=count)
-        # Actors leave out what no array holds.
-        self._objects = Objects()
         in_buffer = callable(getattr(arguments.replay_buffer, "client", None))
         plans, choice = _plans(arguments, envs, self._exploration, in_buffer)
         total = arguments.total_frames

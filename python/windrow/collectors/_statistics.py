@@ -11,7 +11,6 @@ from typing import Any
 from windrow import _fence
 from windrow._lazy import torch
 from windrow._windrow import Statistics
-from windrow.envs._convert import Beside
 from windrow.envs._counterpart import is_windrows
 from windrow.envs._factory import Factory, is_function
 from windrow.envs._vec_norm import Running
@@ -33,7 +32,7 @@ class FrozenFactory(Factory):
 
     def __call__(self, **arguments: Any) -> Any:
         made = super().__call__(**arguments)
-        freeze(made.env if isinstance(made, Beside) else made)
+        freeze(made)
         return made
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from windrow._arguments import warn_ignored
 from windrow._lazy import torch
-from windrow._objects import Keeper, Objects
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
 from windrow.envs import _convert
@@ -52,10 +51,6 @@ class Workers:
     def are_native(self) -> bool:
         """Whether the engine steps all environments, as far as that is known before a function is called."""
         return not any(is_function(env) or _is_python(env) for env in self.given)
-
-    def beside(self, objects: Objects) -> list[Any]:
-        """The environments as the engine takes them, which keep in ``objects`` what no column holds."""
-        return [_convert.with_keeper(env, Keeper(objects, worker)) for worker, env in enumerate(self.envs)]
 
     def check_distinct(self) -> None:
         """Raises ValueError where one environment object is given to several workers. Its copies in processes would draw the same

@@ -2,8 +2,7 @@
 
 Names of entries say what was given, so that they are all that is needed to give it back: ``"a (bfloat16)"`` has the values of ``"a"`` as
 integers of the same width, ``"(0)"``, ``"[0]"`` and ``"<0>"`` are what a tuple, a list and a dictionary have first or under the key 0,
-and ``"(item)"`` is an item by itself. ``"(batch 10)"`` has an item that is a batch ``[10]``. ``"(objects a, b)"`` numbers the objects of
-each frame that are these entries, and ``"(object)"`` frames that are an object: :class:`Objects` keeps them.
+and ``"(item)"`` is an item by itself. ``"(batch 10)"`` has an item that is a batch ``[10]``. ``"(object)"`` numbers items that are any object: :class:`Objects` keeps them.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
-import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from windrow._lazy import tensordict, torch
-from windrow._objects import Aside, unheld, values_of
+from windrow._values import parted, placed
 from windrow.data._content import flat, kind_of
-from windrow.envs._specs import short
 
 ITEM, OBJECT = "(item)", "(object)"
 _TYPED = re.compile(r"(.+) \((\w+)\)")
@@ -33,14 +30,14 @@ _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 class Objects:
-    """Objects that belong to frames, by the number that the engine keeps in their place.
+    """Items that are any object, by the number that the engine keeps in their place.
 
     Those of a frame that was overwritten go when no thread is reading: a thread that has drawn the frame may still look for them.
     """
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._kept: dict[int, dict[tuple[str, ...], Any]] = {}
+        self._kept: dict[int, Any] = {}
         #: The numbers in the rows of the buffer.
         self._in: dict[int, int] = {}
         self._writing, self._counting = threading.Lock(), threading.Lock()
@@ -54,14 +51,14 @@ class Objects:
         self.__init__()  # type: ignore[misc]
         self._kept, self._in, self._numbers = state["kept"], state["in"], itertools.count(state["next"])
 
-    def numbers(self, each: list[dict[tuple[str, ...], Any]]) -> list[int]:
-        """Keeps the objects of each frame; returns their numbers."""
-        numbers = [next(self._numbers) for _ in each]
-        self._kept.update(zip(numbers, each, strict=True))
+    def numbers(self, items: list[Any]) -> list[int]:
+        """Keeps the items; returns their numbers."""
+        numbers = [next(self._numbers) for _ in items]
+        self._kept.update(zip(numbers, items, strict=True))
         return numbers
 
-    def of(self, numbers: list[int]) -> list[dict[tuple[str, ...], Any]]:
-        """The objects of frames, by the entries that they are."""
+    def of(self, numbers: list[int]) -> list[Any]:
+        """The items with these numbers."""
         return [self._kept[number] for number in numbers]
 
     def write(self, numbers: list[int], write: Callable[[], Any], read: Callable[[list[int]], Any]) -> Any:
@@ -73,7 +70,7 @@ class Objects:
                 written = write()
                 rows = [] if written is None else flat(written)
                 found = read(rows) if rows else {}
-                for row, number in zip(rows, found[numbered(found)].tolist() if rows else [], strict=True):
+                for row, number in zip(rows, found[OBJECT].tolist() if rows else [], strict=True):
                     gone.add(self._in.get(row, number))
                     gone.discard(number)
                     self._in[row] = number
@@ -81,7 +78,7 @@ class Objects:
                 self._let_go(gone)
         return written
 
-    def restore(self, kept: dict[int, dict[tuple[str, ...], Any]], rows: dict[int, int]) -> None:
+    def restore(self, kept: dict[int, Any], rows: dict[int, int]) -> None:
         """Keeps the objects of a saved state, whose numbers are in ``rows``, in the place of others."""
         with self._writing:
             self._let_go(set(self._in.values()) - kept.keys())
@@ -116,35 +113,7 @@ class Objects:
                 self._gone.clear()
 
 
-class _Tensors(NamedTuple):
-    """Tensors of a frame that cannot be stacked with those of other frames, or with each other."""
-
-    shape: tuple[int, ...]
-    values: list[Any]
-
-
-def _regular(frames: Any) -> tuple[Any, dict[tuple[str, ...], list[Any]]]:
-    """``frames`` without tensors whose shapes change, and those of each frame."""
-    held: dict[tuple[str, ...], list[Any]] = {}
-    if not _has_lazy(frames):
-        return frames, held
-    for key in [key for key, is_tensor in unheld(frames) if is_tensor]:
-        parent = frames.get(key[:-1]) if key[1:] else frames
-        shape = tuple(parent.shape[frames.ndim :])
-        each = math.prod(shape)
-        values = [value.detach().cpu().clone() for value in values_of(parent, key[-1], parent.ndim, True)]
-        held[key] = [_Tensors(shape, values[first : first + each]) for first in range(0, len(values), each)]
-    return (frames.exclude(*held).contiguous() if held else frames), held
-
-
-def _has_lazy(frames: Any) -> bool:
-    """Whether there is a lazy stack, where shapes may differ."""
-    if isinstance(frames, tensordict.LazyStackedTensorDict):
-        return True
-    return any(isinstance(value, tensordict.TensorDictBase) and _has_lazy(value) for value in frames.values())
-
-
-def packed(frames: Any, objects: Objects, plain: frozenset[tuple[str, ...]]) -> Any:
+def packed(frames: Any, plain: frozenset[tuple[str, ...]]) -> Any:
     """``frames`` as the engine keeps them: themselves where it can.
 
     Args:
@@ -153,24 +122,22 @@ def packed(frames: Any, objects: Objects, plain: frozenset[tuple[str, ...]]) -> 
     Raises:
         TypeError: one of them is of another type.
     """
-    frames, held = _regular(frames)
-    odd = list(_odd(frames, ()))
-    if not odd and not held:
+    try:
+        odd = [(key, value) for key, value in _odd(frames, ()) if key in plain or isinstance(value, torch.Tensor)]
+    except RuntimeError:
+        # Tensors whose shapes differ.
+        rest, entries = parted(frames)
+        kept = packed(rest, plain)
+        return frames if kept is rest else placed(kept, entries)
+    if not odd:
         return frames
     frames = frames.copy()
     for key, value in odd:
         if key in plain:
             raise TypeError(f"entry {'.'.join(key)}: expected float32, as the sampler or writer reads it, got {_type_of(value)}")
         frames = frames.exclude(key)
-        if isinstance(value, torch.Tensor):
-            name = f"{key[-1]} ({_type_of(value)})"
-            frames.set((*key[:-1], name), _as_numbers(value))
-        else:
-            held[key] = _flat(value.tolist(), frames.ndim)
-    if held:
-        each = [dict(zip(held, values, strict=True)) for values in zip(*held.values(), strict=True)]
-        name = f"(objects {', '.join(sorted(map('.'.join, held)))})"
-        frames.set(name, torch.tensor(objects.numbers(each)).reshape(frames.batch_size))
+        name = f"{key[-1]} ({_type_of(value)})"
+        frames.set((*key[:-1], name), _as_numbers(value))
     return frames
 
 
@@ -183,7 +150,7 @@ def packed_items(data: Any, objects: Objects) -> Any:
     if not isinstance(data, Iterable) or isinstance(data, (str, bytes, Mapping)):
         raise TypeError(f"expected a list of items, or a tensor of them, got {kind_of(data)}: give one item to add")
     items = list(data)
-    numbers = torch.tensor(objects.numbers([{(): item} for item in items]), dtype=torch.int64)
+    numbers = torch.tensor(objects.numbers(items), dtype=torch.int64)
     return tensordict.TensorDict({OBJECT: numbers}, [len(items)])
 
 
@@ -202,27 +169,10 @@ def batches(data: Any, dims: int) -> Any:
     return tensordict.TensorDict({f"(batch {', '.join(map(str, shape[dims:]))})": inner}, shape[:dims])
 
 
-def numbered(frames: Any) -> str | None:
-    """The entry that numbers the objects of frames; None if they have none."""
-    return next((name for name in frames.keys() if name.startswith(OBJECT[:-1])), None)
-
-
 def unpacked(frames: Any, objects: Objects, orders: Orders) -> Any:
     """What was given, of flat frames that the engine kept: a TensorDict, a list of objects, or a tree of tensors."""
-    name = numbered(frames)
-    if name is not None:
-        each = objects.of(frames[name].tolist())
-        frames = frames.exclude(name)
-        if name == OBJECT:
-            return [own[()] for own in each]
-        aside = Aside()
-        for key, value in each[0].items() if each else ():
-            if isinstance(value, _Tensors):
-                values = [tensor for own in each for tensor in own[key].values]
-                frames.set(key, aside.take(short(key), values, (len(each), *value.shape), 1, True))
-            else:
-                frames.set(key, tensordict.NonTensorStack(*(own[key] for own in each)))
-        frames = aside.back(frames)
+    if OBJECT in frames.keys():
+        return objects.of(frames[OBJECT].tolist())
     is_tree = False
     for key in list(frames.keys(True, True)):
         names = (key,) if isinstance(key, str) else key
@@ -267,7 +217,7 @@ def as_tree(data: Any, dims: int, orders: Orders | None = None) -> Any:
 def is_marked(frames: Any) -> bool:
     """Whether entries of frames that the engine kept have to be unpacked."""
     names = {name for key in frames.keys(True, True) for name in ((key,) if isinstance(key, str) else key)}
-    return numbered(frames) is not None or any(
+    return OBJECT in frames.keys() or any(
         name == ITEM or any(mark.fullmatch(name) for mark in (_PLACE, _TYPED, _BATCH)) for name in names
     )
 
@@ -370,10 +320,3 @@ def _as_numbers(value: Any) -> Any:
 
 def _type_of(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else "no tensor"
-
-
-def _flat(nested: Any, depth: int) -> list[Any]:
-    """The entries of lists in lists, so many of them in each other."""
-    if depth == 0:
-        return [nested]
-    return [entry for inner in nested for entry in _flat(inner, depth - 1)]

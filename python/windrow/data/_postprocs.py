@@ -5,8 +5,9 @@ from typing import Any
 from windrow import _windrow
 from windrow._lazy import tensordict, torch
 from windrow._numbers import whole
-from windrow._objects import Aside
+from windrow._values import unheld
 from windrow.data._part import Key
+from windrow.envs._specs import short
 
 __all__ = ["MultiStep", "split_trajectories"]
 
@@ -43,8 +44,7 @@ class MultiStep:
 
     def __call__(self, batch: Any) -> Any:
         """A copy of ``batch`` with these rewards."""
-        aside = Aside()
-        result = aside.back(_on_device_of(batch, _windrow.multi_step(aside.put(batch), self.gamma, self.n_steps)))
+        result = _on_device_of(batch, _windrow.multi_step(batch, self.gamma, self.n_steps))
         result.names = batch.names
         return result
 
@@ -84,8 +84,6 @@ def split_trajectories(
     mask_key = (*ids_key[:-1], "mask")
     flag_key = ("next", "done" if done_key is None else done_key)
 
-    aside = Aside()
-    batch = aside.put(batch)
     # The frames under one name, and beside them ids, mask and flag under the names that the engine uses.
     told = tensordict.TensorDict({"frames": batch.exclude(mask_key)}, batch.batch_size)
     for its, here in [(IDS, ids_key), (MASK, mask_key), (DONE, flag_key)]:
@@ -98,9 +96,10 @@ def split_trajectories(
     frames = split["frames"]
     if batch.get(ids_key, None) is None:
         frames.set(ids_key, split[IDS])
-    if as_nested and aside.forms:
-        raise ValueError(f"nested tensors cannot hold {', '.join(map(repr, aside.forms))}: leave as_nested out, or exclude them")
-    return _nested(frames, split[MASK], as_nested) if as_nested else aside.back(frames.set(mask_key, split[MASK]))
+    held = [short(names) for names, _ in unheld(frames)] if as_nested else []
+    if held:
+        raise ValueError(f"nested tensors cannot hold {', '.join(map(repr, held))}: leave as_nested out, or exclude them")
+    return _nested(frames, split[MASK], as_nested) if as_nested else frames.set(mask_key, split[MASK])
 
 
 def _nested(padded: Any, mask: Any, layout: Any) -> Any:

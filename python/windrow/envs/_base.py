@@ -10,6 +10,8 @@ from windrow._lazy import module
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import whole
+from windrow._values import stacked as stacked_steps
+from windrow._values import with_values
 from windrow._windrow import EnvHandle
 from windrow.envs._counterpart import Counterpart, ReadByWrappers
 from windrow.envs._described import FLAGS, Described, Facts
@@ -234,7 +236,7 @@ class EnvBase(Described, metaclass=Counterpart):
             if callback is not None and len(steps) < max_steps:
                 callback(self, root)
         facts = self._known()
-        stacked: Any = torch.stack(steps, len(facts.batch))
+        stacked: Any = stacked_steps(steps, len(facts.batch))
         stacked.names = [*stacked.names[:-1], "time"]
         if set_truncated:
             last = stacked[..., -1].get("next")
@@ -393,7 +395,11 @@ class EnvBase(Described, metaclass=Counterpart):
         """What was observed, and the ``flags``, which are False unless given; by all environments, or by as many as ``batch`` has."""
         facts, root = self._known(), self._empty(batch)
         batch = tuple(root.batch_size)
+        values = []
         for leaf, array in zip(facts.observation, seen, strict=True):
+            if leaf.dtype == "bytes":
+                values.append((path(leaf.key), (*batch, *leaf.shape), array))
+                continue
             tensor = torch.from_numpy(array)
             root.set(leaf.key, tensor.reshape((*batch, *tensor.shape[1:])))
         for key, size in facts.groups.items():
@@ -402,4 +408,4 @@ class EnvBase(Described, metaclass=Counterpart):
                 group.batch_size = (*batch, *size)
         for name, flag in zip(FLAGS, flags or [torch.zeros((*batch, 1), dtype=torch.bool) for _ in FLAGS], strict=True):
             root.set(name, flag)
-        return root
+        return with_values(root, values) if values else root

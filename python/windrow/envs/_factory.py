@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from windrow import _fence, envs
-from windrow.envs._convert import Beside
+from windrow import envs
 
 
 def is_function(env: Any) -> bool:
@@ -26,8 +25,6 @@ class Factory:
 
     #: See :func:`windrow.processes.blame.parts`.
     is_around_a_function = True
-    #: Keeps values that no column holds, of environments that are made from now on.
-    keeper: Any = None
 
     def __init__(self, function: Callable[..., Any], *, number: int = 0, together: int = 1, first: bool = False) -> None:
         self.number = number
@@ -49,7 +46,7 @@ class Factory:
         if len(self.made_together) < (1 if self._first else self._together):
             self.made_together.append(made)
         self._calls += 1
-        return made if self.keeper is None or _fence.loaded("envs") is None else Beside(made, self.keeper, own=False)
+        return made
 
     @property
     def makes_random(self) -> bool:

@@ -112,13 +112,3 @@ def tell_of_the_rest(env: str, info: dict[Any, Any]) -> None:
             f"{env} returns what batches leave out, in info: {', '.join(new)}. GymEnv and GymWrapper observe what their "
             "argument info_keys names"
         )
-
-
-def tell_of_left_out(env: str, names: list[str]) -> None:
-    """Says which observations batches leave out, since they are no numbers: once for each environment."""
-    if (env, "") not in _told:
-        _told.add((env, ""))
-        warn(
-            f"{env} observes what is no tensor, which batches leave out: {', '.join(map(repr, names))}. "
-            "gymnasium.wrappers.FilterObservation leaves it out without this warning, and TransformObservation can make numbers of it"
-        )

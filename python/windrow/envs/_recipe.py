@@ -83,12 +83,6 @@ class Adapted(Recipe, kind="adapted"):
         """As of the adapter, where there is one already."""
         return self.own and bool(self.env.is_batched)
 
-    @property
-    def numbered(self) -> list[Key]:
-        """Entries that a keeper keeps, as far as the environments are made."""
-        adapter = self.env if self.own else getattr(self.env, "_env", None)
-        return list(getattr(adapter, "numbered", ()))
-
 
 @dataclass(frozen=True)
 class Call(Recipe, kind="call"):

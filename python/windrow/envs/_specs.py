@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from windrow._lazy import numpy, tensordict, torch
+from windrow._lazy import module, numpy, tensordict, torch
+
+_values = module("windrow._values")
 
 Key = str | tuple[str, ...]
 
@@ -54,6 +56,8 @@ class Leaf(NamedTuple):
     #: Bounds, one for each element, where there are bounds.
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    #: Of a leaf of ``"bytes"``, whose values no array holds: the bytes of one of them.
+    example: bytes = b""
 
 
 def draw(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any = None) -> Any:
@@ -126,8 +130,13 @@ class Spec:
 
     @property
     def dtype(self) -> Any:
-        """Element type as a ``torch.dtype``."""
-        return getattr(torch, self._leaf.dtype)
+        """Element type as a ``torch.dtype``; None where values are no tensors, or of any shape."""
+        return None if self.is_bytes else getattr(torch, self._leaf.dtype)
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether no array holds the values."""
+        return self._leaf.dtype == "bytes"
 
     @property
     def ndim(self) -> int:
@@ -154,7 +163,9 @@ class Spec:
         return math.prod(self._shape)
 
     def zero(self, shape: tuple[int, ...] = ()) -> Any:
-        """A tensor of zeros, with ``shape`` in front."""
+        """A tensor of zeros, with ``shape`` in front; of values that no array holds, Nones."""
+        if self.is_bytes:
+            return _values.nothing((*shape, *self._shape))
         return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device)
 
     def one(self, shape: tuple[int, ...] = ()) -> Any:
@@ -163,6 +174,8 @@ class Spec:
 
     def rand(self, shape: tuple[int, ...] = ()) -> Any:
         """A tensor drawn from the whole domain, with ``shape`` in front."""
+        if self.is_bytes:
+            return self.zero(shape)
         drawn = draw(self._leaf, torch_noise(), (*shape, *self._batch))
         return torch.as_tensor(drawn, dtype=self.dtype, device=self.device)
 
@@ -170,6 +183,8 @@ class Spec:
 
     def is_in(self, value: Any) -> bool:
         """Whether ``value`` has this shape and element type, and lies in the domain."""
+        if self.is_bytes:
+            return True
         if tuple(value.shape[value.ndim - self.ndim :]) != self._shape or value.dtype != self.dtype:
             return False
         kind = self._leaf.kind

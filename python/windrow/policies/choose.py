@@ -42,7 +42,6 @@ class Conditions:
         named: the device that the TensorDicts which it is given say that they are on; None for no device.
         served: each call has any number of rows, of any environments.
         rows: fill calls of a served policy up to so many rows, with copies of the first; None to call it with those that there are.
-        objects: has the values of entries that no column holds; None where there are none.
         room: bytes for the state beside its weights that is published with them; 0 where a policy acts as it is.
         pid: the process that has the user's own policy.
     """
@@ -57,7 +56,6 @@ class Conditions:
     named: Any = None
     served: bool = False
     rows: int | None = None
-    objects: Any = None
     room: int = 0
     pid: int = field(default_factory=os.getpid)
 

@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
+from windrow._values import Shown
 from windrow.envs._specs import Key
 from windrow.policies import recurrent
 from windrow.policies.acting import act_from_now_on, acting
@@ -57,6 +58,7 @@ class TorchPolicy:
         self.reads_init = conditions.register and reads_init(policy, conditions.trust)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
         self._beside = torch.zeros(conditions.room, dtype=torch.uint8)
+        self._shown: Shown | None = None
 
     def bind(
         self,
@@ -64,6 +66,7 @@ class TorchPolicy:
         action_keys: list[Key],
         batch: list[int],
         groups: Sequence[tuple[Key, list[int]]] = (),
+        examples: Sequence[tuple[Key, bytes]] = (),
     ) -> list[tuple[list[str], torch.Tensor]]:
         """Calls the policy once, and returns what it writes: the actions in the order of ``action_keys``, then the rest, such as
         observations that it has replaced. It has to write the same keys at each step.
@@ -73,16 +76,18 @@ class TorchPolicy:
             action_keys: the actions that the environment wants.
             batch: dimensions of a batch of observations: none for one environment.
             groups: batch sizes of nested entries that have dimensions of their own, outer ones first.
+            examples: observations that no array holds, each with the bytes of what the policy is given where there is none.
 
         Raises:
             TypeError: the policy cannot be called with these observations, or does not return tensors.
             KeyError: it writes no action.
         """
         self.keys = list(inputs)
-        objects = self.conditions.objects
-        self._objects = objects if objects is not None and objects.settled() else None
-        #: Observations that are numbers of what the policy is shown.
-        self._numbered = [] if self._objects is None else [key for key in self._objects.forms if key in inputs]
+        held = {key: b"" for key, given in inputs.items() if isinstance(given, tuple)} | dict(examples)
+        shown = Shown(held.items(), action_keys)
+        self._shown = shown if shown.examples or shown.split else None
+        if self._shown is not None:
+            inputs = dict(zip(self.keys, self._shown.taken(inputs.values()), strict=True))
         self.batch = torch.Size(batch)
         self.groups = [(key, torch.Size(size[len(batch) :])) for key, size in groups]
         with acting(self.conditions.exploration_type, self.conditions.aggregates):
@@ -102,6 +107,8 @@ class TorchPolicy:
         # In the user's thread, the collector has entered `acting`.
         if self.conditions.threads:
             act_from_now_on(self.conditions.exploration_type, self.conditions.aggregates)
+        if self._shown is not None and any(isinstance(given, tuple) for given in inputs):
+            inputs = tuple(self._shown.taken(inputs))
         if self.conditions.device is not None:
             inputs = tuple(value.to(self.conditions.device) for value in inputs)
         if self.conditions.served and inputs:
@@ -198,10 +205,11 @@ class TorchPolicy:
         Raises:
             TypeError: it does.
         """
-        for key in self._numbered:
+        held = [] if self._shown is None else [key for key in self._shown.examples if key in self.keys]
+        for key in held:
             if key in (getattr(self.policy, "out_keys", None) or ()):
                 raise TypeError(f"the policy writes {key!r}, which the environment observes and no array holds: expected that it reads it only")
-        return returned.exclude(*self._numbered) if self._numbered else returned
+        return returned.exclude(*held) if held else returned
 
     def _filled(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``inputs`` of as many rows as each call has: the last are copies of the first."""
@@ -223,8 +231,8 @@ class TorchPolicy:
             inner = given.get(group, None)
             if inner is not None:
                 inner.batch_size = self.batch + size
-        if self._objects is not None:
-            given = self._objects.shown(given, self.conditions.device)
+        if self._shown is not None:
+            given = self._shown.shown(given, self.conditions.device)
         returned = self.policy(given)
         if returned is None:
             returned = given
@@ -233,7 +241,7 @@ class TorchPolicy:
                 f"a policy that is given a TensorDict returns one, got {type(returned).__name__}; to be called with tensors, "
                 "name its parameters after the observations"
             )
-        return returned if self._objects is None else self._objects.parted(returned)
+        return returned if self._shown is None else self._shown.parted(returned)
 
     def _call_tensordict(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
@@ -264,9 +272,9 @@ class TorchPolicy:
     def _call_tensors(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
         inputs: Sequence[Any] = self._filled(given)
-        if self._objects is not None:
-            values = self._objects.value
-            inputs = [values(key, one) if key in self._numbered else one for key, one in zip(self.keys, inputs, strict=True)]
+        if self._shown is not None:
+            shown = self._shown
+            inputs = [shown.value(key, one) if key in shown.examples else one for key, one in zip(self.keys, inputs, strict=True)]
         returned = self.policy(*[inputs[index] for index in self.arguments])
         values = returned if isinstance(returned, tuple) else (returned,)
         # Asked once, not for each value: a quick module takes no longer than some hundred of these lookups.

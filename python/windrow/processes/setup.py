@@ -43,10 +43,9 @@ def environments(
     if getattr(recipe, "own", False):
         # The worker has a copy, which nobody but the worker can close.
         recipe = replace(recipe, env=_convert.Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
-    given = env.env if isinstance(env, _convert.Beside) else env
-    is_quiet = is_quiet or getattr(given, "number", 0) > 0
-    sent = (_Origin(), _registered(), _number_type(), is_quiet, recipe, given, init_fn)
-    return pickled(sent, {"create_env_fn": given, "create_env_kwargs": kwargs, "init_fn": init_fn})
+    is_quiet = is_quiet or getattr(env, "number", 0) > 0
+    sent = (_Origin(), _registered(), _number_type(), is_quiet, recipe, env, init_fn)
+    return pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
 def member(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase, unravel_key
@@ -13,10 +13,9 @@ from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
 from windrow import _fence
-from windrow._objects import Keeper, joined
+from windrow._values import MEMBERS, encoded, encoded_tensor, joined, split_of, values_of
 from windrow._warnings import warn
 from windrow.envs._specs import DTYPES, Key, Leaf, delta_type, path, short
-from windrow.envs._torchrl_objects import Numbered, has
 
 #: Libraries whose environments hold no state: several can step one object.
 _STATELESS = {"brax", "jumanji"}
@@ -53,8 +52,7 @@ class Adapter:
     What the ``state_spec`` names, and what is observed, is passed on where the policy writes it; otherwise the environment reads
     what a reset or step has given.
 
-    What it observes that is no tensor, or whose shape changes, is kept by a keeper, see :meth:`beside`, and its array has numbers.
-    Without a keeper it is left out, or an error.
+    What it observes that is no tensor, or whose shape changes, is a list of values of bytes in place of an array.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -66,13 +64,12 @@ class Adapter:
         self._root: TensorDictBase | None = None
         self._begun: TensorDictBase | None = None
         self._has_stepped = False
-        self._numbered = Numbered(env)
-        #: Entries whose columns have numbers.
-        self.numbered = self._numbered.leaves()
-        observed = dict(_leaves(env.full_observation_spec, self.numbered))
+        #: What is observed and no array holds.
+        self._unheld = _unheld(env)
+        observed = dict(_leaves(env.full_observation_spec, self._unheld))
         state = {key: spec for key, spec in _leaves(env.full_state_spec) if key not in observed}
         #: Actions that differ from one agent to the next, with the columns of each agent.
-        self._split = self._numbered.split
+        self._split = _split(env)
         acted = dict(_leaves(env.full_action_spec, self._split))
         for columns in self._split.values():
             acted.update(columns)
@@ -134,35 +131,11 @@ class Adapter:
         self._find_masks()
         leaves = {key: self._leaf(key, spec) for key, spec in self._specs.items()}
         leaves.update((key, Leaf(key, "unbounded", "bool", shape)) for key, (_, shape) in self._legal.items())
-        leaves.update(self.numbered)
+        leaves.update((key, Leaf(key, "unbounded", "bytes", own.shape, example=own.example)) for key, own in self._unheld.items())
         return [leaves[key] for key in _in_order(leaves)]
-
-    def beside(self, keeper: Keeper) -> Adapter:
-        """An adapter of the same environment, of which ``keeper`` keeps what no array holds."""
-        adapter = Adapter(self._env)
-        adapter._numbered.seat = keeper.seat()
-        return adapter
-
-    def _leave_out(self) -> None:
-        """Leaves out what is no tensor, with a warning.
-
-        Raises:
-            TypeError: shapes change.
-        """
-        for spec in (self._env.full_observation_spec, self._env.full_action_spec):
-            _leaves(spec)
-        if others := _non_tensors(self._env.full_observation_spec):
-            self.numbered = {}
-            warn(
-                f"{self.id} observes what is no tensor, which batches leave out: {others}. A transform that makes a tensor of it keeps "
-                f"it; TransformedEnv(env, ExcludeTransform({others})) of torchrl.envs leaves it out without this warning"
-            )
 
     def describe(self) -> dict[str, Any]:
         """The entries of ``Description`` in ``describe.rs``."""
-        if self._numbered.seat is None:
-            self._leave_out()
-        self._numbered.describe()
         return {
             "id": self.id,
             "num_envs": self.num_envs,
@@ -220,7 +193,7 @@ class Adapter:
             for key in self._env.reset_keys:
                 self._root.set(key, self._like_done(asked, key))
             self._root = self._env.reset(self._root)
-        return self._arrays(self._root, envs)
+        return self._arrays(self._root)
 
     def _like_done(self, asked: torch.Tensor, key: Any) -> torch.Tensor:
         flag = next(flag for flag in self._all_flags if _group(flag) == _group(key))
@@ -244,7 +217,7 @@ class Adapter:
         for (key, spec), array in zip(self._written, state, strict=True):
             self._write(key, spec, _as_type(torch.from_numpy(array), spec.dtype))
         if self._split:
-            self._root = joined(self._root, {key: list(columns) for key, columns in self._split.items()}, len(self._batch))
+            self._root = joined(self._root, split_of(self._root.get(MEMBERS)), len(self._batch))
         stepped = self._env.step(self._root)
         following = stepped.get("next")
         if not self._has_stepped:
@@ -255,7 +228,7 @@ class Adapter:
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
         terminated, truncated = any_of["terminated"], any_of["truncated"]
         truncated = truncated | (any_of["done"] & ~terminated)
-        return self._arrays(following, range(self.num_envs)), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
+        return self._arrays(following), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
 
     def _write(self, key: Any, spec: Any, value: torch.Tensor) -> None:
         """Writes what the environment reads in its next step."""
@@ -270,7 +243,7 @@ class Adapter:
         named = {unravel_key(key) for spec in specs for key in spec.keys(True, True)}
         named.update(("delta", *path(key)) for key in self._deltas)
         missing = [key for key in self._specs if key not in given and key not in self._legal]
-        missing += [key for key in self.numbered if not has(following, path(key))]
+        missing += [key for key in self._unheld if not _has(following, path(key))]
         for keys, what in (
             (missing, "lack what its observation_spec names, and batches have zeros there"),
             (given - named, "give what none of its specs names, and batches leave out; an entry in observation_spec keeps it"),
@@ -280,8 +253,6 @@ class Adapter:
 
     def close(self) -> None:
         """Closes the environment."""
-        if self._numbered.seat is not None:
-            self._numbered.seat.leave()
         if not self._env.is_closed:
             self._env.close()
 
@@ -294,16 +265,12 @@ class Adapter:
     def _rows(self, value: torch.Tensor) -> torch.Tensor:
         return value.detach().cpu().reshape(self.num_envs, -1)
 
-    def _arrays(self, root: TensorDictBase, envs: Iterable[int]) -> list[Any]:
-        """What is observed in ``root``, of all environments; it is new of ``envs``."""
-        numbers: dict[Any, torch.Tensor] = {}
-        if self.numbered:
-            self._numbered.read(root, envs)
-            numbers = self._numbered.numbers
-        arrays = []
+    def _arrays(self, root: TensorDictBase) -> list[Any]:
+        """What is observed in ``root``, of all environments."""
+        arrays: list[Any] = []
         for key, _, name, shape, *_ in self._observation:
-            if key in numbers:
-                arrays.append(numbers[key].numpy())
+            if key in self._unheld:
+                arrays.append(self._unheld[key].read(root, path(key), self._batch))
                 continue
             rows = (self.num_envs, *shape)
             value = self._mask(self._legal[key][0]) if key in self._legal else root.get(key, None)
@@ -350,6 +317,67 @@ class Adapter:
         if isinstance(spec, theirs.Unbounded):
             return self._leaf(key, spec)
         raise TypeError(f"action {key!r} of {self.id}: specs of type {type(spec).__name__} are not supported")
+
+
+class _Unheld(NamedTuple):
+    """What is observed and no array holds.
+
+    Attributes:
+        shape: dimensions of the column, each of whose elements is a value: those of the group that the entry is in.
+        is_tensor: whether values are tensors.
+        example: the bytes of a value, for a policy that is given none.
+    """
+
+    shape: tuple[int, ...]
+    is_tensor: bool
+    example: bytes
+
+    def read(self, root: TensorDictBase, names: tuple[str, ...], batch: tuple[int, ...]) -> list[bytes]:
+        """The bytes of each value of the entry ``names``; none where ``root`` lacks it."""
+        if not _has(root, names):
+            return [self.example if self.is_tensor else b""] * math.prod((*batch, *self.shape))
+        parent = root.get(names[:-1]) if names[1:] else root
+        values = values_of(parent, names[-1], len(batch) + len(self.shape), self.is_tensor)
+        return [encoded_tensor(value) if self.is_tensor else encoded(value, names) for value in values]
+
+
+def _unheld(env: EnvBase) -> dict[Key, _Unheld]:
+    """The entries that ``env`` observes and no array holds."""
+    observed, batch = env.full_observation_spec, len(env.batch_size)
+    found = {}
+    for key, spec in observed.items(True, True):
+        key = unravel_key(key)
+        names = path(key)
+        is_tensor = not isinstance(spec, theirs.NonTensor)
+        if spec is None or any(name.startswith("_") for name in names) or (is_tensor and all(dim >= 0 for dim in spec.shape)):
+            continue
+        group = tuple(observed[names[:-1]].shape[batch:]) if names[1:] else ()
+        if is_tensor:
+            own = (max(dim, 0) for dim in spec.shape[batch + len(group) :])
+            found[key] = _Unheld(group, True, encoded_tensor(torch.zeros(*own, dtype=spec.dtype)))
+        else:
+            found[key] = _Unheld(group, False, encoded(spec.example_data, names))
+    return found
+
+
+def _has(root: TensorDictBase, names: tuple[str, ...]) -> bool:
+    """Whether ``root`` has an entry, which there may be no tensor of."""
+    parent = root.get(names[:-1], None) if names[1:] else root
+    return parent is not None and names[-1] in parent.keys()
+
+
+def _split(env: EnvBase) -> dict[Key, dict[Key, Any]]:
+    """The actions of agents that differ from each other, with the name of a column and a spec for each agent's."""
+    acted, batch = env.full_action_spec, len(env.batch_size)
+    found: dict[Key, dict[Key, Any]] = {}
+    for key, spec in acted.items(True, True):
+        names = path(unravel_key(key))
+        # Agents are in one dimension, behind those of the batch.
+        if names[1:] and any(dim < 0 for dim in spec.shape) and acted[names[:-1]].ndim == batch + 1:
+            own = spec.unbind(batch)
+            if all(dim >= 0 for one in own for dim in one.shape):
+                found[short(names)] = {(MEMBERS, *names, str(agent)): one for agent, one in enumerate(own)}
+    return found
 
 
 def _non_tensors(spec: Any) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torchrl.data import tensor_specs as theirs
 
+from windrow._values import decoded
 from windrow.envs._specs import Composite, Spec
 
 
@@ -14,6 +16,11 @@ def converted(spec: Spec | Composite, group: tuple[int, ...] | None = None) -> A
     if isinstance(spec, Composite):
         entries = {name: converted(entry, spec.shape) for name, entry in spec.items()}
         return theirs.Composite(entries, shape=spec.shape, device=spec.device)
+    if spec.is_bytes:
+        value = decoded(spec._leaf.example)
+        if not isinstance(value, torch.Tensor):
+            return theirs.NonTensor(shape=spec.shape, device=spec.device, example_data=value)
+        return theirs.Unbounded(shape=(*spec.shape, *[-1] * value.ndim), dtype=value.dtype, device=spec.device)
     common = {"shape": spec.shape, "dtype": spec.dtype, "device": spec.device}
     match spec._leaf.kind:
         case "bounded":

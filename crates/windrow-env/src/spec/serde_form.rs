@@ -32,6 +32,8 @@ struct EnvSpecRepr {
     #[serde(default)]
     deltas: Vec<(NestedKey, String)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    examples: Vec<(NestedKey, Vec<u8>)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     statistics: Vec<Gathers>,
     #[serde(default)]
     keeps_seed: bool,
@@ -142,6 +144,7 @@ mod tests {
         ];
         spec.dimensions = vec![2, 3];
         spec.deltas = vec![(key("position"), "float16".to_owned())];
+        spec.examples = vec![(key("text"), vec![0, 255])];
         spec.statistics.clone_from(&GATHERED);
         spec.keeps_seed = true;
         spec.any_integers = true;
@@ -167,7 +170,7 @@ mod tests {
     #[test]
     fn every_part_of_a_spec_is_written() {
         let plain = EnvSpec::new("mine/Full-v3", nested(), nested());
-        let changes: [fn(&mut EnvSpec, EnvSpec); 11] = [
+        let changes: [fn(&mut EnvSpec, EnvSpec); 12] = [
             |spec, full| spec.max_episode_steps = full.max_episode_steps,
             |spec, full| spec.rewards = full.rewards,
             |spec, full| spec.states = full.states,
@@ -177,6 +180,7 @@ mod tests {
             |spec, full| spec.groups = full.groups,
             |spec, full| spec.dimensions = full.dimensions,
             |spec, full| spec.deltas = full.deltas,
+            |spec, full| spec.examples = full.examples,
             |spec, full| spec.keeps_seed = full.keeps_seed,
             |spec, full| spec.any_integers = full.any_integers,
         ];

@@ -46,9 +46,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Type {
 
     fn extract(name: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let name: String = name.extract()?;
-        let known = DType::NUMBERS
-            .into_iter()
-            .find(|dtype| dtype.name() == name);
+        let all = DType::NUMBERS.into_iter().chain([DType::Bytes]);
+        let known = all.into_iter().find(|dtype| dtype.name() == name);
         known.map(Self).ok_or_else(|| {
             PyTypeError::new_err(format!("elements of type {name} are not supported"))
         })
@@ -65,7 +64,8 @@ impl<'py> IntoPyObject<'py> for Type {
     }
 }
 
-/// One leaf: its key, the kind of its domain, element type, shape for one environment, number of each choice, and bounds.
+/// One leaf: its key, the kind of its domain, element type, shape for one environment, number of each choice, bounds, and of a leaf of
+/// bytes what a policy is given where there is nothing.
 #[derive(FromPyObject, IntoPyObject)]
 pub(super) struct LeafForm(
     Key,
@@ -75,6 +75,7 @@ pub(super) struct LeafForm(
     Option<Vec<usize>>,
     Option<Vec<f64>>,
     Option<Vec<f64>>,
+    Vec<u8>,
 );
 
 /// Environments as a dictionary of Python's with these entries.
@@ -121,8 +122,8 @@ impl Description {
             is_batched,
             dimensions: spec.dimensions.clone(),
             max_episode_steps: spec.max_episode_steps,
-            observation: leaves_of(&spec.observation, "observation")?,
-            action: leaves_of(&spec.action, "action")?,
+            observation: leaves_of(&spec.observation, "observation", &spec.examples)?,
+            action: leaves_of(&spec.action, "action", &[])?,
             state: Vec::new(),
             rewards: keys(&spec.rewards),
             primed: keys(&spec.states),
@@ -146,6 +147,10 @@ impl Description {
     /// `TypeError` for a kind of domain that is unknown, or two leaves of one key.
     pub(super) fn into_specs(self) -> PyResult<(EnvSpec, Spec)> {
         let keys = |keys: Vec<Key>| keys.into_iter().map(|key| key.0).collect();
+        let shown = self.observation.iter().filter(|leaf| !leaf.7.is_empty());
+        let examples = shown
+            .map(|leaf| (leaf.0.0.clone(), leaf.7.clone()))
+            .collect();
         let mut spec = EnvSpec::new(self.id, tree(self.observation)?, tree(self.action)?);
         spec.max_episode_steps = self.max_episode_steps;
         spec.dimensions = self.dimensions;
@@ -162,18 +167,37 @@ impl Description {
         spec.deltas = (self.deltas.into_iter())
             .map(|(key, dtype)| (key.0, dtype))
             .collect();
+        spec.examples = examples;
         Ok((spec, tree(self.state)?))
     }
 }
 
+/// Observations of bytes, each with what a policy is given where there is none.
+pub(crate) fn examples_of(spec: &EnvSpec) -> Vec<(Key, Vec<u8>)> {
+    let examples = spec.examples.iter().cloned();
+    examples.map(|(key, example)| (Key(key), example)).collect()
+}
+
 /// The leaves of a spec; a bare one is named after its role.
-fn leaves_of(spec: &Spec, role: &str) -> PyResult<Vec<LeafForm>> {
+fn leaves_of(
+    spec: &Spec,
+    role: &str,
+    examples: &[(NestedKey, Vec<u8>)],
+) -> PyResult<Vec<LeafForm>> {
     let leaves = spec.leaves(role).into_iter();
-    leaves.map(|(key, leaf)| form_of(key, leaf)).collect()
+    let form = |(key, leaf)| {
+        let example = examples.iter().find(|(shown, _)| *shown == key);
+        form_of(
+            key,
+            leaf,
+            example.map_or_else(Vec::new, |(_, own)| own.clone()),
+        )
+    };
+    leaves.map(form).collect()
 }
 
 /// One leaf in the form that Python has of it.
-fn form_of(key: NestedKey, leaf: &Spec) -> PyResult<LeafForm> {
+fn form_of(key: NestedKey, leaf: &Spec, example: Vec<u8>) -> PyResult<LeafForm> {
     let kind = match leaf {
         Spec::Unbounded { .. } => "unbounded",
         Spec::Bounded { .. } => "bounded",
@@ -196,6 +220,7 @@ fn form_of(key: NestedKey, leaf: &Spec) -> PyResult<LeafForm> {
             leaf.choices().map(<[usize]>::to_vec),
             low,
             high,
+            example,
         )),
         _ => Err(PyTypeError::new_err(format!(
             "specs of this kind have no form in Python: {leaf:?}"
@@ -205,7 +230,7 @@ fn form_of(key: NestedKey, leaf: &Spec) -> PyResult<LeafForm> {
 
 /// The key and the spec of a leaf that Python describes. Element type and shape of choices follow from their kind.
 fn spec_of(leaf: LeafForm) -> PyResult<(NestedKey, Spec)> {
-    let LeafForm(Key(key), kind, Type(dtype), shape, nvec, low, high) = leaf;
+    let LeafForm(Key(key), kind, Type(dtype), shape, nvec, low, high, _) = leaf;
     let shape = Shape::from_vec(shape);
     let spec = match (kind.as_str(), nvec, low, high) {
         ("unbounded", ..) => Spec::Unbounded { dtype, shape },

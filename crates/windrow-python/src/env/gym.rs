@@ -274,9 +274,8 @@ fn spaces(env: &Bound<'_, PyAny>, one_hot: bool) -> PyResult<(EnvSpec, Reader, W
     let (id, limit) = identity(env)?;
     let observed = env.getattr("observation_space")?;
     let acted = env.getattr("action_space")?;
-    let (observation, reader) = Space::observed(&observed, &id, one_hot).reader()?;
     let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
-    let mut spec = EnvSpec::new(id, observation, action);
+    let (mut spec, reader) = Space::observed(&observed, &id, one_hot).reader(action)?;
     spec.max_episode_steps = limit;
     // The user may have seeded it: without a seed for the collector, it goes on from there.
     spec.keeps_seed = true;

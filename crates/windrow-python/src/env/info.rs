@@ -61,7 +61,8 @@ impl InfoReader {
         if !entries.is_empty() {
             joined.append(&mut added.clone());
             spec.observation = Spec::Composite(joined);
-            spec.info = entries.iter().map(|entry| entry.0.0.clone()).collect();
+            spec.info
+                .extend(entries.iter().map(|entry| entry.0.0.clone()));
             limit_actions(spec, entries);
         }
         // Leaves of one group stand side by side in the spec, in any order of asking.
@@ -182,6 +183,10 @@ impl InfoReader {
         for (names, leaf) in &self.entries {
             match find(names) {
                 Some(value) => leaf.read(&value, &mut target).map_err(with_way_out)?,
+                None if leaf.dtype == DType::Bytes => {
+                    target
+                        .write_strings(leaf.index, &vec![&[][..]; leaf.shape.iter().product()])?;
+                }
                 None => for_dtype!(leaf.dtype, T => {
                     target.leaf::<T>(leaf.index)?.fill(T::default());
                 }),

@@ -38,9 +38,10 @@ use windrow::envs::Resize;
 use crate::gc::GcRoots;
 use crate::{batch, gil, plain};
 
-pub(crate) use describe::Key;
+pub(crate) use describe::{Key, examples_of};
 pub(crate) use recipe::Factory;
 use recipe::Recipe;
+pub(crate) use write::strings;
 
 /// Adds the classes and the function for environments.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

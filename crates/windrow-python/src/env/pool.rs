@@ -32,6 +32,7 @@ use super::handle::{to_py, vec_to_py};
 use super::read::Leaf;
 use super::recipe::{self, Made, Recipe};
 use super::rows::{Target, copy_row};
+use super::write::strings;
 use crate::error::raised_in;
 use crate::factory_lock;
 use crate::gc::GcRoots;
@@ -312,6 +313,14 @@ impl EnvPool {
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let array = |(index, leaf): (usize, &LeafSpec)| {
             let lead = received.len() * self.rows;
+            if leaf.dtype == DType::Bytes {
+                let mut all = Vec::new();
+                for answer in received.iter() {
+                    let rows = rows(&answer).strings(Key::new(index));
+                    all.extend(rows.map_err(|error| to_py(py, &error.into()))?);
+                }
+                return Ok(strings(py, all)?.into_any());
+            }
             for_dtype!(leaf.dtype, T => {
                 let mut all = Vec::with_capacity(lead * leaf.elements());
                 for answer in received.iter() {

@@ -9,12 +9,13 @@
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use tensordict::{DType, Element, for_dtype};
 use windrow::envs::{ChoiceCode, EnvError};
 
 use super::cast::{Cast, cast};
 use super::rows::Target;
+use crate::gil;
 
 /// Writes the observations of one space into rows.
 #[derive(Debug)]
@@ -27,10 +28,12 @@ pub(super) enum Reader {
         choices: Choices,
         one_hot: bool,
     },
+    /// Any object, written as bytes.
+    Object(Leaf),
     /// A dictionary.
     Dict(Vec<(Py<PyString>, Reader)>),
-    /// A tuple; None for an item that is left out.
-    Items(Vec<Option<Reader>>),
+    /// A tuple.
+    Items(Vec<Reader>),
 }
 
 /// One leaf of an observation.
@@ -69,6 +72,7 @@ impl Reader {
                 choices,
                 one_hot,
             } => read_choices(leaf, choices, *one_hot, value, target),
+            Self::Object(leaf) => leaf.read_object(value, target),
             Self::Dict(entries) => {
                 let Ok(dict) = value.cast::<PyDict>() else {
                     return Err(self.misfit("a dictionary", value));
@@ -93,9 +97,7 @@ impl Reader {
                     return Err(self.misfit(&expected(), got));
                 }
                 for (item, reader) in items.iter_borrowed().zip(readers) {
-                    if let Some(reader) = reader {
-                        reader.read(&item, target)?;
-                    }
+                    reader.read(&item, target)?;
                 }
                 Ok(())
             }
@@ -105,12 +107,9 @@ impl Reader {
     /// The name of the first leaf.
     fn name(&self) -> &str {
         match self {
-            Self::Array(leaf) | Self::Choices { leaf, .. } => &leaf.name,
+            Self::Array(leaf) | Self::Choices { leaf, .. } | Self::Object(leaf) => &leaf.name,
             Self::Dict(entries) => entries.first().map_or("observation", |(_, r)| r.name()),
-            Self::Items(readers) => {
-                let mut readers = readers.iter().flatten();
-                readers.next().map_or("observation", Reader::name)
-            }
+            Self::Items(readers) => readers.first().map_or("observation", Reader::name),
         }
     }
 
@@ -122,7 +121,7 @@ impl Reader {
 }
 
 impl Leaf {
-    /// Writes an array.
+    /// Writes an array, or of a leaf of bytes a list of all values.
     ///
     /// # Errors
     /// [`EnvError::Foreign`] when it has another shape, or elements that this leaf cannot hold.
@@ -131,10 +130,40 @@ impl Leaf {
         value: &Bound<'_, PyAny>,
         target: &mut Target<'_>,
     ) -> Result<(), EnvError> {
+        if self.dtype == DType::Bytes {
+            let values: Vec<Bound<'_, PyBytes>> = value.extract().map_err(EnvError::failed)?;
+            let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+            return target.write_strings(self.index, &values);
+        }
         for_dtype!(self.dtype, T => {
             let lead = target.lead();
             self.read_slice(value, lead, target.leaf::<T>(self.index)?)
         })
+    }
+
+    /// Writes an object, or one for each environment, as bytes.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] when it cannot be pickled; [`EnvError::Foreign`] for another number of them.
+    fn read_object(
+        &self,
+        value: &Bound<'_, PyAny>,
+        target: &mut Target<'_>,
+    ) -> Result<(), EnvError> {
+        let py = value.py();
+        let encode = |value: &Bound<'_, PyAny>| -> PyResult<Vec<u8>> {
+            let arguments = (value, &self.name);
+            gil::call_method(&gil::ports(py)?, "observed", arguments)?.extract()
+        };
+        let encoded: PyResult<Vec<Vec<u8>>> = match target.lead() {
+            None => encode(value).map(|value| vec![value]),
+            Some(_) => value
+                .try_iter()
+                .and_then(|values| values.map(|value| encode(&value?)).collect()),
+        };
+        let encoded = encoded.map_err(EnvError::failed)?;
+        let values: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
+        target.write_strings(self.index, &values)
     }
 
     /// Writes an array to `to`; `lead` is the number of environments in its leading dimension, if it has one.

@@ -30,6 +30,37 @@ impl Target<'_> {
             Self::All(rows) => rows.get_mut(Key::new(leaf))?,
         })
     }
+
+    /// Writes the values of one leaf of bytes: those of an environment, or of one after the other.
+    ///
+    /// # Errors
+    /// [`EnvError::Foreign`] for another number of them.
+    pub(super) fn write_strings(&mut self, leaf: usize, values: &[&[u8]]) -> Result<(), EnvError> {
+        let (key, envs) = (Key::new(leaf), self.lead().unwrap_or(1));
+        let each = match self {
+            Self::One(row) => row.as_row().strings(key)?.len(),
+            Self::All(rows) => match rows.as_rows().env(0) {
+                Some(row) => row.strings(key)?.len(),
+                None => 0,
+            },
+        };
+        if values.len() != envs * each {
+            let (expected, got) = (envs * each, values.len());
+            return Err(EnvError::Foreign(format!(
+                "leaf {leaf}: expected {expected} values of bytes, got {got}"
+            )));
+        }
+        for (place, value) in values.iter().enumerate() {
+            let row = match self {
+                Self::One(row) => Some(row.reborrow()),
+                Self::All(rows) => rows.env_mut(place / each),
+            };
+            if let Some(mut row) = row {
+                row.write_string(key, place % each, value)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Where an action is read: the row of one environment, or those of all.
@@ -53,6 +84,14 @@ impl<'a> Origin<'a> {
         Ok(match self {
             Self::One(row) => row.get(Key::new(leaf))?,
             Self::All(rows) => rows.get(Key::new(leaf))?,
+        })
+    }
+
+    /// The values of one leaf of bytes: those of an environment, or of one after the other.
+    pub(super) fn strings(self, leaf: usize) -> Result<Vec<&'a [u8]>, EnvError> {
+        Ok(match self {
+            Self::One(row) => row.strings(Key::new(leaf))?,
+            Self::All(rows) => rows.strings(Key::new(leaf))?,
         })
     }
 }
@@ -81,6 +120,13 @@ pub(super) fn copy_row(
         return Err(EnvError::Foreign("the environment's row is missing".into()));
     };
     for (leaf, &dtype) in dtypes.iter().enumerate() {
+        if dtype == DType::Bytes {
+            let key = Key::new(leaf);
+            for (element, value) in from.strings(key)?.into_iter().enumerate() {
+                to.write_string(key, element, value)?;
+            }
+            continue;
+        }
         for_dtype!(dtype, T => {
             let values = from.get(Key::<T>::new(leaf))?;
             to.write(Key::<T>::new(leaf), values)?;

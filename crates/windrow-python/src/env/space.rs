@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use tensordict::{DType, Shape};
-use windrow::envs::Spec;
+use windrow::envs::{EnvSpec, Spec};
 
 use super::read::{Choices, Leaf, Reader};
 use super::write::Writer;
@@ -32,19 +32,9 @@ pub(super) struct Space<'a, 'py> {
 struct Parsed {
     spec: Spec,
     codec: Codec,
-    /// The names of entries that are no numbers, which observations are read without.
-    left_out: Vec<String>,
+    /// Of leaves of bytes, in their order: what a policy is given where there is nothing.
+    examples: Vec<Vec<u8>>,
 }
-
-/// The spaces of Gymnasium that have a spec.
-const KNOWN: [&str; 6] = [
-    "Box",
-    "Discrete",
-    "MultiDiscrete",
-    "MultiBinary",
-    "Dict",
-    "Tuple",
-];
 
 /// The structure of a space's values, with the leaves in the order of the spec's.
 enum Codec {
@@ -62,9 +52,10 @@ enum Codec {
         choices: Choices,
         shape: Vec<usize>,
     },
+    /// Any object, as bytes.
+    Object,
     Dict(Vec<(Py<PyString>, Codec)>),
-    /// None for an item that is left out.
-    Items(Vec<Option<Codec>>),
+    Items(Vec<Codec>),
 }
 
 impl Parsed {
@@ -72,7 +63,7 @@ impl Parsed {
         Self {
             spec,
             codec,
-            left_out: Vec::new(),
+            examples: Vec::new(),
         }
     }
 }
@@ -97,26 +88,28 @@ impl<'a, 'py> Space<'a, 'py> {
         }
     }
 
-    /// The spec, and what reads observations. A warning names the entries that it leaves out.
+    /// The spec of environments with these actions, and what reads observations. Those that are no numbers are values of bytes; as entries
+    /// of `info`, a policy that is called with tensors gets them where it names them.
     ///
     /// # Errors
     /// `TypeError` for a space that has no spec.
-    pub(super) fn reader(&self) -> PyResult<(Spec, Reader)> {
+    pub(super) fn reader(&self, action: Spec) -> PyResult<(EnvSpec, Reader)> {
         let Parsed {
             spec,
             codec,
-            left_out,
+            examples,
         } = self.parse()?;
-        if !left_out.is_empty() {
-            if spec.leaves(self.role).is_empty() {
-                return Err(self.unsupported());
-            }
-            let ports = gil::ports(self.space.py())?;
-            gil::call_method(&ports, "tell_of_left_out", (self.env, left_out))?;
-        }
-        let (spec, names) = self.named(spec);
+        let (observation, names) = self.named(spec);
         let mut names = names.into_iter().enumerate();
         let reader = self.read_with(codec, &mut names);
+        let mut spec = EnvSpec::new(self.env, observation, action);
+        let leaves = spec.observation_leaves().into_iter();
+        let held = leaves.filter(|leaf| leaf.dtype == DType::Bytes);
+        spec.info = held.map(|leaf| leaf.key).collect();
+        let examples = spec.info.iter().cloned().zip(examples);
+        spec.examples = examples
+            .filter(|(_, example)| !example.is_empty())
+            .collect();
         Ok((spec, reader))
     }
 
@@ -171,6 +164,7 @@ impl<'a, 'py> Space<'a, 'py> {
                 choices,
                 one_hot: self.one_hot,
             },
+            Codec::Object => Reader::Object(leaf(DType::Bytes, Vec::new())),
             Codec::Dict(entries) => Reader::Dict(
                 entries
                     .into_iter()
@@ -180,7 +174,7 @@ impl<'a, 'py> Space<'a, 'py> {
             Codec::Items(codecs) => Reader::Items(
                 codecs
                     .into_iter()
-                    .map(|codec| codec.map(|codec| self.read_with(codec, names)))
+                    .map(|codec| self.read_with(codec, names))
                     .collect(),
             ),
         }
@@ -203,6 +197,7 @@ impl<'a, 'py> Space<'a, 'py> {
                 let leaf = leaves.next().unwrap_or_default();
                 Writer::choices(self.space.py(), leaf, choices, self.one_hot, shape)?
             }
+            Codec::Object => return Err(self.unsupported()),
             Codec::Dict(entries) => Writer::Dict(
                 entries
                     .into_iter()
@@ -212,7 +207,6 @@ impl<'a, 'py> Space<'a, 'py> {
             Codec::Items(codecs) => Writer::Items(
                 codecs
                     .into_iter()
-                    .flatten()
                     .map(|codec| self.write_with(codec, leaves))
                     .collect::<PyResult<_>>()?,
             ),
@@ -254,48 +248,41 @@ impl<'a, 'py> Space<'a, 'py> {
                 spaces.push((key.to_string(), space));
                 keys.push(key.unbind());
             }
-            let codec = |codecs: Vec<Option<Codec>>| {
-                let entries = keys.into_iter().zip(codecs);
-                let read = entries.filter_map(|(key, codec)| Some((key, codec?)));
-                Codec::Dict(read.collect())
-            };
+            let codec = |codecs| Codec::Dict(keys.into_iter().zip::<Vec<_>>(codecs).collect());
             self.parse_entries(spaces, codec)
         } else if is_instance(space, "Tuple") {
             let spaces = space.getattr("spaces")?.try_iter()?.enumerate();
             let spaces = spaces.map(|(i, space)| Ok((i.to_string(), space?)));
             self.parse_entries(spaces.collect::<PyResult<_>>()?, Codec::Items)
+        } else if self.role == "observation" {
+            let example = gil::call_method(&gil::ports(py)?, "example_of", (space,))?;
+            Ok(Parsed {
+                spec: Spec::unbounded(DType::Bytes, []),
+                codec: Codec::Object,
+                examples: vec![example.extract()?],
+            })
         } else {
             Err(self.unsupported())
         }
     }
 
-    /// The spec and the codec of several named spaces. Observed entries that have no spec are left out.
+    /// The spec and the codec of several named spaces.
     fn parse_entries(
         &self,
         spaces: Vec<(String, Bound<'py, PyAny>)>,
-        codec: impl FnOnce(Vec<Option<Codec>>) -> Codec,
+        codec: impl FnOnce(Vec<Codec>) -> Codec,
     ) -> PyResult<Parsed> {
-        let (mut specs, mut codecs, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut specs, mut codecs, mut examples) = (Vec::new(), Vec::new(), Vec::new());
         for (name, space) in spaces {
-            let inner = self.inner(&space, name.clone());
-            let is_known = KNOWN.into_iter().any(|known| is_instance(&space, known));
-            if !is_known && self.role == "observation" {
-                left_out.push(inner.entry.join("."));
-                codecs.push(None);
-                continue;
-            }
-            let parsed = inner.parse()?;
-            let has_leaves = parsed.left_out.is_empty() || !parsed.spec.leaves("").is_empty();
-            left_out.extend(parsed.left_out);
-            codecs.push(has_leaves.then_some(parsed.codec));
-            if has_leaves {
-                specs.push((name, parsed.spec));
-            }
+            let parsed = self.inner(&space, name.clone()).parse()?;
+            specs.push((name, parsed.spec));
+            codecs.push(parsed.codec);
+            examples.extend(parsed.examples);
         }
         Ok(Parsed {
             spec: Spec::Composite(specs),
             codec: codec(codecs),
-            left_out,
+            examples,
         })
     }
 
@@ -306,12 +293,8 @@ impl<'a, 'py> Space<'a, 'py> {
             [] => String::new(),
             names => format!(", entry {:?},", names.join(".")),
         };
-        let wrapper = match self.role {
-            "observation" => "TransformObservation",
-            _ => "TransformAction",
-        };
         PyTypeError::new_err(format!(
-            "the {} space of {}{entry} is not supported: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, got {}. A wrapper of Gymnasium, such as {wrapper}, can make it of numbers",
+            "the {} space of {}{entry} is not supported: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, got {}. A wrapper of Gymnasium, such as TransformAction, can make it of numbers",
             self.role, self.env, self.space
         ))
     }

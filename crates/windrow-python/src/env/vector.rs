@@ -132,9 +132,8 @@ impl VectorEnvs {
         let (id, limit) = identity(env)?;
         let observed = env.getattr("single_observation_space")?;
         let acted = env.getattr("single_action_space")?;
-        let (observation, reader) = Space::observed(&observed, &id, one_hot).reader()?;
         let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
-        let mut spec = EnvSpec::new(id, observation, action);
+        let (mut spec, reader) = Space::observed(&observed, &id, one_hot).reader(action)?;
         spec.max_episode_steps = limit;
         spec.keeps_seed = true;
         let num_envs = env.getattr("num_envs")?.extract()?;

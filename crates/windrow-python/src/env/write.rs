@@ -6,7 +6,7 @@
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use tensordict::{DType, for_dtype};
 use windrow::binding::largest;
 use windrow::envs::EnvError;
@@ -94,6 +94,10 @@ impl Writer {
                 shape,
                 cast: to,
             } => {
+                if *dtype == DType::Bytes {
+                    let values = origin.strings(*leaf)?;
+                    return Ok(strings(py, values).map_err(EnvError::failed)?.into_any());
+                }
                 let array = for_dtype!(*dtype, T => {
                     array(py, origin.leaf::<T>(*leaf)?, origin.lead(), shape)
                 })?;
@@ -144,6 +148,15 @@ impl Writer {
             }
         }
     }
+}
+
+/// A list of values of bytes.
+pub(crate) fn strings<'a, 'py>(
+    py: Python<'py>,
+    values: impl IntoIterator<Item = &'a [u8], IntoIter: ExactSizeIterator>,
+) -> PyResult<Bound<'py, PyList>> {
+    let values = values.into_iter();
+    PyList::new(py, values.map(|value| PyBytes::new(py, value)))
 }
 
 /// An array in the type that the environment takes, which is narrower than that of the rows.

@@ -21,7 +21,7 @@ use windrow::{Key, LeafSpec, Rows, RowsMut, error_chain};
 
 use super::Makers;
 use super::columns::Column;
-use crate::env::Key as EnvKey;
+use crate::env::{Key as EnvKey, examples_of};
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
 use crate::{batch, worker};
@@ -98,17 +98,16 @@ impl TorchPolicy {
         for (index, leaf) in &leaves {
             let example = example(binding.first_rows, *index, leaf, &batch);
             let example = example.map_err(|error| PyTypeError::new_err(error_chain(&error)))?;
-            inputs.set_item(
-                batch::key_to_python(py, &leaf.key)?,
-                batch::to_torch(py, example)?,
-            )?;
+            let key = batch::key_to_python(py, &leaf.key)?;
+            inputs.set_item(key, batch::as_input(py, example)?)?;
         }
         let actions = env.action.leaves("action");
         let keys = actions
             .iter()
             .map(|(key, _)| batch::key_to_python(py, key))
             .collect::<PyResult<Vec<_>>>()?;
-        let arguments = (inputs, keys, &batch, groups(py, env, &batch)?);
+        let groups = groups(py, env, &batch)?;
+        let arguments = (inputs, keys, &batch, groups, examples_of(env));
         let found = gil::call(&object.bind(py).getattr("bind")?, arguments, None)?;
         let found: Vec<(Vec<String>, Bound<'_, PyAny>)> = found.extract()?;
         let mut columns = Vec::new();
@@ -249,7 +248,7 @@ impl Known {
         let mut arguments = Vec::with_capacity(self.leaves.len() + 1);
         for (index, leaf) in &self.leaves {
             let rows = observations(input.obs, *index, leaf, &self.batch)?;
-            arguments.push(batch::to_torch(py, rows).map_err(PolicyError::failed)?);
+            arguments.push(batch::as_input(py, rows).map_err(PolicyError::failed)?);
         }
         if self.wants_first {
             let first = Tensor::from_slice(self.known.begins(input.envs), &self.batch);
@@ -324,6 +323,10 @@ fn observations(
     batch: &[usize],
 ) -> Result<Tensor, PolicyError> {
     let shape = [batch, &leaf.shape].concat();
+    if leaf.dtype == DType::Bytes {
+        let values = obs.strings(Key::new(index)).map_err(PolicyError::failed)?;
+        return Tensor::from_strings(&values, shape).map_err(PolicyError::failed);
+    }
     let copied =
         for_dtype!(leaf.dtype, T => Tensor::from_slice(obs.get::<T>(Key::new(index))?, shape));
     copied.map_err(PolicyError::failed)

@@ -23,7 +23,7 @@ from windrow.data._arguments import (
     TensorDictPrioritizedBufferArguments,
 )
 from windrow.data._content import flat, frames_of, is_frames, is_key, kind_of, rows_of
-from windrow.data._items import Objects, Orders, as_tree, batches, is_marked, map_tree, numbered, packed, packed_items, stacked, unpacked
+from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, stacked, unpacked
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
 from windrow.data._states import from_plain, to_plain
@@ -268,25 +268,20 @@ class ReplayBuffer:
         """Frames as the engine keeps them."""
         if is_frames(data):
             frames = batches(data, dims) if data.ndim > dims and (dims == 0 or self._keeps_batches) else data
-            frames = packed(frames, self._objects, self._plain)
+            frames = packed(frames, self._plain)
         elif isinstance(self.storage, ListStorage):
             frames = packed_items(data, self._objects) if dims else packed_items([data], self._objects)[0]
         else:
             frames = as_tree(data, dims, self._orders)
-            frames = packed(frames, self._objects, self._plain)
+            frames = packed(frames, self._plain)
         self._is_packed = self._is_packed or frames is not data
-        where = getattr(self.storage, "scratch_dir", None)
-        if where is not None and self._is_packed and (name := numbered(frames)) is not None:
-            entries = name.removeprefix("(objects ").removesuffix(")")
-            raise TypeError(f"entry {entries}: expected a tensor, as scratch_dir={str(where)!r} outlives this process, got an object")
         return frames
 
     def _put(self, frames: Any, write: Callable[[Any], Any]) -> Any:
-        """The result of ``write``, and the objects of its frames kept."""
-        name = numbered(frames) if self._is_packed else None
-        if name is None:
+        """The result of ``write``, and the items kept that the frames stand for."""
+        if not self._is_packed or OBJECT not in frames.keys():
             return write(frames)
-        return self._objects.write(frames[name].flatten().tolist(), lambda: write(frames), self._core.get)
+        return self._objects.write(frames[OBJECT].flatten().tolist(), lambda: write(frames), self._core.get)
 
     @property
     def _plain(self) -> frozenset[tuple[str, ...]]:
@@ -506,9 +501,8 @@ class ReplayBuffer:
         as they are: ``torch.load`` reads numbers and strings by default, and others with ``weights_only=False``."""
         with self._objects:
             state = to_plain(self._asked.state_dict())
-            name = numbered(state.get("frames", {})) if self._is_packed else None
-            if name is not None:
-                numbers = state["frames"][name].tolist()
+            if self._is_packed and OBJECT in state.get("frames", {}):
+                numbers = state["frames"][OBJECT].tolist()
                 state["objects"] = dict(zip(numbers, self._objects.of(numbers), strict=True))
         return state
 
@@ -521,8 +515,7 @@ class ReplayBuffer:
         plain = from_plain(state_dict)
         self._asked.load_state_dict(plain)
         frames = plain.get("frames", {})
-        name = numbered(frames)
-        numbers = [] if name is None else frames[name].tolist()
+        numbers = frames[OBJECT].tolist() if OBJECT in frames.keys() else []
         self._objects.restore(state_dict.get("objects", {}), dict(zip(plain["rows"].tolist(), numbers)))
         self._is_packed = "frames" in plain.keys() and is_marked(frames)
 
@@ -530,9 +523,9 @@ class ReplayBuffer:
         """Writes a checkpoint into the folder ``path``.
 
         Raises:
-            RuntimeError: the buffer keeps objects, which are in no checkpoint.
+            RuntimeError: items of the buffer are objects, which are in no checkpoint.
         """
-        if self._is_packed and len(self) and numbered(self._core.get([0])) is not None:
+        if self._is_packed and len(self) and OBJECT in self._core.get([0]).keys():
             raise RuntimeError("objects are not written to a checkpoint: save the buffer's state_dict() with torch.save")
         self._asked.save(Path(path))
 
