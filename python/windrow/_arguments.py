@@ -81,11 +81,9 @@ class Arguments:
     def __post_init__(self) -> None:
         for field in fields_of(type(self)):
             value, check = getattr(self, field.name), field.metadata.get("check")
-            if "ignored" in field.metadata:
-                continue
             if check is not None and not (value is None and field.default is None):
                 object.__setattr__(self, field.name, check(field.name, value))
-        warn_ignored(vars(self), {field.name: field.metadata["ignored"] for field in fields_of(type(self)) if "ignored" in field.metadata})
+        warn_all_ignored(vars(self), {field.name: field.metadata["ignored"] for field in fields_of(type(self)) if "ignored" in field.metadata})
 
     def for_engine(self) -> dict[str, Any]:
         """What the engine takes as it is, by name."""
@@ -197,9 +195,14 @@ def instance_of(kind: type) -> Check:
     return check
 
 
-def warn_ignored(given: Mapping[str, Any], ignored: Mapping[str, tuple[Any, str]]) -> None:
-    """Warns once of all arguments among those ``given`` that are ``ignored``: each with the value that holds, which needs no warning, nor does
-    None, and with the reason."""
+def warn_ignored(name: str, value: Any, holds: Any, why: str) -> None:
+    """Warns of an argument without effect. The value that holds anyway, and None, need no warning."""
+    warn_all_ignored({name: value}, {name: (holds, why)})
+
+
+def warn_all_ignored(given: Mapping[str, Any], ignored: Mapping[str, tuple[Any, str]]) -> None:
+    """:func:`warn_ignored` for all arguments among those ``given`` that are ``ignored``, by one warning. Each has the value that holds and the
+    reason."""
     # Of one type, since 0 is no False, and since tensors do not compare.
     differing = {
         name: why

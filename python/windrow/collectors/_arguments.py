@@ -61,7 +61,7 @@ def schemes(name: str, value: Any) -> Any:
     why = "each update_policy_weights_ publishes the weights of the policy, and no others"
     for path, scheme in dict(value).items():
         if path.partition(".")[0] not in ("policy", "postproc", "replay_buffer") or type(scheme).__name__ == "NoWeightSyncScheme":
-            warn_ignored({f"{name}[{path!r}]": scheme}, {f"{name}[{path!r}]": (None, why)})
+            warn_ignored(f"{name}[{path!r}]", scheme, None, why)
     return value
 
 

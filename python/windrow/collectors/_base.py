@@ -147,7 +147,7 @@ class BaseCollector(Control):
         if self._placement == "processes":
             self._workers.check_distinct()
         else:
-            warn_ignored({"num_sub_threads": arguments.num_sub_threads}, {"num_sub_threads": (1, "workers are threads of one process")})
+            warn_ignored("num_sub_threads", arguments.num_sub_threads, 1, "workers are threads of one process")
             if arguments.init_fn is not None:
                 arguments.init_fn()
         self._core = CollectorCore(self._options(arguments, choice))

@@ -100,7 +100,7 @@ class Control(Ending, Iterator["TensorDictBase"]):
         if not self._core.belongs_here():
             # Only the process that made a collector ends it.
             return
-        warn_ignored({"close_env": close_env}, {"close_env": (True, "environments that were made for the collector end with it")})
+        warn_ignored("close_env", close_env, True, "environments that were made for the collector end with it")
         if timeout is None and self._leave_if_interrupted():
             return
         try:

@@ -153,8 +153,8 @@ class EvaluatorArguments(_Place, _Results, _Evaluated):
         if self.backend in ("thread", "ray") and self.step_timeout is not None:
             raise ValueError(f'step_timeout needs backend="process", got backend="{self.backend}"')
         if self.backend != "ray":
-            warn_ignored({"num_gpus": self.num_gpus}, {"num_gpus": (None, "evaluators on this machine use the GPU that device names")})
-            warn_ignored({"ray_kwargs": self.ray_kwargs}, {"ray_kwargs": (None, 'it is for backend="ray"')})
+            warn_ignored("num_gpus", self.num_gpus, None, "evaluators on this machine use the GPU that device names")
+            warn_ignored("ray_kwargs", self.ray_kwargs, None, 'it is for backend="ray"')
         if self.backend == "process" and _wants_env(self.policy_factory):
             raise ValueError(
                 'policy_factory must be a function without arguments for backend="process", where the environment is in another process: '

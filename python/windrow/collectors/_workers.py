@@ -106,7 +106,7 @@ class Devices:
 
     def __init__(self, arguments: CollectorArguments, workers: int) -> None:
         env_device = device_of("env_device", arguments.env_device, workers=workers)
-        warn_ignored({"env_device": env_device}, {"env_device": (None, "environments are stepped on the CPU")})
+        warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
         self.storing = device_of("storing_device", arguments.storing_device, arguments.device, workers=workers)
         self.policy = device_of("policy_device", arguments.policy_device, arguments.device, workers=workers)
         is_named = arguments.storing_device is not None or arguments.device is not None

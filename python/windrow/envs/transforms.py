@@ -308,8 +308,8 @@ class TransformedEnv(EnvBase):
     def __init__(
         self, base_env: Any, transform: Any = None, device: Any = None, *, cache_specs: bool = True, auto_unwrap: bool | None = None
     ) -> None:
-        warn_ignored({"cache_specs": cache_specs}, {"cache_specs": (True, "specs follow the transforms in any case")})
-        warn_ignored({"auto_unwrap": auto_unwrap}, {"auto_unwrap": (True, "transforms of an environment stay around it")})
+        warn_ignored("cache_specs", cache_specs, True, "specs follow the transforms in any case")
+        warn_ignored("auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it")
         self.base_env = base_env if is_windrows(base_env) else Wrapped(base_env)
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from windrow._arguments import warn_ignored
+from windrow._arguments import warn_all_ignored, warn_ignored
 from windrow.collectors import _async_batched
 from windrow.torchrl._servers import configured
 from windrow.torchrl.collectors import AsTorchRL
@@ -38,12 +38,12 @@ class AsyncBatchedCollector(AsTorchRL, _async_batched.AsyncBatchedCollector):
     def __init__(
         self, create_env_fn: Any, *, server_config: Any = None, device_config: Any = None, policy_backend: Any = None, **arguments: Any
     ) -> None:
-        warn_ignored(arguments, _IGNORED)
+        warn_all_ignored(arguments, _IGNORED)
         arguments = {name: value for name, value in arguments.items() if name not in _IGNORED}
         if policy_backend in ("auto", "native", "torch"):
             arguments["policy_backend"] = policy_backend
         else:
-            warn_ignored({"policy_backend": policy_backend}, {"policy_backend": ("threading", "a thread of this process evaluates the policy")})
+            warn_ignored("policy_backend", policy_backend, "threading", "a thread of this process evaluates the policy")
         configured(arguments, "server_config", server_config, _BATCHING)
         configured(arguments, "device_config", device_config, _DEVICES)
         super().__init__(create_env_fn, **arguments)

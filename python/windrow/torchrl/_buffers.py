@@ -46,7 +46,7 @@ class _OfAnyParts(replay_buffers.ReplayBuffer):
 
     def _begin(self, arguments: CommonArguments) -> None:
         super()._begin(arguments)
-        warn_ignored({"track_generations": getattr(self.writer, "track_generations", False)}, {"track_generations": (False, "frames have no generations")})
+        warn_ignored("track_generations", getattr(self.writer, "track_generations", False), False, "frames have no generations")
 
 
 class ReplayBuffer(_OfAnyParts):

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from windrow._arguments import warn_ignored
+from windrow._arguments import warn_all_ignored
 from windrow.modules import _inference
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class InferenceServer(_inference.InferenceServer):
     def __init__(
         self, model: Any = None, transport: Any = "auto", *, server_config: Any = None, device_config: Any = None, **arguments: Any
     ) -> None:
-        warn_ignored(arguments, _IGNORED)
+        warn_all_ignored(arguments, _IGNORED)
         arguments = {name: value for name, value in arguments.items() if name not in _IGNORED}
         configured(arguments, "server_config", server_config, {name: name for name in _BATCHING})
         configured(arguments, "device_config", device_config, {name: name for name in ("policy_device", "output_device")})

@@ -471,7 +471,7 @@ class ReplayBuffer:
         Args:
             empty_write_count: True: frames are counted from 0 again.
         """
-        warn_ignored({"empty_write_count": empty_write_count}, {"empty_write_count": (True, "an empty buffer counts from 0")})
+        warn_ignored("empty_write_count", empty_write_count, True, "an empty buffer counts from 0")
         self._objects.clear(self._asked.empty)
         self._is_packed = False
 

@@ -155,7 +155,7 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if str(self.dtype) != "torch.float32":
-            warn_ignored({"dtype": self.dtype}, {"dtype": (None, "priorities are float32")})
+            warn_ignored("dtype", self.dtype, None, "priorities are float32")
 
     def reduced(self, priorities: Any) -> Any:
         """One priority for each frame of ``priorities``, ``[frames, several]``, as ``reduction`` says."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from windrow import _fence
-from windrow._arguments import warn_ignored
+from windrow._arguments import warn_all_ignored
 from windrow._lazy import gymnasium, module
 from windrow._numbers import whole_or_none
 from windrow._windrow import EnvHandle, native_ids
@@ -48,7 +48,7 @@ def _made_with(kwargs: dict[str, Any]) -> dict[str, Any]:
     given = {name: kwargs[name] for name in sorted(kwargs.keys() & _IGNORED)}
     if given.get("batch_size") is not None:
         given["batch_size"] = list(given["batch_size"])
-    warn_ignored(given, _IGNORED)
+    warn_all_ignored(given, _IGNORED)
     return {name: value for name, value in kwargs.items() if name not in _IGNORED and (name, value) != ("disable_env_checker", None)}
 
 
