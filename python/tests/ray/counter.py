@@ -77,19 +77,6 @@ def fails() -> Any:
     raise ValueError("no such place")
 
 
-def dies_with_the_next_batch(collector: Any) -> None:
-    """In an actor: the process ends once the replay buffer has the next batch, and before anybody else knows."""
-    from windrow.data import RayReplayBuffer
-
-    write = RayReplayBuffer.write_packed
-
-    def last(*args: Any) -> bool:
-        write(*args)
-        os._exit(1)
-
-    RayReplayBuffer.write_packed = last  # type: ignore[method-assign]
-
-
 class Taking:
     """Stands for a collector in an actor: keeps what it was given, and needs no torch."""
 

@@ -1,6 +1,7 @@
 //! The connection between a relay and its worker: one side speaks at a time, but for heartbeats.
 
-use std::sync::{Mutex, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -122,13 +123,27 @@ impl Said {
 #[derive(Debug)]
 pub(in crate::process) struct StreamEnd {
     wire: Mutex<Wire>,
+    /// Set once this side has sent its last frame.
+    is_over: Arc<AtomicBool>,
 }
 
 impl StreamEnd {
     pub(super) fn new(stream: Stream) -> Self {
         Self {
             wire: Mutex::new(Wire::new(stream, VERSION)),
+            is_over: Arc::default(),
         }
+    }
+
+    /// The same, which sets `is_over` before it sends its last frame.
+    pub(super) fn marks_end(self, is_over: Arc<AtomicBool>) -> Self {
+        Self { is_over, ..self }
+    }
+
+    /// Sends the last frame of this side.
+    pub(in crate::process) fn finish(&self) -> Result<(), ServeError> {
+        self.is_over.store(true, Ordering::Release);
+        self.send(Said::End)
     }
 
     /// Sends the version of this side, and receives the other's, which must be the same.
