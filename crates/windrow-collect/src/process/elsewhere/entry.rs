@@ -53,9 +53,9 @@ pub(in crate::process) fn connect(invitation: &Invitation) -> Result<StreamEnd, 
             end_at_once()
         })
         .map_err(failed)?;
-    let stream = Stream::client(socket, None);
+    let stream = Stream::client(Arc::clone(&socket), None);
     let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
-    let end = StreamEnd::new(stream).marks_end(is_over);
+    let end = StreamEnd::new(stream, socket).marks_end(is_over);
     end.greet(PATIENCE)?;
     end.send(Said::Token(invitation.token.clone().into_bytes()))?;
     Ok(end)

@@ -188,7 +188,7 @@ fn connected(
 fn greet(socket: &Arc<Socket>, invitation: &Invitation) -> Result<StreamEnd, ServeError> {
     let stream = Stream::server(Arc::clone(socket), None);
     let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
-    let end = StreamEnd::new(stream);
+    let end = StreamEnd::new(stream, Arc::clone(socket));
     end.greet(GREETING)?;
     let shown = end.receive_token(GREETING)?;
     // Compared in the same time wherever they differ.
@@ -379,7 +379,12 @@ impl Link<'_> {
 
     /// Waits for the answer, to which `part` has to be filled, and for the messages behind it.
     fn pass_answer(&self, shared: &mut Shared, mut part: Option<Part>) -> Result<(), ServeError> {
+        let mut is_cut = false;
         loop {
+            if !is_cut && part.as_ref().is_some_and(Part::is_cut) {
+                self.stream.send(Said::Cut)?;
+                is_cut = true;
+            }
             match self.stream.receive(Deadline::after(SILENCE))? {
                 Said::Beat(beat) => shared.mirror(beat),
                 Said::Message(message) => self.report(message)?,
