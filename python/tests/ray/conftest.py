@@ -48,12 +48,6 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def in_actors(collector: RayCollector, function: Callable[..., Any]) -> list[Any]:
-    """What ``function`` returns in the process of each worker."""
-    calls = [actor.__ray_call__.options(concurrency_group="control") for actor in collector.remote_collectors]
-    return list(ray.get([call.remote(lambda _: function()) for call in calls]))
-
-
 def _builds(cluster: Any) -> Iterator[Build]:
     built: list[RayCollector] = []
 

@@ -77,6 +77,12 @@ def fails() -> Any:
     raise ValueError("no such place")
 
 
+def have_torch(collector: Any) -> list[bool]:
+    """Whether the actors of ``collector``, on this machine, have loaded torch."""
+    pids = [pid for name, pid in collector.stats("per_worker").items() if name.endswith("/pid")]
+    return ["libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in pids]
+
+
 class Taking:
     """Stands for a collector in an actor: keeps what it was given, and needs no torch."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from cartpole import cartpole
-from conftest import in_actors
+from counter import have_torch
 from tensordict import TensorDict
 
 from windrow import WorkerError
@@ -294,4 +293,4 @@ def test_a_collector_of_actors_writes_while_one_is_killed(make: Make, network: t
         stats = collector.stats()
         assert stats["frames"] == 400 and stats["restarts"] == 1
         assert buffer.write_count == 400
-        assert in_actors(collector, lambda: "torch" in sys.modules) == [False] * 2
+        assert have_torch(collector) == [False] * 2

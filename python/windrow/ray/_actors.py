@@ -44,7 +44,8 @@ def _telling(method: Callable[P, R]) -> Callable[P, R]:
 class WorkerActor:
     """The process of a worker."""
 
-    @_control
+    # Without a group of threads, what is called runs in the main thread of the process, as environments may expect.
+
     def place(self) -> tuple[int, str]:
         """This process, and the node that it is on."""
         return os.getpid(), ray.get_runtime_context().get_node_id()

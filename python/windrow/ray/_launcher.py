@@ -89,11 +89,11 @@ class RayLauncher:
         """
         worker = int(json.loads(invitation)["worker"])
         self.check_claims(max(worker + 1, len(self.actors)))
-        options = {"concurrency_groups": _actors.THREADS, **self.options(worker)}
-        actor = _ray.actor(self._ray, _actors.WorkerActor, options)
+        actor = _ray.actor(self._ray, _actors.WorkerActor, self.options(worker))
         with self._lock:
             self.actors += [None] * (worker + 1 - len(self.actors))
             self.actors[worker] = actor
+            # Answered before it works.
             self._places[worker] = actor.place.remote()
         return RunningActor(self, worker, actor, actor.work.remote(invitation, self._threads))
 
