@@ -32,11 +32,12 @@ def module(name: str) -> Any:
 
 
 def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A ``__getattr__`` for ``package``: finds names in the modules below it that ``homes`` says, and the modules themselves."""
+    """A ``__getattr__`` for ``package``: finds names in the modules that ``homes`` says, below it or, as ``".other"``, beside it, and the modules below
+    it themselves."""
 
     def found(name: str) -> Any:
         if home := homes.get(name):
-            value = getattr(importlib.import_module(f"{package}.{home}"), name)
+            value = getattr(importlib.import_module(f".{home}", package), name)
         elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
             value = importlib.import_module(f"{package}.{name}")
         else:

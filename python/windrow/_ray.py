@@ -68,12 +68,6 @@ def unpack(packed: Any, *more: Any, copy: bool = True, dim: int = 0, stack: bool
     return _windrow.unpack([packed, *more], copy, dim, stack, device)
 
 
-def unpadded(batch: Any) -> Any:
-    """The frames of a batch that are no padding."""
-    mask = batch.get(("collector", "mask"), None)
-    return batch if mask is None else batch.exclude(("collector", "mask"))[mask]
-
-
 def acquire(who: str, config: Mapping[str, Any] | None = None) -> tuple[Any, Callable[[], None]]:
     """Ray, started with the arguments ``config`` unless it runs already, and a function that gives it back: a Ray that was started here
     is shut down when the last one who has acquired it gives it back; one that was found is left alone.

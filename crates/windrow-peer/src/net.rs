@@ -10,7 +10,7 @@ use std::io::{self, BufReader, Read, Write};
 
 pub use address::{Address, AddressError};
 pub use frame::{Frame, FrameError, HEAD};
-pub use listener::{Listener, has_gone, wait_for_end};
+pub use listener::{Listener, has_bytes, has_gone, wait_for_end};
 pub use socket2::Socket;
 pub use stream::{ClientTls, Deadline, Stream, connect};
 

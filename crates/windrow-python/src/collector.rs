@@ -153,15 +153,6 @@ impl CollectorCore {
         }
     }
 
-    /// As [`next`](Self::next), of a collector that serves nobody: the batch as one array of bytes, see [`batch::packed`].
-    fn next_packed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match self.here()?.next(py)? {
-            Some(Delivered::Frames(frames)) => Ok(batch::packed::write(py, &frames)?.into_any()),
-            Some(_) => Ok(py.None().into_bound(py)),
-            None => Err(PyStopIteration::new_err(())),
-        }
-    }
-
     /// Collects and writes in the engine's own thread.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         let core = self.here()?;

@@ -117,6 +117,12 @@ impl Part {
         self.steps
     }
 
+    /// Whether the part is to be cut short at its next step, because the consumer does not wait for the rest.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.owner.cut().load(Ordering::Relaxed) > self.ticket.seq
+    }
+
     /// Leaves the steps from `steps` on unwritten, as in the short last batch.
     pub fn shorten(&mut self, steps: usize) {
         self.steps = self.steps.min(steps);

@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import time
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from windrow.collectors import (
@@ -15,6 +18,7 @@ from windrow.collectors import (
 )
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
+from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import GymEnv
 
 WORKER = [sys.executable, "-m", "windrow.worker"]
@@ -98,7 +102,36 @@ def test_a_worker_that_is_killed_is_started_again_by_an_object_of_pythons() -> N
                 launcher.started[0].kill()
         assert frames == 400
         assert len(launcher.started) == 3
-    assert all(process.wait(60) is not None for process in launcher.started)
+        assert "its process ended with status -9" in collector.losses()[0]
+    # Those that nobody has killed had the time to end by themselves.
+    assert [process.wait(60) for process in launcher.started] == [-9, 0, 0]
+
+
+class Slow(gymnasium.Env):
+    """A step takes a millisecond."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        time.sleep(0.001)
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+def test_a_shutdown_cuts_parts_short_that_workers_elsewhere_fill() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(60_000), batch_size=10)
+    collector = MultiSyncCollector(
+        [Slow] * 2, frames_per_batch=60_000, total_frames=-1, replay_buffer=buffer, launcher=CommandLauncher(WORKER)
+    )
+    collector.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    collector.shutdown()
+    assert time.monotonic() - began < 10
+    assert 100 < collector.stats()["frames"] == buffer.write_count < 20_000
 
 
 def test_what_cannot_be_started_is_an_error_that_names_it() -> None:

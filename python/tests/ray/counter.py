@@ -77,17 +77,10 @@ def fails() -> Any:
     raise ValueError("no such place")
 
 
-def dies_with_the_next_batch(collector: Any) -> None:
-    """In an actor: the process ends once the replay buffer has the next batch, and before anybody else knows."""
-    from windrow.data import RayReplayBuffer
-
-    write = RayReplayBuffer.write_packed
-
-    def last(*args: Any) -> bool:
-        write(*args)
-        os._exit(1)
-
-    RayReplayBuffer.write_packed = last  # type: ignore[method-assign]
+def have_torch(collector: Any) -> list[bool]:
+    """Whether the actors of ``collector``, on this machine, have loaded torch."""
+    pids = [pid for name, pid in collector.stats("per_worker").items() if name.endswith("/pid")]
+    return ["libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in pids]
 
 
 class Taking:

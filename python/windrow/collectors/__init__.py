@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from windrow.collectors._interruptor import Interruptor, _Interruptor
     from windrow.collectors._launcher import CommandLauncher, Launched, Launcher
     from windrow.collectors._profile import ProfileConfig
-    from windrow.collectors._ray import RayCollector
     from windrow.collectors._updaters import (
         MultiProcessedWeightUpdater,
         RayWeightUpdater,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
         VanillaWeightUpdater,
         WeightUpdaterBase,
     )
+    from windrow.ray import RayCollector
 
 __all__ = [
     "AsyncBatchedCollector",
@@ -75,7 +75,7 @@ if not TYPE_CHECKING:
         "Launcher": "_launcher",
         "MultiProcessedWeightUpdater": "_updaters",
         "ProfileConfig": "_profile",
-        "RayCollector": "_ray",
+        "RayCollector": ".ray",
         "RayWeightUpdater": "_updaters",
         "RemoteModuleWeightUpdater": "_updaters",
         "VanillaWeightUpdater": "_updaters",

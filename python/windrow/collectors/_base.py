@@ -69,6 +69,8 @@ class BaseCollector(Control):
     _inference: ClassVar[Literal["local", "served"]] = "local"
     #: The same, unless the policy is at a server of its own.
     _asks: Literal["local", "served"] | None = None
+    #: How many workers have shares in a batch that does not wait for all.
+    _together = 1
     #: Frames of all environments are delivered in one dimension, one environment after the other.
     _flat = False
     #: Rows of each call of a served policy, where they are always as many.
@@ -192,7 +194,7 @@ class BaseCollector(Control):
             **arguments.for_engine(),
             "num_workers": self._workers.repeated,
             "placement": self._placement,
-            "delivery": "synchronous" if self._sync else 1,
+            "delivery": "synchronous" if self._sync else self._together,
             "merge_statistics": not self._single,
             "inference": self._asks or self._inference,
             "init_random_frames": random_frames,

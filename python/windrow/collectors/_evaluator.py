@@ -27,7 +27,7 @@ from windrow.processes.proxy import RemoteEnv
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-_ray_evaluator, _reads = module("windrow.collectors._ray_evaluator"), module("windrow.policies.reads")
+_ray_evaluator, _reads = module("windrow.ray._evaluator"), module("windrow.policies.reads")
 _EPISODES = "which is what episodes are made of here"
 
 

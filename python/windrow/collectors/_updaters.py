@@ -231,7 +231,7 @@ class RayWeightUpdater(WeightUpdaterBase):
         max_interval: how many pushes an actor may go without: it gets every ``max_interval + 1``-th.
     """
 
-    #: What was pushed last, for actors that take the place of lost ones.
+    #: What was pushed last to actors that are no workers of a collector here.
     _newest: Any = None
 
     def __init__(self, policy_weights: Any = None, remote_collectors: Any = None, max_interval: int = 0) -> None:
@@ -276,8 +276,8 @@ class RayWeightUpdater(WeightUpdaterBase):
             if collector not in owners:
                 collector._source.publish(weights)
         if chosen and owners:
-            # It restarts actors that have ended.
-            owners[0]._source.publish(weights, chosen)
+            # One version for all, where these are all.
+            owners[0]._source.publish(weights, None if len(chosen) == len(self.remote_collectors) else chosen)
         elif chosen:
             named = weights_of(self._own() if weights is None else weights)
             # The one before is freed in Ray's store once no actor reads it.

@@ -108,7 +108,9 @@ class Devices:
         env_device = device_of("env_device", arguments.env_device, workers=workers)
         warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
         self.storing = device_of("storing_device", arguments.storing_device, arguments.device, workers=workers)
-        self.policy = device_of("policy_device", arguments.policy_device, arguments.device, workers=workers)
+        # Workers elsewhere have devices of their own.
+        is_here = arguments.launcher is None
+        self.policy = device_of("policy_device", arguments.policy_device, arguments.device, workers=workers, is_here=is_here)
         is_named = arguments.storing_device is not None or arguments.device is not None
         self.named = torch.device("cpu") if is_named and self.storing is None else None
         is_named = arguments.policy_device is not None or arguments.device is not None
@@ -155,11 +157,12 @@ def policy_factories(policy_factory: Any, workers: int) -> list[Callable[[], Any
     return list(given)
 
 
-def device_of(name: str, *candidates: Any, workers: int = 1) -> Any:
-    """The first given device, or entry of a list for all workers; None for the CPU.
+def device_of(name: str, *candidates: Any, workers: int = 1, is_here: bool = True) -> Any:
+    """The first given device, or entry of a list for all workers; None for the CPU. Another machine may have one that this one, which
+    it ``is_here``, has not.
 
     Raises:
-        RuntimeError: torch finds no such device, or a list does not have an entry for each worker.
+        RuntimeError: torch finds no such device here, or a list does not have an entry for each worker.
         ValueError: workers have several.
     """
     given = next((candidate for candidate in candidates if candidate is not None), None)
@@ -174,7 +177,7 @@ def device_of(name: str, *candidates: Any, workers: int = 1) -> Any:
     device = torch.device(given)
     if device.type == "cpu":
         return None
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if device.type == "cuda" and is_here and not torch.cuda.is_available():
         raise RuntimeError(f"{name}={device}: torch finds no CUDA device on this machine")
     return device
 

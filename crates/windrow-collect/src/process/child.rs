@@ -63,7 +63,7 @@ impl Child {
     pub(super) fn finish(&self) {
         if let End::Elsewhere(stream) = &self.end {
             // It fails where the collector has gone.
-            let _ = stream.send(Said::End);
+            let _ = stream.finish();
         }
     }
 

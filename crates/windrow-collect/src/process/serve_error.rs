@@ -23,6 +23,13 @@ pub(super) enum ServeError {
     #[error("lost the connection to the worker")]
     Connection(#[from] FrameError),
     #[cfg(feature = "remote")]
+    #[error("lost the worker: {how}")]
+    Lost {
+        how: String,
+        #[source]
+        source: FrameError,
+    },
+    #[cfg(feature = "remote")]
     #[error(
         "expected version {expected} of the protocol, got {got}: are both programs of the same build?"
     )]

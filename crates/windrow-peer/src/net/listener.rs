@@ -183,6 +183,14 @@ pub fn wait_for_end(socket: &Socket, stop: Option<&UnixStream>) -> bool {
     ends.get(1).is_some_and(|stop| !stop.revents().is_empty())
 }
 
+/// Whether `socket` has bytes that nobody has read.
+#[must_use]
+pub fn has_bytes(socket: &Socket) -> bool {
+    let mut state = [PollFd::new(socket, PollFlags::IN)];
+    let polled = poll(&mut state, Some(&Timespec::default()));
+    polled.is_ok_and(|ready| ready > 0)
+}
+
 /// Whether the other side of `socket` has closed it, even if bytes that it sent before are unread.
 #[must_use]
 pub fn has_gone(socket: &Socket) -> bool {

@@ -1,7 +1,6 @@
 //! Batches and weights as one array of bytes, for another machine or process.
 //!
-//! The array is NumPy's, which whoever carries it need not pickle. Writing it needs no torch where the engine has the frames; reading
-//! it does, since it makes a `TensorDict`.
+//! The array is NumPy's, which whoever carries it need not pickle.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -48,11 +47,7 @@ fn pack<'py>(
     write_into(py, &dict, into)
 }
 
-/// `dict` as one array of bytes.
-pub(crate) fn write<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bound<'py, PyArray1<u8>>> {
-    write_into(py, dict, None)
-}
-
+/// `dict` as one array of bytes: `into` where that has as many.
 fn write_into<'py>(
     py: Python<'py>,
     dict: &TensorDict,

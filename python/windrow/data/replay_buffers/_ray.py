@@ -31,24 +31,6 @@ _BEAT, _SILENCE = 1.0, 30.0
 Author = tuple[str, int]
 """A handle, and a collector or a thread that writes through it."""
 
-#: Batches of which the buffer still knows how many frames they have: more than an actor is asked for ahead.
-_KNOWN = 16
-
-
-class _Record:
-    """What a collector has written."""
-
-    def __init__(self, number: int) -> None:
-        #: The engine's number of the collector, which tells apart ids of trajectories.
-        self.number = number
-        self.batches = 0
-        #: Frames of the last batches.
-        self.frames: deque[int] = deque(maxlen=_KNOWN)
-        #: Whether the collector was lost: it writes no more.
-        self.is_closed = False
-        #: Held while it writes.
-        self.lock = threading.Lock()
-
 #: Threads that write as one of another process did last.
 _HANDS = 64
 
@@ -57,7 +39,8 @@ class _Owner:
     """The actor. It has the buffer, and knows which collectors are writing to it."""
 
     def __init__(self) -> None:
-        self._authors: dict[Author, _Record] = {}
+        #: By the engine's number of each collector, it tells apart ids of trajectories.
+        self._authors: dict[Author, int] = {}
         #: A thread for each thread elsewhere: what one writes continues what it wrote before.
         self._hands: OrderedDict[Author, ThreadPoolExecutor] = OrderedDict()
         #: The engine's number of each collector that is writing, and when it was last heard of.
@@ -100,42 +83,25 @@ class _Owner:
         # The engine copies frames that nothing in Python looks at.
         return _received(batch, copy=not self._buffer._takes_frames_as_they_are)
 
-    def write(self, batch: Any, author: Author, patient: bool, count: int | None) -> Any:
-        """As :meth:`extend`, for a collector; None if a ``patient`` write has to be asked for again. The batch of an actor has ``count``
-        frames, and may be padded."""
+    def write(self, batch: Any, author: Author, patient: bool) -> Any:
+        """As :meth:`extend`, for a collector; None if a ``patient`` write has to be asked for again."""
         until = time.monotonic() + _ASK_AGAIN
-        record = self._record(author)
 
         def is_over() -> bool:
-            return record.is_closed or time.monotonic() > until
+            return time.monotonic() > until
 
-        with record.lock:
-            if record.is_closed:
-                raise RuntimeError("the collector counts as lost, and writes no more")
-            try:
-                frames = self._frames(batch)
-                frames = frames if count is None else _ray.unpadded(frames)
-                rows = self._buffer._write(frames, is_over if patient else None, record.number)
-            except RuntimeError as error:
-                if patient and type(error) is RuntimeError and is_over():
-                    return None
-                raise
-            record.batches += 1
-            record.frames.append(count or 0)
-        return rows.numpy()
+        try:
+            return self._buffer._write(self._frames(batch), is_over if patient else None, self._number(author)).numpy()
+        except RuntimeError as error:
+            if patient and type(error) is RuntimeError and is_over():
+                return None
+            raise
 
-    def _record(self, author: Author) -> _Record:
+    def _number(self, author: Author) -> int:
         with self._lock:
             if author not in self._authors:
-                self._authors[author] = _Record(self._buffer._core.collector())
+                self._authors[author] = self._buffer._core.collector()
             return self._authors[author]
-
-    def settle(self, author: Author, told: int) -> list[int]:
-        """Frames of each batch that a collector, which was lost, has written after so many. It writes no more."""
-        record = self._record(author)
-        record.is_closed = True
-        with record.lock:
-            return list(record.frames)[len(record.frames) - (record.batches - told) :]
 
     def hear(self, author: Author) -> None:
         """Notes that a collector is writing; samples then wait for its frames."""
@@ -327,31 +293,17 @@ class RayReplayBuffer:
 
     def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
         """As :meth:`ReplayBuffer._write`, for a collector."""
-        rows = self._put(_sent(batch), None, given_up, collector or 0)
-        if rows is None:
-            raise RuntimeError("the collector ended while a write waited for samples")
-        return torch.tensor(rows)
-
-    def write_packed(self, packed: Any, count: int, given_up: Callable[[], bool]) -> bool:
-        """Writes ``count`` frames that were packed, for the only collector that writes through this handle; false where the limiter let
-        it wait until ``given_up`` returned true. Needs no torch in this process."""
-        return self._put(_Packed((packed,)), count, given_up, 0) is not None
-
-    def _put(self, sent: Any, count: int | None, given_up: Callable[[], bool] | None, author: int) -> Any:
-        """The rows of frames; None where the limiter let the write wait until ``given_up`` returned true."""
         import ray
 
+        sent = _sent(batch)
         while True:
-            rows = self._get(self._remote("write", "write", sent, (self._name, author), given_up is not None, count))
-            if rows is not None or (given_up is not None and given_up()):
-                return rows
+            rows = self._get(self._remote("write", "write", sent, (self._name, collector or 0), given_up is not None))
+            if rows is not None:
+                return torch.tensor(rows)
+            if given_up is not None and given_up():
+                raise RuntimeError("the collector ended while a write waited for samples")
             if not isinstance(sent, ray.ObjectRef):
                 sent = ray.put(sent)
-
-    def _settle(self, name: str, told: int, seconds: float) -> list[int]:
-        """Frames of each batch that the collector behind the handle of this name, which was lost, has written after so many."""
-        frames: list[int] = _ray.get(self._remote("settle", "ask", (name, 0), told), seconds)
-        return frames
 
     def _accompany(self, collector: Any) -> None:
         """Lets samples wait for a collector that was started, until it ends."""

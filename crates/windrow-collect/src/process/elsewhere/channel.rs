@@ -61,10 +61,10 @@ impl StreamChannel {
             envs: *envs,
         })?;
         let live = LiveProbe::new(control.live_writer(0)?);
-        let (envs, watched) = (*envs, Arc::downgrade(&stream));
+        let (envs, watched, cut) = (*envs, Arc::downgrade(&stream), Arc::clone(&ring));
         thread::Builder::new()
             .name("windrow-heartbeat".to_owned())
-            .spawn(move || beat(&watched, &control, envs))
+            .spawn(move || beat(&watched, &control, envs, &cut))
             .map_err(BuildError::Thread)?;
         let channel = Self {
             stream,
@@ -76,16 +76,17 @@ impl StreamChannel {
     }
 }
 
-/// Says where the worker is, for as long as it is there.
-fn beat(stream: &Weak<StreamEnd>, control: &ControlBlock, envs: usize) {
+/// Says where the worker is, and cuts its part in `ring` short where the collector asks for it, for as long as it is there.
+fn beat(stream: &Weak<StreamEnd>, control: &ControlBlock, envs: usize, ring: &Ring) {
     loop {
         sleep(PULSE);
         let (Some(stream), Ok(place)) = (stream.upgrade(), control.place(0)) else {
             return;
         };
         let episodes = (0..envs).filter_map(|env| control.episode(0, env).ok());
-        if stream
-            .send_beside(Said::Beat(Beat::new(place, episodes)))
+        let sent = stream.send_beside(Said::Beat(Beat::new(place, episodes)));
+        if sent
+            .and_then(|()| stream.check_cut(|| ring.cut_all(true)))
             .is_err()
         {
             return;
@@ -105,13 +106,18 @@ impl Channel for StreamChannel {
                         weights: Arc::new(weights),
                     });
                 }
+                // It came too late: the part had ended.
+                Ok(Said::Cut) => {}
                 _ => return None,
             }
         }
     }
 
     fn part(&mut self, _: &Fill) -> Result<Part, SlabError> {
-        self.ring.claim(0).ok_or(SlabError::Stopped)
+        self.ring.cut_all(false);
+        let part = self.ring.claim(0).ok_or(SlabError::Stopped)?;
+        self.stream.begin_part();
+        Ok(part)
     }
 
     fn newest_weights(&mut self, held: Option<i64>) -> Result<Option<Published>, ReceiveError> {
@@ -127,6 +133,7 @@ impl Channel for StreamChannel {
             part.write_to(&mut rows)
                 .expect("Values in this process's own memory are not mapped.");
         }
-        self.stream.send(Said::Answer(answer, follow, rows)).is_ok()
+        let answer = Said::Answer(answer, follow, rows);
+        self.stream.end_part(answer).is_ok()
     }
 }

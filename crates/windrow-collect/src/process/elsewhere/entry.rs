@@ -2,7 +2,8 @@
 
 use std::env;
 use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use windrow_peer::end_at_once;
@@ -27,6 +28,9 @@ pub(in crate::process) fn is_invited() -> bool {
         && arguments.next().is_none()
 }
 
+/// How long this process may go on once its work is over and the collector has closed the connection.
+const FAREWELL: Duration = Duration::from_secs(5);
+
 /// Connects to the collector that has sent `invitation`. This process is killed once the collector has closed the connection.
 pub(in crate::process) fn connect(invitation: &Invitation) -> Result<StreamEnd, ServeError> {
     let failed = |error: std::io::Error| ServeError::Launch(Box::new(error));
@@ -35,17 +39,23 @@ pub(in crate::process) fn connect(invitation: &Invitation) -> Result<StreamEnd, 
     let socket = connect_to(&address, Instant::now() + PATIENCE).map_err(failed)?;
     let socket = Arc::new(socket);
     let watched = Arc::clone(&socket);
+    let is_over = Arc::<AtomicBool>::default();
+    let over = Arc::clone(&is_over);
     thread::Builder::new()
         .name("windrow-parent".to_owned())
         .spawn(move || {
             wait_for_end(&watched, None);
+            if over.load(Ordering::Acquire) {
+                // It ends by itself, after what its program still has to do.
+                sleep(FAREWELL);
+            }
             // It may be in a call that never returns.
             end_at_once()
         })
         .map_err(failed)?;
-    let stream = Stream::client(socket, None);
+    let stream = Stream::client(Arc::clone(&socket), None);
     let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
-    let end = StreamEnd::new(stream);
+    let end = StreamEnd::new(stream, socket).marks_end(is_over);
     end.greet(PATIENCE)?;
     end.send(Said::Token(invitation.token.clone().into_bytes()))?;
     Ok(end)

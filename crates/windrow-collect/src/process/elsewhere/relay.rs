@@ -34,6 +34,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long a worker may take to end by itself, once it has said that it ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the launcher may take to learn how a worker has ended whose connection is lost.
+const NEWS: Duration = Duration::from_secs(1);
+
 /// Workers that `launcher` starts.
 pub(crate) fn program(launcher: Arc<dyn Launcher>) -> Program {
     Program::Relay(Relay::new(move |end| {
@@ -70,14 +73,31 @@ fn relay(launcher: &dyn Launcher, end: RelayEnd) -> Result<(), ServeError> {
         stream: &stream,
     };
     let passed = link.pass(hello, &watch);
-    let is_whole = passed.is_ok();
-    watch.end();
-    let deadline = Instant::now() + PATIENCE;
-    while is_whole && launched.ended().is_none() && Instant::now() < deadline {
-        sleep(TICK);
-    }
+    let is_killed = watch.end();
+    let how = match passed {
+        _ if is_killed => None,
+        Ok(()) => end_of(&mut *launched, PATIENCE),
+        Err(_) => end_of(&mut *launched, NEWS),
+    };
     launched.kill();
-    passed
+    match (passed, how) {
+        (Err(ServeError::Connection(source)), Some(how)) => Err(ServeError::Lost { how, source }),
+        (passed, _) => passed,
+    }
+}
+
+/// How `launched` has ended, if it ends within `patience`.
+fn end_of(launched: &mut dyn Launched, patience: Duration) -> Option<String> {
+    let deadline = Instant::now() + patience;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let how = launched.ended();
+        if how.is_some() || Instant::now() >= deadline {
+            return how;
+        }
+        sleep(pause);
+        pause = TICK.min(2 * pause);
+    }
 }
 
 /// The next message of the collector.
@@ -168,7 +188,7 @@ fn connected(
 fn greet(socket: &Arc<Socket>, invitation: &Invitation) -> Result<StreamEnd, ServeError> {
     let stream = Stream::server(Arc::clone(socket), None);
     let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
-    let end = StreamEnd::new(stream);
+    let end = StreamEnd::new(stream, Arc::clone(socket));
     end.greet(GREETING)?;
     let shown = end.receive_token(GREETING)?;
     // Compared in the same time wherever they differ.
@@ -194,7 +214,8 @@ fn token() -> std::io::Result<String> {
 struct Watch {
     socket: Arc<Socket>,
     waits: Arc<Mutex<Waits>>,
-    thread: JoinHandle<()>,
+    /// Whether the worker was to be killed.
+    thread: JoinHandle<bool>,
 }
 
 /// The wait for a command.
@@ -230,6 +251,7 @@ impl Watch {
             let mut waits = unpoisoned(ended.lock());
             waits.are_over = true;
             waits.check();
+            is_killed
         };
         let thread = thread::Builder::new()
             .name("windrow-relay".to_owned())
@@ -249,9 +271,10 @@ impl Watch {
         waits.check();
     }
 
-    fn end(self) {
+    /// Closes the connection; whether the worker was to be killed.
+    fn end(self) -> bool {
         let _ = self.socket.shutdown(Shutdown::Both);
-        let _ = self.thread.join();
+        self.thread.join().unwrap_or(false)
     }
 }
 
@@ -356,7 +379,12 @@ impl Link<'_> {
 
     /// Waits for the answer, to which `part` has to be filled, and for the messages behind it.
     fn pass_answer(&self, shared: &mut Shared, mut part: Option<Part>) -> Result<(), ServeError> {
+        let mut is_cut = false;
         loop {
+            if !is_cut && part.as_ref().is_some_and(Part::is_cut) {
+                self.stream.send(Said::Cut)?;
+                is_cut = true;
+            }
             match self.stream.receive(Deadline::after(SILENCE))? {
                 Said::Beat(beat) => shared.mirror(beat),
                 Said::Message(message) => self.report(message)?,

@@ -1,10 +1,11 @@
 //! The connection between a relay and its worker: one side speaks at a time, but for heartbeats.
 
-use std::sync::{Mutex, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windrow_peer::net::{Deadline, Frame, FrameError, Stream, Wire};
+use windrow_peer::net::{Deadline, Frame, FrameError, Socket, Stream, Wire, has_bytes};
 use windrow_peer::{Episode, Place, ProcessError, decode, encode};
 use windrow_sync::unpoisoned;
 
@@ -12,7 +13,7 @@ use crate::process::messages::{Answer, Command};
 use crate::process::serve_error::ServeError;
 
 /// Version of all that both sides say.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How long nothing may come from a worker that fills a part: it sends heartbeats.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
@@ -35,6 +36,8 @@ pub(in crate::process) enum Said {
     Weights(i64, Vec<u8>),
     /// From the worker: where it is.
     Beat(Beat),
+    /// To the worker: the part that it fills is to be cut short at its next step.
+    Cut,
     /// The last one of a side.
     End,
 }
@@ -83,6 +86,7 @@ impl Said {
             Self::Weights(version, bytes) => (5, [version.cast_unsigned(), 0, 0], bytes),
             Self::Beat(beat) => (6, [0; 3], encode(&beat)?),
             Self::End => (7, [0; 3], Vec::new()),
+            Self::Cut => (8, [0; 3], Vec::new()),
         };
         Ok(Frame {
             kind,
@@ -113,6 +117,7 @@ impl Said {
             5 => Self::Weights(words[0].cast_signed(), body),
             6 => Self::Beat(decode(&body)?),
             7 => Self::End,
+            8 => Self::Cut,
             _ => return Err(ServeError::Order),
         })
     }
@@ -122,13 +127,60 @@ impl Said {
 #[derive(Debug)]
 pub(in crate::process) struct StreamEnd {
     wire: Mutex<Wire>,
+    socket: Arc<Socket>,
+    /// Set once this side has sent its last frame.
+    is_over: Arc<AtomicBool>,
+    /// While this side fills a part: no frame comes but [`Cut`](Said::Cut).
+    is_filling: AtomicBool,
 }
 
 impl StreamEnd {
-    pub(super) fn new(stream: Stream) -> Self {
+    /// At `stream`, over `socket`.
+    pub(super) fn new(stream: Stream, socket: Arc<Socket>) -> Self {
         Self {
             wire: Mutex::new(Wire::new(stream, VERSION)),
+            socket,
+            is_over: Arc::default(),
+            is_filling: AtomicBool::default(),
         }
+    }
+
+    /// The same, which sets `is_over` before it sends its last frame.
+    pub(super) fn marks_end(self, is_over: Arc<AtomicBool>) -> Self {
+        Self { is_over, ..self }
+    }
+
+    /// From now on, this side fills a part.
+    pub(super) fn begin_part(&self) {
+        self.is_filling.store(true, Ordering::Release);
+    }
+
+    /// Sends an answer, with which a part ends.
+    pub(super) fn end_part(&self, answer: Said) -> Result<(), ServeError> {
+        self.is_filling.store(false, Ordering::Release);
+        self.send(answer)
+    }
+
+    /// Calls `cut` if the part that this side fills is to be cut short, before the part can end.
+    pub(super) fn check_cut(&self, cut: impl FnOnce()) -> Result<(), ServeError> {
+        let Ok(mut wire) = self.wire.try_lock() else {
+            return Ok(());
+        };
+        // The other side sends no more before the answer, for which the lock is needed.
+        if !self.is_filling.load(Ordering::Acquire) || !has_bytes(&self.socket) {
+            return Ok(());
+        }
+        match Said::of(wire.receive(Deadline::after(SILENCE), GREETING)?)? {
+            Said::Cut => cut(),
+            _ => return Err(ServeError::Order),
+        }
+        Ok(())
+    }
+
+    /// Sends the last frame of this side.
+    pub(in crate::process) fn finish(&self) -> Result<(), ServeError> {
+        self.is_over.store(true, Ordering::Release);
+        self.send(Said::End)
     }
 
     /// Sends the version of this side, and receives the other's, which must be the same.

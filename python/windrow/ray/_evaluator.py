@@ -20,7 +20,7 @@ from windrow._windrow import WorkerError
 from windrow.policies.choose import Choice, Conditions, Sent, choose, exploration_name
 from windrow.processes import blame, setup
 
-_ray_actor = module("windrow.collectors._ray_actor")
+_actors = module("windrow.ray._actors")
 #: Seconds between two looks at the end of the evaluator while an answer is awaited.
 _LOOK = 0.2
 
@@ -259,7 +259,7 @@ class RayEvaluatorCore:
             RuntimeError: Ray did not start it in time.
         """
         self._check_ray()
-        self._actor = _ray.actor(self._ray, _ray_actor.EvaluatorActor, {"concurrency_groups": _ray_actor.THREADS, **self._options})
+        self._actor = _ray.actor(self._ray, _actors.EvaluatorActor, {"concurrency_groups": _actors.THREADS, **self._options})
         self._answer("begin", self._sent, secrets.randbits(63), patience=_ray.PATIENCE)
 
     def _answer(self, method: str, *args: Any, patience: float | None = None) -> Any:

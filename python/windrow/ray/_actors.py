@@ -1,0 +1,93 @@
+"""Actors of Ray: one runs a worker of a collector, one an evaluator. Neither imports torch unless its environments or its policy do."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import ray
+
+from windrow import _ray, collectors
+from windrow._windrow import run_worker
+from windrow.processes import exceptions, setup
+from windrow.processes.start import THREADS as LIMITS
+
+#: Threads of an actor that answer questions while its main thread works.
+THREADS = {"control": 2}
+
+_control = ray.method(concurrency_group="control")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _telling(method: Callable[P, R]) -> Callable[P, R]:
+    """Raises an exception that Ray can send in place of one that it may not."""
+
+    @functools.wraps(method)
+    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            made = exceptions.received(exceptions.sent(error))
+            if error.__cause__ is not None:
+                # Pickle leaves it out.
+                vars(made)["_sent_cause"] = exceptions.sent(error.__cause__)
+            raise made from error
+
+    return told
+
+
+class WorkerActor:
+    """The process of a worker."""
+
+    # Without a group of threads, what is called runs in the main thread of the process, as environments may expect.
+
+    def place(self) -> tuple[int, str]:
+        """This process, and the node that it is on."""
+        return os.getpid(), ray.get_runtime_context().get_node_id()
+
+    def work(self, invitation: str, threads: int | None) -> int | None:
+        """Works for the collector that has sent ``invitation`` until that ends; its libraries use so many threads. The exit status."""
+        if threads is not None:
+            os.environ.update(dict.fromkeys(LIMITS, str(threads)))
+        return run_worker(invitation)
+
+
+class EvaluatorActor:
+    """What an :class:`~windrow.collectors.Evaluator` calls: one in a thread of the actor."""
+
+    #: The frames of the last evaluation, packed.
+    _frames: Any = None
+
+    @_telling
+    def begin(self, sent: bytes, seed: int) -> None:
+        """Calls ``init_fn``, before anything else is imported for the evaluator; then builds it."""
+        around, init_fn, pickled, tells_frames = pickle.loads(sent)
+        setup.arrive(around)
+        init_fn = pickle.loads(init_fn)
+        if init_fn is not None:
+            init_fn()
+        env, arguments = pickle.loads(pickled)
+        self._evaluator = collectors.Evaluator(env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None)
+        setup.seed_torch(seed)
+
+    def _keep(self, batch: Any) -> dict[str, float]:
+        self._frames = _ray.pack(batch)
+        return {}
+
+    @_telling
+    def evaluate(self, weights: Any, step: int) -> tuple[dict[str, Any], Any]:
+        """The result with these packed weights, and the packed frames of all episodes if they were asked for."""
+        result = self._evaluator.evaluate(weights, step)
+        frames, self._frames = self._frames, None
+        return result, frames
+
+    @_control
+    def shutdown(self) -> None:
+        """Ends the evaluator, and closes what was made for it."""
+        if hasattr(self, "_evaluator"):
+            self._evaluator.shutdown()

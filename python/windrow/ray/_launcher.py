@@ -1,0 +1,151 @@
+"""Workers of collectors in actors of Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from windrow import _ray
+from windrow._lazy import module
+
+_actors = module("windrow.ray._actors")
+
+
+class RayLauncher:
+    """Starts each worker of a collector in an actor of Ray, on any machine of a cluster, as the argument ``launcher`` of
+    :class:`~windrow.collectors.MultiSyncCollector` and others.
+
+    A worker runs in its actor's process: whatever ends the actor ends the worker, which the collector notices at once, and an environment
+    may use Ray. Batches and weights do not go through Ray but over a connection of each worker to the collector, which is not encrypted.
+
+    Args:
+        remote_configs: options of ``ray.remote``, such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``, for all actors or a list
+            with an entry for each; by default each claims one CPU.
+        ray_init_config: arguments of ``ray.init``, where Ray does not run yet. A Ray that was started here ends with :meth:`close`, or with
+            the program.
+        address: where the collector waits for workers, as ``"host:port"``; by default, a port of this machine at the address by which Ray
+            knows it.
+        patience: seconds from the start of a worker until it connects.
+        num_threads: how many threads libraries such as torch use in each worker; by default Ray says, which is as many as the actor claims
+            CPUs.
+
+    Raises:
+        ImportError: Ray is not installed.
+
+    Example:
+        >>> from windrow.ray import RayLauncher  # doctest: +SKIP
+        >>> collector = MultiAsyncCollector([make_env] * 8, policy, frames_per_batch=1000, launcher=RayLauncher({"num_cpus": 2}))
+    """
+
+    def __init__(
+        self,
+        remote_configs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        ray_init_config: Mapping[str, Any] | None = None,
+        address: str | None = None,
+        patience: float = _ray.PATIENCE,
+        num_threads: int | None = None,
+    ) -> None:
+        self._configs = remote_configs
+        self._ray, self._release = _ray.acquire(type(self).__name__, ray_init_config)
+        self.address = f"{self._own_host()}:0" if address is None else address
+        self.patience = patience
+        self._threads = num_threads
+        #: Handles of the actors, by the numbers of their workers. One that takes the place of another has its number.
+        self.actors: list[Any] = []
+        #: What each actor answers when it is asked where it is: the answer, or the reference to it.
+        self._places: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def _own_host(self) -> str:
+        host = self._ray.util.get_node_ip_address()
+        return f"[{host}]" if ":" in host else host
+
+    def options(self, worker: int) -> dict[str, Any]:
+        """The options of worker ``worker``'s actor.
+
+        Raises:
+            ValueError: ``remote_configs`` has fewer entries.
+        """
+        given = self._configs
+        if given is None or isinstance(given, Mapping):
+            return dict(given or {})
+        if worker >= len(given):
+            raise ValueError(f"remote_configs has {len(given)} entries, and none for worker {worker}")
+        return dict(given[worker] or {})
+
+    def check_claims(self, workers: int) -> None:
+        """Raises RuntimeError where Ray has less than the actors of so many workers claim together: they would wait for ever."""
+        _ray.check_claims(self._ray, [self.options(worker) for worker in range(workers)], "take fewer actors, or let each claim less by remote_configs")
+
+    def start(self, invitation: str) -> RunningActor:
+        """Starts the actor of the worker that is to answer ``invitation``.
+
+        Raises:
+            RuntimeError: Ray has less than all actors claim together.
+        """
+        worker = int(json.loads(invitation)["worker"])
+        self.check_claims(max(worker + 1, len(self.actors)))
+        actor = _ray.actor(self._ray, _actors.WorkerActor, self.options(worker))
+        with self._lock:
+            self.actors += [None] * (worker + 1 - len(self.actors))
+            self.actors[worker] = actor
+            # Answered before it works.
+            self._places[worker] = actor.place.remote()
+        return RunningActor(self, worker, actor, actor.work.remote(invitation, self._threads))
+
+    def places(self) -> list[tuple[int | None, str | None]]:
+        """The process of each worker's actor, and the node that it is on; None where there is none, or where it has not answered yet."""
+        with self._lock:
+            for worker, place in self._places.items():
+                if not isinstance(place, tuple):
+                    with contextlib.suppress(self._ray.exceptions.RayError):
+                        self._places[worker] = self._ray.get(place, timeout=0)
+            found = [self._places.get(worker) for worker in range(len(self.actors))]
+        return [place if isinstance(place, tuple) else (None, None) for place in found]
+
+    def forget(self, worker: int, actor: Any) -> None:
+        """Notes that ``actor``, of worker ``worker``, has ended."""
+        with self._lock:
+            if self.actors[worker] is actor:
+                self._places.pop(worker, None)
+
+    def close(self) -> None:
+        """Ends Ray, if this has started it and nobody else uses it. Actors end with their collector."""
+        self._release()
+
+
+class RunningActor:
+    """An actor whose worker was started."""
+
+    def __init__(self, launcher: RayLauncher, worker: int, actor: Any, working: Any) -> None:
+        self._launcher, self._worker, self._actor, self._working = launcher, worker, actor, working
+
+    def ended(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        ray = self._launcher._ray
+        if not ray.is_initialized():
+            return "Ray was shut down, and its actor with it"
+        if not ray.wait([self._working], timeout=0)[0]:
+            return None
+        try:
+            return f"its actor returned with status {_ray.get(self._working)}"
+        except ray.exceptions.RayError as error:
+            return f"its actor was lost: {_first_reason(error)}"
+        except Exception as error:
+            return f"its actor raised {type(error).__name__}: {error}"
+
+    def kill(self) -> None:
+        """Ends it."""
+        _ray.kill([self._actor])
+        self._launcher.forget(self._worker, self._actor)
+
+
+def _first_reason(error: Exception) -> str:
+    """The line of Ray's message that says why an actor was lost."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reasons = [line for line in lines if line.startswith("The actor is dead because")]
+    return (reasons or lines or [type(error).__name__])[0]
