@@ -68,6 +68,26 @@ def pace(sync: bool, least: float, repeats: int) -> float:
         remote.shutdown(), local.shutdown()
 
 
+def learner(repeats: int) -> float:
+    """Processor time of the thread that takes batches of two actors, in calls of an actor that does nothing."""
+    sender = _ray.actor(ray, Sender, {"num_cpus": 0}, 1)
+    batches = 50
+
+    def spent(work: Callable[[], object]) -> float:
+        began = time.thread_time()
+        for _ in range(batches):
+            work()
+        return time.thread_time() - began
+
+    options: dict[str, Any] = {"frames_per_batch": SHARE, "total_frames": -1, "policy_backend": "native", "remote_configs": {"num_cpus": 0.5}}
+    try:
+        with RayCollector(["CartPole-v1"] * 2, network(), sync=False, **options) as collector:
+            spent(lambda: next(collector))
+            return statistics.median(spent(lambda: next(collector)) / spent(lambda: ray.get(sender.nothing.remote())) for _ in range(repeats))
+    finally:
+        _ray.kill([sender])
+
+
 class Sender:
     """An actor that has a batch, and an array of as many bytes."""
 
@@ -84,6 +104,9 @@ class Sender:
     def batch(self) -> Any:
         """The batch, packed for each call."""
         return _ray.pack(self._batch)
+
+    def nothing(self) -> None:
+        """Does nothing."""
 
     def array(self) -> Any:
         """A new array for each call."""
@@ -110,6 +133,7 @@ def main() -> None:
     figures: list[tuple[str, Callable[[], float], float | None, bool]] = [
         ("frames of 2 actors, first come, over 2 processes", lambda: pace(False, least, repeats), 0.8, True),
         ("frames of 2 actors, synchronous, over 2 processes", lambda: pace(True, least, repeats), None, True),
+        ("the learner's thread for a batch over a call of an actor", lambda: learner(repeats), 1.0, False),
         ("a batch of 1,000 frames over an array of as many bytes", lambda: transport(1000, least / 2, repeats), 1.5, False),
         ("a batch of 20,000 frames over an array of as many bytes", lambda: transport(20_000, least / 2, repeats), None, False),
     ]

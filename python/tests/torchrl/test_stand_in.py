@@ -48,7 +48,7 @@ def test_every_public_name_is_answered(package: str) -> None:
         ("envs.batched_envs", "ParallelEnv", "windrow.torchrl.envs"),
         ("envs.env_creator", "env_creator", "windrow.envs"),
         ("collectors.collectors", "SyncDataCollector", "windrow.torchrl.collectors"),
-        ("collectors.distributed", "RayCollector", "windrow.collectors"),
+        ("collectors.distributed", "RayCollector", "windrow.ray"),
         ("collectors.utils", "split_trajectories", "windrow.data"),
         ("data.postprocs", "MultiStep", "windrow.data"),
         ("modules.inference_server", "InferenceServer", "windrow.torchrl"),

@@ -42,9 +42,7 @@ def _telling(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class WorkerActor:
-    """The process of a worker."""
-
-    # Without a group of threads, what is called runs in the main thread of the process, as environments may expect.
+    """The process of a worker. It has no groups of threads: what is called runs in its main thread, as environments may expect."""
 
     def place(self) -> tuple[int, str]:
         """This process, and the node that it is on."""
