@@ -17,10 +17,10 @@ import ray
 import torch
 from torch import nn
 
-from windrow import _ray
 from windrow.collectors import Collector, RayCollector
 from windrow.data import LazyTensorStorage, RayReplayBuffer
 from windrow.envs import GymEnv
+from windrow.ray import _session
 
 FRAMES = 1000
 CALLS = 200
@@ -87,7 +87,7 @@ def calls(batch: Any) -> None:
     sources = [ray.remote(num_cpus=0)(Source).remote(batch) for _ in range(2)]
     ray.get([source.nothing.remote() for source in sources])
     said("call_us", 1e6 * cost(lambda: ray.get(sources[0].nothing.remote())), "a call that does nothing, and its answer")
-    said("batch_us", 1e6 * cost(lambda: _ray.unpack(ray.get(sources[0].next.remote()))), "a batch, not asked for ahead")
+    said("batch_us", 1e6 * cost(lambda: _session.unpack(ray.get(sources[0].next.remote()))), "a batch, not asked for ahead")
     busy = ray.get(sources[0].busy.remote())
     ray.get([sources[0].next.remote() for _ in range(CALLS)])
     said("actor_call_us", 1e6 * (ray.get(sources[0].busy.remote()) - busy) / CALLS, "of processor time in the actor, for each batch")
@@ -95,7 +95,7 @@ def calls(batch: Any) -> None:
         weights = np.zeros(4 * count, np.uint8)
 
         def push(weights: Any = weights) -> None:
-            sent = weights if weights.nbytes < _ray.INLINE else ray.put(weights)
+            sent = weights if weights.nbytes < _session.INLINE else ray.put(weights)
             ray.get([source.take.remote(sent) for source in sources])
 
         said(f"weights_{name}_us", 1e6 * cost(push, 20), "parameters to two actors")
@@ -103,7 +103,7 @@ def calls(batch: Any) -> None:
     for _ in range(CALLS):
         [source.take.remote(np.zeros(8, np.uint8)) for source in sources]
     said("weights_call_us", 1e6 * (time.perf_counter() - began) / CALLS / 2, "of the learner's thread, for each actor")
-    _ray.kill(sources)
+    _session.kill(sources)
 
 
 def copies() -> None:
@@ -146,10 +146,10 @@ def main() -> None:
         said("frames_per_batch", FRAMES)
         collected("gymnasium", gymnasium_cartpole)
         batch = collected("native", cartpole)
-        packed = _ray.pack(batch)
+        packed = _session.pack(batch)
         said("frame_bytes", len(packed) / FRAMES)
-        said("pack_us", 1e6 * cost(lambda: _ray.pack(batch)), "a batch as one array")
-        said("unpack_us", 1e6 * cost(lambda: _ray.unpack(packed)))
+        said("pack_us", 1e6 * cost(lambda: _session.pack(batch)), "a batch as one array")
+        said("unpack_us", 1e6 * cost(lambda: _session.unpack(packed)))
         calls(packed)
         copies()
         buffer(batch)

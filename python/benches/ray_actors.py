@@ -16,8 +16,8 @@ import ray
 import torch
 from tensordict import TensorDict
 from torch import nn
-from windrow import _ray
 from windrow.collectors import MultiAsyncCollector, MultiSyncCollector, RayCollector
+from windrow.ray import _session
 
 #: Frames that an actor or a process brings to each batch.
 SHARE = 1000
@@ -70,7 +70,7 @@ def pace(sync: bool, least: float, repeats: int) -> float:
 
 def learner(repeats: int) -> float:
     """Processor time of the thread that takes batches of two actors, in calls of an actor that does nothing."""
-    sender = _ray.actor(ray, Sender, {"num_cpus": 0}, 1)
+    sender = _session.actor(ray, Sender, {"num_cpus": 0}, 1)
     batches = 50
 
     def spent(work: Callable[[], object]) -> float:
@@ -85,7 +85,7 @@ def learner(repeats: int) -> float:
             spent(lambda: next(collector))
             return statistics.median(spent(lambda: next(collector)) / spent(lambda: ray.get(sender.nothing.remote())) for _ in range(repeats))
     finally:
-        _ray.kill([sender])
+        _session.kill([sender])
 
 
 class Sender:
@@ -99,11 +99,11 @@ class Sender:
         flags = {name: torch.zeros(frames, 1, dtype=torch.bool) for name in ("done", "terminated", "truncated")}
         columns["next"] |= {**flags, "reward": torch.ones(frames, 1)}
         self._batch = TensorDict({**columns, **flags, "collector": {"traj_ids": torch.arange(frames)}}, [frames])
-        self._array = numpy.ones(_ray.pack(self._batch).nbytes, numpy.uint8)
+        self._array = numpy.ones(_session.pack(self._batch).nbytes, numpy.uint8)
 
     def batch(self) -> Any:
         """The batch, packed for each call."""
-        return _ray.pack(self._batch)
+        return _session.pack(self._batch)
 
     def nothing(self) -> None:
         """Does nothing."""
@@ -115,11 +115,11 @@ class Sender:
 
 def transport(frames: int, least: float, repeats: int) -> float:
     """How long a batch takes, until it is a TensorDict that can be written to, in arrays of as many bytes."""
-    sender = _ray.actor(ray, Sender, None, frames)
+    sender = _session.actor(ray, Sender, None, frames)
     try:
-        return ratio(lambda: _ray.unpack(ray.get(sender.batch.remote())), lambda: ray.get(sender.array.remote()), least, repeats)
+        return ratio(lambda: _session.unpack(ray.get(sender.batch.remote())), lambda: ray.get(sender.array.remote()), least, repeats)
     finally:
-        _ray.kill([sender])
+        _session.kill([sender])
 
 
 def main() -> None:

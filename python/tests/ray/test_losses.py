@@ -15,9 +15,10 @@ import pytest
 import torch
 from counter import Counter, Failing, set_trap, steps_in
 from waiting import comes, runs, until
-from windrow import WorkerError, _ray
+from windrow import WorkerError
 from windrow.collectors import RayCollector
 from windrow.data import LazyTensorStorage, RateLimiter, RayReplayBuffer, ReplayBuffer
+from windrow.ray import _session
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -116,7 +117,7 @@ def test_frames_are_written_once_although_an_actor_is_lost(build: Build, buffer:
     collector = build(partial(Counter, None), sync=sync, replay_buffer=buffer, on_loss=1, total_frames=1200)
     for _ in range(3):
         assert next(collector) is None
-    _ray.kill(collector.remote_collectors[1:])
+    _session.kill(collector.remote_collectors[1:])
     assert all(batch is None for batch in collector)
     stats = collector.stats()
     assert stats["restarts"] == 1 and stats["frames"] == buffer.write_count == 1200 and stats["batches"] == 60

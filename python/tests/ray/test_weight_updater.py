@@ -11,9 +11,9 @@ from counter import Taking
 from tensordict import TensorDict
 from torch import nn
 from waiting import until
-from windrow import _ray
 from windrow.collectors import Collector, MultiAsyncCollector, RayWeightUpdater
 from windrow.policies.weights import weights_of
+from windrow.ray import _session
 
 ray: Any = pytest.importorskip("ray")
 
@@ -43,15 +43,15 @@ def actors(made: Any) -> Any:
 
 def taken(actors: Any) -> list[tuple[int, int | None]]:
     """How often weights came to each actor, and which action they take."""
-    packed = [_ray.pack(weights_of(always(choice))).tobytes() for choice in (0, 1)]
+    packed = [_session.pack(weights_of(always(choice))).tobytes() for choice in (0, 1)]
     return [(count, last and packed.index(last)) for count, last in ray.get([actor.last.remote() for actor in actors])]
 
 
-@pytest.mark.parametrize(("inline", "puts"), [(_ray.INLINE, 0), (0, 1)])
+@pytest.mark.parametrize(("inline", "puts"), [(_session.INLINE, 0), (0, 1)])
 def test_weights_reach_all_actors_by_one_put_at_most(actors, inline: int, puts: int, monkeypatch) -> None:
     stored: list[Any] = []
     put = ray.put
-    monkeypatch.setattr(_ray, "INLINE", inline)
+    monkeypatch.setattr(_session, "INLINE", inline)
     monkeypatch.setattr(ray, "put", lambda value: stored.append(put(value)) or stored[-1])
     updater = RayWeightUpdater(TensorDict.from_module(always(1)), actors)
     for count, given in enumerate([None, always(0), always(1).state_dict(), always(0)], start=1):
@@ -61,7 +61,7 @@ def test_weights_reach_all_actors_by_one_put_at_most(actors, inline: int, puts: 
 
 
 def test_only_the_newest_weights_stay_in_the_store(actors, monkeypatch) -> None:
-    monkeypatch.setattr(_ray, "INLINE", 0)
+    monkeypatch.setattr(_session, "INLINE", 0)
     updater = RayWeightUpdater(remote_collectors=actors)
     updater.push_weights(always(1))
     old = updater._newest.hex()
@@ -134,9 +134,9 @@ def test_a_collector_of_this_process_and_actors_get_the_same_weights(actors) -> 
 def test_a_collector_reads_what_an_actor_is_given(cluster, backend) -> None:
     with Collector(cartpole, always(0), frames_per_batch=20, policy_backend=backend) as collector:
         # As Ray hands it over.
-        weights = ray.get(ray.put(_ray.pack(weights_of(always(1)))))
+        weights = ray.get(ray.put(_session.pack(weights_of(always(1)))))
         assert not weights.flags.writeable
         collector.update_policy_weights_(weights)
         assert (next(collector)["action"] == 1).all()
         with pytest.raises(ValueError, match="another policy"):
-            collector.update_policy_weights_(_ray.pack(weights_of(nn.Linear(3, 2))))
+            collector.update_policy_weights_(_session.pack(weights_of(nn.Linear(3, 2))))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Self
 
-from windrow import _ray, modules
+from windrow import modules
 from windrow.policies.weights import copy_weights, weights_of, widened
+from windrow.ray import _session
 
 
 class WeightUpdaterBase:
@@ -239,7 +240,7 @@ class RayWeightUpdater(WeightUpdaterBase):
         self.remote_collectors = [] if remote_collectors is None else remote_collectors
         self.max_interval = max(0, max_interval)
         self._missed: dict[int, int] = {}
-        self._packed = _ray.Sender()
+        self._packed = _session.Sender()
         self._answers: dict[int, Any] = {}
 
     def register_collector(self, collector: Any) -> None:
@@ -286,7 +287,7 @@ class RayWeightUpdater(WeightUpdaterBase):
 
     def _send(self, workers: list[int]) -> None:
         """Has actors take what was pushed last, and waits until they have."""
-        ray = _ray.needs_ray("RayWeightUpdater")
+        ray = _session.needs_ray("RayWeightUpdater")
         answers: dict[int, Any] = {}
         self._answers = answers
         for worker in workers:
@@ -296,7 +297,7 @@ class RayWeightUpdater(WeightUpdaterBase):
         while answers:
             worker, answer = answers.popitem()
             try:
-                _ray.get(answer)
+                _session.get(answer)
             except ray.exceptions.RayActorError as error:
                 lost[worker] = error
             except Exception as error:

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from windrow import _ray
 from windrow._lazy import numpy
 from windrow._windrow import CollectorCore
+from windrow.ray import _session
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Choice
@@ -156,7 +156,7 @@ def tensors_of(module: Any) -> dict[str, Any]:
 
 
 def weights_of(source: Any) -> dict[str, Any]:
-    """Weights by name from a module, a ``TensorDict`` of parameters, a ``state_dict``, or what :func:`windrow._ray.pack` has made.
+    """Weights by name from a module, a ``TensorDict`` of parameters, a ``state_dict``, or what :func:`windrow.ray._session.pack` has made.
 
     Raises:
         TypeError: ``source`` is none of these.
@@ -165,7 +165,7 @@ def weights_of(source: Any) -> dict[str, Any]:
 
     if isinstance(source, numpy.ndarray):
         # Packed, as actors of Ray get them. Whoever asks reads them at once, so they need no copy.
-        source = _ray.unpack(source, copy=False)
+        source = _session.unpack(source, copy=False)
     if hasattr(source, "flatten_keys"):
         return {str(name): value for name, value in source.flatten_keys(".").items()}
     if isinstance(source, torch.nn.Module):

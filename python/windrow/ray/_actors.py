@@ -10,10 +10,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import ray
 
-from windrow import _ray, collectors
+from windrow import collectors
 from windrow._windrow import run_worker
 from windrow.processes import exceptions, setup
 from windrow.processes.start import THREADS as LIMITS
+from windrow.ray import _session
 
 #: Threads of an actor that answer questions while its main thread works.
 THREADS = {"control": 2}
@@ -74,7 +75,7 @@ class EvaluatorActor:
         setup.seed_torch(seed)
 
     def _keep(self, batch: Any) -> dict[str, float]:
-        self._frames = _ray.pack(batch)
+        self._frames = _session.pack(batch)
         return {}
 
     @_telling

@@ -14,11 +14,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from windrow import _ray
 from windrow._lazy import module
 from windrow._windrow import WorkerError
 from windrow.policies.choose import Choice, Conditions, Sent, choose, exploration_name
 from windrow.processes import blame, setup
+from windrow.ray import _session
 
 _actors = module("windrow.ray._actors")
 #: Seconds between two looks at the end of the evaluator while an answer is awaited.
@@ -47,7 +47,7 @@ def build(name: str, arguments: Any) -> tuple[Choice, RayEvaluatorCore]:
         RuntimeError: Ray has too little for the actor, or it did not start.
         Exception: what making environment or policy in the actor has raised.
     """
-    _ray.needs_ray(name)
+    _session.needs_ray(name)
     exploration = exploration_name(arguments.exploration_type)
     given = {option: getattr(arguments, option) for option in _PASSED} | {"exploration_type": exploration}
     choice = Choice(None)
@@ -104,17 +104,17 @@ class RayEvaluatorCore:
         self._actor: Any = None
         #: What was asked of it last.
         self._waiting: list[Any] = []
-        self._send = _ray.Sender()
-        self._ray, self._release = _ray.acquire(name, None)
+        self._send = _session.Sender()
+        self._ray, self._release = _session.acquire(name, None)
         try:
             gpus = arguments.num_gpus
             if gpus is None:
                 gpus = min(1, int(self._ray.cluster_resources().get("GPU", 0)))
             self._options = {"num_gpus": gpus, **(arguments.ray_kwargs or {})}
-            _ray.check_claims(self._ray, [self._options], "let it claim less by num_gpus and ray_kwargs")
+            _session.check_claims(self._ray, [self._options], "let it claim less by num_gpus and ray_kwargs")
             self._start()
         except BaseException:
-            _ray.kill([self._actor] if self._actor is not None else [])
+            _session.kill([self._actor] if self._actor is not None else [])
             self._release()
             raise
         self._thread = threading.Thread(target=self._run, name="windrow-evaluator", daemon=True)
@@ -243,7 +243,7 @@ class RayEvaluatorCore:
             raise
         result[f"{self._prefix}/policy_version"] = self._newest[1]
         if self._metrics is not None:
-            figures = self._metrics(_ray.unpack(packed))
+            figures = self._metrics(_session.unpack(packed))
             result |= {f"{self._prefix}/{name}": float(figure) for name, figure in figures.items()}
         if self._on_result is not None:
             try:
@@ -259,8 +259,8 @@ class RayEvaluatorCore:
             RuntimeError: Ray did not start it in time.
         """
         self._check_ray()
-        self._actor = _ray.actor(self._ray, _actors.EvaluatorActor, {"concurrency_groups": _actors.THREADS, **self._options})
-        self._answer("begin", self._sent, secrets.randbits(63), patience=_ray.PATIENCE)
+        self._actor = _session.actor(self._ray, _actors.EvaluatorActor, {"concurrency_groups": _actors.THREADS, **self._options})
+        self._answer("begin", self._sent, secrets.randbits(63), patience=_session.PATIENCE)
 
     def _answer(self, method: str, *args: Any, patience: float | None = None) -> Any:
         """What a method of the actor returns."""
@@ -273,7 +273,7 @@ class RayEvaluatorCore:
                 if until is not None and time.monotonic() > until:
                     left = self._ray.available_resources()
                     raise RuntimeError(f"the evaluator's actor has not started within {patience:.0f} s; Ray has {left} left")
-            return _ray.get(waiting[0])
+            return _session.get(waiting[0])
         except self._ray.exceptions.RayError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             self._give_up()
@@ -286,7 +286,7 @@ class RayEvaluatorCore:
     def _give_up(self) -> None:
         """Ends the actor; the next evaluation starts another."""
         actor, self._actor = self._actor, None
-        _ray.kill([actor])
+        _session.kill([actor])
 
     def _check_ray(self) -> None:
         if self._is_ending:
@@ -335,9 +335,9 @@ class RayEvaluatorCore:
             actor = self._actor
             if is_first and actor is not None and self._ray.is_initialized():
                 try:
-                    _ray.drain([actor.shutdown.remote(), *self._waiting], min(seconds, _ray.FAREWELL))
+                    _session.drain([actor.shutdown.remote(), *self._waiting], min(seconds, _session.FAREWELL))
                 finally:
-                    _ray.kill([actor])
+                    _session.kill([actor])
             if not is_own:
                 # It looks every now and then.
                 self._thread.join(max(until - time.monotonic(), 2 * _LOOK))

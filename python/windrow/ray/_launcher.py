@@ -8,8 +8,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windrow import _ray
 from windrow._lazy import module
+from windrow.ray import _session
 
 _actors = module("windrow.ray._actors")
 
@@ -46,11 +46,11 @@ class RayLauncher:
         *,
         ray_init_config: Mapping[str, Any] | None = None,
         address: str | None = None,
-        patience: float = _ray.PATIENCE,
+        patience: float = _session.PATIENCE,
         num_threads: int | None = None,
     ) -> None:
         self._configs = remote_configs
-        self._ray, self._release = _ray.acquire(type(self).__name__, ray_init_config)
+        self._ray, self._release = _session.acquire(type(self).__name__, ray_init_config)
         self.address = f"{self._own_host()}:0" if address is None else address
         self.patience = patience
         self._threads = num_threads
@@ -79,7 +79,7 @@ class RayLauncher:
 
     def check_claims(self, workers: int) -> None:
         """Raises RuntimeError where Ray has less than the actors of so many workers claim together: they would wait for ever."""
-        _ray.check_claims(self._ray, [self.options(worker) for worker in range(workers)], "take fewer actors, or let each claim less by remote_configs")
+        _session.check_claims(self._ray, [self.options(worker) for worker in range(workers)], "take fewer actors, or let each claim less by remote_configs")
 
     def start(self, invitation: str) -> RunningActor:
         """Starts the actor of the worker that is to answer ``invitation``.
@@ -89,7 +89,7 @@ class RayLauncher:
         """
         worker = int(json.loads(invitation)["worker"])
         self.check_claims(max(worker + 1, len(self.actors)))
-        actor = _ray.actor(self._ray, _actors.WorkerActor, self.options(worker))
+        actor = _session.actor(self._ray, _actors.WorkerActor, self.options(worker))
         with self._lock:
             self.actors += [None] * (worker + 1 - len(self.actors))
             self.actors[worker] = actor
@@ -132,7 +132,7 @@ class RunningActor:
         if not ray.wait([self._working], timeout=0)[0]:
             return None
         try:
-            return f"its actor returned with status {_ray.get(self._working)}"
+            return f"its actor returned with status {_session.get(self._working)}"
         except ray.exceptions.RayError as error:
             return f"its actor was lost: {_first_reason(error)}"
         except Exception as error:
@@ -140,7 +140,7 @@ class RunningActor:
 
     def kill(self) -> None:
         """Ends it."""
-        _ray.kill([self._actor])
+        _session.kill([self._actor])
         self._launcher.forget(self._worker, self._actor)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from windrow import _ray
 from windrow._failure import Failure
 from windrow._lazy import torch
 from windrow.data._content import is_frames
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
+from windrow.ray import _session
 
 __all__ = ["RayReplayBuffer"]
 
@@ -131,7 +131,7 @@ class _Owner:
 def _owner(remote_config: dict[str, Any] | None) -> Any:
     import ray
 
-    return _ray.actor(ray, _Owner, {"concurrency_groups": _THREADS, "num_cpus": 0, **(remote_config or {})})
+    return _session.actor(ray, _Owner, {"concurrency_groups": _THREADS, "num_cpus": 0, **(remote_config or {})})
 
 
 class _Nowhere:
@@ -204,7 +204,7 @@ class RayReplayBuffer:
     ) -> None:
         if transport not in ("auto", "ray"):
             raise ValueError(f'transport must be "auto" or "ray", got {transport!r}')
-        _, self._release = _ray.acquire(type(self).__name__, ray_init_config)
+        _, self._release = _session.acquire(type(self).__name__, ray_init_config)
         self._begin(_owner(remote_config), {})
         self._is_owner, self._failures = True, []
         try:
@@ -240,7 +240,7 @@ class RayReplayBuffer:
         """
         if not self._is_owner:
             raise RuntimeError("only the handle that made a RayReplayBuffer ends it")
-        _ray.kill([self._actor])
+        _session.kill([self._actor])
         self._release()
 
     close = shutdown
@@ -266,7 +266,7 @@ class RayReplayBuffer:
         while True:
             self._tell()
             try:
-                return _received(_ray.get(reference, _LOOK))
+                return _received(_session.get(reference, _LOOK))
             except ray.exceptions.GetTimeoutError:
                 continue
             except RuntimeError:
@@ -409,9 +409,9 @@ def _sent(value: Any) -> Any:
     """What Ray sends of a value: a TensorDict as one array where that can be."""
     if is_frames(value):
         with contextlib.suppress(TypeError):
-            return _Packed((_ray.pack(value),))
+            return _Packed((_session.pack(value),))
     return value
 
 
 def _received(value: Any, copy: bool = True) -> Any:
-    return _ray.unpack(value[0], copy=copy) if isinstance(value, _Packed) else value
+    return _session.unpack(value[0], copy=copy) if isinstance(value, _Packed) else value
