@@ -44,6 +44,9 @@ fn worker_entry() {
     }))
 }
 
+/// Where workers connect to: an address that no other machine reaches, and one that others may reach, so that the connection is encrypted.
+const ADDRESSES: [&str; 2] = ["127.0.0.1:0", "0.0.0.0:0"];
+
 /// This program, run again to be a worker.
 fn launcher() -> CommandLauncher {
     let program = std::env::current_exe().unwrap();
@@ -91,9 +94,12 @@ fn batches(builder: CollectorBuilder) -> Vec<TensorDict> {
 #[test]
 fn workers_elsewhere_deliver_the_rows_of_workers_in_threads() {
     let here = batches(MultiSyncCollector::builder("CartPole-v1"));
-    let there = batches(MultiSyncCollector::builder("CartPole-v1").launcher(launcher()));
     assert_eq!(here.len(), 5);
-    assert_eq!(here, there);
+    for address in ADDRESSES {
+        let launcher = launcher().address(address.parse().unwrap());
+        let there = batches(MultiSyncCollector::builder("CartPole-v1").launcher(launcher));
+        assert_eq!(here, there, "{address}");
+    }
 }
 
 #[test]
@@ -229,17 +235,26 @@ fn a_profile_is_that_of_processes() {
 }
 
 #[test]
-fn a_program_that_shows_another_token_is_sent_away() {
-    // It connects before the worker does, and shows what it was not given.
+fn a_program_that_does_not_show_what_was_sent_is_sent_away() {
+    // Programs with another token, and without encryption, connect before the worker does.
     let program = std::env::current_exe().unwrap();
-    let script = format!(
-        "read line; wrong=$(echo \"$line\" | sed 's/\"token\":\"..../\"token\":\"0000/'); \
-         echo \"$wrong\" | {0} --exact worker_entry --nocapture; \
-         echo \"$line\" | exec {0} --exact worker_entry --nocapture",
-        program.display()
-    );
-    let there = MultiSyncCollector::builder("CartPole-v1");
-    let there = batches(there.launcher(CommandLauncher::new("sh", ["-c", &script])));
+    let program = format!("{} --exact worker_entry --nocapture", program.display());
+    let token = r#"'s/"token":"..../"token":"0000/'"#;
+    let encryption = r#"'s/"certificate":"[^"]*",//'"#;
     let here = batches(MultiSyncCollector::builder("CartPole-v1").placement(Placement::Threads));
-    assert_eq!(here, there);
+    for (address, wrong) in ADDRESSES
+        .into_iter()
+        .zip([vec![token], vec![token, encryption]])
+    {
+        let script = format!(
+            r#"read -r line
+               for wrong in {}; do printf '%s\n' "$line" | sed "$wrong" | {program}; done
+               printf '%s\n' "$line" | exec {program}"#,
+            wrong.join(" ")
+        );
+        let launcher = CommandLauncher::new("sh", ["-c", &script]);
+        let launcher = launcher.address(address.parse().unwrap());
+        let there = batches(MultiSyncCollector::builder("CartPole-v1").launcher(launcher));
+        assert_eq!(here, there, "{address}");
+    }
 }

@@ -4,6 +4,7 @@
 mod address;
 mod frame;
 mod listener;
+mod own_certificate;
 mod stream;
 
 use std::io::{self, BufReader, Read, Write};
@@ -11,6 +12,7 @@ use std::io::{self, BufReader, Read, Write};
 pub use address::{Address, AddressError};
 pub use frame::{Frame, FrameError, HEAD};
 pub use listener::{Listener, has_bytes, has_gone, wait_for_end};
+pub use own_certificate::OwnCertificate;
 pub use socket2::Socket;
 pub use stream::{ClientTls, Deadline, Stream, connect};
 
@@ -56,6 +58,12 @@ impl Wire {
         };
         self.stream.get_mut().set_deadline(deadline);
         Frame::read(&mut self.stream, limit)
+    }
+
+    /// Whether it has bytes that came with those of an earlier frame.
+    #[must_use]
+    pub fn has_bytes(&self) -> bool {
+        !self.stream.buffer().is_empty()
     }
 
     /// Sends a frame.

@@ -19,7 +19,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Starts each worker by a ``command``, such as ``["ssh", "node{worker}", "python", "-m", "windrow.worker"]``, in which ``{worker}`` stands
-/// for the worker's number. It gets the invitation on its standard input.
+/// for the worker's number. It gets the invitation on its standard input. A connection from another machine is encrypted.
 ///
 /// Args:
 ///     command: the program and its arguments.

@@ -26,6 +26,6 @@ class Launcher(Protocol):
     """
 
     def start(self, invitation: str) -> Launched:
-        """Starts a worker that is to answer ``invitation``, one line of JSON with its number (``worker``), the collector's ``address`` and
-        a secret ``token``: ``python -m windrow.worker`` reads it from its standard input. Called in a thread of its own, which may wait."""
+        """Starts a worker that is to answer ``invitation``, one line of JSON with its number (``worker``), the collector's ``address``,
+        a secret ``token`` and, where the connection is encrypted, the collector's ``certificate``: ``python -m windrow.worker`` reads it from its standard input. Called in a thread of its own, which may wait."""
         ...

@@ -19,7 +19,7 @@ class RayLauncher:
     :class:`~windrow.collectors.MultiSyncCollector` and others.
 
     A worker runs in its actor's process: whatever ends the actor ends the worker, which the collector notices at once, and an environment
-    may use Ray. Batches and weights do not go through Ray but over a connection of each worker to the collector, which is not encrypted.
+    may use Ray. Batches and weights do not go through Ray but over a connection of each worker to the collector, encrypted between machines.
 
     Args:
         remote_configs: options of ``ray.remote``, such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``, for all actors or a list

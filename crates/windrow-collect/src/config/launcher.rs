@@ -13,7 +13,8 @@ use windrow_peer::net::Address;
 /// Starts workers somewhere else: on another machine, in a container, in a cluster. Each connects to its collector, and is from then on a
 /// worker as one in a process of this machine: its losses count, and another one is started in its place.
 ///
-/// Rows come over the connection, so a batch costs what they cost on the way; weights go the other way when there are newer ones.
+/// Rows come over the connection, so a batch costs what they cost on the way; weights go the other way when there are newer ones. A
+/// connection from another machine is encrypted, see [`Invitation`].
 pub trait Launcher: Debug + Send + Sync {
     /// Starts a worker, which is to answer `invitation`; what it writes to `stderr` is passed on, and stands in the error if it is lost.
     /// Called in a thread of its own, which may wait.
@@ -48,6 +49,9 @@ pub trait Launched: Send {
 }
 
 /// What a worker needs to know to connect to its collector. Whoever has the token can be the worker: treat it as a secret.
+///
+/// Where the collector waits at an address that other machines can reach, the connection is encrypted (TLS 1.3), and the invitation has the
+/// certificate by which the worker knows its collector: one that was made for this connection.
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Invitation {
@@ -57,6 +61,9 @@ pub struct Invitation {
     pub address: String,
     /// What it shows there.
     pub token: String,
+    /// What the collector shows (PEM); `None` where the connection stays on this machine, and is not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
 }
 
 impl Invitation {

@@ -7,7 +7,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use windrow_peer::end_at_once;
-use windrow_peer::net::{Stream, connect as connect_to, wait_for_end};
+use windrow_peer::net::{OwnCertificate, Stream, connect as connect_to, wait_for_end};
 
 use super::stream::{Said, StreamEnd};
 use crate::config::launcher::Invitation;
@@ -36,6 +36,9 @@ pub(in crate::process) fn connect(invitation: &Invitation) -> Result<StreamEnd, 
     let failed = |error: std::io::Error| ServeError::Launch(Box::new(error));
     let address = invitation.address.parse();
     let address = address.map_err(|error| ServeError::Launch(Box::new(error)))?;
+    let certificate = invitation.certificate.as_deref();
+    let tls = certificate.map(OwnCertificate::client).transpose();
+    let tls = tls.map_err(failed)?;
     let socket = connect_to(&address, Instant::now() + PATIENCE).map_err(failed)?;
     let socket = Arc::new(socket);
     let watched = Arc::clone(&socket);
@@ -53,7 +56,7 @@ pub(in crate::process) fn connect(invitation: &Invitation) -> Result<StreamEnd, 
             end_at_once()
         })
         .map_err(failed)?;
-    let stream = Stream::client(Arc::clone(&socket), None);
+    let stream = Stream::client(Arc::clone(&socket), tls.as_ref());
     let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
     let end = StreamEnd::new(stream, socket).marks_end(is_over);
     end.greet(PATIENCE)?;

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use windrow_peer::net::{Address, Deadline, Listener, Socket, Stream, wait_for_end};
+use windrow_peer::net::{
+    Address, Deadline, Listener, OwnCertificate, Socket, Stream, wait_for_end,
+};
 use windrow_peer::{
     ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, LiveWriter, Program, Relay,
     RelayEnd, WorkerLane, send,
@@ -125,22 +127,26 @@ fn launch(
         address => address,
     };
     let listener = Listener::open(&asked).map_err(refused)?;
+    let address = listener.address(&asked).map_err(refused)?;
+    let certificate = match address.is_local() {
+        true => None,
+        false => Some(OwnCertificate::new().map_err(refused)?),
+    };
     let invitation = Invitation {
         worker,
-        address: listener.address(&asked).map_err(refused)?.to_string(),
+        address: address.to_string(),
         token: token().map_err(refused)?,
+        certificate: certificate.as_ref().map(|own| own.pem().to_owned()),
     };
     let stderr = stderr.try_clone().map_err(refused)?;
     let started = launcher.start(&invitation, stderr);
     let mut launched = started.map_err(ServeError::Launch)?;
-    let connected = connected(
-        &listener,
-        &invitation,
-        launcher.patience(),
-        stop,
-        &mut *launched,
-    );
-    match connected {
+    let door = Door {
+        listener,
+        invitation,
+        certificate,
+    };
+    match door.connected(launcher.patience(), stop, &mut *launched) {
         Ok(connection) => Ok((launched, connection)),
         Err(error) => {
             launched.kill();
@@ -149,57 +155,67 @@ fn launch(
     }
 }
 
-/// Waits for the connection of the worker with this invitation.
-fn connected(
-    listener: &Listener,
-    invitation: &Invitation,
-    patience: Duration,
-    stop: &UnixStream,
-    launched: &mut dyn Launched,
-) -> Result<Connection, ServeError> {
-    let deadline = Instant::now() + patience;
-    loop {
-        match listener.accept_within(stop, Some(TICK)) {
-            Ok(None) => return Err(ServeError::Ended),
-            Ok(Some(socket)) => {
-                let socket = Arc::new(socket);
-                // A stranger is sent away, and the worker may still come.
-                if let Ok(stream) = greet(&socket, invitation) {
-                    return Ok((socket, stream));
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::TimedOut => {}
-            // The next connection may come to more, such as one of another user.
-            Err(_) => sleep(TICK),
-        }
-        if let Some(how) = launched.ended() {
-            return Err(ServeError::NeverCame { how });
-        }
-        if Instant::now() >= deadline {
-            let how = format!(
-                "it did not connect to {} within {patience:?}",
-                invitation.address
-            );
-            return Err(ServeError::NeverCame { how });
-        }
-    }
+/// Where one worker is waited for.
+struct Door {
+    listener: Listener,
+    invitation: Invitation,
+    /// That of the collector, by which the worker knows it, where others could read along.
+    certificate: Option<OwnCertificate>,
 }
 
-fn greet(socket: &Arc<Socket>, invitation: &Invitation) -> Result<StreamEnd, ServeError> {
-    let stream = Stream::server(Arc::clone(socket), None);
-    let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
-    let end = StreamEnd::new(stream, Arc::clone(socket));
-    end.greet(GREETING)?;
-    let shown = end.receive_token(GREETING)?;
-    // Compared in the same time wherever they differ.
-    let expected = invitation.token.as_bytes();
-    let differs = shown
-        .iter()
-        .zip(expected)
-        .fold(0, |all, (a, b)| all | (a ^ b));
-    match differs == 0 && shown.len() == expected.len() {
-        true => Ok(end),
-        false => Err(ServeError::Order),
+impl Door {
+    /// Waits for the connection of the invited worker.
+    fn connected(
+        &self,
+        patience: Duration,
+        stop: &UnixStream,
+        launched: &mut dyn Launched,
+    ) -> Result<Connection, ServeError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.listener.accept_within(stop, Some(TICK)) {
+                Ok(None) => return Err(ServeError::Ended),
+                Ok(Some(socket)) => {
+                    let socket = Arc::new(socket);
+                    // A stranger is sent away, and the worker may still come.
+                    if let Ok(stream) = self.greet(&socket) {
+                        return Ok((socket, stream));
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::TimedOut => {}
+                // The next connection may come to more, such as one of another user.
+                Err(_) => sleep(TICK),
+            }
+            if let Some(how) = launched.ended() {
+                return Err(ServeError::NeverCame { how });
+            }
+            if Instant::now() >= deadline {
+                let how = format!(
+                    "it did not connect to {} within {patience:?}",
+                    self.invitation.address
+                );
+                return Err(ServeError::NeverCame { how });
+            }
+        }
+    }
+
+    fn greet(&self, socket: &Arc<Socket>) -> Result<StreamEnd, ServeError> {
+        let tls = self.certificate.as_ref().map(OwnCertificate::server);
+        let stream = Stream::server(Arc::clone(socket), tls);
+        let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
+        let end = StreamEnd::new(stream, Arc::clone(socket));
+        end.greet(GREETING)?;
+        let shown = end.receive_token(GREETING)?;
+        // Compared in the same time wherever they differ.
+        let expected = self.invitation.token.as_bytes();
+        let differs = shown
+            .iter()
+            .zip(expected)
+            .fold(0, |all, (a, b)| all | (a ^ b));
+        match differs == 0 && shown.len() == expected.len() {
+            true => Ok(end),
+            false => Err(ServeError::Order),
+        }
     }
 }
 

@@ -167,7 +167,8 @@ impl StreamEnd {
             return Ok(());
         };
         // The other side sends no more before the answer, for which the lock is needed.
-        if !self.is_filling.load(Ordering::Acquire) || !has_bytes(&self.socket) {
+        let has_bytes = wire.has_bytes() || has_bytes(&self.socket);
+        if !self.is_filling.load(Ordering::Acquire) || !has_bytes {
             return Ok(());
         }
         match Said::of(wire.receive(Deadline::after(SILENCE), GREETING)?)? {
