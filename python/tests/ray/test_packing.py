@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 from windrow.ray import _session
 
 
@@ -33,6 +33,11 @@ def test_an_array_that_cannot_be_written_to_is_read_without_a_copy_or_a_warning(
     assert torch.equal(view, torch.arange(1000))
 
 
+def test_objects_and_text_are_packed_too() -> None:
+    unpacked = _session.unpack(_session.pack(TensorDict({"name": "a", "what": NonTensorData({1, 2})}, [])))
+    assert (unpacked["name"], unpacked["what"]) == ("a", {1, 2})
+
+
 def test_several_are_put_together() -> None:
     parts = [_session.pack(TensorDict({"a": torch.full((2, 3), float(number))}, [2, 3])) for number in range(2)]
     assert _session.unpack(*parts)["a"].tolist() == [[0] * 3] * 2 + [[1] * 3] * 2
@@ -43,7 +48,7 @@ def test_several_are_put_together() -> None:
 def test_what_cannot_be_packed_or_read_is_named() -> None:
     with pytest.raises(TypeError, match="next.what: .*complex|next.what: .*DLPack type 5"):
         _session.pack(TensorDict({"next": {"what": torch.zeros(2, dtype=torch.complex64)}}, [2]))
-    with pytest.raises(TypeError, match="name: .*expected a tensor, got NonTensorData"):
-        _session.pack(TensorDict({"name": "a"}, []))
+    with pytest.raises(TypeError, match="'name': expected what can be pickled, .*got a generator"):
+        _session.pack(TensorDict({"name": NonTensorData(letter for letter in "ab")}, []))
     with pytest.raises(ValueError, match="begins with windrow1"):
         _session.unpack(np.zeros(100, np.uint8))

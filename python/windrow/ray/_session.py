@@ -51,7 +51,7 @@ def pack(batch: Any) -> numpy.ndarray[Any, Any]:
     """A TensorDict, or a dictionary of tensors by name, as one array of bytes.
 
     Raises:
-        TypeError: an entry is no tensor, or has an element type that windrow does not have; the message names it.
+        TypeError: an entry has an element type that windrow does not have, or cannot be pickled; the message names it.
     """
     return _windrow.pack(batch)
 
