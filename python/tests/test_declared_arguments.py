@@ -10,7 +10,7 @@ import pytest
 
 from windrow._arguments import Arguments, argument, fields_of, ignored, takes
 from windrow._numbers import at_least
-from windrow.collectors import Evaluator, MultiSyncCollector
+from windrow.collectors import Collector, Evaluator, MultiSyncCollector
 from windrow.data import ReplayBuffer
 from windrow.envs import AsyncEnvPool
 from windrow.modules import InferenceServer, RemoteServer
@@ -89,6 +89,17 @@ def test_help_shows_each_argument_of_a_collector_once_in_its_group() -> None:
     shown = re.findall(r"^    (\w+)(?=[: ])", before + without_effect.partition("\n\n")[0], re.MULTILINE)
     assert sorted(shown) == sorted(inspect.signature(MultiSyncCollector).parameters)
     assert "        placement: 'inline' | 'threads' | 'processes' | None = None" in f"    {before}".replace("\n", "\n    ")
+
+
+class Named(Collector):
+    def __init__(self, name: str, **arguments: Any) -> None:
+        super().__init__("CartPole-v1", **arguments)
+        self.name = name
+
+
+def test_a_subclass_shows_the_arguments_of_its_own_constructor() -> None:
+    assert list(inspect.signature(Named).parameters) == ["name", "arguments"]
+    assert Named("a", frames_per_batch=10).frames_per_batch == 10
 
 
 @pytest.mark.parametrize("declaration", sorted(declarations(), key=lambda declaration: declaration.__qualname__))

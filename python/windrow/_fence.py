@@ -15,13 +15,14 @@ from typing import Any
 from windrow._lazy import module
 
 LIBRARY = "torchrl"
-_HOMES = {name: f"windrow.{LIBRARY}._{name}" for name in ("adapter", "around", "methods", "names", "schedulers", "sharing", "specs")}
-adapter, around, methods, names, schedulers, sharing, specs = map(module, _HOMES.values())
+#: Modules of ``windrow.torchrl``, by what they do.
+HOMES = {name: f"windrow.{LIBRARY}._{name}" for name in ("adapter", "around", "methods", "names", "schedulers", "sharing", "specs")}
+adapter, around, methods, names, schedulers, sharing, specs = map(module, HOMES.values())
 
 #: Functions that take environments of these libraries, see :func:`windrow.envs.register_adapter`.
 ADAPTERS = {
     "pettingzoo": f"windrow.{LIBRARY}._libraries:of_pettingzoo",
-    LIBRARY: f"{_HOMES['adapter']}:of",
+    LIBRARY: f"{HOMES['adapter']}:of",
     "vmas": f"windrow.{LIBRARY}._libraries:of_vmas",
 }
 

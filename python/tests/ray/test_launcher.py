@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -168,3 +170,28 @@ def test_workers_of_one_actor_share_what_it_claims() -> None:
     assert _shared_claims(config, 8) == {"num_cpus": 2, "num_gpus": 0.125, "memory": 125, "resources": {"licence": 0.5}, "max_restarts": 0}
     assert _shared_claims({"num_cpus": 5}, 2) == {"num_cpus": 3}
     assert _shared_claims({}, 2) == {"num_cpus": 0.5}
+
+
+SHUTS_RAY_DOWN = """
+import ray
+from windrow import WorkerError
+from windrow.ray import RayCollector
+
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
+collector = RayCollector(["CartPole-v1"] * 2, sync=True, frames_per_batch=20, total_frames=-1)
+next(collector)
+ray.shutdown()
+try:
+    for _ in collector:
+        pass
+except WorkerError as error:
+    assert "Ray was shut down" in str(error), error
+    print("told")
+collector.shutdown(raise_on_error=False)
+print("ended")
+"""
+
+
+def test_a_program_goes_on_that_shuts_ray_down_below_a_collector() -> None:
+    ended = subprocess.run([sys.executable, "-c", SHUTS_RAY_DOWN], capture_output=True, text=True, timeout=180, check=False)
+    assert ended.stdout.split() == ["told", "ended"] and ended.returncode == 0, ended.stderr

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
+import inspect
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -85,6 +87,12 @@ class BaseCollector(Control):
     @takes(CollectorArguments)
     def __init__(self, arguments: CollectorArguments) -> None:
         self._build(arguments)
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "__init__" in vars(cls) and "__signature__" not in vars(cls):
+            # Not that of a base.
+            cls.__signature__ = inspect.signature(functools.partial(cls.__init__, None))  # type: ignore[attr-defined]
 
     def _build(self, arguments: CollectorArguments) -> None:
         name = type(self).__name__

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from windrow import _fence
 from windrow.processes.proxy import RemoteEnv
 
 
@@ -40,7 +41,7 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
         if getattr(env, "_takes_states", True):
             # Transforms keep the tensors that they are given.
             env.load_state_dict(copy.deepcopy(dict(state)))
-            if sharing := sys.modules.get("windrow.envs._sharing"):
+            if sharing := sys.modules.get(_fence.HOMES["sharing"]):
                 sharing.share_loaded(env)
         elif not _alike(env.state_dict(), state):
             # The engine took the numbers over when the collector was built.

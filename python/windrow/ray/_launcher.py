@@ -36,8 +36,10 @@ class RayLauncher:
         ImportError: Ray is not installed.
 
     Example:
-        >>> from windrow.ray import RayLauncher  # doctest: +SKIP
-        >>> collector = MultiAsyncCollector([make_env] * 8, policy, frames_per_batch=1000, launcher=RayLauncher({"num_cpus": 2}))
+        >>> from windrow.collectors import MultiAsyncCollector
+        >>> from windrow.ray import RayLauncher
+        >>> launcher = RayLauncher({"num_cpus": 2})  # doctest: +SKIP
+        >>> collector = MultiAsyncCollector([make_env] * 8, policy, frames_per_batch=1000, launcher=launcher)  # doctest: +SKIP
     """
 
     def __init__(
@@ -118,6 +120,10 @@ class RayLauncher:
         self._release()
 
 
+#: Actors that ended with their Ray. While that shuts down, dropping one of its references would end the program.
+_LEFT: list[RunningActor] = []
+
+
 class RunningActor:
     """An actor whose worker was started."""
 
@@ -140,8 +146,11 @@ class RunningActor:
 
     def kill(self) -> None:
         """Ends it."""
-        _session.kill([self._actor])
-        self._launcher.forget(self._worker, self._actor)
+        if self._launcher._ray.is_initialized():
+            _session.kill([self._actor])
+            self._launcher.forget(self._worker, self._actor)
+        else:
+            _LEFT.append(self)
 
 
 def _first_reason(error: Exception) -> str:

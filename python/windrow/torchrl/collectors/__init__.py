@@ -119,12 +119,14 @@ class AsTorchRL(BaseCollector):
 class Collector(AsTorchRL, _base.Collector):
     __doc__ = _base.Collector.__doc__
 
+    __signature__ = _base.Collector.__signature__
+
     def __new__(cls, *args: Any, **arguments: Any) -> Self:
         several: Any = _base.several_for(MultiCollector, args, arguments) if cls is Collector else None
         return object.__new__(cls) if several is None else several
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
-        _base.Collector.__init__(self, *args, **_known(arguments, self.__signature__.parameters))
+        _base.Collector.__init__(self, *args, **_known(arguments, _base.Collector.__signature__.parameters))
 
 
 class AsyncCollector(AsTorchRL, _base.AsyncCollector):
