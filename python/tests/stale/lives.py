@@ -111,6 +111,7 @@ class Life:
         self.policy, self._change = cell.form.make()
         #: How many changes have begun, and have ended.
         self.begun = self.done = 0
+        self._changing = threading.Lock()
         #: The first and the last number of changes that each version of weights may have.
         self.versions: dict[int, tuple[int, int]] = {0: (0, 0)}
         self._steps = 0
@@ -118,10 +119,12 @@ class Life:
         self.backend = "called"
 
     def change(self) -> None:
-        self.begun += 1
-        with torch.no_grad():
-            self._change(self.form.level(self.begun))
-        self.done += 1
+        # Environments of several workers change it. One that is late would bring an older state back.
+        with self._changing:
+            self.begun += 1
+            with torch.no_grad():
+                self._change(self.form.level(self.begun))
+            self.done += 1
 
     def run(self) -> None:
         """Lives, and adds what came of it to the sum."""
