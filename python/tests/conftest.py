@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from windrow import _warnings
 from windrow._windrow import native_ids
 
 # A shell lets what it starts in the background ignore Ctrl-C, and so the programs of tests that are about it.
@@ -23,6 +24,7 @@ def seeded() -> None:
 @pytest.fixture(autouse=True)
 def untold() -> None:
     """What is told once in a program is told in each test, whatever tests came before."""
+    _warnings._told.clear()
     if around := sys.modules.get("windrow.torchrl._around"):
         around._told.clear()
     if batched := sys.modules.get("windrow.envs._batched"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pydoc
 import re
 import subprocess
 import sys
@@ -25,6 +27,53 @@ def test_importing_brings_no_framework(module) -> None:
     program = f"import sys, windrow{module}; print([name for name in {HEAVY} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]" and told.stderr == ""
+
+
+PACKAGES = ["collectors", "data", "envs", "modules", "ray"]
+
+
+def told(program: str) -> str:
+    """What a new interpreter prints."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_packages_are_reached_and_list_their_names_without_a_framework() -> None:
+    program = f"""
+import sys, windrow
+assert {{*{PACKAGES}, "torchrl", "Warning", "__version__"}} <= {{*dir(windrow)}}
+for package in {PACKAGES}:
+    names, module = dir(getattr(windrow, package)), sys.modules[f"windrow.{{package}}"]
+    assert {{*module.__all__}} <= {{*names}}, package
+    assert not any(name.startswith("_") or name in ("annotations", "names_of", "TYPE_CHECKING", "Any") for name in names), names
+assert "utils" in dir(windrow.collectors) and "libs" in dir(windrow.envs) and "samplers" in dir(windrow.data.replay_buffers)
+print([name for name in {[*HEAVY, "ray", "tqdm", "click"]} if name in sys.modules])
+"""
+    assert told(program) == "[]"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_listed_name_is_there(package: str) -> None:
+    module = importlib.import_module(f"windrow.{package}")
+    assert [name for name in dir(module) if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("package", ["", *(f".{package}" for package in PACKAGES)])
+def test_help_shows_the_public_names(package: str) -> None:
+    shown = pydoc.plaintext.document(importlib.import_module(f"windrow{package}"))
+    names = importlib.import_module(f"windrow{package}").__all__
+    assert [name for name in names if name != "__version__" and not re.search(rf"\b{name}\b", shown)] == []
+
+
+def test_a_stand_in_lists_names_and_modules_without_those_of_its_own_code() -> None:
+    names = dir(importlib.import_module("windrow.torchrl"))
+    assert {"collectors", "data", "envs", "modules", "objectives", "trainers"} <= {*names}
+    below = dir(importlib.import_module("windrow.torchrl.collectors"))
+    assert {"Collector", "MultiSyncDataCollector", "distributed"} <= {*below} and not {"register", "stand_in", "annotations"} & {*below}
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="module 'windrow' has no attribute 'clectors'"):
+        windrow.clectors  # noqa: B018
 
 
 def test_types_are_shipped() -> None:

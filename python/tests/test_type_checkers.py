@@ -37,14 +37,19 @@ Evaluator("CartPole-v1", print, metrics_fn=lambda batch: {"frames": batch.numel(
 """
 
 
-def mypy(file: Path) -> set[int]:
-    """Lines of ``file`` in which mypy finds an error."""
+def checked_by_mypy(file: Path) -> str:
+    """What mypy says of ``file``."""
     package = str(Path(windrow.__file__).parent.parent)
     options = ["--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent", "--config-file="]
     command = [sys.executable, "-m", "mypy", *options, "--cache-dir", str(file.parent / "cache"), str(file)]
     found = subprocess.run(command, capture_output=True, text=True, env={"MYPYPATH": package}, check=False)
     assert found.returncode in (0, 1), found.stdout + found.stderr
-    return {int(line) for line in re.findall(rf"^{re.escape(str(file))}:(\d+): error", found.stdout, re.MULTILINE)}
+    return found.stdout
+
+
+def mypy(file: Path) -> set[int]:
+    """Lines of ``file`` in which mypy finds an error."""
+    return {int(line) for line in re.findall(rf"^{re.escape(str(file))}:(\d+): error", checked_by_mypy(file), re.MULTILINE)}
 
 
 def pyright(file: Path) -> set[int]:
@@ -56,6 +61,33 @@ def pyright(file: Path) -> set[int]:
     assert found.returncode in (0, 1), found.stdout + found.stderr
     told = json.loads(found.stdout)["generalDiagnostics"]
     return {entry["range"]["start"]["line"] + 1 for entry in told if entry["severity"] == "error"}
+
+
+#: What a name is for a type checker, by what is written.
+REVEALED = {
+    "windrow.collectors.Collector": "windrow.collectors._base.Collector",
+    "windrow.collectors.Evaluator": "windrow.collectors._evaluator.Evaluator",
+    "windrow.data.ReplayBuffer": "windrow.data.replay_buffers.replay_buffers.ReplayBuffer",
+    "windrow.data.replay_buffers.SliceSampler": "windrow.data.replay_buffers.samplers.SliceSampler",
+    "windrow.envs.GymEnv": "windrow.envs.libs.gym.GymEnv",
+    "windrow.modules.RemotePolicy": "windrow.modules._remote.RemotePolicy",
+    "windrow.ray.RayCollector": "windrow.ray._collector.RayCollector",
+    "windrow.PerformanceWarning": "windrow._warnings.PerformanceWarning",
+    "windrow.torchrl.collectors.MultiSyncCollector": "windrow.torchrl.collectors.MultiSyncCollector",
+    "windrow.torchrl.collectors.Evaluator": "windrow.collectors._evaluator.Evaluator",
+    "windrow.torchrl.envs.ParallelEnv": "windrow.torchrl.envs.ParallelEnv",
+    "windrow.torchrl.envs.GymEnv": "windrow.envs.libs.gym.GymEnv",
+    "windrow.torchrl.data.LazyTensorStorage": "windrow.data.replay_buffers.storages.LazyTensorStorage",
+    "windrow.torchrl.modules.RemotePolicy": "windrow.modules._remote.RemotePolicy",
+}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
+def test_a_checker_knows_the_names_of_all_packages(tmp_path: Path) -> None:
+    file = tmp_path / "names.py"
+    file.write_text("\n".join(["import windrow", *(f"reveal_type({name}(*[]))" for name in REVEALED)]))
+    shown = re.findall(r'Revealed type is "([^"]*)"', checked_by_mypy(file))
+    assert dict(zip(REVEALED, shown, strict=True)) == REVEALED
 
 
 CHECKERS = [

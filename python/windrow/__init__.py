@@ -15,7 +15,10 @@ Where to read on, with ``help``:
 - :mod:`windrow.envs`: ``GymEnv``, ``SerialEnv``, ``ParallelEnv``, ``AsyncEnvPool``, ``TransformedEnv`` and transforms.
 - :mod:`windrow.data`: ``ReplayBuffer``, its storages, samplers and writers; ``MultiStep``.
 - :mod:`windrow.modules`: ``InferenceServer`` and ``RemotePolicy``.
+- :mod:`windrow.ray`: workers in actors of Ray.
 - :mod:`windrow.torchrl`: the same, and all else that TorchRL has, for scripts that were written for it.
+
+On the command line, ``windrow --help`` lists commands that collect, measure and look around.
 
 Nothing here imports torch, tensordict or gymnasium before it is used.
 """
@@ -25,7 +28,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-from windrow._warnings import Warning
+from windrow._lazy import names_of
+from windrow._warnings import PerformanceWarning, Warning
 from windrow._windrow import WorkerError, __version__
 
 TYPE_CHECKING = False
@@ -34,7 +38,15 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["Warning", "WorkerError", "__version__"]
+    from windrow import collectors as collectors, data as data, envs as envs, modules as modules, ray as ray, torchrl as torchrl
+else:
+    __getattr__ = names_of(__name__, {})
+
+__all__ = ["PerformanceWarning", "Warning", "WorkerError", "__version__"]
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "collectors", "data", "envs", "modules", "ray", "torchrl"])
 
 
 class _Finder:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["gymnasium", "numpy", "tensordict", "torch"]
@@ -33,7 +33,7 @@ def module(name: str) -> Any:
 
 def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """A ``__getattr__`` for ``package``: finds names in the modules that ``homes`` says, below it or, as ``".other"``, beside it, and the modules below
-    it themselves."""
+    it themselves. :func:`listing` makes the ``__dir__`` beside it."""
 
     def found(name: str) -> Any:
         if home := homes.get(name):
@@ -47,6 +47,19 @@ def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return value
 
     return found
+
+
+def listing(package: str, names: Iterable[str]) -> Callable[[], list[str]]:
+    """A ``__dir__`` for ``package``: its public ``names`` and the public modules below it, none of which is imported for it."""
+
+    def listed() -> list[str]:
+        # Most programs never ask.
+        import pkgutil
+
+        below = (found.name for found in pkgutil.iter_modules(sys.modules[package].__path__))
+        return sorted({*names, *(name for name in below if not name.startswith("_"))})
+
+    return listed
 
 
 if TYPE_CHECKING:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 
 def install(extra: str) -> str:
     """The command that installs windrow with ``extra``. The distribution is not called what is imported."""
     return f'pip install "windrow-rl[{extra}]"'
+
+
+def progress_bar(what: str) -> Any:
+    """The class of tqdm's bars for terminals and notebooks, which ``what`` needs.
+
+    Raises:
+        ImportError: tqdm is not installed; the message names the extra that brings it.
+    """
+    try:
+        from tqdm.auto import tqdm
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "tqdm":
+            raise
+        raise ImportError(f"{what} needs tqdm, which is not installed: {install('progress')}", name=error.name) from error
+    return tqdm
 
 
 def torch(what: str) -> None:

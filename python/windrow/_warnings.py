@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from types import FrameType
 
 
 class Warning(UserWarning):
@@ -14,12 +15,34 @@ class RenamedWarning(Warning, DeprecationWarning):
     """An argument was given by its old name."""
 
 
-Warning.__module__ = RenamedWarning.__module__ = "windrow"
+class PerformanceWarning(Warning):
+    """A program is right, and slower than it could be: Python calls a policy that was not found to be one that Rust can evaluate."""
+
+
+for _kind in (Warning, RenamedWarning, PerformanceWarning):
+    _kind.__module__ = "windrow"
+
+#: Packages whose frames lie between a user's line and windrow's: decorators, context managers, and what calls modules and iterators.
+_BETWEEN = {"windrow", "contextlib", "functools", "dataclasses", "importlib", "torch", "tensordict", "tqdm"}
+_told: set[str] = set()
 
 
 def warn(message: str, kind: type[Warning] = Warning) -> None:
-    """Warns at the line of the first caller outside of this package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "windrow":
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, kind, stacklevel=level)
+    """Warns at the line of the first caller outside of this package, and of packages through which it was called."""
+    frame = sys._getframe()
+    while frame.f_back is not None and _is_between(frame):
+        frame = frame.f_back
+    known = frame.f_globals
+    registry = known.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, kind, frame.f_code.co_filename, frame.f_lineno, str(known.get("__name__", "<string>")), registry)
+
+
+def warn_once(subject: str, message: str, kind: type[Warning] = Warning) -> None:
+    """As :func:`warn`, the first time in this process that it is called for ``subject``."""
+    if subject not in _told:
+        _told.add(subject)
+        warn(message, kind)
+
+
+def _is_between(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _BETWEEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windrow._lazy import names_of
+from windrow._lazy import listing, names_of
 from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:
@@ -83,3 +83,4 @@ if not TYPE_CHECKING:
         "_Interruptor": "_interruptor",
     }
     __getattr__ = names_of(__name__, {name: _HOMES.get(name, "_base") for name in (*__all__, "_Interruptor", "_MultiDataCollector")})
+    __dir__ = listing(__name__, __all__)

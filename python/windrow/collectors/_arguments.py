@@ -192,6 +192,14 @@ class _Batches(Arguments, group="Batches"):
     )
     set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
     compact_obs: bool = argument('leave out all entries under "next" but rewards and flags', default=False)
+    progress: bool = argument(
+        "show a progress bar, by tqdm",
+        more="of the frames collected: how many of ``total_frames``, frames a second, the mean return of the last 100 episodes, and how many "
+        "versions behind the newest the weights are that acted last. The end of a loop closes it, by ``break`` too, and so does "
+        ":meth:`~BaseCollector.shutdown`",
+        default=False,
+        check=truth,
+    )
     return_same_td: bool = argument("deliver one TensorDict every time, whose values are overwritten", default=False)
     postproc: Callable[[Any], Any] | None = argument(
         "called with each batch; returns the batch to deliver",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from windrow import _fence, _needs, collectors
+from windrow import _fence, _html, _needs, collectors
 from windrow._arguments import signature_of, takes, warn_ignored
 from windrow._lazy import module
 from windrow._lazy import tensordict as td
@@ -24,9 +24,10 @@ from windrow.collectors._arguments import CollectorArguments, MultiArguments, Si
 from windrow.collectors._control import Control
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
+from windrow.collectors._progress import Loop, Progress
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
-from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name
+from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name, tell_of_python
 from windrow.policies.weights import WeightSource
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
@@ -123,12 +124,17 @@ class BaseCollector(Control):
         self._source = WeightSource(self._core, choice)
         #: Why torch evaluates the policy.
         self._doubt = choice.doubt
+        if isinstance(choice.core, dict) and choice.core.get("fallback") and self._core.policy_backend() == "torch":
+            self._doubt = "the graph that it was read as does not fit observations or actions of the environment"
+            tell_of_python(self._doubt)
         self._audit = choice.audit if self._core.policy_backend() == "native" else None
         if arguments.interruptor is not None:
             follow(arguments.interruptor, self._core)
         if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
             self.policy.action_spec = getattr(self._workers.env(0), "action_spec", None)
         self.weight_updater = arguments.weight_updater
+        if arguments.progress:
+            self._progress = Progress(self)
         self._core.serve(self)
         ALIVE.add(self)
 
@@ -191,7 +197,7 @@ class BaseCollector(Control):
         core = getattr(buffer, "_core", None)
         # The engine writes batches that nothing in Python looks at.
         plain = self._devices.storing is None and not arguments.compact_obs and arguments.postproc is None
-        plain = plain and self._inference == "local"
+        plain = plain and self._inference == "local" and not arguments.progress
         fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
         random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
@@ -271,12 +277,24 @@ class BaseCollector(Control):
 
     # Iteration
 
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        return self if self._progress is None else Loop(self, self._progress)
+
     def __next__(self) -> TensorDictBase:
-        return self._ready.next()
+        if self._progress is None:
+            return self._ready.next()
+        try:
+            return self._ready.next()
+        except BaseException:
+            # The end, or an error.
+            self._progress.close()
+            raise
 
     def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
         """Runs before the frames of a batch are collected; returns a context that they are collected in."""
         self._tell_of_loss()
+        if self._progress is not None:
+            self._progress.open(self._core.stats()["frames"])
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
         if not isinstance(self.interruptor, (Interruptor, NoneType)):
@@ -357,6 +375,8 @@ class BaseCollector(Control):
     def _finish(self, batch: Any) -> Any:
         """What is delivered of a batch, or written."""
         self._tell_of_loss()
+        if self._progress is not None:
+            self._progress.add(batch, self)
         batch = self._processed(batch)
         if self.replay_buffer is not None:
             return batch
@@ -402,7 +422,10 @@ class BaseCollector(Control):
         self._check_ready()
         self._source.follow()
         with self._acting() or contextlib.nullcontext():
-            return self._with_deltas(self._core.rollout())
+            batch = self._core.rollout()
+        if self._progress is not None:
+            self._progress.add_outside(batch)
+        return self._with_deltas(batch)
 
     def __len__(self) -> int:
         length = self._asked.len()
@@ -419,6 +442,23 @@ class BaseCollector(Control):
             ValueError: whole trajectories are delivered, whose lengths nobody knows before.
         """
         return self._ready.fake_batch()
+
+    @_html.table
+    def _repr_html_(self) -> dict[str, Any]:
+        stats = self._core.stats()
+        total, version = stats["total_frames"], stats["policy_version"]
+        return {
+            "frames": f"{stats['frames']:,} of {'any number' if total is None else format(total, ',')}",
+            "frames a second": stats["recent_frames_per_second"],
+            "frames in a batch": stats["requested_frames_per_batch"],
+            "workers": f"{stats['workers_alive']} of {stats['workers']}, {'inline' if self._placement == 'inline' else 'in ' + self._placement}",
+            "environments": stats["num_envs"],
+            "policy": f"{self.policy_backend}{f': {self._doubt}' if self._doubt else ''}",
+            "version of its weights": f"{version}, up to {stats['policy_lag_max']} behind it" if version else None,
+            "restarts of workers": stats["restarts"] or None,
+            "dropped frames": stats["dropped_frames"] or None,
+            "memory of batches": f"{stats['slab_bytes'] / 2**20:,.1f} MiB in {stats['slabs']}",
+        }
 
     def __repr__(self) -> str:
         if not self._core.belongs_here():

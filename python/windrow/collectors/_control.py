@@ -20,6 +20,7 @@ from windrow.collectors import _env_states
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._ending import Ending
 from windrow.collectors._profile import ProfileConfig
+from windrow.collectors._progress import Progress
 from windrow.collectors._updaters import RemoteModuleWeightUpdater, WeightUpdaterBase
 from windrow.collectors._workers import Workers
 from windrow.policies.weights import WeightSource, weights_by_id, check_model
@@ -41,6 +42,8 @@ class Control(Ending, Iterator["TensorDictBase"]):
     policy: Any
     _placement: str
     _profile: ProfileConfig | None = None
+    #: The bar, if one was asked for.
+    _progress: Progress | None = None
     #: The error that ended the thread of :meth:`start`.
     _failure: Failure | None = None
     _paused = False
@@ -115,6 +118,8 @@ class Control(Ending, Iterator["TensorDictBase"]):
             if raise_on_error:
                 raise
         finally:
+            if self._progress is not None:
+                self._progress.close()
             if not raise_on_error and self._failure is not None:
                 self._failure.silence()
 
@@ -123,6 +128,8 @@ class Control(Ending, Iterator["TensorDictBase"]):
             return True
         self._ended = True
         ended = self._core.leave(seconds)
+        if self._progress is not None:
+            self._progress.close()
         error = None if self._failure is None else self._failure.silence()
         if error is not None:
             # The message shows its name only.
@@ -442,6 +449,8 @@ class Control(Ending, Iterator["TensorDictBase"]):
 
     def _fail(self, error: BaseException) -> None:
         """Keeps the error that has ended the thread of :meth:`start` for the next call on the collector or its buffer."""
+        if self._progress is not None:
+            self._progress.close()
         self._failure = Failure(error, self._core)
         failures = getattr(self.replay_buffer, "_failures", None)
         if failures is not None:

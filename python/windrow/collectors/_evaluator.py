@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from windrow import _needs, _windrow
+from windrow import _html, _needs, _windrow
 from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
 from windrow._lazy import module
 from windrow._numbers import at_least
@@ -201,11 +201,14 @@ class Evaluator(Ending):
     #: Functions that let the user's environment gather statistics again.
     _undo: Sequence[Callable[[], None]] = ()
     _frozen: "_Frozen | None" = None
+    #: What a notebook shows of the arguments.
+    _shown: Mapping[str, Any]
 
     @takes(EvaluatorArguments)
     def __init__(self, arguments: EvaluatorArguments) -> None:
         _needs.torch(type(self).__name__)
         self._step = 0
+        self._shown = {"episodes of each": arguments.num_trajectories, "where busy": arguments.busy_policy, "names begin with": arguments.log_prefix}
         if arguments.backend == "ray":
             self._backend = arguments.backend
             self._choice, self._core = _ray_evaluator.build(type(self).__name__, arguments)
@@ -377,6 +380,11 @@ class Evaluator(Ending):
     def __del__(self) -> None:
         super().__del__()
         self._thaw()
+
+    @_html.table
+    def _repr_html_(self) -> dict[str, Any]:
+        state = {"runs in": self._backend, "now": "busy" if self.pending else "idle", "evaluations asked for": self._step}
+        return {**state, **self._shown, "policy": self._choice.doubt and f"torch: {self._choice.doubt}"}
 
     def __repr__(self) -> str:
         if not self._core.belongs_here():

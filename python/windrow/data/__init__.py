@@ -4,13 +4,18 @@ The modules that define classes name them, in their ``__all__``. Classes of spec
 others) are those of TorchRL, where it is installed, and so is all else that only ``torchrl.data`` has.
 """
 
+from typing import TYPE_CHECKING
+
 from windrow import _fence as _fence
+from windrow._lazy import listing as _listing
+from windrow.data import _limiters, _postprocs, replay_buffers
 from windrow.data._limiters import *
 from windrow.data._postprocs import *
-from windrow.data.replay_buffers._ray import *
-from windrow.data.replay_buffers.replay_buffers import *
-from windrow.data.replay_buffers.samplers import *
-from windrow.data.replay_buffers.storages import *
-from windrow.data.replay_buffers.writers import *
+from windrow.data.replay_buffers import *
 
 __getattr__ = _fence.rest_of(__name__)
+
+if not TYPE_CHECKING:
+    # Checkers that add up no lists take all that was imported.
+    __all__ = [*_limiters.__all__, *_postprocs.__all__, *replay_buffers.__all__]
+    __dir__ = _listing(__name__, __all__)

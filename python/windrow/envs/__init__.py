@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windrow import _fence
-from windrow._lazy import names_of
+from windrow._lazy import listing, names_of
 
 # A module has the same name. Were it imported later, `windrow.envs.env_creator` would become the module.
 from windrow.envs.env_creator import env_creator
@@ -157,6 +157,7 @@ _HOMES = {
     "register_adapter": "_registry",
     "set_exploration_type": "utils",
 }
+__dir__ = listing(__name__, __all__)
 _own = names_of(__name__, {name: _HOMES.get(name, "transforms") for name in __all__})
 
 

@@ -44,6 +44,11 @@ def register_adapter(library: str, adapt: Callable[[Any], Any]) -> None:
     _ADAPTERS[library] = adapt
 
 
+def adapters() -> list[str]:
+    """The libraries whose environments have an adapter."""
+    return sorted(_ADAPTERS)
+
+
 def adapted(env: Any) -> Any:
     """What the adapter of the library of ``env`` returns; None where no adapter takes it."""
     asked = set()

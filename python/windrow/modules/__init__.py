@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windrow._lazy import names_of
+from windrow._lazy import listing, names_of
 
 if TYPE_CHECKING:
     from windrow.modules._inference import InferenceClient, InferenceServer
@@ -15,6 +15,7 @@ __all__ = ["InferenceClient", "InferenceServer", "RandomPolicy", "RemotePolicy",
 if not TYPE_CHECKING:
     _HOMES = {"InferenceClient": "_inference", "InferenceServer": "_inference", "RemotePolicy": "_remote", "RemoteServer": "_remote"}
     __getattr__ = names_of(__name__, _HOMES)
+    __dir__ = listing(__name__, __all__)
 
 
 class RandomPolicy:

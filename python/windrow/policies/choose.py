@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 
 from windrow._lazy import module
-from windrow._warnings import RenamedWarning, warn
+from windrow._warnings import PerformanceWarning, RenamedWarning, warn, warn_once
 from windrow.modules import RandomPolicy
 from windrow.policies.weights import BESIDE, original, weights_of, widened
 
@@ -160,7 +160,7 @@ def choose(
     if factories is None and is_random(policy, env):
         return Choice(None)
     if (remote := getattr(policy, "_remote_options", None)) is not None and factories is None:
-        if conditions.device is not None or backend == "torch":
+        if conditions.device is not None or backend != "auto":
             raise ValueError("a RemotePolicy is evaluated where its server is: policy_device and policy_backend must be left out")
         return Choice({"remote": remote})
     # As it is where the collector is built, whatever learners set later.
@@ -168,6 +168,8 @@ def choose(
     if factories is not None:
         if all(getattr(factory, "makes_random", False) for factory in factories):
             return Choice(None, source=policy)
+        if backend == "native":
+            raise ValueError('policy_backend="native": Python calls what policy_factory makes, give the module itself as policy')
         return Choice([partial(_called, factory, conditions, copied=False) for factory in factories], source=policy)
     if not callable(policy):
         raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
@@ -183,8 +185,7 @@ def choose(
             doubt = str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
-            if isinstance(reason, _lower.Doubtful):
-                warn(f'the policy is called in Python, since {doubt}: policy_backend="torch" says so without this warning')
+            tell_of_python(doubt, mendable=isinstance(reason, _lower.Doubtful))
     _check_copies(policy, conditions)
     beside = _state_beside(policy, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None
@@ -195,6 +196,15 @@ def choose(
         core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
     shared = source is not None and not conditions.threads and conditions.device is None
     return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, audit=None if lowered is None else lowered.audit)
+
+
+def tell_of_python(doubt: str, *, mendable: bool = False) -> None:
+    """Warns that Python calls the policy: each time where its author can mend that, otherwise once in a process."""
+    told = f'the policy is called in Python, since {doubt}: policy_backend="torch" says so without this warning'
+    if mendable:
+        warn(told, PerformanceWarning)
+    else:
+        warn_once("python policy", f'{told}, policy_backend="native" makes it an error', PerformanceWarning)
 
 
 def _state_beside(policy: Any, source: Any, conditions: Conditions, lowered: Lowered | None) -> Beside | None:

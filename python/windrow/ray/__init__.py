@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windrow._lazy import names_of
+from windrow._lazy import listing, names_of
 
 if TYPE_CHECKING:
     from windrow.ray._collector import RayCollector
@@ -14,3 +14,4 @@ __all__ = ["RayCollector", "RayLauncher"]
 
 if not TYPE_CHECKING:
     __getattr__ = names_of(__name__, {"RayCollector": "_collector", "RayLauncher": "_launcher"})
+    __dir__ = listing(__name__, __all__)

@@ -9,6 +9,11 @@ This package may use the rest of windrow. Nothing else of windrow uses it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from windrow.torchrl._names import stand_in
+
+if TYPE_CHECKING:
+    from windrow.torchrl import collectors as collectors, data as data, envs as envs, modules as modules
 
 __getattr__, __dir__ = stand_in(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -50,10 +51,17 @@ def stand_in(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
         return value
 
     def names() -> list[str]:
-        own = [name for name in vars(sys.modules[module]) if not name.startswith("_")]
-        return sorted({*own, *_own(module), *(dir(_imported(theirs)) if _spec_of(theirs) else ())})
+        known = dir(_imported(theirs)) if _spec_of(theirs) else []
+        return sorted({*_own(module), *(name for name in (*known, *_modules_below(module, theirs)) if not name.startswith("_"))})
 
     return found, names
+
+
+def _modules_below(module: str, theirs: str) -> list[str]:
+    """Names of modules directly below ``module``, or below TorchRL's of the same place. None is imported."""
+    spec = _spec_of(theirs)
+    places = [*getattr(sys.modules[module], "__path__", ()), *((spec and spec.submodule_search_locations) or ())]
+    return [found.name for found in pkgutil.iter_modules(places)]
 
 
 def _found(module: str, theirs: str, name: str) -> Any:

@@ -1,6 +1,10 @@
 """Replay buffers and their parts, where TorchRL has them. The modules that define them name them."""
 
+from typing import TYPE_CHECKING
+
 from windrow import _fence as _fence
+from windrow._lazy import listing as _listing
+from windrow.data.replay_buffers import _ray, replay_buffers as _buffers, samplers as _samplers, storages as _storages, writers as _writers
 from windrow.data.replay_buffers._ray import *
 from windrow.data.replay_buffers.replay_buffers import *
 from windrow.data.replay_buffers.samplers import *
@@ -8,3 +12,8 @@ from windrow.data.replay_buffers.storages import *
 from windrow.data.replay_buffers.writers import *
 
 __getattr__ = _fence.rest_of(__name__)
+
+if not TYPE_CHECKING:
+    # Checkers that add up no lists take all that was imported.
+    __all__ = [*_ray.__all__, *_buffers.__all__, *_samplers.__all__, *_storages.__all__, *_writers.__all__]
+    __dir__ = _listing(__name__, __all__)

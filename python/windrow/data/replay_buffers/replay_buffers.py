@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
 
-from windrow import _fence, _needs
+from windrow import _fence, _html, _needs
 from windrow._arguments import takes, warn_ignored
 from windrow._failure import Failure
 from windrow._lazy import tensordict, torch
@@ -555,6 +555,21 @@ class ReplayBuffer:
         self.__dict__.update(state)
         self._build()
         self._core.load_state_dict(saved)
+
+    @_html.table
+    def _repr_html_(self) -> dict[str, Any]:
+        # Raises no failure of a collector.
+        stats = self._core.stats()
+        return {
+            "frames": f"{self._core.len():,} of {self._core.capacity():,}",
+            "frames written": stats["write_count"],
+            "storage": repr(self.storage),
+            "sampler": repr(self.sampler),
+            "writer": repr(self.writer),
+            "limiter": self.limiter and repr(self.limiter),
+            "frames in a sample": self.batch_size,
+            "transforms": ", ".join(type(transform).__name__ for transform in self._transforms) or None,
+        }
 
     def __repr__(self) -> str:
         # Raises no failure of a collector.

@@ -8,7 +8,7 @@ large as the others. Shares of a :class:`MultiSyncCollector` are stacked, ``[wor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from windrow import collectors
 
@@ -19,6 +19,25 @@ from windrow.collectors._base import BaseCollector
 from windrow.envs._factory import is_function
 from windrow.envs.transforms import Wrapped
 from windrow.torchrl._names import register, stand_in
+
+if TYPE_CHECKING:
+    from windrow.collectors import (
+        CommandLauncher as CommandLauncher,
+        DataCollectorBase as DataCollectorBase,
+        Evaluator as Evaluator,
+        Interruptor as Interruptor,
+        Launched as Launched,
+        Launcher as Launcher,
+        MultiProcessedWeightUpdater as MultiProcessedWeightUpdater,
+        ProfileConfig as ProfileConfig,
+        RandomPolicy as RandomPolicy,
+        RayCollector as RayCollector,
+        RayWeightUpdater as RayWeightUpdater,
+        RemoteModuleWeightUpdater as RemoteModuleWeightUpdater,
+        VanillaWeightUpdater as VanillaWeightUpdater,
+        WeightUpdaterBase as WeightUpdaterBase,
+    )
+    from windrow.collectors.utils import split_trajectories as split_trajectories
 
 _OWN = [
     "AsyncCollector",

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from windrow import data
 from windrow.data.replay_buffers import scheduler
 from windrow.torchrl._names import register, stand_in
 
-_PUBLIC = [name for name, value in vars(data).items() if not (name.startswith("_") or isinstance(value, ModuleType))]
+if TYPE_CHECKING:
+    from windrow.data._limiters import *
+    from windrow.data._postprocs import *
+    from windrow.data.replay_buffers._ray import *
+    from windrow.data.replay_buffers.samplers import *
+    from windrow.data.replay_buffers.storages import *
+    from windrow.data.replay_buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
+    from windrow.torchrl._buffers import (
+        PrioritizedReplayBuffer as PrioritizedReplayBuffer,
+        ReplayBuffer as ReplayBuffer,
+        RoundRobinWriter as RoundRobinWriter,
+        TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
+        TensorDictReplayBuffer as TensorDictReplayBuffer,
+        TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
+    )
+    from windrow.torchrl._schedulers import *
+
 _BUFFERS = [
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
@@ -19,6 +35,6 @@ _BUFFERS = [
 ]
 register(
     __name__,
-    {"windrow.torchrl._schedulers": scheduler.__all__, "windrow.data": _PUBLIC, "windrow.torchrl._buffers": _BUFFERS},
+    {"windrow.torchrl._schedulers": scheduler.__all__, "windrow.data": vars(data)["__all__"], "windrow.torchrl._buffers": _BUFFERS},
 )
 __getattr__, __dir__ = stand_in(__name__)

@@ -7,11 +7,20 @@ batches of collectors.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from windrow import envs
 from windrow.envs import _batched, utils
 from windrow.envs._described import Facts
 from windrow.torchrl._names import register, stand_in
+
+if TYPE_CHECKING:
+    from windrow.envs import EnvBase as EnvBase, EnvCreator as EnvCreator, GymEnv as GymEnv, GymWrapper as GymWrapper
+    from windrow.envs import register_adapter as register_adapter
+    from windrow.envs.transforms import *
+    from windrow.envs.utils import *
+    from windrow.torchrl._pools import AsyncEnvPool as AsyncEnvPool
+    from windrow.torchrl._pools import ProcessorAsyncEnvPool as ProcessorAsyncEnvPool, ThreadingAsyncEnvPool as ThreadingAsyncEnvPool
 
 register(
     __name__,
