@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import windrow
-from windrow._cli import bench as benching
+from windrow._cli import bench as benching, main
 from windrow._cli.commands import windrow as commands
 from windrow._cli.peers import PEERS, Running, Side
 from windrow.collectors import MultiSyncCollector
@@ -58,6 +60,14 @@ def program(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
 def test_the_module_is_the_command() -> None:
     told = program("-m", "windrow", "--version")
     assert (told.returncode, told.stdout, told.stderr) == (0, f"windrow {windrow.__version__}\n", "")
+
+
+def test_the_installed_script_is_the_command_and_its_extra_is_named() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["windrow"].partition(":")
+    assert getattr(importlib.import_module(module), name) is main
+    assert any(needed.startswith("click") for needed in project["optional-dependencies"]["cli"])
+    assert any(needed.startswith("tqdm") for needed in project["optional-dependencies"]["progress"])
 
 
 def test_an_error_of_the_program_is_a_line_and_a_status() -> None:
@@ -131,6 +141,33 @@ def test_a_file_that_appears_meanwhile_is_kept(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(collect, "_check_free", lambda *_: Path("a.safetensors").write_text("mine"))
     assert "was written by somebody else meanwhile" in refused("collect", "CartPole-v1", "--frames", 10, "--out", "a.safetensors", code=1)
     assert Path("a.safetensors").read_text() == "mine" and os.listdir() == ["a.safetensors"]
+
+
+TEXT = """
+import gymnasium
+
+class Speaks(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Text(5), gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        return "ab", {}
+
+    def step(self, action):
+        return "abc", 1.0, False, False, {}
+
+gymnasium.register("Speaks-v0", Speaks)
+"""
+
+
+def test_text_goes_into_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("speaks.py").write_text(TEXT)
+    monkeypatch.syspath_prepend(os.getcwd())
+    collecting = ("collect", "speaks:Speaks-v0", "--frames", 10, "--out")
+    assert "numbers alone" in (line := refused(*collecting, "a.safetensors", code=1)) and "observation" in line
+    run(*collecting, "frames")
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10))
+    buffer.loads("frames")
+    assert set(buffer[:]["next", "observation"]) == {"abc"}
 
 
 def test_frames_that_cannot_be_split_are_an_error() -> None:
@@ -262,7 +299,7 @@ def test_windrow_is_measured_beside_a_peer_and_drawn(monkeypatch: pytest.MonkeyP
     output = run("bench", *arguments).output
     for name in ("windrow, native", "windrow, Gymnasium's environments", "Gymnasium, SyncVectorEnv"):
         assert re.search(rf"^{name} +\d[\d.]*( [kMG])? ", output, re.MULTILINE), output
-    assert "CartPole-v1, 2 environments" in output and "windrow is" in output and "Left out" not in output
+    assert "CartPole-v1, 2 environments" in output and "windrow, native is" in output and "Left out" not in output
     drawn = ElementTree.parse("speed.svg").getroot()
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert "Gymnasium, SyncVectorEnv" in texts and drawn.get("height")

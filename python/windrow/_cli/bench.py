@@ -54,7 +54,7 @@ def _peers(_: click.Context, option: click.Parameter, given: str | None) -> list
 @click.option("--peers", callback=_peers, metavar="NAMES", help=f"Some of {', '.join(PEERS)}, or none; by default those that are installed.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the table: FILE.svg, or FILE.png and others by matplotlib.")
 @click.option("--force", is_flag=True, help="Replace the picture.")
-def bench(env: str, num_envs: int, rounds: int, seconds: float, peers: list[str], picture: Path | None, force: bool) -> None:
+def bench(*, env: str, num_envs: int, rounds: int, seconds: float, peers: list[str], picture: Path | None, force: bool) -> None:
     """Measure frames a second on this machine, of windrow and of other libraries.
 
     Actions are random, and drawn beforehand for the other libraries, which take them as they are. All run in one process and one thread where
@@ -70,10 +70,11 @@ def bench(env: str, num_envs: int, rounds: int, seconds: float, peers: list[str]
     versions = ", ".join(f"{name} {version_of(PEERS[name].distribution)}" for name in peers)
     below = f"{processor()}, {cores()} cores; windrow {__version__}{versions and f', {versions}'}; medians of {rounds}"
     click.echo(f"{title}\n{below}\n\n{_tabulated(measured)}")
-    if picture is not None:
-        write(picture, title, below, [(one.name, one.median) for one in measured if one.rates])
-    if not any(one.rates for one in measured):
+    bars = [(one.name, one.median) for one in measured if one.median > 0]
+    if not bars:
         raise click.ClickException(f"nothing could be measured with {env}: {measured[0].error}")
+    if picture is not None:
+        write(picture, title, below, bars)
 
 
 def _measured(sides: list[Side], rounds: int, seconds: float) -> list[Measured]:
@@ -151,10 +152,10 @@ def _tell(text: str) -> None:
 
 def _tabulated(measured: list[Measured]) -> str:
     first = measured[0].median
-    rows = [["", "frames/s", "lowest", "highest", "windrow is"]]
+    rows = [["", "frames/s", "lowest", "highest", f"{measured[0].name} is"]]
     for one in measured:
         if one.rates:
-            times = f"{first / one.median:.3g} times as fast" if first and one is not measured[0] else ""
+            times = f"{first / one.median:{',.0f' if first > 100 * one.median else '.3g'}} times as fast" if first and one is not measured[0] else ""
             rows.append([one.name, short(one.median), short(min(one.rates)), short(max(one.rates)), times])
     failed = [f"{one.name}: {one.error}" for one in measured if one.error]
     return "\n".join([table(rows, right=range(1, 4)), *(["", "Left out:", *failed] if failed else [])])

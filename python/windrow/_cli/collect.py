@@ -119,10 +119,14 @@ def _write(kept: list[Any], out: Path, force: bool) -> None:
         buffer.extend(frames)
         buffer.dumps(out)
         return
+    try:
+        written = tensors_to_bytes(frames)
+    except TypeError as error:
+        raise click.ClickException(f"{out} would hold numbers alone, and {error}. A folder keeps text, too") from error
     part = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         with open(part, "xb") as file:
-            file.write(tensors_to_bytes(frames))
+            file.write(written)
             file.flush()
             os.fsync(file.fileno())
         _place(part, out, force)

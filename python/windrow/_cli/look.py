@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from windrow import __version__, _windrow
+from windrow import __version__, _fence, _windrow
 from windrow._cli.text import table
 from windrow.envs._registry import adapters
 
 #: Libraries that windrow uses or takes environments of, by the names of their distributions.
 LIBRARIES = (
-    "torch", "tensordict", "torchrl", "numpy", "gymnasium", "cloudpickle", "tqdm", "click", "ray",
+    "torch", "tensordict", _fence.LIBRARY, "numpy", "gymnasium", "cloudpickle", "tqdm", "click", "ray",
     "ale-py", "dm_env", "envpool", "mujoco", "pettingzoo", "stable-baselines3", "vmas",
 )
 #: Variables that change how fast programs are, or where they run.

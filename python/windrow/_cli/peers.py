@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from windrow import collectors, envs
+from windrow import _fence, collectors, envs
 from windrow._windrow import native_ids
 
 #: Steps of each environment in one call.
@@ -78,17 +79,15 @@ def _gymnasium(env: str, num_envs: int) -> list[Side]:
     return [Side(f"Gymnasium, {name}", partial(start, mode)) for mode, name in (("sync", "SyncVectorEnv"), ("async", "AsyncVectorEnv"))]
 
 
-def _torchrl(env: str, num_envs: int) -> list[Side]:
+def _of_library(env: str, num_envs: int) -> list[Side]:
     def start(several: bool) -> Running:
-        from torchrl.collectors import Collector, MultiSyncCollector
-        from torchrl.envs import GymEnv, SerialEnv
-
-        make, frames = partial(GymEnv, env), num_envs * STEPS
+        theirs, rooms = (importlib.import_module(f"{_fence.LIBRARY}.{name}") for name in ("collectors", "envs"))
+        make, frames = partial(rooms.GymEnv, env), num_envs * STEPS
         if several:
-            collector: Any = MultiSyncCollector([make] * num_envs, None, frames_per_batch=frames, total_frames=-1)
+            collector = theirs.MultiSyncCollector([make] * num_envs, None, frames_per_batch=frames, total_frames=-1)
         else:
-            made = make() if num_envs == 1 else SerialEnv(num_envs, make)
-            collector = Collector(made, None, frames_per_batch=frames, total_frames=-1)
+            made = make() if num_envs == 1 else rooms.SerialEnv(num_envs, make)
+            collector = theirs.Collector(made, None, frames_per_batch=frames, total_frames=-1)
         batches = iter(collector)
         return Running(lambda: int(next(batches).numel()), collector.shutdown)
 
@@ -120,7 +119,7 @@ def _sb3(env: str, num_envs: int) -> list[Side]:
 
 PEERS = {
     "gymnasium": Peer("gymnasium", _gymnasium),
-    "torchrl": Peer("torchrl", _torchrl),
+    _fence.LIBRARY: Peer(_fence.LIBRARY, _of_library),
     "envpool": Peer("envpool", _envpool),
     "sb3": Peer("stable-baselines3", _sb3),
 }

@@ -1,8 +1,9 @@
-"""The picture of ``windrow bench``: bars of frames a second."""
+"""The picture of ``windrow bench``: bars of frames a second, on a logarithmic axis, since they differ by orders of magnitude."""
 
 from __future__ import annotations
 
 import html
+import math
 import textwrap
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import click
 from windrow._cli.text import short
 
 _ROW, _LEFT, _WIDTH, _TOP = 28, 290, 900, 56
+_AXIS = "frames/s (logarithmic)"
 
 
 def write(path: Path, title: str, below: str, bars: list[tuple[str, float]]) -> None:
@@ -31,13 +33,18 @@ def write(path: Path, title: str, below: str, bars: list[tuple[str, float]]) -> 
     drawn = axes.barh([name for name, _ in bars], [number for _, number in bars], color=[_colour(name) for name, _ in bars])
     axes.bar_label(drawn, [short(number) for _, number in bars], padding=3)
     axes.invert_yaxis()
-    axes.set(title=title, xlabel=f"frames/s\n{textwrap.fill(below, 100)}")
-    axes.margins(x=0.12)
+    axes.set(title=title, xscale="log", xlim=(_least(bars), 4 * max(number for _, number in bars)))
+    axes.set_xlabel(f"{_AXIS}\n{textwrap.fill(below, 100)}", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     try:
         figure.savefig(path)
     except ValueError as error:
         raise click.ClickException(f"{path}: {next(iter(str(error).splitlines()))}") from error
+
+
+def _least(bars: list[tuple[str, float]]) -> float:
+    """The number at which bars begin: half the power of ten below all of them."""
+    return 10 ** math.floor(math.log10(min(number for _, number in bars))) / 2
 
 
 def _colour(name: str) -> str:
@@ -49,14 +56,15 @@ def _svg(title: str, below: str, bars: list[tuple[str, float]]) -> str:
     lines = textwrap.wrap(below, 120)
     end = _TOP + _ROW * len(bars)
     height = end + 20 + 16 * len(lines)
-    most = max((number for _, number in bars), default=1.0)
+    least = _least(bars)
+    span = math.log(max(number for _, number in bars) / least)
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="13">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="12" y="30" font-size="17">{html.escape(title)}: frames/s</text>',
+        f'<text x="12" y="30" font-size="17">{html.escape(title)}: {_AXIS}</text>',
     ]
     for row, (name, number) in enumerate(bars):
-        y, width = _TOP + _ROW * row, max(1.0, (_WIDTH - _LEFT - 90) * number / most)
+        y, width = _TOP + _ROW * row, (_WIDTH - _LEFT - 90) * math.log(number / least) / span
         drawn += [
             f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end">{html.escape(name)}</text>',
             f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_ROW - 8}" fill="{_colour(name)}"/>',

@@ -185,7 +185,8 @@ def choose(
             doubt = str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
-            tell_of_python(doubt, mendable=isinstance(reason, _lower.Doubtful))
+            if _surprises(policy):
+                tell_of_python(doubt, mendable=isinstance(reason, _lower.Doubtful))
     _check_copies(policy, conditions)
     beside = _state_beside(policy, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None
@@ -196,6 +197,11 @@ def choose(
         core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
     shared = source is not None and not conditions.threads and conditions.device is None
     return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, audit=None if lowered is None else lowered.audit)
+
+
+def _surprises(policy: Any) -> bool:
+    """Whether a user may expect Rust to evaluate ``policy``, other than a function, or a module that ``compile_policy`` compiles."""
+    return _lower.source_of(original(policy)) is not None and "_windrow_compiled" not in getattr(policy, "__dict__", {})
 
 
 def tell_of_python(doubt: str, *, mendable: bool = False) -> None:
