@@ -154,7 +154,7 @@ Collector("CartPole-v1", frames_per_batch=10)
 
 
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector, AsyncBatchedCollector, Evaluator, RemoteServer])
-@pytest.mark.parametrize("given", [{"policy": Squared()}, {"policy": lambda observation: torch.tensor(0)}, {"policy_factory": Squared}], ids=str)
+@pytest.mark.parametrize("given", [{"policy": Squared()}, {"policy": lambda observation: torch.tensor(0)}, {"policy_factory": Squared}], ids=["module", "function", "factory"])
 def test_a_policy_that_python_would_call_is_an_error_of_every_class_that_demands_rust(kind: Any, given: dict[str, Any]) -> None:
     if kind is RemoteServer:
         if "policy_factory" in given:
@@ -183,6 +183,13 @@ class Switches(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def test_a_policy_that_cannot_be_called_is_an_error_alone() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", windrow.Warning)
+        with pytest.raises(Exception, match="cannot be multiplied"):
+            Collector("CartPole-v1", nn.Linear(5, 2), frames_per_batch=10)
 
 
 def test_a_graph_that_does_not_fit_an_environment_is_told_of() -> None:

@@ -57,6 +57,11 @@ def test_a_synchronous_batch_is_that_of_two_local_workers(shared: RayCollector) 
     assert each == {shared.stats()["frames"] // 2}
 
 
+def test_a_bar_shows_the_frames_of_actors(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sum(batch.numel() for batch in build("CartPole-v1", sync=True, frames_per_batch=100, total_frames=400, progress=True)) == 400
+    assert "400/400" in (last := capsys.readouterr().err.splitlines()[-1]) and "return=" in last
+
+
 def test_actors_deliver_text_and_tensors_whose_shape_changes(build: Build) -> None:
     telling: Any = pytest.importorskip("telling")
     assert telling.has_both(next(build(telling.Both, None, sync=True)))

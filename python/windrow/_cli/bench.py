@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import click
 
-from windrow import __version__
+from windrow import __version__, _needs
 from windrow._cli.look import cores, processor, version_of
 from windrow._cli.peers import PEERS, Running, Side, own_sides
 from windrow._cli.picture import write
@@ -61,6 +61,7 @@ def bench(*, env: str, num_envs: int, rounds: int, seconds: float, peers: list[s
     they do not start their own, in turn, several times; the table has medians, and the lowest and highest of the rounds. Measure on an idle
     machine.
     """
+    _needs.torch("windrow bench")
     if picture is not None and picture.exists() and not force:
         raise click.BadParameter(f"{picture} exists: --force replaces it", param_hint="--picture")
     sides = [*own_sides(env, num_envs), *(side for name in peers for side in PEERS[name].sides(env, num_envs))]

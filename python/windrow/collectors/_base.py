@@ -127,6 +127,7 @@ class BaseCollector(Control):
         if isinstance(choice.core, dict) and choice.core.get("fallback") and self._core.policy_backend() == "torch":
             self._doubt = "the graph that it was read as does not fit observations or actions of the environment"
             tell_of_python(self._doubt)
+        choice.tell()
         self._audit = choice.audit if self._core.policy_backend() == "native" else None
         if arguments.interruptor is not None:
             follow(arguments.interruptor, self._core)

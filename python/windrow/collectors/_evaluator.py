@@ -212,6 +212,7 @@ class Evaluator(Ending):
         if arguments.backend == "ray":
             self._backend = arguments.backend
             self._choice, self._core = _ray_evaluator.build(type(self).__name__, arguments)
+            self._choice.tell()
             self._source = self._choice.source
             ALIVE.add(self)
             return
@@ -266,6 +267,7 @@ class Evaluator(Ending):
             # The process has a copy of the environment.
             self._thaw()
         _statistics.thaw_recipes(env)
+        choice.tell()
         ALIVE.add(self)
 
     @property

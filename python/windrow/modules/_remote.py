@@ -171,6 +171,7 @@ class RemoteServer(Ending):
         choice = choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
         self._source, self._choice = choice.source, choice
         self._core = RemoteServerCore({**arguments.options(), "max_batch_size": arguments.max_batch_size}, choice.core)
+        choice.tell()
         ALIVE.add(self)
 
     @property

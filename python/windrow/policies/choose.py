@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 
 from windrow._lazy import module
@@ -70,6 +70,7 @@ class Choice:
         shared: the collector acts with the user's own module, not with copies of it.
         beside: the policy's state beside its weights, which is published with them; None where there is none.
         doubt: why torch evaluates the policy.
+        surprise: how often to warn of that, where a user may expect Rust to evaluate it; None where nobody does.
         audit: compares delivered rows of a policy that the engine evaluates with its module.
     """
 
@@ -78,7 +79,14 @@ class Choice:
     shared: bool = False
     beside: Beside | None = None
     doubt: str | None = None
+    surprise: Literal["once", "each time"] | None = None
     audit: Audit | None = None
+
+    def tell(self) -> None:
+        """Warns that Python calls the policy, once it is known that it can: each time where its author can mend that, otherwise once in a
+        process."""
+        if self.doubt is not None and self.surprise is not None:
+            tell_of_python(self.doubt, self.surprise)
 
     def published(self, given: Any) -> dict[str, Any]:
         """The weights of ``given`` in the form in which workers take them: with the policy's state beside them.
@@ -176,7 +184,7 @@ def choose(
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
     source: Any = original(policy) if hasattr(policy, "state_dict") else None
-    lowered = doubt = None
+    lowered = doubt = surprise = None
     if backend != "torch" and conditions.device is None:
         try:
             lowered = _lower.lower(policy, conditions, env)
@@ -185,8 +193,7 @@ def choose(
             doubt = str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
-            if _surprises(policy):
-                tell_of_python(doubt, mendable=isinstance(reason, _lower.Doubtful))
+            surprise = _surprise(policy, reason)
     _check_copies(policy, conditions)
     beside = _state_beside(policy, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None
@@ -196,18 +203,22 @@ def choose(
         weights = {**lowered.core["weights"], BESIDE: beside.leaf}
         core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
     shared = source is not None and not conditions.threads and conditions.device is None
-    return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, audit=None if lowered is None else lowered.audit)
+    audit = None if lowered is None else lowered.audit
+    return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, surprise=surprise, audit=audit)
 
 
-def _surprises(policy: Any) -> bool:
-    """Whether a user may expect Rust to evaluate ``policy``, other than a function, or a module that ``compile_policy`` compiles."""
-    return _lower.source_of(original(policy)) is not None and "_windrow_compiled" not in getattr(policy, "__dict__", {})
+def _surprise(policy: Any, reason: Exception) -> Literal["once", "each time"] | None:
+    """How often to warn of the ``reason`` why Python calls ``policy``. Nobody expects Rust to evaluate a function, nor a module that
+    ``compile_policy`` compiles."""
+    if _lower.source_of(original(policy)) is None or "_windrow_compiled" in getattr(policy, "__dict__", {}):
+        return None
+    return "each time" if isinstance(reason, _lower.Doubtful) else "once"
 
 
-def tell_of_python(doubt: str, *, mendable: bool = False) -> None:
-    """Warns that Python calls the policy: each time where its author can mend that, otherwise once in a process."""
+def tell_of_python(doubt: str, often: Literal["once", "each time"] = "once") -> None:
+    """Warns that Python calls the policy."""
     told = f'the policy is called in Python, since {doubt}: policy_backend="torch" says so without this warning'
-    if mendable:
+    if often == "each time":
         warn(told, PerformanceWarning)
     else:
         warn_once("python policy", f'{told}, policy_backend="native" makes it an error', PerformanceWarning)
