@@ -181,7 +181,7 @@ fn build(root: &Path, tools: &Path, target: &str) -> Result<PathBuf> {
     let mut maturin = tool(
         root,
         tools,
-        "maturin build --sdist --zig --release --locked",
+        "maturin build --sdist --zig --release",
     );
     maturin
         .args(["--compatibility", SYSTEM, "--target", target, "--out"])
@@ -361,6 +361,12 @@ fn tool(root: &Path, tools: &Path, line: &str) -> Command {
     let mut words = line.split(' ');
     let mut command = Command::new(tools.with_file_name(words.next().unwrap_or_default()));
     command.current_dir(root).args(words);
+    // They look for each other on the path.
+    let folder = tools.parent().map(Path::to_path_buf);
+    let path = env::var_os("PATH").unwrap_or_default();
+    if let Ok(path) = env::join_paths(folder.into_iter().chain(env::split_paths(&path))) {
+        command.env("PATH", path);
+    }
     command
 }
 
