@@ -49,7 +49,7 @@ enum Task {
     /// them run even when one fails. Needs Rust, a C compiler and Python 3.11 or newer; the Python packages go into
     /// `target/venv`, once. Uses cargo-nextest where it is installed.
     Test {
-        /// Let clippy read the package `windrow-examples` too (builds a learning framework)
+        /// Let clippy read the package `windrow-examples-candle` too (builds a learning framework)
         #[arg(long)]
         examples: bool,
     },

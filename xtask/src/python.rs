@@ -26,8 +26,8 @@ const CANDIDATES: &str = "python3 python3.15 python3.14 python3.13 python3.12 py
 const STAMP: &str = "windrow-stamp";
 
 /// How the package is built: as in all tests, and as it is released.
-pub(crate) const DEV: &str = "maturin develop --quiet";
-pub(crate) const RELEASE: &str = "maturin develop --quiet --release";
+pub(crate) const DEV: &str = "maturin develop --quiet --profile dev";
+pub(crate) const RELEASE: &str = "maturin develop --quiet --profile wheel";
 
 /// Environment variable through which tests learn where the interpreter is.
 pub(crate) const VARIABLE: &str = "WINDROW_PYTHON";
