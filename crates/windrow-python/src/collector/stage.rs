@@ -345,9 +345,11 @@ impl LastStage for PyStage {
         if self.owner.is_unset() {
             return Ok(Delivered::Frames(batch));
         }
-        // The engine's buffer takes the frames as they lie in the slab, and has no use for padding.
+        // The engine's buffer takes the frames as they lie in the slab, and has no use for padding. Columns of single agents are joined
+        // first, so that the frames are those of a batch that a user writes.
         if let Target::Buffer(..) = self.target
             && !self.owner.changes.load(Ordering::Relaxed)
+            && batch.get_dict(batch::MEMBERS).is_err()
         {
             return Ok(Delivered::Frames(unpadded(batch)?));
         }
