@@ -8,11 +8,12 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from windrow import _fence
 from windrow._arguments import instance_of, takes, warn_ignored
 from windrow._failure import Failure
+from windrow._lazy import tensordict
 from windrow._numbers import whole
 from windrow._warnings import RenamedWarning, warn
 from windrow._windrow import PATIENCE, CollectorCore
@@ -26,11 +27,8 @@ from windrow.policies.weights import WeightSource, weights_by_id, check_model
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import remember
 
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
 
-
-class Control(Ending, Iterator["TensorDictBase"]):
+class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     """Starts, pauses and ends collection; weights, seeds, states, figures and profiles; errors of the background."""
 
     _arguments: CollectorArguments

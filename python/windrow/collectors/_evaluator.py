@@ -3,11 +3,11 @@ import inspect
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from windrow import _needs, _windrow
 from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
-from windrow._lazy import module
+from windrow._lazy import module, tensordict
 from windrow._numbers import at_least
 from windrow._warnings import warn
 from windrow._windrow import EvaluatorCore
@@ -23,9 +23,6 @@ from windrow.processes import setup, start
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
 from windrow.processes.proxy import RemoteEnv
-
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
 
 _ray_evaluator, _reads = module("windrow.ray._evaluator"), module("windrow.policies.reads")
 _EPISODES = "which is what episodes are made of here"
@@ -91,7 +88,7 @@ class _Results(Arguments, group="Results"):
         check=lambda _, metrics: lambda batch: dict(metrics(batch)),
         engine=True,
     )
-    on_result: "Callable[[TensorDictBase], object] | None" = argument(
+    on_result: "Callable[[tensordict.TensorDictBase], object] | None" = argument(
         "called with each result as a TensorDict",
         more="in a thread of this process; it must not wait for the evaluator. Its own errors go to ``sys.unraisablehook``, and change "
         "nothing",
@@ -316,7 +313,7 @@ class Evaluator(Ending):
         return self._core.pending()
 
     @staticmethod
-    def extract_weights(module: Any) -> "TensorDictBase":
+    def extract_weights(module: Any) -> "tensordict.TensorDictBase":
         """A copy of the parameters and buffers of ``module``, on the CPU."""
         from tensordict import TensorDict
 
@@ -439,7 +436,7 @@ def _told(dump: Callable[[int], object], step: str, on_result: Callable[[Any], o
             on_result(result)
 
 
-def _tensors(result: dict[str, Any]) -> "TensorDictBase":
+def _tensors(result: dict[str, Any]) -> "tensordict.TensorDictBase":
     import torch
     from tensordict import TensorDict
 
