@@ -31,6 +31,16 @@ def test_importing_brings_no_framework(module) -> None:
     assert told.stdout.strip() == "[]" and told.stderr == ""
 
 
+@pytest.mark.parametrize("first", ["windrow.ray._buffer", "windrow.ray", "windrow.data", "windrow.data.replay_buffers", "windrow.collectors"])
+def test_names_are_in_their_packages_whichever_is_imported_first(first: str) -> None:
+    program = f"""
+import {first}, windrow.data, windrow.data.replay_buffers, windrow.ray
+assert windrow.ray.RayReplayBuffer is windrow.data.RayReplayBuffer is windrow.data.replay_buffers.RayReplayBuffer
+assert windrow.ray.RayReplayBuffer.__module__ == "windrow.ray._buffer"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_types_are_shipped() -> None:
     folder = Path(windrow.__file__).parent
     assert (folder / "py.typed").exists() and (folder / "_windrow.pyi").exists()
