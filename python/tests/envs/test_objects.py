@@ -265,6 +265,16 @@ def test_agents_that_differ_are_the_same_in_a_buffer_however_they_were_written(s
     assert not any("members" in str(key) for key in buffer.state_dict()["frames"])
 
 
+@pytest.mark.filterwarnings("ignore:environments written in Python share:UserWarning")
+def test_padding_of_agents_that_differ_is_not_written() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
+    envs = [lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=())] * 2
+    options: dict[str, Any] = {"frames_per_batch": 7, "total_frames": 14, "cat_results": "stack", "placement": "threads"}
+    for _ in MultiSyncCollector(envs, actions_of, replay_buffer=buffer, **options):
+        pass
+    assert len(buffer) == 14 and ("collector", "mask") not in buffer[:].keys(True)
+
+
 @pytest.mark.parametrize("options", [{"split_trajs": True}, {"trajs_per_batch": 2}, {"num_envs": 2}])
 def test_trajectories_of_agents_that_differ_are_split(options: dict[str, Any]) -> None:
     batch = next(Collector(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), None, frames_per_batch=6, **options))
