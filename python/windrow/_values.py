@@ -37,7 +37,7 @@ _TYPES = frozenset(
 _MARK = "_windrow_value"
 
 
-def encoded(value: Any, names: str | Sequence[str]) -> bytes:
+def encoded(value: object, names: str | Sequence[str]) -> bytes:
     """A value of the entry ``names`` as bytes: text and tensors are written as such, any other object is pickled.
 
     Raises:
@@ -66,7 +66,7 @@ def _shown(names: str | Sequence[str]) -> str:
     return names if isinstance(names, str) else repr(short(tuple(names)))
 
 
-def encoded_tensor(value: Any) -> bytes:
+def encoded_tensor(value: torch.Tensor) -> bytes:
     """A tensor whose shape other steps need not have: the name of its type, its shape, and its elements, none of it pickled."""
     value = value.detach().cpu().contiguous()
     elements = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
@@ -79,7 +79,7 @@ def _numbers(dtype: str, shape: Sequence[int], elements: bytes) -> bytes:
     return b"".join((_TENSOR, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape), elements))
 
 
-def observed(value: Any, name: str) -> bytes:
+def observed(value: object, name: str) -> bytes:
     """What an environment of Gymnasium observes under ``name`` as bytes: an array of numbers may have another shape in each step."""
     if isinstance(value, numpy.ndarray) and value.dtype.name in _TYPES:
         native = value.astype(value.dtype.newbyteorder("="), copy=False)
@@ -87,7 +87,7 @@ def observed(value: Any, name: str) -> bytes:
     return encoded(value, name)
 
 
-def example_of(space: Any) -> bytes:
+def example_of(space: object) -> bytes:
     """The bytes of the shortest text or array of a space of Gymnasium; nothing for other objects."""
     if isinstance(space, gymnasium.spaces.Text):
         return encoded("", ())
@@ -115,7 +115,7 @@ def decoded(value: bytes) -> Any:
     return None
 
 
-def _tensor_of(value: bytes) -> Any:
+def _tensor_of(value: bytes) -> torch.Tensor:
     width, ndim = value[1:3]
     begin = 3 + width
     end = begin + ndim * _NUMBER.size
@@ -126,7 +126,7 @@ def _tensor_of(value: bytes) -> Any:
     return torch.frombuffer(elements, dtype=dtype).reshape(shape) if elements else torch.empty(shape, dtype=dtype)
 
 
-def stacked(parts: list[Any], dim: int, name: str | None = None) -> Any:
+def stacked(parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None) -> tensordict.TensorDictBase:
     """TensorDicts as one along a new dimension of this name, lazily where shapes differ."""
     try:
         made = tensordict.LazyStackedTensorDict.maybe_dense_stack(parts, dim)
@@ -140,7 +140,7 @@ def stacked(parts: list[Any], dim: int, name: str | None = None) -> Any:
     return made
 
 
-def lazy_stack(parts: list[Any], dim: int, name: str | None = None) -> Any:
+def lazy_stack(parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None) -> tensordict.TensorDictBase:
     """TensorDicts as one along a new dimension of this name, each of which stays as it is."""
     # Names that are set later have to be those of groups, too, which there may be no tensors of.
     return tensordict.LazyStackedTensorDict(*parts, stack_dim=dim, stack_dim_name=name)
@@ -150,10 +150,10 @@ class Entry(NamedTuple):
     """The values of an entry, an array of objects of the entry's shape, and whether all of them are tensors."""
 
     names: tuple[str, ...]
-    values: Any
+    values: numpy.ndarray[Any, Any]
     is_tensor: bool
 
-    def encoded(self, value: Any) -> bytes:
+    def encoded(self, value: object) -> bytes:
         """One of the values as bytes."""
         return encoded(value, self.names)
 
@@ -185,14 +185,14 @@ def _decoded_entry(names: Sequence[str], shape: Sequence[int], sent: Sequence[by
     return entry(names, shape, values, is_tensor)
 
 
-def with_values(data: Any, entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]]) -> Any:
+def with_values(data: tensordict.TensorDictBase, entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]]) -> tensordict.TensorDictBase:
     """A batch of the engine with its values: of each entry the names, the shape, and the bytes of each value."""
     members = data.get(MEMBERS, None)
     columns = () if members is None else [(MEMBERS, *path(key)) for key in members.keys(True, True)]
     return placed(data, [_decoded_entry(*one) for one in entries], split_of(columns))
 
 
-def placed(data: Any, entries: Sequence[Entry], split: dict[Key, list[Key]] = {}) -> Any:
+def placed(data: tensordict.TensorDictBase, entries: Sequence[Entry], split: dict[Key, list[Key]] = {}) -> tensordict.TensorDictBase:
     """``data`` with these entries, and with the actions of agents in their groups."""
     for names, values, is_tensor in entries:
         if not is_tensor:
@@ -208,18 +208,18 @@ class _Tensors(NamedTuple):
     """Tensors of an entry in an array of the entry's shape, and whether they were values, so that frames are stacked lazily."""
 
     names: tuple[str, ...]
-    values: Any
+    values: numpy.ndarray[Any, Any]
     are_values: bool
 
 
-def _of_agents(data: Any, columns: list[Key]) -> Any:
+def _of_agents(data: tensordict.TensorDictBase, columns: list[Key]) -> numpy.ndarray[Any, Any]:
     """The actions in these columns as an array of tensors, whose last dimension is that of agents."""
     count = data.batch_size.numel()
     each = [column.reshape(count, *column.shape[data.ndim :]).unbind(0) for column in map(data.get, columns)]
     return entry((), (*data.batch_size, len(columns)), list(itertools.chain(*zip(*each, strict=True))), True).values
 
 
-def _stacked(values: Any) -> Any:
+def _stacked(values: numpy.ndarray[Any, Any]) -> tensordict.NonTensorData | tensordict.NonTensorStack:
     """An array of objects as a stack, each of whose entries is any object."""
     if values.ndim == 0:
         return tensordict.NonTensorData(values.item())
@@ -238,7 +238,7 @@ def repeated(value: bytes, shape: Sequence[int]) -> Any:
     return _stacked(entry((), shape, [one] * math.prod(shape), False).values)
 
 
-def _with_tensors(data: Any, entries: list[_Tensors], *, lazily: bool = True, device: Any = None) -> Any:
+def _with_tensors(data: tensordict.TensorDictBase, entries: list[_Tensors], *, lazily: bool = True, device: torch.device | None = None) -> tensordict.TensorDictBase:
     """``data`` with these entries. Frames with tensors that were values are stacked ``lazily``, others where shapes differ."""
     own = [one for one in entries if len(one.names) == 1]
     if data.ndim and own:
@@ -269,13 +269,13 @@ def _with_tensors(data: Any, entries: list[_Tensors], *, lazily: bool = True, de
     return data
 
 
-def without_values(batch: Any) -> tuple[Any, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
+def without_values(batch: tensordict.TensorDictBase) -> tuple[tensordict.TensorDictBase, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
     """What :func:`with_values` is given, of a batch with values."""
     rest, entries = parted(batch)
     return rest, [(one.names, list(one.values.shape), list(map(one.encoded, one.values.reshape(-1).tolist()))) for one in entries]
 
 
-def parted(batch: Any) -> tuple[Any, list[Entry]]:
+def parted(batch: tensordict.TensorDictBase) -> tuple[tensordict.TensorDictBase, list[Entry]]:
     """``batch`` without the entries that no array holds, and these."""
     entries = []
     for names, is_tensor in unheld(batch):
@@ -288,7 +288,7 @@ def parted(batch: Any) -> tuple[Any, list[Entry]]:
     return rest if type(rest) is tensordict.TensorDict else rest.contiguous(), entries
 
 
-def values_of(parent: Any, name: str, depth: int, is_tensor: bool) -> list[Any]:
+def values_of(parent: tensordict.TensorDictBase, name: str, depth: int, is_tensor: bool) -> list[Any]:
     """The entry ``name`` of ``parent``, one value for each place in its first ``depth`` dimensions."""
     if not is_tensor:
         values = [parent.get(name).tolist()]
@@ -303,7 +303,7 @@ def values_of(parent: Any, name: str, depth: int, is_tensor: bool) -> list[Any]:
     return [value.data if tensordict.is_non_tensor(value) else value for value in values]
 
 
-def _was_value(batch: Any, name: str) -> bool:
+def _was_value(batch: tensordict.TensorDictBase, name: str) -> bool:
     """Whether the entry ``name`` is of tensors that were values."""
     while isinstance(batch, tensordict.LazyStackedTensorDict) and len(batch.tensordicts):
         batch = batch.tensordicts[0]
@@ -311,7 +311,7 @@ def _was_value(batch: Any, name: str) -> bool:
     return isinstance(value, torch.Tensor) and hasattr(value, _MARK)
 
 
-def unheld(batch: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
+def unheld(batch: tensordict.TensorDictBase, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Entries that no array holds, and whether each is of tensors."""
     for name in batch.keys():
         if _was_value(batch, name):
@@ -344,7 +344,7 @@ def public(key: Key) -> Key:
     return short(names[1:-1]) if names[0] == MEMBERS else key
 
 
-def action_in(data: Any, key: Key) -> Any:
+def action_in(data: tensordict.TensorDictBase, key: Key) -> Any:
     """The action ``key`` in ``data``, of one agent where it is a column of such; None where there is none."""
     names = path(key)
     if names[0] != MEMBERS:
@@ -355,12 +355,12 @@ def action_in(data: Any, key: Key) -> Any:
     return None if agents is None else agents[(slice(None),) * data.ndim + (int(agent),)].get(name, None)
 
 
-def joined(data: Any, split: dict[Key, list[Key]], dim: int) -> Any:
+def joined(data: tensordict.TensorDictBase, split: dict[Key, list[Key]], dim: int) -> tensordict.TensorDictBase:
     """``data`` with the actions of agents in their groups, where agents are in dimension ``dim``, in place of the columns."""
     return with_actions(data, split, dim, data).exclude(MEMBERS) if split else data
 
 
-def with_actions(data: Any, split: dict[Key, list[Key]], dim: int, actions: Any) -> Any:
+def with_actions(data: tensordict.TensorDictBase, split: dict[Key, list[Key]], dim: int, actions: tensordict.TensorDictBase | dict[Key, torch.Tensor]) -> tensordict.TensorDictBase:
     """``data``, to which the columns in ``actions`` are added as :func:`joined` does."""
     for key, columns in split.items():
         *group, name = path(key)
@@ -400,7 +400,7 @@ class Shown:
                 inputs[place] = torch.arange(first, len(self._values)).reshape(shape)
         return inputs
 
-    def shown(self, given: Any, device: Any = None) -> Any:
+    def shown(self, given: tensordict.TensorDictBase, device: torch.device | None = None) -> tensordict.TensorDictBase:
         """What a policy is given, with values in the place of numbers."""
         found = [(key, given.get(key, None)) for key in self.examples]
         entries = [self._entry(key, numbers) for key, numbers in found if numbers is not None]
@@ -409,7 +409,7 @@ class Shown:
         given = placed(given, [one for one in entries if not one.is_tensor])
         return _with_tensors(given, tensors, lazily=False, device=device) if tensors else given
 
-    def is_left(self, returned: Any, key: Key) -> bool:
+    def is_left(self, returned: tensordict.TensorDictBase, key: Key) -> bool:
         """Whether the values of the entry ``key`` are in ``returned`` as they were shown, or not at all."""
         names = path(key)
         parent = returned.get(names[:-1], None) if names[1:] else returned
@@ -419,14 +419,14 @@ class Shown:
         values = values_of(parent, names[-1], parent.ndim, own.is_tensor)
         return list(map(own.encoded, values)) == list(map(own.encoded, own.values.reshape(-1).tolist()))
 
-    def value(self, key: Key, numbers: Any) -> Any:
+    def value(self, key: Key, numbers: torch.Tensor) -> Any:
         """The values with these numbers, as a policy is given them that is called with tensors: lists where there are several."""
         return self._entry(key, numbers).values.tolist()
 
-    def _entry(self, key: Key, numbers: Any) -> Entry:
+    def _entry(self, key: Key, numbers: torch.Tensor) -> Entry:
         return _decoded_entry(path(key), numbers.shape, [self._values[number] or self.examples[key] for number in numbers.flatten().tolist()])
 
-    def parted(self, returned: Any) -> Any:
+    def parted(self, returned: tensordict.TensorDictBase) -> tensordict.TensorDictBase:
         """What a policy has written, with actions of agents in their columns."""
         for column in itertools.chain(*self.split.values()):
             action = action_in(returned, column)
