@@ -44,7 +44,7 @@ def register_adapter(library: str, adapt: Callable[[Any], Any]) -> None:
     _ADAPTERS[library] = adapt
 
 
-def adapted(env: Any) -> Any:
+def adapted(env: object) -> Any:
     """What the adapter of the library of ``env`` returns; None where no adapter takes it."""
     asked = set()
     for base in type(env).__mro__:

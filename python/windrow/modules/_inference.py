@@ -152,7 +152,7 @@ class InferenceServer(Ending):
         return self._model.version
 
     def update_policy_weights_(
-        self, policy_or_weights: Any = None, *, weights: Any = None, policy: Any = None, model_id: str | None = None
+        self, policy_or_weights: object = None, *, weights: object = None, policy: object = None, model_id: str | None = None
     ) -> None:
         """Copies weights into the served model, between two of its calls, as the next version.
 
@@ -398,7 +398,7 @@ class _Model:
             answer.set(self._version_key, torch.full(size, self.version, device=answer.device))
         self.answers.update((number, own) for number, own in zip(requests, answer.unbind(0)) if number in self.requests)
 
-    def load(self, given: Any) -> None:
+    def load(self, given: object) -> None:
         """Takes weights over, as the next version."""
         given = self._source if given is None else given
         if given is None:

@@ -120,7 +120,7 @@ class RayLauncher:
             found = [self._places.get(worker) for worker in range(len(self.actors))]
         return [place if isinstance(place, tuple) else (None, None) for place in found]
 
-    def forget(self, worker: int, actor: Any) -> None:
+    def forget(self, worker: int, actor: object) -> None:
         """Notes that ``actor``, of worker ``worker``, has ended."""
         with self._lock:
             if self.actors[worker] is actor:
@@ -138,7 +138,7 @@ _LEFT: list[RunningActor] = []
 class RunningActor:
     """An actor whose worker was started."""
 
-    def __init__(self, launcher: RayLauncher, worker: int, actor: Any, place: Any, working: Any) -> None:
+    def __init__(self, launcher: RayLauncher, worker: int, actor: object, place: object, working: object) -> None:
         self._launcher, self._worker, self._actor, self._working = launcher, worker, actor, working
         #: What it answers first, until it has.
         self._place: Any = place
