@@ -178,11 +178,7 @@ fn build(root: &Path, tools: &Path, target: &str) -> Result<PathBuf> {
     if out.exists() {
         fs::remove_dir_all(&out).with_context(|| format!("failed to remove {}", out.display()))?;
     }
-    let mut maturin = tool(
-        root,
-        tools,
-        "maturin build --sdist --zig --release",
-    );
+    let mut maturin = tool(root, tools, "maturin build --sdist --zig");
     maturin
         .args(["--compatibility", SYSTEM, "--target", target, "--out"])
         .arg(&out);
