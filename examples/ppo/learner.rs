@@ -3,30 +3,23 @@
 //! Source: Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 7.
 
 use anyhow::Result;
-use candle_core::{D, Tensor};
-use candle_nn::ops::log_softmax;
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64;
 use windrow::postproc::Gae;
-use windrow::{TensorDict, Weights};
+use windrow::{Tensor, TensorDict, Weights};
 
-use crate::common::network::{Network, to_candle, to_windrow};
+use super::network::Network;
 
 const GAMMA: f32 = 0.99;
 const LAMBDA: f32 = 0.95;
-const CLIP: f64 = 0.2;
+const CLIP: f32 = 0.2;
 const EPOCHS: usize = 10;
 const MINIBATCH: usize = 128;
-const LEARNING_RATE: f64 = 1e-3;
+const LEARNING_RATE: f32 = 1e-3;
 
-/// What the losses read.
-const COLUMNS: [&str; 5] = [
-    "observation",
-    "action",
-    "action_log_prob",
-    "advantage",
-    "value_target",
-];
+/// CartPole's numbers in an observation, and its actions.
+const OBSERVED: usize = 4;
+const ACTIONS: usize = 2;
 
 /// An actor and a critic, and what they learn with.
 pub(crate) struct Learner {
@@ -39,8 +32,8 @@ pub(crate) struct Learner {
 impl Learner {
     pub(crate) fn new(actor: &Weights, critic: &Weights, seed: u64) -> Result<Self> {
         Ok(Self {
-            actor: Network::new(actor, Tensor::tanh)?,
-            critic: Network::new(critic, Tensor::tanh)?,
+            actor: Network::new(actor)?,
+            critic: Network::new(critic)?,
             gae: Gae::new(GAMMA, LAMBDA)?,
             rng: Pcg64::seed_from_u64(seed),
         })
@@ -60,54 +53,234 @@ impl Learner {
         batch.set(("next", "state_value"), next_value)?;
         self.gae.estimate(batch)?;
 
-        let frames = batch.select(&COLUMNS)?.flatten()?;
-        let mut order: Vec<usize> = (0..frames.numel()).collect();
-        let rate = LEARNING_RATE * remaining;
+        let rate = LEARNING_RATE * remaining as f32;
+        let frames = Frames::of(batch)?;
+        let mut minibatch = Frames::default();
+        let mut gradient = Vec::new();
+        let mut order: Vec<usize> = (0..batch.numel()).collect();
         for _ in 0..EPOCHS {
             order.shuffle(&mut self.rng);
             for rows in order.chunks(MINIBATCH) {
-                let minibatch = frames.index_select(0, rows)?;
-                let loss = policy_loss(&self.actor, &minibatch)?;
-                self.actor.descend(&loss, rate)?;
-                let loss = value_loss(&self.critic, &minibatch)?;
-                self.critic.descend(&loss, rate)?;
+                minibatch.copy(&frames, rows);
+                let observation = &minibatch.observation;
+
+                let logits = self.actor.forward(observation);
+                policy_gradient(logits, &minibatch, &mut gradient);
+                self.actor.backward(observation, &gradient);
+                self.actor.descend(rate);
+
+                let values = self.critic.forward(observation);
+                value_gradient(values, &minibatch, &mut gradient);
+                self.critic.backward(observation, &gradient);
+                self.critic.descend(rate);
             }
         }
         Ok(())
     }
 
     /// What the critic expects from observations `[env, time, 4]` on: `[env, time, 1]`.
-    fn values(&self, observation: &windrow::Tensor) -> Result<windrow::Tensor> {
-        let observation = to_candle::<f32>(observation)?;
-        let (envs, steps, _) = observation.dims3()?;
-        let values = self.critic.forward(&observation.flatten_to(1)?)?;
-        to_windrow(&values.reshape((envs, steps, 1))?)
+    fn values(&mut self, observation: &Tensor) -> Result<Tensor> {
+        let mut shape = observation.shape().to_vec();
+        shape.pop();
+        shape.push(1);
+        let values = self.critic.forward(&observation.to_vec()?);
+        Ok(Tensor::from_slice(values, shape)?)
     }
 }
 
-/// Actions that turned out better than expected shall become likelier, the others less likely, but neither by much.
-fn policy_loss(actor: &Network, minibatch: &TensorDict) -> Result<Tensor> {
-    let column = |name: &str| to_candle::<f32>(minibatch.get(name)?);
-    let action = to_candle::<i64>(minibatch.get("action")?)?.unsqueeze(1)?;
-    let log_probs = log_softmax(&actor.forward(&column("observation")?)?, D::Minus1)?;
-    let log_prob = log_probs.gather(&action, 1)?.squeeze(1)?;
-    let ratio = (log_prob - column("action_log_prob")?)?.exp()?;
-    let advantage = standardized(&column("advantage")?.squeeze(1)?)?;
-    let clipped = (ratio.clamp(1.0 - CLIP, 1.0 + CLIP)? * &advantage)?;
-    let objective = (ratio * advantage)?.minimum(&clipped)?;
-    Ok(objective.mean_all()?.neg()?)
+/// What the losses read, frame after frame.
+#[derive(Default)]
+struct Frames {
+    /// `[frames, 4]`.
+    observation: Vec<f32>,
+    action: Vec<i64>,
+    /// Of the action, when it was chosen.
+    log_prob: Vec<f32>,
+    advantage: Vec<f32>,
+    value_target: Vec<f32>,
 }
 
-/// Mean squared distance of values from their targets.
-fn value_loss(critic: &Network, minibatch: &TensorDict) -> Result<Tensor> {
-    let column = |name: &str| to_candle::<f32>(minibatch.get(name)?);
-    let error = (critic.forward(&column("observation")?)? - column("value_target")?)?;
-    Ok(error.sqr()?.mean_all()?)
+impl Frames {
+    fn of(batch: &TensorDict) -> Result<Self> {
+        let column = |name: &str| batch.get(name)?.to_vec::<f32>();
+        Ok(Self {
+            observation: column("observation")?,
+            action: batch.get("action")?.to_vec()?,
+            log_prob: column("action_log_prob")?,
+            advantage: column("advantage")?,
+            value_target: column("value_target")?,
+        })
+    }
+
+    /// Becomes a minibatch: these rows of `frames`, with advantages of mean 0 and standard deviation 1.
+    fn copy(&mut self, frames: &Self, rows: &[usize]) {
+        let copy = |from: &[f32], to: &mut Vec<f32>| {
+            to.clear();
+            to.extend(rows.iter().map(|row| from[*row]));
+        };
+        copy(&frames.log_prob, &mut self.log_prob);
+        copy(&frames.advantage, &mut self.advantage);
+        copy(&frames.value_target, &mut self.value_target);
+        standardize(&mut self.advantage);
+        self.action.clear();
+        self.action
+            .extend(rows.iter().map(|row| frames.action[*row]));
+        self.observation.clear();
+        for row in rows {
+            let start = row * OBSERVED;
+            self.observation
+                .extend_from_slice(&frames.observation[start..start + OBSERVED]);
+        }
+    }
 }
 
-/// The same numbers with mean 0 and standard deviation 1.
-fn standardized(values: &Tensor) -> Result<Tensor> {
-    let centered = values.broadcast_sub(&values.mean_all()?)?;
-    let deviation = (centered.sqr()?.mean_all()?.sqrt()? + 1e-8)?;
-    Ok(centered.broadcast_div(&deviation)?)
+/// How the loss of the policy changes with its logits, `[frames, actions]`.
+///
+/// Actions that turned out better than expected shall become likelier, the others less likely, but neither by much: the loss is minus
+/// the mean of `min(ratio · advantage, clamp(ratio) · advantage)`.
+fn policy_gradient(logits: &[f32], frames: &Frames, gradient: &mut Vec<f32>) {
+    let count = frames.action.len() as f32;
+    gradient.clear();
+    for (frame, logits) in logits.chunks_exact(ACTIONS).enumerate() {
+        let (action, advantage) = (frames.action[frame] as usize, frames.advantage[frame]);
+        let largest = logits.iter().copied().fold(f32::MIN, f32::max);
+        let sum: f32 = logits.iter().map(|x| (x - largest).exp()).sum();
+        let log_sum = largest + sum.ln();
+        let ratio = (logits[action] - log_sum - frames.log_prob[frame]).exp();
+        let clamped = ratio.clamp(1.0 - CLIP, 1.0 + CLIP);
+        // Where the clamped ratio counts, the loss does not change with the policy.
+        let slope = match ratio * advantage <= clamped * advantage {
+            true => -ratio * advantage / count,
+            false => 0.0,
+        };
+        let chosen = |i| if i == action { 1.0 } else { 0.0 };
+        let of_logit = |(i, x): (usize, &f32)| slope * (chosen(i) - (x - log_sum).exp());
+        gradient.extend(logits.iter().enumerate().map(of_logit));
+    }
+}
+
+/// How the mean squared distance of values from their targets changes with the values.
+fn value_gradient(values: &[f32], frames: &Frames, gradient: &mut Vec<f32>) {
+    let count = values.len() as f32;
+    let errors = values.iter().zip(&frames.value_target);
+    gradient.clear();
+    gradient.extend(errors.map(|(value, target)| 2.0 * (value - target) / count));
+}
+
+/// Gives the numbers mean 0 and standard deviation 1.
+fn standardize(values: &mut [f32]) {
+    let count = values.len() as f32;
+    let mean = values.iter().sum::<f32>() / count;
+    values.iter_mut().for_each(|x| *x -= mean);
+    let variance = values.iter().map(|x| x * x).sum::<f32>() / count;
+    let scale = 1.0 / (variance.sqrt() + 1e-8);
+    values.iter_mut().for_each(|x| *x *= scale);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ACTIONS, CLIP, Frames, policy_gradient, standardize, value_gradient};
+
+    /// Ratios far from 1 and near to it, below and above, with advantages of both signs.
+    fn frames() -> (Vec<f32>, Frames) {
+        let log_probs = [-0.1, -0.7, -0.68, -2.0, -0.3, -3.0, -0.72, -0.2];
+        let count = log_probs.len();
+        let frames = Frames {
+            action: (0..count).map(|i| (i / 2 % 2) as i64).collect(),
+            log_prob: log_probs.to_vec(),
+            advantage: (0..count)
+                .map(|i| if i % 2 == 0 { 1.5 } else { -0.5 })
+                .collect(),
+            value_target: (0..count).map(|i| i as f32).collect(),
+            ..Frames::default()
+        };
+        let logits = (0..count * ACTIONS).map(|i| (i as f32 * 0.4).sin() * 0.3);
+        (logits.collect(), frames)
+    }
+
+    /// Equation 7 of the paper, in double precision.
+    fn policy_loss(logits: &[f64], frames: &Frames) -> f64 {
+        let objectives = logits.chunks(ACTIONS).enumerate().map(|(i, logits)| {
+            let total: f64 = logits.iter().map(|x| x.exp()).sum();
+            let probability = logits[frames.action[i] as usize].exp() / total;
+            let ratio = probability / f64::from(frames.log_prob[i]).exp();
+            let (clip, advantage) = (f64::from(CLIP), f64::from(frames.advantage[i]));
+            (ratio * advantage).min(ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+        });
+        -objectives.sum::<f64>() / frames.action.len() as f64
+    }
+
+    fn value_loss(values: &[f64], frames: &Frames) -> f64 {
+        let errors = values.iter().zip(&frames.value_target);
+        let squares = errors.map(|(value, target)| (value - f64::from(*target)).powi(2));
+        squares.sum::<f64>() / values.len() as f64
+    }
+
+    fn assert_finite_differences(
+        loss: fn(&[f64], &Frames) -> f64,
+        at: &[f32],
+        frames: &Frames,
+        gradient: &[f32],
+    ) {
+        const STEP: f64 = 1e-5;
+        assert_eq!(gradient.len(), at.len());
+        for (i, gradient) in gradient.iter().enumerate() {
+            let loss_at = |step: f64| {
+                let mut moved: Vec<f64> = at.iter().map(|x| f64::from(*x)).collect();
+                moved[i] += step;
+                loss(&moved, frames)
+            };
+            let difference = (loss_at(STEP) - loss_at(-STEP)) / (2.0 * STEP);
+            let error = (f64::from(*gradient) - difference).abs();
+            assert!(error < 1e-5, "{i}: {gradient} instead of {difference}");
+        }
+    }
+
+    #[test]
+    fn the_gradient_of_the_policy_is_that_of_finite_differences() {
+        let (logits, frames) = frames();
+        let mut gradient = Vec::new();
+        policy_gradient(&logits, &frames, &mut gradient);
+        assert_finite_differences(policy_loss, &logits, &frames, &gradient);
+        let clipped = gradient.iter().filter(|x| **x == 0.0).count();
+        assert!(clipped > 0 && clipped < gradient.len(), "{clipped}");
+    }
+
+    #[test]
+    fn the_gradient_of_values_is_that_of_finite_differences() {
+        let (_, frames) = frames();
+        let values: Vec<f32> = (0..8).map(|i| 3.0 - i as f32).collect();
+        let mut gradient = Vec::new();
+        value_gradient(&values, &frames, &mut gradient);
+        assert_finite_differences(value_loss, &values, &frames, &gradient);
+    }
+
+    #[test]
+    fn a_minibatch_has_the_rows_that_were_chosen() {
+        let frames = Frames {
+            observation: (0..12).map(|i| i as f32).collect(),
+            action: vec![0, 1, 0],
+            log_prob: vec![-1.0, -2.0, -3.0],
+            advantage: vec![4.0, 5.0, 8.0],
+            value_target: vec![6.0, 7.0, 8.0],
+        };
+        let mut minibatch = Frames::default();
+        minibatch.copy(&frames, &[0]);
+        minibatch.copy(&frames, &[2, 1]);
+        assert_eq!(
+            minibatch.observation,
+            [8.0, 9.0, 10.0, 11.0, 4.0, 5.0, 6.0, 7.0]
+        );
+        assert_eq!(minibatch.action, [0, 1]);
+        assert_eq!(minibatch.log_prob, [-3.0, -2.0]);
+        assert_eq!(minibatch.advantage, [1.0, -1.0]);
+        assert_eq!(minibatch.value_target, [8.0, 7.0]);
+    }
+
+    #[test]
+    fn equal_numbers_become_zeros() {
+        let mut values = [3.0; 4];
+        standardize(&mut values);
+        assert_eq!(values, [0.0; 4]);
+    }
 }

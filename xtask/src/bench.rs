@@ -96,7 +96,10 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
 }
 
 fn of_rust(root: &Path, python: Option<&Path>, name: &str, arguments: &[String]) -> Command {
-    let mut command = cargo::command(root, "bench --quiet --package windrow --bench");
+    let mut command = cargo::command(
+        root,
+        "bench --quiet --package windrow --all-features --bench",
+    );
     command.arg(name);
     if let Some(python) = python {
         command.env(python::VARIABLE, python);

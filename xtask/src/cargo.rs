@@ -8,7 +8,7 @@ use std::{
 };
 
 /// The package that builds on a learning framework: built on request only.
-pub(crate) const EXAMPLES: &str = "windrow-examples";
+pub(crate) const CANDLE: &str = "windrow-examples-candle";
 
 /// Cargo of the toolchain in use, run in `root` with `arguments`, which hold no spaces.
 pub(crate) fn command(root: &Path, arguments: &str) -> Command {
@@ -27,7 +27,7 @@ pub(crate) fn nightly(root: &Path, arguments: &str) -> Command {
 /// tests is not built anew.
 pub(crate) fn test(root: &Path, test: &str) -> Command {
     let mut command = command(root, "test --no-fail-fast --workspace");
-    command.args(["--exclude", EXAMPLES, "--test", test, "--", "--nocapture"]);
+    command.args(["--exclude", CANDLE, "--test", test, "--", "--nocapture"]);
     command
 }
 

@@ -45,9 +45,6 @@ fn verdict(workspace: &Workspace, tool: &str, targets: &str) -> Result<Verdict> 
     let mut command = cargo::command(&workspace.root, &test);
     command.args(["--", "--nocapture"]);
     command.env("RUSTFLAGS", cargo::rustflags(&format!("--cfg {tool}")));
-    // Models need an optimised build, but not one worth linking slowly for.
-    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
-    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     if env::var_os(PREEMPTIONS.0).is_none() {
         command.env(PREEMPTIONS.0, PREEMPTIONS.1);
     }

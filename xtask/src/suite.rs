@@ -29,7 +29,7 @@ const COMPARISONS: [(&str, &str, bool); 4] = [
     ("comparison of replay with a list", "model", false),
 ];
 
-/// Runs all steps; `true` when nothing failed. `examples`: clippy reads `windrow-examples` too.
+/// Runs all steps; `true` when nothing failed. `examples`: clippy reads `windrow-examples-candle` too.
 pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
     let workspace = Workspace::load(root)?;
     let mut report = Report::default();
@@ -53,7 +53,7 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
     report.step("deaths of worker processes", || faults::of_workers(root));
     report.step("doctests", || {
         let mut command = cargo::command(root, "test --doc --no-fail-fast --workspace");
-        command.args(["--exclude", cargo::EXAMPLES, "--", "--quiet"]);
+        command.args(["--exclude", cargo::CANDLE, "--", "--quiet"]);
         Verdict::of_runner(command.env_remove(python::VARIABLE))
     });
     python::steps(&mut report, root, python.as_ref());
@@ -64,14 +64,14 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
 fn clippy(root: &Path, examples: bool) -> Result<Verdict> {
     let mut command = cargo::command(root, "clippy --workspace --all-targets");
     if !examples {
-        println!("    without {}: `--examples` includes it", cargo::EXAMPLES);
-        command.args(["--exclude", cargo::EXAMPLES]);
+        println!("    without {}: `--examples` includes it", cargo::CANDLE);
+        command.args(["--exclude", cargo::CANDLE]);
     }
     command.args(["--", "-D", "warnings"]);
     Verdict::of_program(&mut command, "clippy has something to say")
 }
 
-/// Unit and integration tests, without comparisons and deaths of workers (steps of their own) and the loom models (built otherwise).
+/// Unit and integration tests, and those of examples, without comparisons and deaths of workers (steps of their own) and the loom models (built otherwise).
 fn tests(workspace: &Workspace, python: Option<&PathBuf>) -> Result<Verdict> {
     let nextest = process::succeeds(&mut cargo::command(&workspace.root, "nextest --version"));
     let runner = match nextest {
@@ -80,9 +80,14 @@ fn tests(workspace: &Workspace, python: Option<&PathBuf>) -> Result<Verdict> {
     };
     let mut command = cargo::command(&workspace.root, runner);
     command.args(["--no-fail-fast", "--workspace", "--lib", "--bins"]);
-    command.args(["--exclude", cargo::EXAMPLES]);
+    command.args(["--exclude", cargo::CANDLE]);
     for test in integration_tests(workspace) {
         command.args(["--test", test]);
+    }
+    for package in &workspace.packages {
+        for example in package.tested_examples() {
+            command.args(["--example", example]);
+        }
     }
     if !nextest {
         command.args(["--", "--quiet"]);
@@ -96,7 +101,7 @@ fn tests(workspace: &Workspace, python: Option<&PathBuf>) -> Result<Verdict> {
 
 fn integration_tests(workspace: &Workspace) -> BTreeSet<&str> {
     let packages = workspace.packages.iter();
-    let packages = packages.filter(|package| package.name != cargo::EXAMPLES);
+    let packages = packages.filter(|package| package.name != cargo::CANDLE);
     let compares = |test: &str| COMPARISONS.iter().any(|(_, known, _)| *known == test);
     let is_other = |test: &str| compares(test) || faults::is_step(test) || models::is_loom(test);
     let tests = packages.flat_map(|package| package.tests());
@@ -142,7 +147,10 @@ mod tests {
     use std::path::PathBuf;
 
     use super::{compared, integration_tests};
-    use crate::workspace::{Workspace, tests::package};
+    use crate::{
+        cargo,
+        workspace::{Workspace, tests::package},
+    };
 
     #[test]
     fn lines_of_a_comparison_are_recognised() {
@@ -166,7 +174,7 @@ mod tests {
                 package("windrow-env", &["gymnasium", "errors"]),
                 package("windrow-policy", &["torch", "errors"]),
                 package("windrow", &["kills"]),
-                package("windrow-examples", &["learns"]),
+                package(cargo::CANDLE, &["learns"]),
             ],
         };
         assert_eq!(

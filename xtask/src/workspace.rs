@@ -42,6 +42,9 @@ pub(crate) struct Target {
     pub(crate) kind: Vec<String>,
     /// The file it starts in.
     pub(crate) src_path: PathBuf,
+    /// Whether it has tests of its own.
+    #[serde(default)]
+    pub(crate) test: bool,
 }
 
 impl Workspace {
@@ -90,11 +93,17 @@ impl Package {
 
     /// Names of its integration tests.
     pub(crate) fn tests(&self) -> impl Iterator<Item = &str> {
-        let is_test = |target: &&Target| target.kind.iter().any(|kind| kind == "test");
-        self.targets
-            .iter()
-            .filter(is_test)
-            .map(|target| target.name.as_str())
+        self.names(|target| target.kind == ["test"])
+    }
+
+    /// Names of its examples that have tests of their own.
+    pub(crate) fn tested_examples(&self) -> impl Iterator<Item = &str> {
+        self.names(|target| target.kind == ["example"] && target.test)
+    }
+
+    fn names(&self, wanted: fn(&Target) -> bool) -> impl Iterator<Item = &str> {
+        let targets = self.targets.iter().filter(move |target| wanted(target));
+        targets.map(|target| target.name.as_str())
     }
 }
 
@@ -134,6 +143,7 @@ pub(crate) mod tests {
             name: (*test).to_owned(),
             kind: vec!["test".to_owned()],
             src_path: PathBuf::new(),
+            test: true,
         };
         Package {
             name: name.to_owned(),
@@ -152,11 +162,14 @@ pub(crate) mod tests {
             "targets": [
                 { "name": "windrow_slab", "kind": ["lib"], "src_path": "/w/crates/windrow-slab/src/lib.rs" },
                 { "name": "loom", "kind": ["test"], "src_path": "/w/crates/windrow-slab/tests/loom.rs" },
+                { "name": "parts", "kind": ["example"], "src_path": "/w/parts.rs", "test": true },
+                { "name": "ring", "kind": ["example"], "src_path": "/w/ring.rs", "test": false },
             ],
         }));
         let package: Package = read.expect("cargo's format");
         assert_eq!(package.dependencies[0].name, "windrow-tensordict");
         assert_eq!(package.tests().collect::<Vec<_>>(), ["loom"]);
+        assert_eq!(package.tested_examples().collect::<Vec<_>>(), ["parts"]);
         let workspace = Workspace {
             root: PathBuf::new(),
             packages: vec![package.clone()],

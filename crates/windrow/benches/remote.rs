@@ -10,8 +10,8 @@ use windrow::binding::EnvRows;
 use windrow::envs::{EnvSpec, Spec};
 use windrow::nn::Sequential;
 use windrow::policy::{Binding, PolicyIn};
+use windrow::remote::{Address, Remote, RemoteServer};
 use windrow::{DType, ExplorationType, Head, NetworkPolicy, Policy, PolicyRecipe, RowBlock};
-use windrow_remote::{Address, Remote, RemoteServer};
 
 const ROWS: usize = 64;
 const CALLS: usize = 2000;

@@ -27,6 +27,7 @@ const ARROWS: Order = Order(&[
         "tensordict sync slab peer store env policy collect replay remote windrow",
     ),
     ("examples", "windrow"),
+    ("examples-candle", "windrow examples"),
     ("xtask", ""),
 ]);
 

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 from windrow import _fence as _fence
 from windrow._lazy import listing as _listing
-from windrow.data.replay_buffers import _ray, replay_buffers as _buffers, samplers as _samplers, storages as _storages, writers as _writers
-from windrow.data.replay_buffers._ray import *
+from windrow.data.replay_buffers import replay_buffers as _buffers, samplers as _samplers, storages as _storages, writers as _writers
 from windrow.data.replay_buffers.replay_buffers import *
 from windrow.data.replay_buffers.samplers import *
 from windrow.data.replay_buffers.storages import *
 from windrow.data.replay_buffers.writers import *
+from windrow.ray import _buffer as _ray
+from windrow.ray._buffer import *
 
 __getattr__ = _fence.rest_of(__name__)
 

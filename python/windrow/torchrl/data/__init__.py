@@ -11,7 +11,7 @@ from windrow.torchrl._names import register, stand_in
 if TYPE_CHECKING:
     from windrow.data._limiters import *
     from windrow.data._postprocs import *
-    from windrow.data.replay_buffers._ray import *
+    from windrow.ray._buffer import *
     from windrow.data.replay_buffers.samplers import *
     from windrow.data.replay_buffers.storages import *
     from windrow.data.replay_buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter

@@ -6,16 +6,14 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use report::{Picture, Report};
 use windrow::{
     BuildError, Collector, EvaluateError, Evaluator, Head, LazyTensorStorage, MultiAsyncCollector,
     NetworkPolicy, RandomSampler, RateLimiter, ReplayBuffer, ReplayError, TensorDict,
     nn::Sequential, policy::Scale,
 };
 
-use crate::{
-    common::report::{Picture, Report},
-    sac::learner::Learner,
-};
+use crate::sac::learner::Learner;
 
 mod common;
 mod sac {
@@ -91,8 +89,9 @@ fn main() -> anyhow::Result<ExitCode> {
             evaluator.trigger_eval(Some(&learner.weights()?), Some(buffer.write_count()))?;
             report.add(&newest(&buffer, report.frames())?, collector.stats())?;
         }
-        let frames = report.time(|| buffer.sample(MINIBATCH))?;
-        learner.learn(&frames, 1.0 - update as f64 / updates as f64)?;
+        let frames = report.time("waiting", || buffer.sample(MINIBATCH))?;
+        let remaining = 1.0 - update as f64 / updates as f64;
+        report.time("learning", || learner.learn(&frames, remaining))?;
         if update.is_multiple_of(UPDATES_PER_PUBLICATION) {
             collector.update_policy_weights(&learner.weights()?)?;
         }
@@ -102,7 +101,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let evaluation = evaluator.evaluate(Some(&learner.weights()?), None)?;
     report.evaluated(buffer.write_count(), evaluation.reward as f32);
     report.add(&newest(&buffer, report.frames())?, collector.stats())?;
-    report.finish("waiting for a minibatch");
+    report.finish();
     let lag = collector.stats().policy_lag;
     println!(
         "policy lag      {:.1} versions on average, {} at most",

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use plotters::{chart::ChartContext, coord::types, prelude::*};
 
-use super::report::{Episode, Picture};
+use crate::{Episode, Picture};
 
 const EPISODES: RGBAColor = RGBAColor(91, 143, 199, 0.45);
 const MEAN: RGBColor = RGBColor(16, 62, 110);

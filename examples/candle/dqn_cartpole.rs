@@ -6,14 +6,12 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use report::{Picture, Report};
 use windrow::{
     BuildError, Collector, ExplorationType, MultiAsyncCollector, Weights, nn::Sequential,
 };
 
-use crate::{
-    common::report::{Picture, Report},
-    dqn::{learner::Learner, policy::EpsilonGreedy},
-};
+use crate::dqn::{learner::Learner, policy::EpsilonGreedy};
 
 mod common;
 mod dqn {
@@ -82,10 +80,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut report = Report::new(args.frames, WINDOW)?;
     let mut greedy_return = 0.0;
     while greedy_return < SOLVED
-        && let Some(batch) = report.time(|| collector.next())
+        && let Some(batch) = report.time("waiting", || collector.next())
     {
         let batch = batch?;
-        learner.learn(&batch)?;
+        report.time("learning", || learner.learn(&batch))?;
         let epsilon = epsilon(report.remaining());
         let weights = EpsilonGreedy::pack(learner.weights()?, epsilon)?;
         collector.update_policy_weights(&weights)?;
@@ -93,12 +91,12 @@ fn main() -> anyhow::Result<ExitCode> {
         let stats = collector.stats();
         let due = stats.completed || stats.batches.is_multiple_of(BATCHES_PER_EVALUATION);
         if due {
-            greedy_return = examine(&mut examiner, &weights)?;
+            greedy_return = report.time("evaluating", || examine(&mut examiner, &weights))?;
             report.evaluated(stats.frames, greedy_return);
         }
         report.add(&batch, stats)?;
     }
-    report.finish("waiting for a batch");
+    report.finish();
     let lag = collector.stats().policy_lag;
     println!(
         "policy lag      {:.1} versions on average, {} at most",

@@ -1,4 +1,7 @@
-//! What a run shows: a progress bar while it lasts, a summary and a picture at the end.
+//! What a run of an example shows: a progress bar while it lasts, a summary and a picture at the end.
+#![forbid(unsafe_code)]
+
+mod curve;
 
 use std::{
     collections::HashMap,
@@ -12,31 +15,35 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use windrow::{Stats, TensorDict, Weights};
 
-use super::curve::Curve;
+use curve::Curve;
 
 /// Batches from line to line where there is no terminal for a bar.
 const BATCHES_PER_LINE: u64 = 10;
 
 /// An episode that ended.
-pub(super) struct Episode {
+#[derive(Debug)]
+struct Episode {
     /// Frames collected by then.
-    pub(super) frame: u64,
-    pub(super) episode_return: f32,
+    frame: u64,
+    episode_return: f32,
     /// Mean return of this episode and those before, as many as the window is wide.
-    pub(super) mean_return: f32,
+    mean_return: f32,
 }
 
 /// What the picture is to show.
-pub(crate) struct Picture<'a> {
-    pub(crate) title: &'a str,
+#[derive(Debug)]
+pub struct Picture<'a> {
+    /// Above the picture.
+    pub title: &'a str,
     /// Returns that fit in.
-    pub(crate) returns: Range<f32>,
+    pub returns: Range<f32>,
     /// Where there is a line.
-    pub(crate) goal: f32,
+    pub goal: f32,
 }
 
-/// Follows episodes over batches, and the time that collecting takes.
-pub(crate) struct Report {
+/// Follows episodes over batches, and where the time goes.
+#[derive(Debug)]
+pub struct Report {
     /// Episodes that the mean return looks back on.
     window: usize,
     frames: u64,
@@ -50,12 +57,16 @@ pub(crate) struct Report {
     evaluations: Vec<(u64, f32)>,
     bar: ProgressBar,
     started: Instant,
-    collecting: Duration,
+    /// How long each of the program's tasks took, in the order of their beginning.
+    tasks: Vec<(&'static str, Duration)>,
 }
 
 impl Report {
-    /// For a run of so many frames, with the mean return of the last `window` episodes.
-    pub(crate) fn new(total_frames: u64, window: usize) -> Result<Self> {
+    /// For a run of `total_frames`, with the mean return of the last `window` episodes.
+    ///
+    /// # Errors
+    /// When the progress bar cannot be made.
+    pub fn new(total_frames: u64, window: usize) -> Result<Self> {
         let style = ProgressStyle::with_template("{bar:32.cyan/dim} {pos}/{len} frames  {msg}")?;
         let target = ProgressDrawTarget::stdout();
         Ok(Self {
@@ -68,26 +79,33 @@ impl Report {
             evaluations: Vec::new(),
             bar: ProgressBar::with_draw_target(Some(total_frames), target).with_style(style),
             started: Instant::now(),
-            collecting: Duration::ZERO,
+            tasks: Vec::new(),
         })
     }
 
-    /// Does what `collect` does, and counts the time.
-    pub(crate) fn time<T>(&mut self, collect: impl FnOnce() -> T) -> T {
+    /// Calls `work`, and adds the time that it takes to that of `task`.
+    pub fn time<T>(&mut self, task: &'static str, work: impl FnOnce() -> T) -> T {
         let started = Instant::now();
-        let collected = collect();
-        self.collecting += started.elapsed();
-        collected
+        let result = work();
+        let elapsed = started.elapsed();
+        match self.tasks.iter_mut().find(|(known, _)| *known == task) {
+            Some((_, total)) => *total += elapsed,
+            None => self.tasks.push((task, elapsed)),
+        }
+        result
     }
 
-    /// Notes the mean return of an evaluation after so many frames.
-    pub(crate) fn evaluated(&mut self, frames: u64, mean_return: f32) {
+    /// Notes the mean return of an evaluation after this many `frames`.
+    pub fn evaluated(&mut self, frames: u64, mean_return: f32) {
         self.evaluations.push((frames, mean_return));
         self.news = true;
     }
 
     /// Notes the episodes that ended in a batch, `[time]` or `[env, time]`, and shows how things stand.
-    pub(crate) fn add(&mut self, batch: &TensorDict, stats: Stats) -> Result<()> {
+    ///
+    /// # Errors
+    /// When a column is missing, or of another element type.
+    pub fn add(&mut self, batch: &TensorDict, stats: Stats) -> Result<()> {
         let (num_envs, by_time) = match batch.ndim() {
             1 => (1, batch.clone()),
             _ => (batch.batch_size()[0], batch.transpose(0, 1)?.flatten()?),
@@ -141,40 +159,47 @@ impl Report {
     }
 
     /// Frames of the batches so far.
-    pub(crate) fn frames(&self) -> u64 {
+    pub fn frames(&self) -> u64 {
         self.frames
     }
 
     /// The share of all frames that is still to come.
-    pub(crate) fn remaining(&self) -> f64 {
+    pub fn remaining(&self) -> f64 {
         1.0 - self.bar.position() as f64 / self.bar.length().unwrap_or(1) as f64
     }
 
     /// Mean return of the last episodes.
-    pub(crate) fn mean_return(&self) -> f32 {
+    pub fn mean_return(&self) -> f32 {
         self.episodes
             .last()
             .map_or(0.0, |episode| episode.mean_return)
     }
 
-    /// Ends the bar and sums up; `timed` says what was [timed](Self::time).
-    pub(crate) fn finish(&self, timed: &str) {
+    /// Ends the bar and sums up.
+    pub fn finish(&self) {
         self.bar.abandon();
         let (frames, seconds) = (self.bar.position(), self.started.elapsed().as_secs_f64());
-        let (rate, collecting) = (frames as f64 / seconds, self.collecting.as_secs_f64());
-        let (mean, count) = (self.mean_return(), self.episodes.len());
+        let (rate, mean, count) = (
+            frames as f64 / seconds,
+            self.mean_return(),
+            self.episodes.len(),
+        );
         println!();
         println!(
             "mean return     {mean:.1} over the last {} of {count} episodes",
             count.min(self.window)
         );
-        println!(
-            "frames/s        {rate:.0}: {frames} frames in {seconds:.1} s, {collecting:.2} s of it {timed}"
-        );
+        println!("frames/s        {rate:.0}: {frames} frames in {seconds:.2} s");
+        for (task, time) in &self.tasks {
+            println!("{task:<15} {:.2} s", time.as_secs_f64());
+        }
     }
 
     /// Writes the learning curve and the policy's weights into `folder`.
-    pub(crate) fn save(
+    ///
+    /// # Errors
+    /// When one of the files cannot be written.
+    pub fn save(
         &self,
         folder: impl AsRef<Path>,
         picture: &Picture<'_>,
