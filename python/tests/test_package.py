@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
 import tomllib
+import typing
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,6 +31,16 @@ def test_importing_brings_no_framework(module) -> None:
     assert told.stdout.strip() == "[]" and told.stderr == ""
 
 
+@pytest.mark.parametrize("first", ["windrow.ray._buffer", "windrow.ray", "windrow.data", "windrow.data.replay_buffers", "windrow.collectors"])
+def test_names_are_in_their_packages_whichever_is_imported_first(first: str) -> None:
+    program = f"""
+import {first}, windrow.data, windrow.data.replay_buffers, windrow.ray
+assert windrow.ray.RayReplayBuffer is windrow.data.RayReplayBuffer is windrow.data.replay_buffers.RayReplayBuffer
+assert windrow.ray.RayReplayBuffer.__module__ == "windrow.ray._buffer"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_types_are_shipped() -> None:
     folder = Path(windrow.__file__).parent
     assert (folder / "py.typed").exists() and (folder / "_windrow.pyi").exists()
@@ -41,6 +55,33 @@ def test_every_public_name_is_there_and_documented() -> None:
             value = getattr(module, name)
             if isinstance(value, type) and value.__module__.startswith("windrow"):
                 assert value.__doc__, f"{module.__name__}.{name}"
+
+
+def test_types_of_every_public_name_can_be_read() -> None:
+    pytest.importorskip("torchrl")
+    found = []
+    for home in ("windrow", "windrow.collectors", "windrow.data", "windrow.envs", "windrow.modules", "windrow.ray"):
+        package = importlib.import_module(home)
+        for name in getattr(package, "__all__", None) or dir(package):
+            found += [(f"{home}.{name}", function) for function in functions_of(getattr(package, name))]
+    for name, function in found:
+        try:
+            typing.get_type_hints(function)
+        except NameError as error:
+            raise AssertionError(f"{name}: {function!r}") from error
+    assert len(found) > 500
+
+
+def functions_of(value: object) -> list[Callable[..., object]]:
+    """A function or class of this package, and the methods of the class."""
+    if not callable(value) or not getattr(value, "__module__", "").startswith("windrow"):
+        return []
+    found = [value]
+    for name, member in inspect.getmembers_static(value) if isinstance(value, type) else ():
+        if not name.startswith("_") or name == "__init__":
+            functions = [getattr(member, name, None) for name in ("fget", "__func__")] + [member]
+            found += [one for one in functions if inspect.isfunction(one) and one.__module__.startswith("windrow")]
+    return found
 
 
 #: What needs torch and tensordict.

@@ -111,12 +111,24 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         taking.__signature__ = signature.replace(parameters=[own, *known.values()])  # type: ignore[attr-defined]
-        taking.__annotations__ = {field.name: field.type for field in fields_of(declaration)}
+        taking.__annotations__ = {field.name: _named(declaration, field) for field in fields_of(declaration)}
         # Begun with an empty line, which keeps what follows from being indented like it.
         taking.__doc__ = "\n\n".join([inspect.getdoc(method) or "", documentation(declaration)])
         return taking
 
     return decorate
+
+
+def _named(declaration: Any, field: dataclasses.Field[Any]) -> Any:
+    """The type of the argument, which stands for a type where it is text: that is read where the argument is declared."""
+    if not isinstance(field.type, str):
+        return field.type
+    return ForwardRef(field.type, module=_declaring(declaration, field).__module__)
+
+
+def _declaring(declaration: Any, field: dataclasses.Field[Any]) -> Any:
+    """The class that declares the argument."""
+    return next(cls for cls in declaration.__mro__ if field.name in cls.__dict__.get("__annotations__", ()))
 
 
 def signature_of(declaration: Any) -> inspect.Signature:
@@ -139,8 +151,7 @@ def documentation(declaration: Any) -> str:
 
 def _group_of(declaration: Any, field: dataclasses.Field[Any]) -> str:
     """The heading of the argument: that of the class that declares it."""
-    declares = (cls for cls in declaration.__mro__ if field.name in cls.__dict__.get("__annotations__", ()))
-    return "Taken for TorchRL's sake, without effect" if "ignored" in field.metadata else next(declares)._group
+    return "Taken for TorchRL's sake, without effect" if "ignored" in field.metadata else _declaring(declaration, field)._group
 
 
 def _line(field: dataclasses.Field[Any]) -> str:
@@ -167,7 +178,7 @@ def _shown(kind: Any) -> str:
     if isinstance(kind, ForwardRef):
         kind = kind.__forward_arg__
     if isinstance(kind, str):
-        return kind
+        return kind.removeprefix("torch.")
     if isinstance(kind, type) and not get_args(kind):
         return "None" if kind is NoneType else kind.__name__
     if get_origin(kind) is Literal:

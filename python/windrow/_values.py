@@ -1,7 +1,10 @@
 """Values that no array holds, as bytes: what is no tensor, and tensors whose shape changes.
 
 The engine keeps them in columns of bytes, and does not read them. The first byte of a value says what follows, so that a batch, a
-buffer or a file needs no more to give it back; nothing is None.
+buffer or a file needs no more to give it back. Where nobody wrote a value, there are no bytes.
+
+Frames with such tensors are stacked lazily, also where all have one shape, so that batches do not differ by chance; and each tensor has
+a mark, by which a buffer keeps it as a value again, alone or in a batch.
 
 Actions of agents that differ from each other are columns of their own, in an entry :data:`MEMBERS`. Batches have them in their group.
 """
@@ -9,8 +12,11 @@ Actions of agents that differ from each other are columns of their own, in an en
 from __future__ import annotations
 
 import collections
+import itertools
+import math
 import pickle
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -23,19 +29,26 @@ MEMBERS = "(members)"
 
 _TEXT, _TENSOR, _OBJECT = b"t", b"r", b"o"
 _NUMBER = struct.Struct("<q")
+#: Types of numpy that torch has, too.
+_TYPES = frozenset(
+    ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64", "complex64", "complex128"]
+)
+#: The mark of a tensor that was a value, an attribute. The extension knows it, too.
+_MARK = "_windrow_value"
 
 
-def encoded(value: Any, names: str | Sequence[str]) -> bytes:
-    """An object of the entry ``names`` as bytes: text is encoded, any other is pickled.
+def encoded(value: object, names: str | Sequence[str]) -> bytes:
+    """A value of the entry ``names`` as bytes: text and tensors are written as such, any other object is pickled.
 
     Raises:
         TypeError: it cannot be pickled.
     """
-    if value is None:
-        return b""
     if type(value) is str:
         return _TEXT + value.encode("utf-8", "surrogatepass")
     try:
+        # No tensor is made where torch is not imported.
+        if "torch" in sys.modules and isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            return encoded_tensor(value)
         return _OBJECT + pickle.dumps(value)
     except Exception:
         try:
@@ -43,28 +56,38 @@ def encoded(value: Any, names: str | Sequence[str]) -> bytes:
             return _OBJECT + dumps(value)
         except Exception as error:
             raise TypeError(
-                f"{names if isinstance(names, str) else repr(short(tuple(names)))}: expected what can be pickled, as batches and buffers keep objects, got a "
+                f"{_shown(names)}: expected what can be pickled, as batches and buffers keep objects, got a "
                 f"{type(value).__name__}: {error}. Leave the entry out, or make text or tensors of it"
             ) from error
 
 
-def encoded_tensor(value: Any) -> bytes:
+def _shown(names: str | Sequence[str]) -> str:
+    """The name of an entry, for messages."""
+    return names if isinstance(names, str) else repr(short(tuple(names)))
+
+
+def encoded_tensor(value: torch.Tensor) -> bytes:
     """A tensor whose shape other steps need not have: the name of its type, its shape, and its elements, none of it pickled."""
     value = value.detach().cpu().contiguous()
-    name = str(value.dtype).removeprefix("torch.").encode()
-    shape = b"".join(map(_NUMBER.pack, value.shape))
     elements = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
-    return b"".join((_TENSOR, bytes((len(name), value.ndim)), name, shape, elements))
+    return _numbers(str(value.dtype).removeprefix("torch."), value.shape, elements)
 
 
-def observed(value: Any, name: str) -> bytes:
+def _numbers(dtype: str, shape: Sequence[int], elements: bytes) -> bytes:
+    """The bytes of a tensor with these ``elements``."""
+    name = dtype.encode()
+    return b"".join((_TENSOR, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape), elements))
+
+
+def observed(value: object, name: str) -> bytes:
     """What an environment of Gymnasium observes under ``name`` as bytes: an array of numbers may have another shape in each step."""
-    if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
-        return encoded_tensor(torch.from_numpy(numpy.ascontiguousarray(value)))
+    if isinstance(value, numpy.ndarray) and value.dtype.name in _TYPES:
+        native = value.astype(value.dtype.newbyteorder("="), copy=False)
+        return _numbers(value.dtype.name, value.shape, native.tobytes())
     return encoded(value, name)
 
 
-def example_of(space: Any) -> bytes:
+def example_of(space: object) -> bytes:
     """The bytes of the shortest text or array of a space of Gymnasium; nothing for other objects."""
     if isinstance(space, gymnasium.spaces.Text):
         return encoded("", ())
@@ -75,7 +98,7 @@ def example_of(space: Any) -> bytes:
 
 
 def decoded(value: bytes) -> Any:
-    """What :func:`encoded` or :func:`encoded_tensor` was given; None of nothing.
+    """The value of these bytes; None of none.
 
     Raises:
         ValueError: the bytes are of another kind.
@@ -92,7 +115,7 @@ def decoded(value: bytes) -> Any:
     return None
 
 
-def _tensor_of(value: bytes) -> Any:
+def _tensor_of(value: bytes) -> torch.Tensor:
     width, ndim = value[1:3]
     begin = 3 + width
     end = begin + ndim * _NUMBER.size
@@ -103,16 +126,36 @@ def _tensor_of(value: bytes) -> Any:
     return torch.frombuffer(elements, dtype=dtype).reshape(shape) if elements else torch.empty(shape, dtype=dtype)
 
 
+def stacked(parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None) -> tensordict.TensorDictBase:
+    """TensorDicts as one along a new dimension of this name, lazily where shapes differ."""
+    try:
+        made = tensordict.LazyStackedTensorDict.maybe_dense_stack(parts, dim)
+    except RuntimeError:
+        # Parts that are lazy themselves, and differ within.
+        return lazy_stack(parts, dim, name)
+    if isinstance(made, tensordict.LazyStackedTensorDict):
+        return lazy_stack(parts, dim, name)
+    if name is not None:
+        made.names = [*made.names[:dim], name, *made.names[dim + 1 :]]
+    return made
+
+
+def lazy_stack(parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None) -> tensordict.TensorDictBase:
+    """TensorDicts as one along a new dimension of this name, each of which stays as it is."""
+    # Names that are set later have to be those of groups, too, which there may be no tensors of.
+    return tensordict.LazyStackedTensorDict(*parts, stack_dim=dim, stack_dim_name=name)
+
+
 class Entry(NamedTuple):
-    """The values of an entry, an array of objects of the entry's shape, and whether they are tensors."""
+    """The values of an entry, an array of objects of the entry's shape, and whether all of them are tensors."""
 
     names: tuple[str, ...]
-    values: Any
+    values: numpy.ndarray[Any, Any]
     is_tensor: bool
 
-    def encoded(self, value: Any) -> bytes:
+    def encoded(self, value: object) -> bytes:
         """One of the values as bytes."""
-        return encoded_tensor(value) if self.is_tensor else encoded(value, self.names)
+        return encoded(value, self.names)
 
 
 def entry(names: Sequence[str], shape: Sequence[int], values: Sequence[Any], is_tensor: bool) -> Entry:
@@ -125,36 +168,58 @@ def entry(names: Sequence[str], shape: Sequence[int], values: Sequence[Any], is_
 
 
 def _decoded_entry(names: Sequence[str], shape: Sequence[int], sent: Sequence[bytes]) -> Entry:
-    """The entry with values of these bytes. Where values are tensors, an empty one is in the place of nothing."""
-    values = list(map(decoded, sent))
-    first = next((place for place, value in enumerate(sent) if value.startswith(_TENSOR)), None)
-    if first is not None:
-        blank = values[first].new_zeros([0] * values[first].ndim)
-        values = [blank if value is None else value for value in values]
-    return entry(names, shape, values, first is not None)
+    """The entry with values of these bytes. Where all values are tensors, an empty one is in the place of nothing.
+
+    Raises:
+        ValueError: an object cannot be unpickled.
+    """
+    try:
+        values = list(map(decoded, sent))
+    except Exception as error:
+        raise ValueError(f"{_shown(names)}: expected objects that can be unpickled, got {type(error).__name__}: {error}") from error
+    first: Any = next((value for value in values if isinstance(value, torch.Tensor)), None)
+    is_tensor = first is not None and all(not one or one.startswith(_TENSOR) for one in sent)
+    if is_tensor:
+        blank = first.new_zeros([0] * first.ndim)
+        values = [value if one else blank for value, one in zip(values, sent, strict=True)]
+    return entry(names, shape, values, is_tensor)
 
 
-def with_values(data: Any, entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]]) -> Any:
+def with_values(data: tensordict.TensorDictBase, entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]]) -> tensordict.TensorDictBase:
     """A batch of the engine with its values: of each entry the names, the shape, and the bytes of each value."""
-    return placed(data, [_decoded_entry(*one) for one in entries], split_of(data.get(MEMBERS, None)))
+    members = data.get(MEMBERS, None)
+    columns = () if members is None else [(MEMBERS, *path(key)) for key in members.keys(True, True)]
+    return placed(data, [_decoded_entry(*one) for one in entries], split_of(columns))
 
 
-def placed(data: Any, entries: Sequence[Entry], split: dict[Key, list[Key]] = {}, device: Any = None) -> Any:
+def placed(data: tensordict.TensorDictBase, entries: Sequence[Entry], split: dict[Key, list[Key]] = {}) -> tensordict.TensorDictBase:
     """``data`` with these entries, and with the actions of agents in their groups."""
     for names, values, is_tensor in entries:
         if not is_tensor:
             data.set(names, _stacked(values))
-    ragged = [(names, values) for names, values, is_tensor in entries if is_tensor]
-    if not ragged and not split:
+    tensors = [_Tensors(names, values, True) for names, values, is_tensor in entries if is_tensor]
+    tensors += [_Tensors(path(key), _of_agents(data, columns), False) for key, columns in split.items()]
+    if not tensors:
         return data
-    names = data.names
-    data = _with_tensors(data, ragged, split, device)
-    if any(name is not None for name in names):
-        data.names = names
-    return data
+    return _with_tensors(data.exclude(MEMBERS) if split else data, tensors)
 
 
-def _stacked(values: Any) -> Any:
+class _Tensors(NamedTuple):
+    """Tensors of an entry in an array of the entry's shape, and whether they were values, so that frames are stacked lazily."""
+
+    names: tuple[str, ...]
+    values: numpy.ndarray[Any, Any]
+    are_values: bool
+
+
+def _of_agents(data: tensordict.TensorDictBase, columns: list[Key]) -> numpy.ndarray[Any, Any]:
+    """The actions in these columns as an array of tensors, whose last dimension is that of agents."""
+    count = data.batch_size.numel()
+    each = [column.reshape(count, *column.shape[data.ndim :]).unbind(0) for column in map(data.get, columns)]
+    return entry((), (*data.batch_size, len(columns)), list(itertools.chain(*zip(*each, strict=True))), True).values
+
+
+def _stacked(values: numpy.ndarray[Any, Any]) -> tensordict.NonTensorData | tensordict.NonTensorStack:
     """An array of objects as a stack, each of whose entries is any object."""
     if values.ndim == 0:
         return tensordict.NonTensorData(values.item())
@@ -165,63 +230,65 @@ def _stacked(values: Any) -> Any:
     return tensordict.NonTensorStack(*map(_stacked, rows), stack_dim=0)
 
 
-def nothing(shape: Sequence[int]) -> Any:
-    """An entry of this shape with None in the place of each value."""
-    return _stacked(numpy.full(tuple(shape), None, object))
+def repeated(value: bytes, shape: Sequence[int]) -> Any:
+    """An entry of this shape that has the value of these bytes everywhere."""
+    one = decoded(value)
+    if isinstance(one, torch.Tensor):
+        return one.expand((*shape, *one.shape)).clone()
+    return _stacked(entry((), shape, [one] * math.prod(shape), False).values)
 
 
-def _with_tensors(data: Any, entries: list[tuple[tuple[str, ...], Any]], split: dict[Key, list[Key]], device: Any) -> Any:
-    """``data`` with tensors, and actions of agents in their groups: stacked where their shapes are alike, lazily where they are not."""
-    if data.ndim:
+def _with_tensors(data: tensordict.TensorDictBase, entries: list[_Tensors], *, lazily: bool = True, device: torch.device | None = None) -> tensordict.TensorDictBase:
+    """``data`` with these entries. Frames with tensors that were values are stacked ``lazily``, others where shapes differ."""
+    own = [one for one in entries if len(one.names) == 1]
+    if data.ndim and own:
         dim = data.ndim - 1
         parts = [
-            _with_tensors(part, [(names, values.take([place], dim).squeeze(dim)) for names, values in entries], split, device)
+            _with_tensors(part, [one._replace(values=one.values.take([place], dim).squeeze(dim)) for one in entries], lazily=lazily, device=device)
             for place, part in enumerate(data.unbind(-1))
         ]
-        return stacked(parts, -1)
+        stack = lazy_stack if lazily and any(one.are_values for one in own) else stacked
+        return stack(parts, dim, data.names[-1])
     inner = collections.defaultdict(list)
-    for names, values in entries:
-        if len(names) > 1:
-            inner[names[0]].append((names[1:], values))
-        else:
-            value = values.item()
-            data.set(names[0], value if device is None else value.to(device))
+    for one in entries:
+        inner[one.names[0]].append(one._replace(names=one.names[1:]))
     for name, rest in inner.items():
+        if not rest[0].names:
+            value = rest[0].values.item() if device is None else rest[0].values.item().to(device)
+            if rest[0].are_values:
+                setattr(value, _MARK, True)
+            data.set(name, value)
+            continue
         group = data.get(name, None)
         if group is None:
-            group = tensordict.TensorDict({}, rest[0][1].shape)
-        data.set(name, _with_tensors(group, rest, {}, device))
-    return joined(data, split, 0)
+            group = tensordict.TensorDict({}, rest[0].values.shape)
+        if data.ndim:
+            # Those of a lazy stack are set where it is made.
+            group.names = [*data.names, *group.names[data.ndim :]]
+        data.set(name, _with_tensors(group, rest, lazily=lazily, device=device))
+    return data
 
 
-def without_values(batch: Any) -> tuple[Any, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
+def without_values(batch: tensordict.TensorDictBase) -> tuple[tensordict.TensorDictBase, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
     """What :func:`with_values` is given, of a batch with values."""
     rest, entries = parted(batch)
     return rest, [(one.names, list(one.values.shape), list(map(one.encoded, one.values.reshape(-1).tolist()))) for one in entries]
 
 
-def parted(batch: Any) -> tuple[Any, list[Entry]]:
+def parted(batch: tensordict.TensorDictBase) -> tuple[tensordict.TensorDictBase, list[Entry]]:
     """``batch`` without the entries that no array holds, and these."""
     entries = []
     for names, is_tensor in unheld(batch):
         parent = batch.get(names[:-1]) if names[1:] else batch
-        entries.append(entry(names, parent.shape, values_of(parent, names[-1], parent.ndim, is_tensor), is_tensor))
+        values = values_of(parent, names[-1], parent.ndim, is_tensor)
+        entries.append(entry(names, parent.shape, values, all(isinstance(value, torch.Tensor) for value in values) and bool(values)))
     if not entries:
         return batch, entries
     rest = batch.exclude(*(one.names for one in entries))
-    return rest.contiguous() if any(one.is_tensor for one in entries) else rest, entries
+    return rest if type(rest) is tensordict.TensorDict else rest.contiguous(), entries
 
 
-def stacked(parts: list[Any], dim: int) -> Any:
-    """TensorDicts as one, lazily where shapes differ."""
-    try:
-        return tensordict.LazyStackedTensorDict.maybe_dense_stack(parts, dim)
-    except RuntimeError:
-        # Parts that are lazy themselves, and differ within.
-        return tensordict.LazyStackedTensorDict.lazy_stack(parts, dim)
-
-
-def values_of(parent: Any, name: str, depth: int, is_tensor: bool) -> list[Any]:
+def values_of(parent: tensordict.TensorDictBase, name: str, depth: int, is_tensor: bool) -> list[Any]:
     """The entry ``name`` of ``parent``, one value for each place in its first ``depth`` dimensions."""
     if not is_tensor:
         values = [parent.get(name).tolist()]
@@ -232,12 +299,24 @@ def values_of(parent: Any, name: str, depth: int, is_tensor: bool) -> list[Any]:
     parts = [parent]
     for _ in range(depth):
         parts = [part for one in parts for part in one.unbind(0)]
-    return [part.get(name) for part in parts]
+    values = [part.get(name) for part in parts]
+    return [value.data if tensordict.is_non_tensor(value) else value for value in values]
 
 
-def unheld(batch: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _was_value(batch: tensordict.TensorDictBase, name: str) -> bool:
+    """Whether the entry ``name`` is of tensors that were values."""
+    while isinstance(batch, tensordict.LazyStackedTensorDict) and len(batch.tensordicts):
+        batch = batch.tensordicts[0]
+    value = batch.get(name, None)
+    return isinstance(value, torch.Tensor) and hasattr(value, _MARK)
+
+
+def unheld(batch: tensordict.TensorDictBase, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Entries that no array holds, and whether each is of tensors."""
     for name in batch.keys():
+        if _was_value(batch, name):
+            yield (*prefix, name), True
+            continue
         try:
             value = batch.get(name)
         except RuntimeError:
@@ -250,25 +329,48 @@ def unheld(batch: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from unheld(value, (*prefix, name))
 
 
-def split_of(members: Any) -> dict[Key, list[Key]]:
-    """The actions of agents in an entry :data:`MEMBERS`, each with its columns; none where there is no such entry."""
+def split_of(columns: Iterable[Key]) -> dict[Key, list[Key]]:
+    """The actions of agents that differ from each other, each with its own of the ``columns``, which are in an entry :data:`MEMBERS`."""
     found: dict[Key, list[Key]] = collections.defaultdict(list)
-    for key in () if members is None else members.keys(True, True):
-        found[path(key)[:-1]].append((MEMBERS, *path(key)))
+    for names in map(path, columns):
+        if names[0] == MEMBERS:
+            found[names[1:-1]].append(names)
     return {key: sorted(columns, key=lambda names: int(names[-1])) for key, columns in found.items()}
 
 
-def joined(data: Any, split: dict[Key, list[Key]], dim: int) -> Any:
+def public(key: Key) -> Key:
+    """The name of an action, of which ``key`` may be the column of one agent."""
+    names = path(key)
+    return short(names[1:-1]) if names[0] == MEMBERS else key
+
+
+def action_in(data: tensordict.TensorDictBase, key: Key) -> Any:
+    """The action ``key`` in ``data``, of one agent where it is a column of such; None where there is none."""
+    names = path(key)
+    if names[0] != MEMBERS:
+        return data.get(key, None)
+    *group, name, agent = names[1:]
+    agents = data.get(tuple(group), None)
+    # Agents are in the dimension behind those of the batch.
+    return None if agents is None else agents[(slice(None),) * data.ndim + (int(agent),)].get(name, None)
+
+
+def joined(data: tensordict.TensorDictBase, split: dict[Key, list[Key]], dim: int) -> tensordict.TensorDictBase:
     """``data`` with the actions of agents in their groups, where agents are in dimension ``dim``, in place of the columns."""
+    return with_actions(data, split, dim, data).exclude(MEMBERS) if split else data
+
+
+def with_actions(data: tensordict.TensorDictBase, split: dict[Key, list[Key]], dim: int, actions: tensordict.TensorDictBase | dict[Key, torch.Tensor]) -> tensordict.TensorDictBase:
+    """``data``, to which the columns in ``actions`` are added as :func:`joined` does."""
     for key, columns in split.items():
         *group, name = path(key)
         agents = data.get(tuple(group), None)
         size = (*data.batch_size[:dim], len(columns))
         parts = (tensordict.TensorDict({}, size) if agents is None else agents).unbind(dim)
         # New ones: those may be parts of a batch.
-        parts = [part.copy().set(name, data.get(column)) for part, column in zip(parts, columns, strict=True)]
+        parts = [part.copy().set(name, actions.get(column)) for part, column in zip(parts, columns, strict=True)]
         data.set(tuple(group), stacked(parts, dim))
-    return data.exclude(MEMBERS) if split else data
+    return data
 
 
 class Shown:
@@ -281,12 +383,11 @@ class Shown:
 
     def __init__(self, examples: Iterable[tuple[Key, bytes]], action_keys: Iterable[Key]) -> None:
         self.examples = dict(examples)
-        members = [path(key)[1:] for key in action_keys if path(key)[0] == MEMBERS]
         #: Actions of agents that differ from each other, with the columns of each.
-        self.split: dict[Key, list[Key]] = {}
-        for names in members:
-            self.split.setdefault(names[:-1], []).append((MEMBERS, *names))
+        self.split = split_of(action_keys)
         self._values: list[bytes] = []
+        #: What was shown last, of each entry.
+        self._entries: dict[tuple[str, ...], Entry] = {}
 
     def taken(self, inputs: Iterable[Any]) -> list[Any]:
         """``inputs`` with numbers in the place of values, which are kept until the next call."""
@@ -299,26 +400,36 @@ class Shown:
                 inputs[place] = torch.arange(first, len(self._values)).reshape(shape)
         return inputs
 
-    def shown(self, given: Any, device: Any = None) -> Any:
+    def shown(self, given: tensordict.TensorDictBase, device: torch.device | None = None) -> tensordict.TensorDictBase:
         """What a policy is given, with values in the place of numbers."""
         found = [(key, given.get(key, None)) for key in self.examples]
-        return placed(given, [self._entry(key, numbers) for key, numbers in found if numbers is not None], {}, device)
+        entries = [self._entry(key, numbers) for key, numbers in found if numbers is not None]
+        self._entries = {one.names: one for one in entries}
+        tensors = [_Tensors(names, values, True) for names, values, is_tensor in entries if is_tensor]
+        given = placed(given, [one for one in entries if not one.is_tensor])
+        return _with_tensors(given, tensors, lazily=False, device=device) if tensors else given
 
-    def value(self, key: Key, numbers: Any) -> Any:
+    def is_left(self, returned: tensordict.TensorDictBase, key: Key) -> bool:
+        """Whether the values of the entry ``key`` are in ``returned`` as they were shown, or not at all."""
+        names = path(key)
+        parent = returned.get(names[:-1], None) if names[1:] else returned
+        if names not in self._entries or parent is None or names[-1] not in parent.keys():
+            return True
+        own = self._entries[names]
+        values = values_of(parent, names[-1], parent.ndim, own.is_tensor)
+        return list(map(own.encoded, values)) == list(map(own.encoded, own.values.reshape(-1).tolist()))
+
+    def value(self, key: Key, numbers: torch.Tensor) -> Any:
         """The values with these numbers, as a policy is given them that is called with tensors: lists where there are several."""
         return self._entry(key, numbers).values.tolist()
 
-    def _entry(self, key: Key, numbers: Any) -> Entry:
+    def _entry(self, key: Key, numbers: torch.Tensor) -> Entry:
         return _decoded_entry(path(key), numbers.shape, [self._values[number] or self.examples[key] for number in numbers.flatten().tolist()])
 
-    def parted(self, returned: Any) -> Any:
+    def parted(self, returned: tensordict.TensorDictBase) -> tensordict.TensorDictBase:
         """What a policy has written, with actions of agents in their columns."""
-        for key, columns in self.split.items():
-            *group, name = path(key)
-            agents = returned.get(tuple(group), None)
-            for agent, column in enumerate(columns if agents is not None else ()):
-                # Agents are in the dimension behind those of the batch.
-                action = agents[(slice(None),) * returned.ndim + (agent,)].get(name, None)
-                if action is not None:
-                    returned.set(column, action)
+        for column in itertools.chain(*self.split.values()):
+            action = action_in(returned, column)
+            if action is not None:
+                returned.set(column, action)
         return returned.exclude(*self.split) if self.split else returned

@@ -1,4 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `faults`, `figures`, `models`, `sanitize`, `stale`, `tidy`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `faults`, `figures`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod sanitize;
 mod scan;
 mod suite;
 mod tidy;
+mod wheels;
 mod workspace;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -80,6 +81,11 @@ enum Task {
     },
     /// Makes the Python environment of the tests if need be and prints the path of its interpreter
     Python,
+    /// Builds the Python distributions as they are published, checks them, and tests each in a new environment of every Python that is here
+    ///
+    /// A wheel for manylinux_2_28 on x86_64, another on aarch64 where Rust's standard library for it is installed, and the source
+    /// distribution that they are built from. They and their symbols for debuggers go into `target/wheels`.
+    Wheels(wheels::Request),
 }
 
 fn main() -> ExitCode {
@@ -111,6 +117,7 @@ fn perform(task: Task) -> Result<bool> {
         }
         Task::Stale(changes) => faults::change(&root, &changes),
         Task::Figures { path } => figures::run(&path.unwrap_or(root)),
+        Task::Wheels(request) => wheels::run(&root, &request),
         Task::Python => {
             let python = python::environment(&root)?;
             println!("{}", python.display());

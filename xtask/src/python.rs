@@ -32,36 +32,47 @@ pub(crate) const RELEASE: &str = "maturin develop --quiet --profile wheel";
 /// Environment variable through which tests learn where the interpreter is.
 pub(crate) const VARIABLE: &str = "WINDROW_PYTHON";
 
-/// Interpreter of the environment, which is made first when it is missing, unfinished or of another recipe.
+/// Interpreter of the environment of the tests.
 pub(crate) fn environment(root: &Path) -> Result<PathBuf> {
-    let recipe = root.join("tests/python/requirements.txt");
+    environment_of(root, "target/venv", "tests/python/requirements.txt")
+}
+
+/// Interpreter of the environment in `folder` that holds what `recipe` lists; it is made first when it is missing, unfinished or of
+/// another recipe.
+pub(crate) fn environment_of(root: &Path, folder: &str, recipe: &str) -> Result<PathBuf> {
+    let name = folder;
+    let recipe = root.join(recipe);
     let wanted = fs::read_to_string(&recipe);
     let wanted = wanted.with_context(|| format!("failed to read {}", recipe.display()))?;
-    let folder = root.join("target/venv");
-    fs::create_dir_all(root.join("target")).context("failed to make the folder target")?;
-    let lock = File::create(root.join("target/venv.lock"));
-    let lock = lock.context("failed to make target/venv.lock")?;
-    lock.lock().context("failed to lock target/venv.lock")?;
+    let folder = root.join(name);
+    let lock = folder.with_extension("lock");
+    let failed = || format!("failed to lock {}", lock.display());
+    fs::create_dir_all(folder.parent().unwrap_or(root)).with_context(failed)?;
+    let lock = File::create(&lock).with_context(failed)?;
+    lock.lock().with_context(failed)?;
 
-    let programs = ["bin/python", "Scripts/python.exe"];
-    let interpreter = folder.join(programs[usize::from(cfg!(windows))]);
+    let interpreter = interpreter(&folder);
     let runs = || process::succeeds(Command::new(&interpreter).args(["-c", ""]));
     if is_finished(&folder, &wanted) && runs() {
         return Ok(interpreter);
     }
     if folder.exists() {
-        eprintln!("target/venv is unfinished or was made from another recipe: making it again");
+        eprintln!("{name} is unfinished or was made from another recipe: making it again");
         fs::remove_dir_all(&folder)
             .with_context(|| format!("failed to remove {}", folder.display()))?;
     }
     let (python, version) = find()?;
-    eprintln!(
-        "making target/venv with Python {version}; the packages are large, this can take minutes"
-    );
+    eprintln!("making {name} with Python {version}; large packages can take minutes");
     make(&python, &folder, &interpreter, &recipe)?;
     // Written last: an environment without its stamp was never finished.
-    fs::write(folder.join(STAMP), wanted).context("failed to write the stamp of target/venv")?;
+    fs::write(folder.join(STAMP), wanted)
+        .with_context(|| format!("failed to write the stamp of {name}"))?;
     Ok(interpreter)
+}
+
+/// Where the virtual environment in `folder` has its interpreter.
+pub(crate) fn interpreter(folder: &Path) -> PathBuf {
+    folder.join(["bin/python", "Scripts/python.exe"][usize::from(cfg!(windows))])
 }
 
 fn make(python: &Path, folder: &Path, interpreter: &Path, recipe: &Path) -> Result<()> {
@@ -112,7 +123,8 @@ pub(crate) fn find() -> Result<(PathBuf, String)> {
     )
 }
 
-fn suitable(program: &OsStr) -> Result<(PathBuf, String)> {
+/// The program and its version, if it is a Python that is new enough.
+pub(crate) fn suitable(program: &OsStr) -> Result<(PathBuf, String)> {
     let shown = program.display();
     let ask = "import sys; print('.'.join(map(str, sys.version_info[:3])))";
     let output = Command::new(program).args(["-c", ask]).output();
@@ -136,7 +148,8 @@ fn is_finished(folder: &Path, recipe: &str) -> bool {
     fs::read_to_string(folder.join(STAMP)).is_ok_and(|found| found == recipe)
 }
 
-fn last(lines: &[String]) -> &str {
+/// The last line that says something.
+pub(crate) fn last(lines: &[String]) -> &str {
     let mut lines = lines.iter().rev().map(|line| line.trim());
     lines
         .find(|line| !line.is_empty())

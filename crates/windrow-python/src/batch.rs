@@ -15,7 +15,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use tensordict::{DType, Tensor, TensorDict};
+use tensordict::{DType, Tensor, TensorDict, TensorError};
 use windrow::error_chain;
 use windrow::tensordict::{Entry, NestedKey};
 
@@ -43,6 +43,8 @@ struct Torch {
     base: Py<PyAny>,
     /// `tensordict.NonTensorStack`.
     objects: Py<PyAny>,
+    /// `tensordict.LazyStackedTensorDict`, the class of stacks of frames whose tensors may be of any shapes.
+    stack: Py<PyAny>,
 }
 
 impl Torch {
@@ -70,6 +72,7 @@ impl Torch {
                 tensordict: tensordict.unbind(),
                 base: module.getattr("TensorDictBase")?.unbind(),
                 objects: module.getattr("NonTensorStack")?.unbind(),
+                stack: module.getattr("LazyStackedTensorDict")?.unbind(),
             })
         })
     }
@@ -144,7 +147,7 @@ pub(crate) fn named_after<'py>(
 }
 
 /// The entry with the actions of groups whose members differ from each other, one for each member: `windrow._values` joins them.
-const MEMBERS: &str = "(members)";
+pub(crate) const MEMBERS: &str = "(members)";
 
 /// As [`named_after`], without values of bytes.
 fn numbers_of<'py>(
@@ -215,15 +218,12 @@ pub(crate) fn views_of(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     }
     let size: Vec<usize> = source.getattr(intern!(py, "batch_size"))?.extract()?;
     let mut dict = TensorDict::new(&size);
-    let Err(error) = fill_with(py, source, &[], &mut dict, Copied::No) else {
+    if !may_have_values(py, source)? {
+        fill_with(py, source, &[], &mut dict, Copied::No)?;
         return Ok(dict);
-    };
+    }
     let parted = gil::call_method(&gil::ports(py)?, "without_values", (source,))?;
     let (numbers, values): (Bound<'_, PyAny>, Vec<Values<'_>>) = parted.extract()?;
-    if values.is_empty() {
-        return Err(error);
-    }
-    let mut dict = TensorDict::new(&size);
     fill_with(py, &numbers, &[], &mut dict, Copied::No)?;
     for (names, shape, values) in values {
         let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
@@ -233,6 +233,44 @@ pub(crate) fn views_of(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
         set(&mut dict, &names, tensor)?;
     }
     Ok(dict)
+}
+
+/// Whether an entry of `source` may be of values of bytes: objects, tensors that were such values, and stacks of frames, which may differ.
+fn may_have_values(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let torch = Torch::get(py)?;
+    if source.is_instance(torch.stack.bind(py))? {
+        return Ok(true);
+    }
+    for value in source.call_method0(intern!(py, "values"))?.try_iter()? {
+        let value = value?;
+        let found = if value.is_instance(torch.tensor.bind(py))? {
+            value.hasattr(intern!(py, "_windrow_value"))?
+        } else {
+            !value.is_instance(torch.base.bind(py))? || may_have_values(py, &value)?
+        };
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Values of bytes that are the tensors in `numbers`: one for each element of the first `dims` dimensions, in the form of `windrow._values`.
+///
+/// # Errors
+/// [`TensorError`] for a tensor that is of bytes itself.
+pub(crate) fn values_of(numbers: &Tensor, dims: usize) -> Result<Tensor, TensorError> {
+    let (outer, own) = numbers.shape().split_at(dims);
+    let name = numbers.dtype().name();
+    let mut head = vec![b'r', name.len() as u8, own.len() as u8];
+    head.extend(name.bytes());
+    head.extend(own.iter().flat_map(|&size| (size as i64).to_le_bytes()));
+    let numbers = numbers.contiguous();
+    let elements = numbers.as_bytes()?;
+    let len = own.iter().product::<usize>() * numbers.dtype().size();
+    let values =
+        (0..outer.iter().product()).map(|at: usize| [&head, &elements[at * len..][..len]].concat());
+    Tensor::from_strings(&values.collect::<Vec<_>>(), outer)
 }
 
 /// The names of an entry, its shape, and its values one after the other.
@@ -395,6 +433,17 @@ fn tensor_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         .extract::<i64>()
         .map(Tensor::scalar)
         .or_else(|_| from_torch(value))
+}
+
+/// The name of an action in messages, of which `key` may be the column of one agent.
+pub(crate) fn shown(key: &NestedKey) -> String {
+    match key.components() {
+        [first, names @ .., agent] if &**first == MEMBERS => {
+            let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+            format!("{:?} of agent {agent}", NestedKey::from(names.as_slice()))
+        }
+        _ => format!("{key:?}"),
+    }
 }
 
 /// `key` as tensordict spells it: a string, or a tuple of strings.

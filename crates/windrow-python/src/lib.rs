@@ -30,7 +30,8 @@ mod server;
 #[cfg(target_os = "linux")]
 mod worker;
 
-#[pymodule]
+// Nobody has tried it without the interpreter's lock yet, so an interpreter that has none takes one when it imports this.
+#[pymodule(gil_used = true)]
 #[pyo3(name = "_windrow")]
 fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

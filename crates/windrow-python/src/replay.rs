@@ -83,6 +83,7 @@ impl ReplayBufferCore {
             .map_err(|error| PyValueError::new_err(format!("sample_timeout: {error}")))?;
         let device = parts.device.as_ref().map(|device| device.clone_ref(py));
         let builder = parts.builder()?.timeout(timeout);
+        let builder = builder.values_of(batch::values_of);
         let buffer = of(py, py.detach(|| builder.build()))?;
         Ok(Self {
             buffer,

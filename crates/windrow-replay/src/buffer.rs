@@ -21,8 +21,11 @@ mod saved;
 mod sink;
 mod slice_ends;
 mod take;
+mod values;
 
 pub(crate) use saved::breaks;
+pub use values::ValuesOf;
+pub(crate) use values::alike;
 
 /// Stores the frames of collectors, and returns samples of them to learners.
 ///
@@ -69,6 +72,7 @@ struct BufferInner {
     capacity: usize,
     batch_size: Option<usize>,
     timeout: Duration,
+    values_of: Option<ValuesOf>,
     /// Held while frames are written, from dropping the old rows to publishing the new ones.
     turn: Mutex<()>,
     state: Mutex<BufferState>,
@@ -112,6 +116,7 @@ impl ReplayBuffer {
             batch_size: None,
             seed: None,
             timeout: Duration::from_secs(60),
+            values_of: None,
         }
     }
 
@@ -261,6 +266,7 @@ pub struct ReplayBufferBuilder {
     batch_size: Option<usize>,
     seed: Option<u64>,
     timeout: Duration,
+    values_of: Option<ValuesOf>,
 }
 
 impl ReplayBufferBuilder {
@@ -308,6 +314,14 @@ impl ReplayBufferBuilder {
         self
     }
 
+    /// Takes frames that have numbers in an entry together with frames that have values of bytes there: the numbers become values, by
+    /// this function. By default they are refused.
+    #[doc(hidden)]
+    pub fn values_of(mut self, values_of: ValuesOf) -> Self {
+        self.values_of = Some(values_of);
+        self
+    }
+
     /// Builds the buffer, which continues with the frames that a storage on disk holds already.
     ///
     /// # Errors
@@ -346,6 +360,7 @@ impl ReplayBufferBuilder {
                 capacity,
                 batch_size: self.batch_size,
                 timeout: self.timeout,
+                values_of: self.values_of,
                 turn: Mutex::new(()),
                 state: Mutex::new(state),
                 readable: Condvar::new(),

@@ -20,6 +20,8 @@ mod storage;
 mod writer;
 
 pub use alloc::check_room;
+#[doc(hidden)]
+pub use buffer::ValuesOf;
 pub use buffer::{ReplayBuffer, ReplayBufferBuilder, ReplayStats};
 pub use checkpoint::{Checkpoint, CheckpointWriter};
 pub use episode_ends::RunKeys;

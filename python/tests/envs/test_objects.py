@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
 import pytest
 import torch
+import windrow
 import windrow.envs as ours
 
 torchrl = pytest.importorskip("torchrl")
@@ -18,6 +20,7 @@ from torchrl.collectors import Collector as TheirCollector  # noqa: E402
 from torchrl.data import NonTensor, Unbounded  # noqa: E402
 from torchrl.testing.mocking_classes import EnvWithDynamicSpec, HeterogeneousCountingEnv  # noqa: E402
 from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
+from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer  # noqa: E402
 
 
 def both(make: Any, frames: int, total: int, policy: Any = None) -> list[tuple[Any, Any]]:
@@ -140,6 +143,23 @@ def test_what_a_step_does_not_give_is_none() -> None:
     assert told(batch, "next") == [None] * 7 and told(batch) == ["1 0", *[None] * 4, "2 0", None]
 
 
+@pytest.mark.parametrize("key", [TEXT, ("data", "count")])
+@pytest.mark.parametrize("what", ["step", "reset"])
+def test_what_a_later_step_or_reset_does_not_give_is_an_error(key: Any, what: str) -> None:
+    class Forgetful(Telling):
+        def _step(self, tensordict: Any) -> Any:
+            following = super()._step(tensordict)
+            return following.exclude(key) if what == "step" and int(following["data", "count"]) == 3 else following
+
+        def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
+            root = super()._reset(tensordict, **kwargs)
+            return root.exclude(key) if what == "reset" and self.episode == 2 else root
+
+    place = "step 2" if what == "step" else "episode 1"
+    with pytest.raises(Exception, match=f"environment 0, .*{place}.*this {what} of Forgetful lacks {re.escape(repr(key))}, which its specs name"):
+        next(Collector(Forgetful(), None, frames_per_batch=7))
+
+
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_a_policy_reads_objects(batch: tuple[int, ...]) -> None:
     for own in Collector(Telling(batch), Reader(), frames_per_batch=14, total_frames=28):
@@ -181,6 +201,97 @@ def test_a_policy_must_not_write_objects() -> None:
     policy = TensorDictModule(lambda text: (torch.tensor([True]), text), in_keys=[TEXT], out_keys=["action", TEXT])
     with pytest.raises(TypeError, match=r"the policy writes \('data', 'text'\), which the environment observes and no array holds"):
         Collector(Telling(), policy, frames_per_batch=7)
+
+
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_what_a_policy_replaces_or_adds_is_named(num_envs: int | None) -> None:
+    def replaces(tensordict: Any) -> Any:
+        acted = tensordict.set("action", torch.ones(*tensordict.shape, 1, dtype=torch.bool))
+        acted["data"].set_non_tensor("text", "replaced")
+        return acted
+
+    def adds(tensordict: Any) -> Any:
+        return tensordict.set("action", torch.ones(*tensordict.shape, 1, dtype=torch.bool)).set_non_tensor("said", "added")
+
+    with pytest.raises(TypeError, match=r"the policy writes \('data', 'text'\), which the environment observes and no array holds"):
+        Collector(Telling, replaces, frames_per_batch=14, num_envs=num_envs)
+    with pytest.warns(windrow.Warning, match=r"the policy writes what no array holds, which batches leave out: \['said'\]"):
+        batch = next(Collector(Telling, adds, frames_per_batch=14, num_envs=num_envs))
+    assert agrees(batch) and "said" not in batch.keys()
+
+
+def actions_of(tensordict: TensorDictBase) -> TensorDictBase:
+    for number, agent in enumerate(tensordict["lazy"].unbind(tensordict.ndim)):
+        agent.set("action", torch.full((*tensordict.shape, (3, 2, 2)[number]), number + 0.5))
+    return tensordict
+
+
+def names_in(data: Any) -> set[str]:
+    return {name for key in data.keys(True) for name in ((key,) if isinstance(key, str) else key)}
+
+
+@pytest.mark.parametrize("policy", [None, actions_of])
+def test_environments_around_agents_that_differ_show_them_in_their_group(policy: Any) -> None:
+    def make() -> Any:
+        return HeterogeneousCountingEnv(max_steps=3, batch_size=())
+
+    for env in (ours.TransformedEnv(make(), ours.StepCounter()), ours.SerialEnv(2, make), ours.ParallelEnv(2, make)):
+        with env:
+            assert env.action_keys == [("lazy", "action")] and env.action_spec["lazy"].shape == (*env.batch_size, 3)
+            root = env.rand_action(env.reset())
+            assert env.action_spec.is_in(root.select(("lazy", "action")))
+            found = env.rollout(3, policy)
+            assert found.names[-1] == "time" and not any(name.startswith("(") for name in names_in(found) | names_in(env.fake_tensordict()))
+            assert [agent["action"].shape[-1] for agent in found.reshape(-1)[0]["lazy"].unbind(-1)] == [3, 2, 2]
+            ours.check_env(env, steps=7)
+    with pytest.raises(KeyError, match=r"expected an action \('lazy', 'action'\) for HeterogeneousCountingEnv"):
+        env = ours.TransformedEnv(make(), ours.StepCounter())
+        env.step(env.reset())
+
+
+@pytest.mark.parametrize("storage", [ListStorage, LazyTensorStorage])
+def test_agents_that_differ_are_the_same_in_a_buffer_however_they_were_written(storage: Any) -> None:
+    options: dict[str, Any] = {"frames_per_batch": 6, "total_frames": 12}
+    buffer = ReplayBuffer(storage=storage(100), batch_size=8)
+    for _ in range(2):
+        for batch in Collector(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), actions_of, **options):
+            buffer.extend(batch)
+        for _ in Collector(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), actions_of, replay_buffer=buffer, **options):
+            pass
+    assert len(buffer) == 48
+    for frame in (*buffer[:].unbind(0), *buffer.sample().unbind(0)):
+        for number, agent in enumerate(frame["lazy"].unbind(0)):
+            assert agent["action"].shape == ((3, 2, 2)[number],) and bool((agent["action"] == number + 0.5).all())
+    assert not any("members" in str(key) for key in buffer.state_dict()["frames"])
+
+
+@pytest.mark.filterwarnings("ignore:environments written in Python share:UserWarning")
+def test_padding_of_agents_that_differ_is_not_written() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
+    envs = [lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=())] * 2
+    options: dict[str, Any] = {"frames_per_batch": 7, "total_frames": 14, "cat_results": "stack", "placement": "threads"}
+    for _ in MultiSyncCollector(envs, actions_of, replay_buffer=buffer, **options):
+        pass
+    assert len(buffer) == 14 and ("collector", "mask") not in buffer[:].keys(True)
+
+
+@pytest.mark.parametrize("options", [{"split_trajs": True}, {"trajs_per_batch": 2}, {"num_envs": 2}])
+def test_trajectories_of_agents_that_differ_are_split(options: dict[str, Any]) -> None:
+    batch = next(Collector(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), None, frames_per_batch=6, **options))
+    assert batch.shape[0] == 2 and batch.names == [None, "time"]
+    assert [agent["action"].shape[-1] for agent in batch[0, 0]["lazy"].unbind(-1)] == [3, 2, 2]
+
+
+def test_environments_of_changing_shapes_pass_their_check() -> None:
+    for make in (Growing, Telling):
+        env = ours.TransformedEnv(make(), ours.StepCounter())
+        fake = env.fake_tensordict()
+        if make is Growing:
+            assert fake["data", "past"].shape == (0, 2)
+            ours.check_env(env, steps=12)
+        else:
+            assert fake["data", "text"] == "0 0"
+            ours.check_env_specs(env)
 
 
 def test_windrows_classes_around_such_environments() -> None:

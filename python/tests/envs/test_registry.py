@@ -51,6 +51,13 @@ def test_the_nearest_module_wins_and_none_passes_the_object_on() -> None:
     assert next(Collector(Field, frames_per_batch=10))["observation"].shape == (10, 6)
 
 
+@pytest.mark.parametrize("adapt", [lambda env: env, lambda env: Field()])
+def test_an_adapter_that_adapts_nothing_is_named(adapt: Any) -> None:
+    register_adapter("fields", adapt)
+    with pytest.raises(TypeError, match="the adapter of 'fields' returned a Field, as it was given"):
+        Collector(Field(), frames_per_batch=10)
+
+
 def test_one_object_behind_an_adapter_is_one_environment() -> None:
     register_adapter("fields", inside)
     env = Field()

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+import windrow
 from cartpole import cartpole
 from counter import Counter
 from torch import nn
 from windrow.collectors import MultiSyncCollector, RayCollector, RayWeightUpdater
 from windrow.data import LazyTensorStorage, ReplayBuffer
-from windrow.ray import RayLauncher
+from windrow.ray import RayLauncher, _session
 from windrow.ray._collector import _shared_claims
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -94,6 +95,31 @@ def test_an_actor_that_cannot_start_is_an_error_that_says_why() -> None:
         MultiSyncCollector(["CartPole-v1"], frames_per_batch=10, launcher=RayLauncher({"num_cpus": 50}))
     with pytest.raises(Exception, match="remote_configs has 1 entries, and none for worker 1"):
         MultiSyncCollector(["CartPole-v1"] * 2, frames_per_batch=10, launcher=RayLauncher([{"num_cpus": 0.1}]))
+
+
+def test_an_actor_that_waits_for_resources_says_for_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_session, "TELL_AFTER", 0.5)
+    claims = "it claims 2 CPU, and of what Ray has, 0 of 2 CPU are free"
+    with MultiSyncCollector(["CartPole-v1"], frames_per_batch=10, launcher=RayLauncher({"num_cpus": 2})) as collector:
+        with (
+            pytest.warns(windrow.Warning, match=f"Ray has not started the actor of worker 0 yet: {claims}"),
+            pytest.raises(Exception, match=f"Ray has not started its actor within 2 s: {claims}"),
+        ):
+            MultiSyncCollector(["CartPole-v1"], frames_per_batch=10, launcher=RayLauncher({"num_cpus": 2}, patience=2))
+        assert next(collector).shape == (10,)
+
+
+def test_one_launcher_serves_several_collectors() -> None:
+    launcher = RayLauncher({"num_cpus": 0.2})
+    options: dict[str, Any] = {"frames_per_batch": 20, "total_frames": 60, "launcher": launcher}
+    first, second = (MultiSyncCollector(["CartPole-v1"] * 2, seed=seed, **options) for seed in (1, 2))
+    one, other = next(first), next(second)
+    assert not torch.equal(one["observation"], other["observation"])
+    first.shutdown()
+    assert sum(batch.numel() for batch in second) == 40
+    second.shutdown()
+    with MultiSyncCollector(["CartPole-v1"] * 2, seed=1, **options) as third:
+        assert torch.equal(next(third)["observation"], one["observation"])
 
 
 def test_actors_are_profiled_and_hooks_run_here(build: Build, tmp_path: Path) -> None:

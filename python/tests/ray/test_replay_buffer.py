@@ -28,7 +28,7 @@ from windrow.data import (
     SliceSampler,
     TensorDictReplayBuffer,
 )
-from windrow.data.replay_buffers import _ray
+from windrow.ray import _buffer
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.usefixtures("cluster")]
@@ -40,7 +40,7 @@ Make = Any
 @pytest.fixture(scope="module")
 def actor(cluster: Any) -> Iterator[Any]:
     """The actor of all buffers that leave it as it was, one after the other: to start one for each takes long."""
-    actor = _ray._owner(None)
+    actor = _buffer._owner(None)
     yield actor
     ray.kill(actor)
 
@@ -57,7 +57,7 @@ def make(actor: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
             return made[-1]
         ray.get(actor.__ray_call__.remote(lambda owner: owner.__init__()))
         with monkeypatch.context() as patch:
-            patch.setattr(_ray, "_owner", lambda _: actor)
+            patch.setattr(_buffer, "_owner", lambda _: actor)
             return RayReplayBuffer(**arguments)
 
     yield make
@@ -265,7 +265,7 @@ def test_a_sample_raises_the_error_that_ended_a_collector(make: Make) -> None:
 
 
 def test_a_sample_does_not_wait_for_a_dead_process(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ray, "_SILENCE", 8.0)
+    monkeypatch.setattr(_buffer, "_SILENCE", 8.0)
     buffer = make(alone=True, limiter=even(), sample_timeout=120.0)
     there = ray.remote(num_cpus=0)(Failing).remote(buffer, float("inf"))
     ray.get(there.start.remote())

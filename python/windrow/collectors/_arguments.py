@@ -1,17 +1,16 @@
 """The arguments of collectors, each declared once."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ForwardRef, Literal, TypeAlias
 
 from windrow._arguments import Arguments, Check, argument, ignored, warn_ignored
+from windrow._lazy import torch
 from windrow._numbers import at_least, real
 
 if TYPE_CHECKING:
-    import torch
-
     Device: TypeAlias = torch.device | str | int | Sequence[torch.device | str | int] | None
 else:
-    Device = "device | str | int | list | None"
+    Device = ForwardRef("torch.device | str | int | list | None", module=__name__)
 
 
 def frames(name: str, value: Any) -> int | None:

@@ -32,8 +32,6 @@ from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
 
 if TYPE_CHECKING:
-    from tensordict import TensorDictBase
-
     from windrow.policies.audit import Audit
 
 _acting = module("windrow.policies.acting")
@@ -79,8 +77,6 @@ class BaseCollector(Control):
     _rows: int | None = None
     #: The batch that ``return_same_td`` delivers again.
     _same: Any = None
-    #: Compares delivered rows with the policy's module, where the engine of this process evaluates it.
-    _audit: Audit | None = None
     #: The user was warned of a worker that is missed.
     _missed = False
 
@@ -99,6 +95,8 @@ class BaseCollector(Control):
         if not isinstance(arguments.policy, Sent):
             _needs.torch(name)
         self._arguments = arguments
+        #: Compares delivered rows with the policy's module, where the engine of this process evaluates it.
+        self._audit: Audit | None = None
         self._workers = Workers(name, arguments, single=self._single)
         #: Whether the user has said where workers run.
         self._placed = arguments.placement is not None or arguments.launcher is not None
@@ -271,7 +269,7 @@ class BaseCollector(Control):
 
     # Iteration
 
-    def __next__(self) -> TensorDictBase:
+    def __next__(self) -> td.TensorDictBase:
         return self._ready.next()
 
     def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
@@ -388,15 +386,15 @@ class BaseCollector(Control):
         else:
             self.replay_buffer.extend(batch)
 
-    def iterator(self) -> Iterator[TensorDictBase]:
+    def iterator(self) -> Iterator[td.TensorDictBase]:
         """The batches, as iterating over the collector gives them."""
         return iter(self)
 
-    def next(self) -> TensorDictBase | None:
+    def next(self) -> td.TensorDictBase | None:
         """The next batch, or None after the last."""
         return next(self, None)
 
-    def rollout(self) -> TensorDictBase:
+    def rollout(self) -> td.TensorDictBase:
         """One batch as it was collected, without post-processing and outside of the count of frames."""
         self._core.check_outside()
         self._check_ready()
@@ -410,7 +408,7 @@ class BaseCollector(Control):
             raise TypeError(f"an endless {type(self).__name__} has no length")
         return length
 
-    def fake_tensordict(self) -> TensorDictBase:
+    def fake_tensordict(self) -> td.TensorDictBase:
         """Zeros with the entries, names, shapes and dtypes of a whole batch as it is delivered; no environment is stepped.
 
         What ``postproc`` and ``split_trajs`` make of a batch, they make of these zeros.

@@ -8,11 +8,12 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from windrow import _fence
 from windrow._arguments import instance_of, takes, warn_ignored
 from windrow._failure import Failure
+from windrow._lazy import tensordict
 from windrow._numbers import whole
 from windrow._warnings import RenamedWarning, warn
 from windrow._windrow import PATIENCE, CollectorCore
@@ -26,11 +27,8 @@ from windrow.policies.weights import WeightSource, weights_by_id, check_model
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import remember
 
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
 
-
-class Control(Ending, Iterator["TensorDictBase"]):
+class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     """Starts, pauses and ends collection; weights, seeds, states, figures and profiles; errors of the background."""
 
     _arguments: CollectorArguments
@@ -156,14 +154,14 @@ class Control(Ending, Iterator["TensorDictBase"]):
 
     def update_policy_weights_(
         self,
-        policy_or_weights: Any = None,
+        policy_or_weights: object = None,
         *,
-        weights: Any = None,
-        policy: Any = None,
-        worker_ids: Any = None,
+        weights: object = None,
+        policy: object = None,
+        worker_ids: object = None,
         model_id: str | None = None,
         weights_dict: Mapping[str, Any] | None = None,
-        policy_weights: Any = None,
+        policy_weights: object = None,
     ) -> None:
         """Publishes weights as a new version, which each worker uses from its next share of a batch on.
 
@@ -236,7 +234,7 @@ class Control(Ending, Iterator["TensorDictBase"]):
         """
         return self._lasting.set_seed(whole("seed", seed, 0), static_seed)
 
-    def reset(self, index: Any = None, *, reset_idx: Any = None) -> None:
+    def reset(self, index: object = None, *, reset_idx: object = None) -> None:
         """Begins new episodes in all environments.
 
         Args:
@@ -263,7 +261,7 @@ class Control(Ending, Iterator["TensorDictBase"]):
         self._source.add_to(state)
         return state
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], **_: Any) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], **_: object) -> None:
         """Goes on from a saved state, with new episodes in every environment. An error changes nothing.
 
         Raises:
@@ -449,7 +447,7 @@ class Control(Ending, Iterator["TensorDictBase"]):
 
 
 def _single_source(
-    positional: Any, weights: Any, policy: Any, policy_weights: Any, model_id: str | None, by_id: Mapping[str, Any] | None
+    positional: object, weights: object, policy: object, policy_weights: object, model_id: str | None, by_id: Mapping[str, Any] | None
 ) -> Any:
     """The weights that were given, at most once; None if none were."""
     given = [source for source in (positional, weights, policy, policy_weights) if source is not None]

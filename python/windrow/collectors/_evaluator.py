@@ -3,11 +3,11 @@ import inspect
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from windrow import _needs, _windrow
 from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
-from windrow._lazy import module
+from windrow._lazy import module, tensordict
 from windrow._numbers import at_least
 from windrow._warnings import warn
 from windrow._windrow import EvaluatorCore
@@ -24,18 +24,15 @@ from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
 from windrow.processes.proxy import RemoteEnv
 
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
-
 _ray_evaluator, _reads = module("windrow.ray._evaluator"), module("windrow.policies.reads")
 _EPISODES = "which is what episodes are made of here"
 
 
-def _only(value: Any, why: str) -> Check:
+def _only(value: object, why: str) -> Check:
     """A check of an argument that has one value, which may be in a list."""
     accepted = [value, [value], list(value)] if isinstance(value, tuple) else [value]
 
-    def check(name: str, given: Any) -> Any:
+    def check(name: str, given: object) -> Any:
         if given not in accepted:
             raise ValueError(f"{name} must be {value!r}, {why}, got {given!r}")
         return value
@@ -43,7 +40,7 @@ def _only(value: Any, why: str) -> Check:
     return check
 
 
-def _backend(name: str, given: Any) -> Any:
+def _backend(name: str, given: object) -> Any:
     if given not in ("thread", "process", "ray"):
         raise ValueError(f'{name} must be "thread", "process" or "ray", where evaluators run, got {given!r}')
     if given == "process" and sys.platform != "linux":
@@ -91,7 +88,7 @@ class _Results(Arguments, group="Results"):
         check=lambda _, metrics: lambda batch: dict(metrics(batch)),
         engine=True,
     )
-    on_result: "Callable[[TensorDictBase], object] | None" = argument(
+    on_result: "Callable[[tensordict.TensorDictBase], object] | None" = argument(
         "called with each result as a TensorDict",
         more="in a thread of this process; it must not wait for the evaluator. Its own errors go to ``sys.unraisablehook``, and change "
         "nothing",
@@ -271,7 +268,7 @@ class Evaluator(Ending):
         return self._backend
 
     def evaluate(
-        self, weights: Any = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
+        self, weights: object = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Evaluates, and waits for the result.
 
@@ -288,7 +285,7 @@ class Evaluator(Ending):
         return self._core.evaluate(self._weights(weights, weights_dict), self._number(step))
 
     def trigger_eval(
-        self, weights: Any = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
+        self, weights: object = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
     ) -> bool:
         """As :meth:`evaluate`, without waiting; returns whether the evaluation takes place.
 
@@ -316,7 +313,7 @@ class Evaluator(Ending):
         return self._core.pending()
 
     @staticmethod
-    def extract_weights(module: Any) -> "TensorDictBase":
+    def extract_weights(module: object) -> "tensordict.TensorDictBase":
         """A copy of the parameters and buffers of ``module``, on the CPU."""
         from tensordict import TensorDict
 
@@ -392,7 +389,7 @@ class Evaluator(Ending):
         self._step = number + 1
         return number
 
-    def _weights(self, weights: Any, by_id: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    def _weights(self, weights: object, by_id: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if by_id:
             own = weights_by_id(by_id)
             weights = own if weights is None else weights
@@ -406,7 +403,7 @@ class Evaluator(Ending):
 class _Frozen:
     """A policy of which a process has a copy that takes no weights."""
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: object) -> None:
         self._policy, self._state = policy, _reads.State(policy, _reads.reachable(policy), ())
         held = held_weights(policy)
         if held is not None and self._state.doubt is not None:
@@ -424,7 +421,7 @@ class _Frozen:
             )
 
 
-def _dump(env: Any, step: int) -> None:
+def _dump(env: object, step: int) -> None:
     """Lets the recorders of an environment write what they have recorded."""
     for recorder in _statistics.recorders(env.made if isinstance(env, Factory) else env):
         recorder.dump(step=step)
@@ -439,14 +436,14 @@ def _told(dump: Callable[[int], object], step: str, on_result: Callable[[Any], o
             on_result(result)
 
 
-def _tensors(result: dict[str, Any]) -> "TensorDictBase":
+def _tensors(result: dict[str, Any]) -> "tensordict.TensorDictBase":
     import torch
     from tensordict import TensorDict
 
     return TensorDict({name: torch.tensor(figure) for name, figure in result.items()})
 
 
-def _sent(env: Any, core: Any, arguments: EvaluatorArguments) -> dict[str, Any] | None:
+def _sent(env: object, core: object, arguments: EvaluatorArguments) -> dict[str, Any] | None:
     """What a process gets, by the engine's names; None where the evaluator runs in a thread.
 
     Raises:
@@ -468,7 +465,7 @@ def _sent(env: Any, core: Any, arguments: EvaluatorArguments) -> dict[str, Any] 
         raise type(error)(told.replace("create_env_fn", "env").replace("to each worker", "to its process")) from error
 
 
-def _stays(env: Any, arguments: EvaluatorArguments) -> bool:
+def _stays(env: object, arguments: EvaluatorArguments) -> bool:
     """Whether the evaluator runs in a thread if the user does not say where."""
     if sys.platform != "linux" or _wants_env(arguments.policy_factory):
         return True

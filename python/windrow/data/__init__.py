@@ -7,10 +7,10 @@ others) are those of TorchRL, where it is installed, and so is all else that onl
 from windrow import _fence as _fence
 from windrow.data._limiters import *
 from windrow.data._postprocs import *
-from windrow.data.replay_buffers._ray import *
 from windrow.data.replay_buffers.replay_buffers import *
 from windrow.data.replay_buffers.samplers import *
 from windrow.data.replay_buffers.storages import *
 from windrow.data.replay_buffers.writers import *
+from windrow.ray._buffer import *
 
 __getattr__ = _fence.rest_of(__name__)

@@ -42,22 +42,22 @@ def _has_tree(data: Mapping[Any, Any]) -> bool:
     return False
 
 
-def is_frames(data: Any) -> bool:
+def is_frames(data: object) -> bool:
     """Whether ``data`` is a TensorDict."""
     return isinstance(data, tensordict.TensorDictBase)
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """The class of ``value`` with its module, as errors name it."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def is_key(index: Any) -> bool:
+def is_key(index: object) -> bool:
     """Whether ``index`` is the key of an entry, not rows."""
     return isinstance(index, str) or (isinstance(index, tuple) and bool(index) and all(isinstance(name, str) for name in index))
 
 
-def rows_of(index: Any, count: int) -> Any:
+def rows_of(index: object, count: int) -> Any:
     """The rows that ``index`` picks of ``count``, as a tensor of the shape that the frames shall have.
 
     Raises:
@@ -87,7 +87,7 @@ def rows_of(index: Any, count: int) -> Any:
     return index.cpu().nonzero().squeeze(-1)
 
 
-def flat(values: Any) -> list[Any]:
+def flat(values: object) -> list[Any]:
     """The numbers of a tensor, an array, a list or a tuple in their order, or of a number alone."""
     if hasattr(values, "reshape"):
         return list(values.reshape(-1).tolist())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from windrow._lazy import tensordict, torch
-from windrow._values import parted, placed
+from windrow._values import parted, placed, unheld
 from windrow.data._content import flat, kind_of
 
 ITEM, OBJECT = "(item)", "(object)"
@@ -122,13 +122,12 @@ def packed(frames: Any, plain: frozenset[tuple[str, ...]]) -> Any:
     Raises:
         TypeError: one of them is of another type.
     """
-    try:
-        odd = [(key, value) for key, value in _odd(frames, ()) if key in plain or isinstance(value, torch.Tensor)]
-    except RuntimeError:
+    if any(is_tensor for _, is_tensor in unheld(frames)):
         # Tensors whose shapes differ.
         rest, entries = parted(frames)
         kept = packed(rest, plain)
         return frames if kept is rest else placed(kept, entries)
+    odd = [(key, value) for key, value in _odd(frames, ()) if key in plain or isinstance(value, torch.Tensor)]
     if not odd:
         return frames
     frames = frames.copy()

@@ -9,7 +9,7 @@ from windrow.data._part import Part
 __all__ = ["RateLimiter"]
 
 
-def _ratio(name: str, value: Any) -> float | None:
+def _ratio(name: str, value: object) -> float | None:
     return None if value is None else real(name, value)
 
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windrow import _needs, envs
 from windrow._lazy import module
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import whole
+from windrow._values import public, with_actions, with_values
 from windrow._values import stacked as stacked_steps
-from windrow._values import with_values
 from windrow._windrow import EnvHandle
 from windrow.envs._counterpart import Counterpart, ReadByWrappers
 from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
-from windrow.envs._specs import Spec, path, set_delta, torch_noise
-
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
+from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
 _torch_policy = module("windrow.policies.torch_policy")
 
@@ -48,7 +45,7 @@ class EnvBase(Described, metaclass=Counterpart):
         self._seeds: list[int] | None = None
         self._facts: Facts | None = None
         #: The last observations, where they tell the legal actions.
-        self._seen: TensorDictBase | None = None
+        self._seen: td.TensorDictBase | None = None
         self._closed = False
 
     def _new_recipe(self) -> Recipe:
@@ -91,7 +88,7 @@ class EnvBase(Described, metaclass=Counterpart):
 
     # What it does
 
-    def reset(self, tensordict: TensorDictBase | None = None, *, seed: int | None = None) -> TensorDictBase:
+    def reset(self, tensordict: td.TensorDictBase | None = None, *, seed: int | None = None) -> td.TensorDictBase:
         """Begins episodes and gives the root: first observations, and flags that are all False.
 
         Args:
@@ -116,7 +113,7 @@ class EnvBase(Described, metaclass=Counterpart):
         self._seen = root if facts.masks else None
         return root if tensordict is None else tensordict.update(root)
 
-    def _begun(self, root: TensorDictBase, before: TensorDictBase, asked: Any) -> TensorDictBase:
+    def _begun(self, root: td.TensorDictBase, before: td.TensorDictBase, asked: Any) -> td.TensorDictBase:
         """``root``, where environments that have not begun as ``asked`` keep their flags and the states of policies."""
         for key in [*FLAGS, *self._known().primed]:
             kept, begun = before.get(key, None), root.get(key)
@@ -125,14 +122,14 @@ class EnvBase(Described, metaclass=Counterpart):
                 root.set(key, begun.where(own, kept.reshape(begun.shape).to(begun.device)))
         return root
 
-    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def step(self, tensordict: td.TensorDictBase) -> td.TensorDictBase:
         """Takes the actions in ``tensordict``, and adds to it what follows as ``"next"``."""
         if not hasattr(tensordict, "get"):
             raise TypeError(f"expected a TensorDict with actions, got {type(tensordict).__name__}")
         handle, facts = self._made(), self._known()
         return self._stepped(tensordict, handle.step([facts.to_action(tensordict, leaf) for leaf in facts.action]), facts.batch)
 
-    def _stepped(self, tensordict: TensorDictBase, stepped: Any, batch: tuple[int, ...]) -> TensorDictBase:
+    def _stepped(self, tensordict: td.TensorDictBase, stepped: Any, batch: tuple[int, ...]) -> td.TensorDictBase:
         """``tensordict`` with ``"next"``: what environments have returned."""
         facts, shape = self._known(), (*batch, 1)
         seen, reward, terminated, truncated = stepped
@@ -151,7 +148,7 @@ class EnvBase(Described, metaclass=Counterpart):
         self._seen = following if facts.masks else None
         return tensordict
 
-    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+    def step_and_maybe_reset(self, tensordict: td.TensorDictBase) -> tuple[td.TensorDictBase, td.TensorDictBase]:
         """Steps, and gives the root that follows too: ended environments have begun a new episode there."""
         tensordict = self.step(tensordict)
         following = self.step_mdp(tensordict)
@@ -161,31 +158,40 @@ class EnvBase(Described, metaclass=Counterpart):
             return tensordict, following
         return tensordict, self.reset(following.clone(False).set("_reset", done))
 
-    def _compact(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _compact(self, tensordict: td.TensorDictBase) -> td.TensorDictBase:
         """A step without the next observations of which it has a difference."""
         deltas = self._known().deltas
         return tensordict.exclude(*(("next", *path(key)) for key in deltas)) if deltas else tensordict
 
-    def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+    def step_mdp(self, next_tensordict: td.TensorDictBase) -> td.TensorDictBase:
         """The root that follows a step, where no episode has ended. It keeps what else a policy has written to the root before."""
         following = next_tensordict.get("next").select(*self.observation_keys, *FLAGS)
         return next_tensordict.exclude("next", *self.observation_keys, *FLAGS).update(following)
 
-    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+    def rand_action(self, tensordict: td.TensorDictBase | None = None) -> td.TensorDictBase:
         """Adds actions drawn from the action space: legal ones, where the environment observes which are."""
         facts = self._known()
         root = self._seen if tensordict is None else tensordict
         if tensordict is None:
             tensordict = self._empty()
-        noise = torch_noise()
+        noise, actions = torch_noise(), {}
         for leaf in facts.action:
             mask = None if root is None or leaf.key not in facts.masks else root.get(facts.masks[leaf.key], None)
             drawn = facts.draw_action(leaf, noise, None if mask is None else mask.detach().cpu().numpy())
             action = torch.as_tensor(drawn, dtype=Spec(leaf).dtype, device=self.device)
-            tensordict.set(leaf.key, action.reshape((*facts.batch, *leaf.shape)))
-        return tensordict
+            actions[leaf.key] = action.reshape((*facts.batch, *leaf.shape))
+        return self._with_actions(tensordict, actions)
 
-    def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+    def _with_actions(self, root: td.TensorDictBase, actions: dict[Key, Any]) -> td.TensorDictBase:
+        """``root``, to which ``actions`` are added, by the keys of their leaves."""
+        facts = self._known()
+        for key, action in actions.items():
+            if public(key) == key:
+                root.set(key, action)
+        joined: td.TensorDictBase = with_actions(root, facts.split, len(facts.batch), actions)
+        return joined
+
+    def rand_step(self, tensordict: td.TensorDictBase | None = None) -> td.TensorDictBase:
         """Steps with actions drawn from the action space."""
         return self.step(self.rand_action(tensordict))
 
@@ -193,17 +199,17 @@ class EnvBase(Described, metaclass=Counterpart):
         self,
         max_steps: int,
         policy: Any = None,
-        callback: Callable[[EnvBase, TensorDictBase], Any] | None = None,
+        callback: Callable[[EnvBase, td.TensorDictBase], Any] | None = None,
         *,
         auto_reset: bool = True,
         auto_cast_to_device: bool = False,
         break_when_any_done: bool | None = None,
         break_when_all_done: bool | None = None,
         return_contiguous: bool | None = None,
-        tensordict: TensorDictBase | None = None,
+        tensordict: td.TensorDictBase | None = None,
         set_truncated: bool = False,
         trust_policy: bool = False,
-    ) -> TensorDictBase:
+    ) -> td.TensorDictBase:
         """``max_steps`` steps under ``policy``, or fewer where an episode ends: ``[*batch, time]``.
 
         Args:
@@ -236,8 +242,7 @@ class EnvBase(Described, metaclass=Counterpart):
             if callback is not None and len(steps) < max_steps:
                 callback(self, root)
         facts = self._known()
-        stacked: Any = stacked_steps(steps, len(facts.batch))
-        stacked.names = [*stacked.names[:-1], "time"]
+        stacked: Any = stacked_steps(steps, len(facts.batch), "time")
         if set_truncated:
             last = stacked[..., -1].get("next")
             for key in ["truncated", "done", *(flag for flag in facts.flags if path(flag)[-1] != "terminated")]:
@@ -252,7 +257,7 @@ class EnvBase(Described, metaclass=Counterpart):
             raise ValueError(f"break_when_all_done=True: {self._known().num_envs} environments step together, of which none waits for others")
         return bool(all_done) or any_done is not False
 
-    def _acting(self, policy: Any, trust: bool, cast: bool) -> Callable[[TensorDictBase], TensorDictBase]:
+    def _acting(self, policy: Any, trust: bool, cast: bool) -> Callable[[td.TensorDictBase], td.TensorDictBase]:
         """``policy`` as a function from root to root."""
         call = policy
         if isinstance(policy, torch.nn.Module):
@@ -285,14 +290,16 @@ class EnvBase(Described, metaclass=Counterpart):
         seeds, self._seeds = self._seeds, None
         return None if seeds is None else seeds[0]
 
-    def fake_tensordict(self) -> TensorDictBase:
+    def fake_tensordict(self) -> td.TensorDictBase:
         """One step of zeros, with all keys, shapes and element types."""
         fake, following = (self._specs_of("observation").zero() for _ in range(2))
-        for part, root in (("done", fake), ("done", following), ("reward", following), ("action", fake)):
+        for part, root in (("done", fake), ("done", following), ("reward", following)):
             for key, spec in self._specs_of(part).leaves():
                 root.set(key, spec.zero())
+        facts = self._known()
+        fake = self._with_actions(fake, {leaf.key: Spec(leaf, facts.batch, self._device).zero() for leaf in facts.action})
         fake.set("next", following)
-        for key, dtype in self._known().deltas.items():
+        for key, dtype in facts.deltas.items():
             set_delta(fake, key, dtype)
         return self._compact(fake)
 
@@ -309,14 +316,14 @@ class EnvBase(Described, metaclass=Counterpart):
         fn(self)
         return self
 
-    def any_done(self, tensordict: TensorDictBase) -> bool:
+    def any_done(self, tensordict: td.TensorDictBase) -> bool:
         """Whether an episode ends in ``tensordict``, which then gets an entry ``"_reset"``."""
         done = tensordict.get("done")
         if bool(done.any()):
             tensordict.set("_reset", done.clone())
         return bool(done.any())
 
-    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def maybe_reset(self, tensordict: td.TensorDictBase) -> td.TensorDictBase:
         """The root ``tensordict``, in which ended environments have begun a new episode."""
         return self.reset(tensordict) if self.any_done(tensordict) else tensordict
 
@@ -386,12 +393,12 @@ class EnvBase(Described, metaclass=Counterpart):
 
     # Tensors
 
-    def _empty(self, batch: tuple[int, ...] | None = None) -> TensorDictBase:
+    def _empty(self, batch: tuple[int, ...] | None = None) -> td.TensorDictBase:
         return td.TensorDict({}, batch_size=self._known().batch if batch is None else batch, device=self.device)
 
     def _tensordict(
         self, seen: list[Any], flags: Sequence[Any] | None = None, batch: tuple[int, ...] | None = None
-    ) -> TensorDictBase:
+    ) -> td.TensorDictBase:
         """What was observed, and the ``flags``, which are False unless given; by all environments, or by as many as ``batch`` has."""
         facts, root = self._known(), self._empty(batch)
         batch = tuple(root.batch_size)

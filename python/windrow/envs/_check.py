@@ -6,8 +6,10 @@ from typing import Any
 
 from windrow import _fence
 from windrow._lazy import torch
+from windrow._values import parted, without_values
 from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import FLAGS
+from windrow.envs._specs import path, short
 from windrow.envs.transforms import Wrapped
 
 
@@ -26,7 +28,10 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
         AssertionError: what was expected and what came.
     """
     env = _own(env)
-    first, second = _checked(env, steps, seed), _play(env, steps, seed)
+    first, second = (without_values(rollout) for rollout in (_checked(env, steps, seed), _play(env, steps, seed)))
+    for (names, _, values), (_, _, again) in zip(first[1], second[1], strict=True):
+        assert values == again, f"{short(names)!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
+    first, second = first[0], second[0]
     for key in first.keys(True, True):
         same = torch.equal(first.get(key), second.get(key)) or bool(first.get(key).isnan().any())
         assert same, f"{key!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
@@ -38,15 +43,21 @@ def _own(env: Any) -> Any:
 
 def _checked(env: Any, steps: int, seed: int) -> Any:
     """A rollout, which is what the specs of ``env`` say."""
-    first = _play(env, steps, seed)
+    played = _play(env, steps, seed)
+    first, held = parted(played)
+    entries = {one.names: one.values.shape for one in held}
     batch = tuple(env.batch_size)
     for name, level in (("root", first), ("next", first.get("next"))):
         for key, spec in env._specs_of("observation").leaves():
             if name == "next" and key in env._known().deltas:
                 continue
+            expected = (*batch, first.shape[-1], *spec._shape[len(batch) :])
+            if spec.is_bytes:
+                shape = entries.get((*(("next",) if name == "next" else ()), *path(key)))
+                assert shape == expected, f"{name} {key!r}: expected values {expected}, got {shape or 'none'}"
+                continue
             value = level.get(key, None)
             assert value is not None, f"observation {key!r} is missing in the {name}"
-            expected = (*batch, first.shape[-1], *spec._shape[len(batch) :])
             assert tuple(value.shape) == expected, f"{name} {key!r}: expected shape {expected}, got {tuple(value.shape)}"
             assert value.dtype == spec.dtype, f"{name} {key!r}: expected {spec.dtype}, got {value.dtype}"
             inside = value.movedim(len(batch), 0)
@@ -58,7 +69,7 @@ def _checked(env: Any, steps: int, seed: int) -> Any:
     either = following.get("terminated") | following.get("truncated")
     assert bool((following.get("done") == either).all()), "done is not terminated or truncated"
     assert not bool(first.get("done").any()), "an episode was over before its first step"
-    return first
+    return played
 
 
 def check_env_specs(

@@ -62,7 +62,7 @@ class _GivenAway:
 class Gift(_GivenAway):
     """Gives an environment away once, to the engine, which closes it in the end. It closes an environment that it still has."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: object) -> None:
         self._env = env
 
     def __del__(self) -> None:

@@ -14,7 +14,7 @@ class ReadByWrappers:
     do.
     """
 
-    def __get__(self, own: Any, owner: type | None = None) -> Any:
+    def __get__(self, own: object, owner: type | None = None) -> Any:
         if own is None:
             return self
         name = f"{type(own).__module__}.{type(own).__name__}"
@@ -23,7 +23,7 @@ class ReadByWrappers:
             "the collectors of windrow take it. windrow's TransformedEnv takes transforms of TorchRL as well"
         )
 
-    def __set__(self, own: Any, value: Any) -> None:
+    def __set__(self, own: object, value: object) -> None:
         self.__get__(own)
 
 
@@ -37,7 +37,7 @@ class Counterpart(type):
     #: Whether TorchRL's class takes arguments that this one refuses.
     _defers: bool = False
 
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: object) -> Any:
         own = namespace.get("__module__", "").partition(".")[0] == "windrow"
         theirs = bases if own or _OWN_METHODS & namespace.keys() else tuple(_derivable(base, namespace, name) for base in bases)
         if theirs == bases:
@@ -46,7 +46,7 @@ class Counterpart(type):
 
     if not TYPE_CHECKING:
 
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> Any:
             try:
                 made = super().__call__(*args, **kwargs)
                 if cls._defers:
@@ -69,7 +69,7 @@ class Counterpart(type):
         signature = inspect.signature(cls.__init__ if own else lambda self: None)  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         if super().__instancecheck__(instance):
             return True
         # An object of TorchRL was made by code that has imported it.
@@ -85,7 +85,7 @@ class Counterpart(type):
 _OWN_METHODS = {"_recipe", "_new_recipe", "_described"}
 
 
-def is_windrows(made: Any) -> bool:
+def is_windrows(made: object) -> bool:
     """Whether ``made`` is an environment or a transform of windrow."""
     return isinstance(type(made), Counterpart)
 

@@ -37,7 +37,7 @@ class EnvCreator:
         create_env_fn: Callable[..., Any],
         create_env_kwargs: dict[str, Any] | None = None,
         share_memory: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if not callable(create_env_fn):
             raise TypeError(f"expected create_env_fn to be a function that makes an environment, got {type(create_env_fn).__name__}")
@@ -48,7 +48,7 @@ class EnvCreator:
         #: Of the transforms of windrow's environments.
         self._statistics: Any = None
 
-    def __call__(self, **kwargs: Any) -> Any:
+    def __call__(self, **kwargs: object) -> Any:
         made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
         if self.share_memory and _fence.is_a(made, "EnvBase"):
             self._memory().give(made)
@@ -114,7 +114,7 @@ class EnvCreator:
             raise TypeError(f"expected {self!r} to make an environment of windrow or TorchRL, which have a state, got {type(made).__name__}")
         return made
 
-    def make_variant(self, **kwargs: Any) -> EnvCreator:
+    def make_variant(self, **kwargs: object) -> EnvCreator:
         """The same function with other arguments."""
         return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from windrow import _fence
 from windrow._lazy import torch
+from windrow._values import action_in, public, split_of
 from windrow._windrow import EnvHandle
 from windrow.envs._specs import Composite, Key, Leaf, Spec, draw, tree_of
 
@@ -25,6 +26,8 @@ class Facts:
         self.max_episode_steps: int | None = told["max_episode_steps"]
         self.observation = [Leaf(*leaf) for leaf in told["observation"]]
         self.action = [Leaf(*leaf) for leaf in told["action"]]
+        #: Actions of agents that differ from each other, with the columns of each.
+        self.split = split_of(leaf.key for leaf in self.action)
         #: Observations that are rewards.
         self.rewards: set[Key] = set(told["rewards"])
         #: Observations that states of policies begin with.
@@ -52,9 +55,9 @@ class Facts:
 
     def to_action(self, tensordict: Any, leaf: Leaf, rows: int | None = None) -> Any:
         """The action of ``leaf`` as an array with a leading dimension for the environments; zeros follow where there are fewer ``rows``."""
-        value, rows = tensordict.get(leaf.key, None), self.num_envs if rows is None else rows
+        value, rows = action_in(tensordict, leaf.key), self.num_envs if rows is None else rows
         if value is None:
-            raise KeyError(f"expected an action {leaf.key!r} for {self.id}, got {sorted(map(str, tensordict.keys()))}")
+            raise KeyError(f"expected an action {public(leaf.key)!r} for {self.id}, got {sorted(map(str, tensordict.keys()))}")
         value = value.detach().cpu()
         if leaf.kind == "one_hot" and value.is_floating_point():
             # Scores: the largest one chooses, before anything is rounded.
@@ -67,7 +70,7 @@ class Facts:
         expected = (rows, *leaf.shape)
         if value.numel() != math.prod(expected):
             raise ValueError(
-                f"action {leaf.key!r} of {self.id}: expected shape {(*(self.batch if rows == self.num_envs else (rows,)), *leaf.shape)}, got {tuple(value.shape)}"
+                f"action {public(leaf.key)!r} of {self.id}: expected shape {(*(self.batch if rows == self.num_envs else (rows,)), *leaf.shape)}, got {tuple(value.shape)}"
             )
         value = value.reshape(expected).to(Spec(leaf).dtype)
         if rows < self.num_envs:
@@ -190,4 +193,4 @@ class Described:
     reset_keys: list[Key] = _read("Name of the flags that ask for a partial reset.", lambda env: ["_reset"])
 
     def _keys(self, part: str) -> list[Key]:
-        return [leaf.key for leaf in self._known().leaves(part)]
+        return list(dict.fromkeys(public(leaf.key) for leaf in self._known().leaves(part)))

@@ -8,12 +8,12 @@ from typing import Any
 from windrow import envs
 
 
-def is_function(env: Any) -> bool:
+def is_function(env: object) -> bool:
     """Whether ``env`` makes an environment, and is not one itself."""
     return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
 
 
-def env_of(given: Any) -> Any:
+def env_of(given: object) -> Any:
     """The environment that an id stands for; an environment stays as it is."""
     return envs.GymEnv(given, categorical_action_encoding=True) if isinstance(given, str) else given
 
@@ -34,7 +34,7 @@ class Factory:
         self._first = first
         self._calls = 0
 
-    def __call__(self, **arguments: Any) -> Any:
+    def __call__(self, **arguments: object) -> Any:
         try:
             made = self._function(**arguments)
         except BaseException:

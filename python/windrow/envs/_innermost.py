@@ -8,7 +8,7 @@ from typing import Any
 from windrow import _fence
 
 
-def innermost(env: Any) -> list[Any]:
+def innermost(env: object) -> list[Any]:
     """The objects that are stepped where ``env`` is: two wrappers around one environment have the same."""
     if _fence.is_a(env, "EnvBase"):
         env, wrapped = _fence.adapter.innermost(env)

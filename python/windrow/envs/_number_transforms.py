@@ -27,7 +27,7 @@ def keys_of(name: str, given: Any) -> list[Key] | None:
     return [short(path(key)) for key in given]
 
 
-def number(name: str, given: Any) -> float:
+def number(name: str, given: object) -> float:
     """A number as TorchRL keeps it, which is of float32 where it is no tensor of another type."""
     value = torch.as_tensor(given)
     if value.numel() != 1:
@@ -325,7 +325,7 @@ def _bounds(given: dict[str, Any]) -> dict[str, float]:
     return {name: number(name, value) for name, value in given.items() if value is not None}
 
 
-def _dtype(dtype: Any) -> str:
+def _dtype(dtype: object) -> str:
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"expected a torch.dtype, got {dtype!r}")
     return str(dtype).removeprefix("torch.")

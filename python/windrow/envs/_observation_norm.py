@@ -191,12 +191,12 @@ def _reduced(given: int | tuple[int, ...], cat_dim: int | None, lead: int, own: 
     return (0, *sorted(dim - lead + 1 for dim in reduced if dim >= lead))
 
 
-def _numbers(values: Any) -> Any:
+def _numbers(values: object) -> Any:
     values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
     return numpy.atleast_1d(numpy.asarray(values, dtype=numpy.float64))
 
 
-def _tensor(values: Any) -> Any:
+def _tensor(values: object) -> Any:
     return torch.tensor(values, dtype=torch.float32)
 
 

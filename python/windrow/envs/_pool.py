@@ -4,7 +4,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windrow import _needs, _windrow
 from windrow._arguments import Arguments, argument, ignored, takes
@@ -19,9 +19,6 @@ from windrow.envs._convert import of
 from windrow.envs._described import Facts
 from windrow.envs._recipe import Many, Parallel, Recipe
 from windrow.processes import setup
-
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
 
 Index = int | Sequence[int] | None
 
@@ -150,27 +147,27 @@ class AsyncEnvPool(EnvBase):
 
     # All at once
 
-    def reset(self, tensordict: "TensorDictBase | None" = None, *, seed: int | None = None) -> "TensorDictBase":
+    def reset(self, tensordict: "td.TensorDictBase | None" = None, *, seed: int | None = None) -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""
         return self._named(super().reset(tensordict, seed=seed))
 
-    def step(self, tensordict: "TensorDictBase") -> "TensorDictBase":
+    def step(self, tensordict: "td.TensorDictBase") -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""
         return self._named(super().step(tensordict))
 
-    def step_and_maybe_reset(self, tensordict: "TensorDictBase") -> "tuple[TensorDictBase, TensorDictBase]":
+    def step_and_maybe_reset(self, tensordict: "td.TensorDictBase") -> "tuple[td.TensorDictBase, td.TensorDictBase]":
         """As of any environment; results carry ``"env_index"``."""
         self._send("async_step_and_maybe_reset", tensordict, range(len(self.env_makers)))
         return self._pair(self._made().recv_all("async_step_and_maybe_reset"))
 
-    def step_mdp(self, next_tensordict: "TensorDictBase") -> "TensorDictBase":
+    def step_mdp(self, next_tensordict: "td.TensorDictBase") -> "td.TensorDictBase":
         """The root that follows a step, where no episode has ended."""
         root, index = super().step_mdp(next_tensordict), next_tensordict.get(self._env_idx_key, None)
         return root if index is None else root.set(self._env_idx_key, index)
 
     # Each when it is told to
 
-    def async_reset_send(self, tensordict: "TensorDictBase | None" = None, env_index: Index = None) -> None:
+    def async_reset_send(self, tensordict: "td.TensorDictBase | None" = None, env_index: Index = None) -> None:
         """Has environments begin an episode: all of them, unless ``env_index`` or the TensorDict says which. Seeds given by
         :meth:`set_seed` are taken up. Of several environments in one member, an entry ``"_reset"`` names those that begin."""
         members, rows = self._index(tensordict, env_index)
@@ -188,29 +185,29 @@ class AsyncEnvPool(EnvBase):
 
     def async_reset_recv(
         self, min_get: int | None = None, env_index: int | None = None, *, max_get: int | None = None, timeout: float | None = None
-    ) -> "TensorDictBase":
+    ) -> "td.TensorDictBase":
         """The first observations."""
         members, (seen, *_), _ = self._receive("async_reset", min_get, env_index, max_get, timeout)
         root = self._tensordict(seen, batch=(len(members), *self._child)).exclude(*self.reward_keys)
         return self._alone(self._named(root, members), env_index)
 
-    def async_step_send(self, tensordict: "TensorDictBase", env_index: Index = None) -> None:
+    def async_step_send(self, tensordict: "td.TensorDictBase", env_index: Index = None) -> None:
         """Has environments take the actions in ``tensordict``."""
         self._send("async_step", tensordict, env_index)
 
     def async_step_recv(
         self, min_get: int | None = None, env_index: int | None = None, *, max_get: int | None = None, timeout: float | None = None
-    ) -> "TensorDictBase":
+    ) -> "td.TensorDictBase":
         """What was sent, with what followed as ``"next"``."""
         return self._alone(self._record(self._receive("async_step", min_get, env_index, max_get, timeout)), env_index)
 
-    def async_step_and_maybe_reset_send(self, tensordict: "TensorDictBase", env_index: Index = None) -> None:
+    def async_step_and_maybe_reset_send(self, tensordict: "td.TensorDictBase", env_index: Index = None) -> None:
         """As :meth:`async_step_send`; environments whose episode ends begin another one."""
         self._send("async_step_and_maybe_reset", tensordict, env_index)
 
     def async_step_and_maybe_reset_recv(
         self, min_get: int | None = None, env_index: int | None = None, *, max_get: int | None = None, timeout: float | None = None
-    ) -> "tuple[TensorDictBase, TensorDictBase]":
+    ) -> "tuple[td.TensorDictBase, td.TensorDictBase]":
         """What was sent, with what followed as ``"next"``; and the root to act on next."""
         answers = self._receive("async_step_and_maybe_reset", min_get, env_index, max_get, timeout)
         record, root = self._pair(answers)

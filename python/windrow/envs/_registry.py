@@ -44,7 +44,7 @@ def register_adapter(library: str, adapt: Callable[[Any], Any]) -> None:
     _ADAPTERS[library] = adapt
 
 
-def adapted(env: Any) -> Any:
+def adapted(env: object) -> Any:
     """What the adapter of the library of ``env`` returns; None where no adapter takes it."""
     asked = set()
     for base in type(env).__mro__:
@@ -53,6 +53,12 @@ def adapted(env: Any) -> Any:
             if library in _ADAPTERS and library not in asked:
                 asked.add(library)
                 if (made := _adapter(library)(env)) is not None:
+                    # It would be asked again, and so on.
+                    if type(made) is type(env):
+                        raise TypeError(
+                            f"the adapter of {library!r} returned a {type(env).__name__}, as it was given: expected an environment of another class, "
+                            "or None for what is none"
+                        )
                     return made
             library = library.rpartition(".")[0]
     return None

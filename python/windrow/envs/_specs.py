@@ -163,9 +163,9 @@ class Spec:
         return math.prod(self._shape)
 
     def zero(self, shape: tuple[int, ...] = ()) -> Any:
-        """A tensor of zeros, with ``shape`` in front; of values that no array holds, Nones."""
+        """A tensor of zeros, with ``shape`` in front; of values that no array holds, the shortest, or an example."""
         if self.is_bytes:
-            return _values.nothing((*shape, *self._shape))
+            return _values.repeated(self._leaf.example, (*shape, *self._shape))
         return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device)
 
     def one(self, shape: tuple[int, ...] = ()) -> Any:
@@ -268,11 +268,62 @@ class Composite(Mapping[str, Any]):
         return f"Composite({entries})"
 
 
+class Agents(Composite):
+    """The specs of agents that differ from each other: a composite for each, in the dimension behind those of the batch."""
+
+    def __init__(self, agents: list[Composite], batch: tuple[int, ...], device: Any = None) -> None:
+        super().__init__({}, (*batch, len(agents)), device)
+        self.agents = agents
+
+    def _map(self, make: Any, shape: tuple[int, ...] = ()) -> Any:
+        return _values.stacked([agent._map(make, shape) for agent in self.agents], len(shape) + len(self._shape) - 1)
+
+    def is_in(self, value: Any) -> bool:
+        return all(agent.is_in(one) for agent, one in zip(self.agents, value.unbind(len(self._shape) - 1), strict=True))
+
+    def __repr__(self) -> str:
+        return f"Agents({', '.join(map(repr, self.agents))})"
+
+
+def _of_agents(leaves: Iterable[Leaf], batch: tuple[int, ...], device: Any) -> tuple[dict[tuple[str, ...], Agents], list[Leaf]]:
+    """The specs of groups whose agents differ, by the names of these, and the leaves of others."""
+    found: dict[tuple[str, ...], dict[int, dict[str, Any]]] = {}
+    rest = []
+    for leaf in leaves:
+        if _values.public(leaf.key) == leaf.key:
+            rest.append(leaf)
+            continue
+        *group, name, agent = path(leaf.key)[1:]
+        found.setdefault(tuple(group), {}).setdefault(int(agent), {})[name] = Spec(leaf, batch, device)
+    # What is the same for all agents of such a group.
+    for leaf in (leaf for leaf in rest if path(leaf.key)[:-1] in found):
+        members = found[path(leaf.key)[:-1]]
+        for number, entries in members.items():
+            entries[path(leaf.key)[-1]] = Spec(_of_agent(leaf, number, len(members)), batch, device)
+    specs = {group: Agents([Composite(agents[number], batch, device) for number in sorted(agents)], batch, device) for group, agents in found.items()}
+    return specs, [leaf for leaf in rest if path(leaf.key)[:-1] not in found]
+
+
+def _of_agent(leaf: Leaf, agent: int, count: int) -> Leaf:
+    """The part of a leaf that is of one agent out of ``count``, which are in its first dimension."""
+
+    def part(values: Sequence[Any] | None) -> list[Any] | None:
+        return None if values is None else list(values)[agent * len(values) // count : (agent + 1) * len(values) // count]
+
+    return leaf._replace(shape=leaf.shape[1:], nvec=part(leaf.nvec), low=part(leaf.low), high=part(leaf.high))
+
+
 def tree_of(
     leaves: Iterable[Leaf], batch: tuple[int, ...], groups: Mapping[Key, Sequence[int]] = {}, device: Any = None
 ) -> Composite:
     """The specs of ``leaves`` under their names. ``groups`` have dimensions of their own behind those of the batch."""
     root: dict[str, Any] = {}
+    found, leaves = _of_agents(leaves, batch, device)
+    for group, agents in found.items():
+        level = root
+        for name in group[:-1]:
+            level = level.setdefault(name, {})
+        level[group[-1]] = agents
     for leaf in leaves:
         level, (*outer, last) = root, path(leaf.key)
         for name in outer:

@@ -110,7 +110,7 @@ class Transform(metaclass=Counterpart):
         args, kwargs = self._given
         return theirs(*args, **kwargs)
 
-    def __call__(self, tensordict: Any) -> Any:
+    def __call__(self, tensordict: object) -> Any:
         """Does the same to a ``TensorDict``, such as a sample of a replay buffer, by TorchRL's transform of this name."""
         theirs = vars(self).get("_at_hand")
         if theirs is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["EnvCreator", "env_creator"]
 
 
-def env_creator(create_env_fn: Callable[..., Any]) -> EnvCreator:
+def env_creator(create_env_fn: Callable[..., Any]) -> envs.EnvCreator:
     """The function ``create_env_fn`` as an :class:`EnvCreator`."""
     return envs.EnvCreator(create_env_fn)
 

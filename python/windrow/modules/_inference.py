@@ -11,11 +11,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Client, Connection, Listener
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from windrow import _needs
 from windrow._arguments import Arguments, argument, ignored, takes
-from windrow._lazy import module
+from windrow._lazy import module, tensordict, torch
 from windrow._numbers import at_least, real
 from windrow._windrow import PATIENCE, ClientCore, ServerCore
 from windrow.collectors._arguments import Device
@@ -24,10 +24,6 @@ from windrow.collectors._workers import device_of
 from windrow.policies.served import Figures
 from windrow.policies.weights import check_model, copy_weights, tensors_of, weights_of
 from windrow.processes import exceptions
-
-if TYPE_CHECKING:
-    import torch
-    from tensordict import TensorDictBase
 
 _acting = module("windrow.policies.acting")
 _THREAD = "the server is a thread of this process"
@@ -156,7 +152,7 @@ class InferenceServer(Ending):
         return self._model.version
 
     def update_policy_weights_(
-        self, policy_or_weights: Any = None, *, weights: Any = None, policy: Any = None, model_id: str | None = None
+        self, policy_or_weights: object = None, *, weights: object = None, policy: object = None, model_id: str | None = None
     ) -> None:
         """Copies weights into the served model, between two of its calls, as the next version.
 
@@ -261,10 +257,10 @@ class InferenceClient:
         self._server = server
         self._core: ClientCore = server._core.client()
 
-    def __call__(self, tensordict: "TensorDictBase") -> "TensorDictBase":
+    def __call__(self, tensordict: "tensordict.TensorDictBase") -> "tensordict.TensorDictBase":
         return self._asked(tensordict, _context())
 
-    def _asked(self, tensordict: "TensorDictBase", context: str | None) -> "TensorDictBase":
+    def _asked(self, tensordict: "tensordict.TensorDictBase", context: str | None) -> "tensordict.TensorDictBase":
         self._server._check_running()
         model, number = self._server._model, next(self._server._model.numbers)
         model.requests[number] = tensordict, context
@@ -287,7 +283,7 @@ class RemoteClient:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
 
-    def __call__(self, tensordict: "TensorDictBase") -> "TensorDictBase":
+    def __call__(self, tensordict: "tensordict.TensorDictBase") -> "tensordict.TensorDictBase":
         with self._lock:
             try:
                 if self._connection is None:
@@ -357,8 +353,6 @@ class _Model:
     """The model, and the requests and answers that wait, by number."""
 
     def __init__(self, arguments: ServerArguments) -> None:
-        import torch
-
         self._device = device_of("policy_device", arguments.policy_device, arguments.device)
         self._out = None if arguments.output_device is None else torch.device(arguments.output_device)
         self._collate = arguments.collate_fn or torch.stack
@@ -388,8 +382,6 @@ class _Model:
                 self._evaluate(requests, context)
 
     def _evaluate(self, requests: dict[int, Any], context: str | None) -> None:
-        import torch
-
         batch: Any = self._collate(list(requests.values()))
         if self._device is not None:
             batch = batch.to(self._device)
@@ -406,10 +398,8 @@ class _Model:
             answer.set(self._version_key, torch.full(size, self.version, device=answer.device))
         self.answers.update((number, own) for number, own in zip(requests, answer.unbind(0)) if number in self.requests)
 
-    def load(self, given: Any) -> None:
+    def load(self, given: object) -> None:
         """Takes weights over, as the next version."""
-        import torch
-
         given = self._source if given is None else given
         if given is None:
             raise RuntimeError("no weights were given, and the server has no module to take them from")
@@ -435,7 +425,5 @@ def _evaluating(context: str | None) -> Iterator[None]:
         with _acting.acting(context, _acting.aggregation()):
             yield
         return
-    import torch
-
     with torch.no_grad():
         yield

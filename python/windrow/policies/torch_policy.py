@@ -15,8 +15,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-from windrow._values import Shown
-from windrow.envs._specs import Key
+from windrow._values import Shown, public, unheld
+from windrow._warnings import warn
+from windrow.envs._specs import Key, short
 from windrow.policies import recurrent
 from windrow.policies.acting import act_from_now_on, acting
 from windrow.policies.beside import attributes_in, check_attributes, load_attributes
@@ -58,6 +59,8 @@ class TorchPolicy:
         self.reads_init = conditions.register and reads_init(policy, conditions.trust)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
         self._beside = torch.zeros(conditions.room, dtype=torch.uint8)
+        #: What the policy has written and no array holds.
+        self._left_out: list[Key] = []
         self._shown: Shown | None = None
 
     def bind(
@@ -96,6 +99,8 @@ class TorchPolicy:
             else:
                 with self._forked():
                     found = self._bind_tensors(inputs, action_keys)
+        if self._left_out:
+            warn(f"the policy writes what no array holds, which batches leave out: {sorted(map(str, self._left_out))}")
         return [([key] if isinstance(key, str) else list(key), value) for key, value in found]
 
     def act(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -162,7 +167,7 @@ class TorchPolicy:
         outputs = {key: value for key, value in found.items() if key not in left and not recurrent.is_private(key)}
         missing = [key for key in action_keys if key not in outputs]
         if missing:
-            raise KeyError(f"the policy writes {list(outputs)}, but no {missing[0]!r}, which the environment takes")
+            raise KeyError(f"the policy writes {list(outputs)}, but no {public(missing[0])!r}, which the environment takes")
         self.out_keys = [*action_keys, *(key for key in outputs if key not in action_keys)]
         self.call = self._call_tensordict
         self.wants_first = memory is not None
@@ -207,9 +212,11 @@ class TorchPolicy:
         """
         held = [] if self._shown is None else [key for key in self._shown.examples if key in self.keys]
         for key in held:
-            if key in (getattr(self.policy, "out_keys", None) or ()):
+            if key in (getattr(self.policy, "out_keys", None) or ()) or (self._shown is not None and not self._shown.is_left(returned, key)):
                 raise TypeError(f"the policy writes {key!r}, which the environment observes and no array holds: expected that it reads it only")
-        return returned.exclude(*held) if held else returned
+        returned = returned.exclude(*held) if held else returned
+        self._left_out = [short(names) for names, _ in unheld(returned)]
+        return returned
 
     def _filled(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``inputs`` of as many rows as each call has: the last are copies of the first."""
@@ -265,7 +272,7 @@ class TorchPolicy:
         self.call = self._call_tensors
         values = self.act(*inputs.values())
         if len(values) < len(action_keys):
-            raise TypeError(f"the policy returns {len(values)} tensors, expected one for each of {action_keys}")
+            raise TypeError(f"the policy returns {len(values)} tensors, expected one for each of {list(map(public, action_keys))}")
         extra = [f"output{number}" for number in range(1, len(values) - len(action_keys) + 1)]
         return list(zip([*action_keys, *extra], values))
 

@@ -74,12 +74,12 @@ class EvaluatorActor:
         self._evaluator = collectors.Evaluator(env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None)
         setup.seed_torch(seed)
 
-    def _keep(self, batch: Any) -> dict[str, float]:
+    def _keep(self, batch: object) -> dict[str, float]:
         self._frames = _session.pack(batch)
         return {}
 
     @_telling
-    def evaluate(self, weights: Any, step: int) -> tuple[dict[str, Any], Any]:
+    def evaluate(self, weights: object, step: int) -> tuple[dict[str, Any], Any]:
         """The result with these packed weights, and the packed frames of all episodes if they were asked for."""
         result = self._evaluator.evaluate(weights, step)
         frames, self._frames = self._frames, None

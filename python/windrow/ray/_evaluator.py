@@ -271,8 +271,7 @@ class RayEvaluatorCore:
             while not self._ray.wait(waiting, timeout=_LOOK)[0]:
                 self._check_ray()
                 if until is not None and time.monotonic() > until:
-                    left = self._ray.available_resources()
-                    raise RuntimeError(f"the evaluator's actor has not started within {patience:.0f} s; Ray has {left} left")
+                    raise RuntimeError(f"the evaluator's actor has not started within {patience:.0f} s: {_session.wants(self._ray, self._options)}")
             return _session.get(waiting[0])
         except self._ray.exceptions.RayError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]

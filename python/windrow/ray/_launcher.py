@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow._lazy import module
+from windrow._warnings import warn
 from windrow.ray import _session
 
 _actors = module("windrow.ray._actors")
@@ -20,6 +22,8 @@ class RayLauncher:
 
     A worker runs in its actor's process: whatever ends the actor ends the worker, which the collector notices at once, and an environment
     may use Ray. Batches and weights do not go through Ray but over a connection of each worker to the collector, encrypted between machines.
+
+    Several collectors may use one launcher.
 
     Args:
         remote_configs: options of ``ray.remote``, such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``, for all actors or a list
@@ -54,9 +58,10 @@ class RayLauncher:
         self._configs = remote_configs
         self._ray, self._release = _session.acquire(type(self).__name__, ray_init_config)
         self.address = f"{self._own_host()}:0" if address is None else address
-        self.patience = patience
+        self._patience = patience
         self._threads = num_threads
-        #: Handles of the actors, by the numbers of their workers. One that takes the place of another has its number.
+        #: Handles of the actors, by the numbers of their workers. One that takes the place of another has its number; and so have those of
+        #: another collector with this launcher, whose own go on.
         self.actors: list[Any] = []
         #: What each actor answers when it is asked where it is: the answer, or the reference to it.
         self._places: dict[int, Any] = {}
@@ -65,6 +70,11 @@ class RayLauncher:
     def _own_host(self) -> str:
         host = self._ray.util.get_node_ip_address()
         return f"[{host}]" if ":" in host else host
+
+    @property
+    def patience(self) -> float:
+        """Seconds from the start of a worker until it connects, and some more, in which its actor says why it does not."""
+        return self._patience + _session.FAREWELL
 
     def options(self, worker: int) -> dict[str, Any]:
         """The options of worker ``worker``'s actor.
@@ -92,12 +102,13 @@ class RayLauncher:
         worker = int(json.loads(invitation)["worker"])
         self.check_claims(max(worker + 1, len(self.actors)))
         actor = _session.actor(self._ray, _actors.WorkerActor, self.options(worker))
+        # Answered before it works.
+        place = actor.place.remote()
         with self._lock:
             self.actors += [None] * (worker + 1 - len(self.actors))
             self.actors[worker] = actor
-            # Answered before it works.
-            self._places[worker] = actor.place.remote()
-        return RunningActor(self, worker, actor, actor.work.remote(invitation, self._threads))
+            self._places[worker] = place
+        return RunningActor(self, worker, actor, place, actor.work.remote(invitation, self._threads))
 
     def places(self) -> list[tuple[int | None, str | None]]:
         """The process of each worker's actor, and the node that it is on; None where there is none, or where it has not answered yet."""
@@ -109,7 +120,7 @@ class RayLauncher:
             found = [self._places.get(worker) for worker in range(len(self.actors))]
         return [place if isinstance(place, tuple) else (None, None) for place in found]
 
-    def forget(self, worker: int, actor: Any) -> None:
+    def forget(self, worker: int, actor: object) -> None:
         """Notes that ``actor``, of worker ``worker``, has ended."""
         with self._lock:
             if self.actors[worker] is actor:
@@ -127,8 +138,11 @@ _LEFT: list[RunningActor] = []
 class RunningActor:
     """An actor whose worker was started."""
 
-    def __init__(self, launcher: RayLauncher, worker: int, actor: Any, working: Any) -> None:
+    def __init__(self, launcher: RayLauncher, worker: int, actor: object, place: object, working: object) -> None:
         self._launcher, self._worker, self._actor, self._working = launcher, worker, actor, working
+        #: What it answers first, until it has.
+        self._place: Any = place
+        self._began, self._is_told = time.monotonic(), False
 
     def ended(self) -> str | None:
         """How it ended, in words; None while it runs."""
@@ -136,13 +150,28 @@ class RunningActor:
         if not ray.is_initialized():
             return "Ray was shut down, and its actor with it"
         if not ray.wait([self._working], timeout=0)[0]:
-            return None
+            return self._why_it_waits()
         try:
             return f"its actor returned with status {_session.get(self._working)}"
         except ray.exceptions.RayError as error:
             return f"its actor was lost: {_first_reason(error)}"
         except Exception as error:
             return f"its actor raised {type(error).__name__}: {error}"
+
+    def _why_it_waits(self) -> str | None:
+        """What the actor lacks, where Ray has not started it within the patience of its launcher; a warning says so before."""
+        if self._place is not None and self._launcher._ray.wait([self._place], timeout=0)[0]:
+            self._place = None
+        waited, patience = time.monotonic() - self._began, self._launcher._patience
+        if self._place is None or waited < min(patience, _session.TELL_AFTER):
+            return None
+        lacks = _session.wants(self._launcher._ray, self._launcher.options(self._worker))
+        if waited >= patience:
+            return f"Ray has not started its actor within {patience:g} s: {lacks}"
+        if not self._is_told:
+            self._is_told = True
+            warn(f"Ray has not started the actor of worker {self._worker} yet: {lacks}")
+        return None
 
     def kill(self) -> None:
         """Ends it."""

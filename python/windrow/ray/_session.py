@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 #: Arrays of fewer bytes go with a call, larger ones through Ray's object store, once for all who get them.
 INLINE = 100_000
 
-#: Seconds that an actor may take to start, and to end by itself.
-PATIENCE, FAREWELL = 120.0, 5.0
+#: Seconds that an actor may take to start, after which the user is told that it waits, and that it may take to end by itself.
+PATIENCE, TELL_AFTER, FAREWELL = 120.0, 10.0, 5.0
 
 _lock = threading.Lock()
 #: How many collectors, buffers and others use Ray, where the first of them has started it.
@@ -111,14 +111,28 @@ def actor(ray: Any, kind: type, options: Mapping[str, Any] | None, *args: Any, *
     return ray.remote(**{"num_cpus": 1, **(options or {})})(kind).remote(*args, **kwargs)
 
 
-def check_claims(ray: Any, options: Sequence[Mapping[str, Any]], advice: str) -> None:
-    """Raises RuntimeError where Ray has less than actors with these options claim together: they would wait for ever."""
+def _claims(options: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What actors with these options claim together, by the names of resources."""
     claims: dict[str, float] = {}
     for each in options:
-        named = {"CPU": each.get("num_cpus", 1), "GPU": each.get("num_gpus"), **(each.get("resources") or {})}
+        named = {"CPU": each.get("num_cpus", 1), "GPU": each.get("num_gpus"), "memory": each.get("memory"), **(each.get("resources") or {})}
         for name, amount in named.items():
             claims[name] = claims.get(name, 0) + (amount or 0)
-    has = ray.cluster_resources()
+    return claims
+
+
+def wants(ray: Any, options: Mapping[str, Any]) -> str:
+    """What an actor with these options waits for: what it claims, and what is free of it."""
+    has, free = ray.cluster_resources(), ray.available_resources()
+    claims = {name: amount for name, amount in _claims([options]).items() if amount}
+    left = ", ".join(f"{free.get(name, 0):g} of {has.get(name, 0):g} {name}" for name in claims)
+    return f"it claims {', '.join(f'{amount:g} {name}' for name, amount in claims.items())}, and of what Ray has, {left} are free"
+
+
+def check_claims(ray: Any, options: Sequence[Mapping[str, Any]], advice: str) -> None:
+    """Raises RuntimeError where Ray has less than actors with these options claim together: they would wait for ever. What others use now may
+    be free soon."""
+    claims, has = _claims(options), ray.cluster_resources()
     for name, amount in claims.items():
         if amount > has.get(name, 0):
             what = f"{amount:g} {name}" if len(options) == 1 else f"{amount:g} {name} together"

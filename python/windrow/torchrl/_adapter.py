@@ -63,7 +63,8 @@ class Adapter:
         self.is_batched = bool(self._batch)
         self._root: TensorDictBase | None = None
         self._begun: TensorDictBase | None = None
-        self._has_stepped = False
+        #: What specs name, and the first reset and the first step lack.
+        self._lacking: dict[str, set[Key]] = {}
         #: What is observed and no array holds.
         self._unheld = _unheld(env)
         observed = dict(_leaves(env.full_observation_spec, self._unheld))
@@ -193,6 +194,7 @@ class Adapter:
             for key in self._env.reset_keys:
                 self._root.set(key, self._like_done(asked, key))
             self._root = self._env.reset(self._root)
+        self._lacks("reset", self._root, self._own_rewards)
         return self._arrays(self._root)
 
     def _like_done(self, asked: torch.Tensor, key: Any) -> torch.Tensor:
@@ -217,12 +219,11 @@ class Adapter:
         for (key, spec), array in zip(self._written, state, strict=True):
             self._write(key, spec, _as_type(torch.from_numpy(array), spec.dtype))
         if self._split:
-            self._root = joined(self._root, split_of(self._root.get(MEMBERS)), len(self._batch))
+            self._root = joined(self._root, split_of(key for key, _ in self._acted), len(self._batch))
         stepped = self._env.step(self._root)
         following = stepped.get("next")
-        if not self._has_stepped:
-            self._has_stepped = True
-            self._check_keys(following)
+        if self._lacks("step", following):
+            self._warn_of_others(following)
         self._root = self._env.step_mdp(stepped)
         reward = sum(self._rows(following.get(key)).float().sum(-1) for key in self._rewards)
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
@@ -235,21 +236,31 @@ class Adapter:
         assert self._root is not None
         self._root.set(key, value.reshape(spec.shape).to(device=self._env.device))
 
-    def _check_keys(self, following: TensorDictBase) -> None:
-        """Warns of what a step gives and no spec names, and the other way round: batches have what the specs name."""
+    def _lacks(self, what: str, root: TensorDictBase, absent: Iterable[Key] = ()) -> bool:
+        """Compares a step or a reset with the specs, but for entries that are ``absent`` there. Warns of what the first of its kind lacks, since
+        batches have what the specs name. Returns whether it is the first.
+
+        Raises:
+            RuntimeError: a later one lacks what the first had.
+        """
+        apart = {*self._legal, *absent}
+        missing = {key for key in (*self._specs, *self._unheld) if key not in apart and not _has(root, path(key))}
+        known = self._lacking.setdefault(what, missing)
+        if left := sorted(map(repr, missing - known)):
+            raise RuntimeError(f"this {what} of {self.id} lacks {', '.join(left)}, which its specs name and those before had")
+        if known is missing and missing:
+            warn(f"{what}s of {self.id} lack what its observation_spec names, and batches have zeros there: {sorted(map(str, missing))}")
+        return known is missing
+
+    def _warn_of_others(self, following: TensorDictBase) -> None:
+        """Warns of what a step gives and no spec names: batches do without it."""
         env = self._env
         given = {unravel_key(key) for key in following.keys(True, True)}
         specs = (env.full_observation_spec, env.full_reward_spec, env.full_done_spec, env.full_state_spec, env.full_action_spec)
         named = {unravel_key(key) for spec in specs for key in spec.keys(True, True)}
         named.update(("delta", *path(key)) for key in self._deltas)
-        missing = [key for key in self._specs if key not in given and key not in self._legal]
-        missing += [key for key in self._unheld if not _has(following, path(key))]
-        for keys, what in (
-            (missing, "lack what its observation_spec names, and batches have zeros there"),
-            (given - named, "give what none of its specs names, and batches leave out; an entry in observation_spec keeps it"),
-        ):
-            if keys:
-                warn(f"steps of {self.id} {what}: {sorted(map(str, keys))}")
+        if others := sorted(map(str, given - named)):
+            warn(f"steps of {self.id} give what none of its specs names, and batches leave out; an entry in observation_spec keeps it: {others}")
 
     def close(self) -> None:
         """Closes the environment."""
@@ -338,7 +349,7 @@ class _Unheld(NamedTuple):
             return [self.example if self.is_tensor else b""] * math.prod((*batch, *self.shape))
         parent = root.get(names[:-1]) if names[1:] else root
         values = values_of(parent, names[-1], len(batch) + len(self.shape), self.is_tensor)
-        return [encoded_tensor(value) if self.is_tensor else encoded(value, names) for value in values]
+        return [encoded(value, names) for value in values]
 
 
 def _unheld(env: EnvBase) -> dict[Key, _Unheld]:

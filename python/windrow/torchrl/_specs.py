@@ -8,11 +8,13 @@ import torch
 from torchrl.data import tensor_specs as theirs
 
 from windrow._values import decoded
-from windrow.envs._specs import Composite, Spec
+from windrow.envs._specs import Agents, Composite, Spec
 
 
 def converted(spec: Spec | Composite, group: tuple[int, ...] | None = None) -> Any:
     """``spec``, an entry of a composite of shape ``group``, of TorchRL's classes."""
+    if isinstance(spec, Agents):
+        return torch.stack([converted(agent) for agent in spec.agents], len(spec.shape) - 1)
     if isinstance(spec, Composite):
         entries = {name: converted(entry, spec.shape) for name, entry in spec.items()}
         return theirs.Composite(entries, shape=spec.shape, device=spec.device)

@@ -345,11 +345,18 @@ impl LastStage for PyStage {
         if self.owner.is_unset() {
             return Ok(Delivered::Frames(batch));
         }
-        // The engine's buffer takes the frames as they lie in the slab, and has no use for padding.
+        let batch = match self.target {
+            // A buffer has no use for padding.
+            Target::Buffer(..) => unpadded(batch)?,
+            _ => batch,
+        };
+        // The engine's buffer takes the frames as they lie in the slab. Columns of single agents are joined first, so that the frames are
+        // those of a batch that a user writes.
         if let Target::Buffer(..) = self.target
             && !self.owner.changes.load(Ordering::Relaxed)
+            && batch.get_dict(batch::MEMBERS).is_err()
         {
-            return Ok(Delivered::Frames(unpadded(batch)?));
+            return Ok(Delivered::Frames(batch));
         }
         let batch = self.shaped(batch)?;
         self.in_python(|py| {

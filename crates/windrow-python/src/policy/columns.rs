@@ -10,6 +10,8 @@ use windrow::envs::ChoiceCode;
 use windrow::policy::PolicyError;
 use windrow::{Key, LeafSpec, RowsMut, Spec};
 
+use crate::batch::shown;
+
 /// One column, and how it is encoded.
 pub(super) struct Column {
     /// Key, element type and shape of a row.
@@ -105,8 +107,8 @@ impl Column {
         match lost {
             None => Ok(cast),
             Some(lost) => Err(PolicyError::failed(format!(
-                "{:?}: expected values that {to} can hold, got {lost}",
-                self.leaf.key
+                "{}: expected values that {to} can hold, got {lost}",
+                shown(&self.leaf.key)
             ))),
         }
     }
@@ -122,8 +124,8 @@ impl Column {
             let ones = own.iter().filter(|&&element| element == 1).count();
             if ones != 1 || own.iter().any(|&element| element != 0 && element != 1) {
                 return Err(PolicyError::failed(format!(
-                    "{:?}: expected a single 1 among zeros for each choice, got {own:?}",
-                    self.leaf.key
+                    "{}: expected a single 1 among zeros for each choice, got {own:?}",
+                    shown(&self.leaf.key)
                 )));
             }
             left = others;
@@ -147,8 +149,8 @@ impl Column {
         let scores = scores.as_slice::<f64>().map_err(PolicyError::failed)?;
         if let Some(bad) = scores.iter().find(|score| score.is_nan()) {
             return Err(PolicyError::failed(format!(
-                "{:?}: expected a number for each choice, got {bad}",
-                self.leaf.key
+                "{}: expected a number for each choice, got {bad}",
+                shown(&self.leaf.key)
             )));
         }
         let actions = out.get_mut::<i64>(Key::new(index))?;
@@ -193,8 +195,8 @@ impl Column {
                     .filter(|&chosen| chosen < options);
                 let Some(chosen) = chosen else {
                     return Err(PolicyError::failed(format!(
-                        "{:?}: expected the index of one of {options} choices, got {given}",
-                        self.leaf.key
+                        "{}: expected the index of one of {options} choices, got {given}",
+                        shown(&self.leaf.key)
                     )));
                 };
                 row[first + chosen] = 1;
@@ -218,8 +220,8 @@ impl Column {
             ),
         };
         PolicyError::failed(format!(
-            "{:?}: expected {expected} for each of {rows} environments, got {} {:?} for all",
-            self.leaf.key,
+            "{}: expected {expected} for each of {rows} environments, got {} {:?} for all",
+            shown(&self.leaf.key),
             value.dtype(),
             value.shape()
         ))

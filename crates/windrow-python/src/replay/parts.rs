@@ -17,6 +17,8 @@ use windrow::replay::{
 };
 use windrow::tensordict::NestedKey;
 
+use crate::batch;
+
 /// The arguments of a buffer.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -113,7 +115,8 @@ const STORAGES: &[(&str, Make<ReplayBufferBuilder>)] = &[
         Ok(ReplayBuffer::builder().storage(LazyTensorStorage::new(of.get("max_size")?)))
     }),
     ("ListStorage", |of| {
-        Ok(ReplayBuffer::builder().storage(ListStorage::new(of.get("max_size")?)))
+        let storage = ListStorage::new(of.get("max_size")?).values_of(batch::values_of);
+        Ok(ReplayBuffer::builder().storage(storage))
     }),
     ("LazyMemmapStorage", |of| {
         let storage = LazyMemmapStorage::new(of.get("max_size")?);

@@ -1,5 +1,7 @@
 //! Changes of a buffer that holds frames already.
 
+use std::borrow::Cow;
+
 use tensordict::TensorDict;
 
 use super::recover::marks_of;
@@ -55,6 +57,7 @@ impl ReplayBuffer {
                 got: format!("{:?}", frames.batch_size()),
             });
         }
+        let frames = &*self.shared.fitted(Cow::Borrowed(frames))?;
         let turn = self.shared.turn_after_saving();
         let state = self.shared.lock();
         let rows = state.contents.rows.checked(rows)?;

@@ -146,10 +146,17 @@ impl ReplayBuffer {
         timeout: Option<Duration>,
     ) -> Result<Vec<i64>, ReplayError> {
         let (frames, row) = flat(batch)?;
-        self.shared.storage.prepare(&frames)?;
+        let mut frames = self.shared.fitted(frames)?;
         let keys = Arc::clone(&self.shared.lock().keys);
         let mut entries = Entries::read(&frames, row, &keys)?;
-        let (turn, state) = self.shared.turn_for(frames.numel(), source, timeout)?;
+        let (turn, state) = loop {
+            let turn = self.shared.turn_for(frames.numel(), source, timeout)?;
+            if !self.shared.has_changed(&frames) {
+                break turn;
+            }
+            drop(turn);
+            frames = self.shared.fitted(frames)?;
+        };
         if !Arc::ptr_eq(&keys, &state.keys) {
             entries = Entries::read(&frames, row, &state.keys)?;
         }

@@ -7,6 +7,7 @@ use windrow_sync::unpoisoned;
 
 use super::{Storage, StorageRead};
 use crate::ReplayError;
+use crate::buffer::{ValuesOf, alike};
 
 /// Frames kept one by one, in memory of their own each: for small things whose keys or shapes may differ.
 ///
@@ -16,6 +17,7 @@ pub struct ListStorage {
     capacity: usize,
     /// As many as were written to.
     rows: RwLock<Vec<Option<TensorDict>>>,
+    values_of: Option<ValuesOf>,
 }
 
 impl ListStorage {
@@ -25,7 +27,17 @@ impl ListStorage {
         Self {
             capacity,
             rows: RwLock::default(),
+            values_of: None,
         }
+    }
+
+    /// Samples frames that have numbers in an entry together with frames that have values of bytes there: the numbers become values, by
+    /// this function.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn values_of(mut self, values_of: ValuesOf) -> Self {
+        self.values_of = Some(values_of);
+        self
     }
 
     fn rows(&self) -> RwLockReadGuard<'_, Vec<Option<TensorDict>>> {
@@ -89,6 +101,7 @@ impl Storage for ListStorage {
         Box::new(ListRead {
             capacity: self.capacity,
             rows: self.rows(),
+            values_of: self.values_of,
         })
     }
 
@@ -101,6 +114,7 @@ impl Storage for ListStorage {
 struct ListRead<'a> {
     capacity: usize,
     rows: RwLockReadGuard<'a, Vec<Option<TensorDict>>>,
+    values_of: Option<ValuesOf>,
 }
 
 impl ListRead<'_> {
@@ -120,7 +134,7 @@ impl StorageRead for ListRead<'_> {
             .iter()
             .map(|&row| self.row(row))
             .collect::<Result<Vec<_>, _>>()?;
-        stack(rows, &frames)
+        stack(rows, &frames, self.values_of)
     }
 
     fn gather_keys(&self, rows: &[u32], keys: &[NestedKey]) -> Result<TensorDict, ReplayError> {
@@ -128,7 +142,7 @@ impl StorageRead for ListRead<'_> {
             .iter()
             .map(|&row| Ok(self.row(row)?.select(keys)?))
             .collect::<Result<Vec<_>, ReplayError>>()?;
-        stack(rows, &frames)
+        stack(rows, &frames, self.values_of)
     }
 
     fn filled(&self) -> Vec<Range<u32>> {
@@ -149,11 +163,17 @@ impl StorageRead for ListRead<'_> {
 fn stack<D: std::borrow::Borrow<TensorDict>>(
     rows: &[u32],
     frames: &[D],
+    values_of: Option<ValuesOf>,
 ) -> Result<TensorDict, ReplayError> {
     if frames.is_empty() {
         return Ok(TensorDict::new([0]));
     }
-    TensorDict::stack(frames, 0).map_err(|error| ReplayError::Unlike {
+    let stacked = TensorDict::stack(frames, 0);
+    let stacked = match values_of {
+        Some(values_of) if stacked.is_err() => TensorDict::stack(&alike(frames, values_of)?, 0),
+        _ => stacked,
+    };
+    stacked.map_err(|error| ReplayError::Unlike {
         rows: rows.to_vec(),
         error: Box::new(error),
     })

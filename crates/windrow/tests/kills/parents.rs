@@ -85,7 +85,9 @@ impl Parents {
         }
         thread::sleep(Duration::from_micros(random() % YOUTH));
         let family = actor.family();
-        if let (3, Some(&worker)) = (moment, family.iter().find(|&&member| member != pid)) {
+        if moment == 3
+            && let Some(worker) = actor.worker()
+        {
             signal(worker, Signal::STOP);
         }
         let at = Instant::now();

@@ -48,7 +48,8 @@ impl Actor {
     pub(crate) fn start(role: &str, limits: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("windrow-kills-{}-{count}", std::process::id());
+        // The point at its end keeps it from being the beginning of another.
+        let name = format!("windrow-kills-{}-{count}.", std::process::id());
         let folder = env::temp_dir().join(&name);
         fs::create_dir(&folder).unwrap();
         let process = Command::new("sh")
@@ -73,17 +74,15 @@ impl Actor {
 
     /// The processes that live of it and of those that it has started.
     pub(crate) fn family(&self) -> Vec<u32> {
-        let folders = fs::read_dir("/proc").unwrap().flatten();
-        let pids = folders.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
-        // Of a process that has ended, this is empty.
-        let is_marked = |pid: &u32| {
-            let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let mut variables = variables.split(|&byte| byte == 0);
-            variables.any(|variable| variable == self.mark.as_bytes())
-        };
-        pids.filter(is_marked)
-            .filter(|&pid| !is_gone(pid))
-            .collect()
+        let pids = marked(&self.mark);
+        pids.filter(|&pid| !is_gone(pid)).collect()
+    }
+
+    /// One of its workers, if there is any. A process that has just begun still has its parent's variables and has run nothing of its
+    /// own, so it is none yet: the system would not let it end with its parent if somebody stopped it there.
+    pub(crate) fn worker(&self) -> Option<u32> {
+        let family = self.family();
+        marked("WINDROW_WORKER=").find(|pid| family.contains(pid))
     }
 
     /// Waits for it, which may not take long; what it has printed, or how it has failed.
@@ -143,6 +142,18 @@ impl Drop for Actor {
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The processes that have a variable which begins like this.
+fn marked(start: &str) -> impl Iterator<Item = u32> {
+    let folders = fs::read_dir("/proc").unwrap().flatten();
+    let pids = folders.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
+    pids.filter(move |pid| {
+        // Of a process that has ended, this is empty.
+        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let mut variables = variables.split(|&byte| byte == 0);
+        variables.any(|variable| variable.starts_with(start.as_bytes()))
+    })
 }
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {

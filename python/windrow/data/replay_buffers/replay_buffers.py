@@ -7,7 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
+from typing import Any, ClassVar, Literal, TypeAlias, overload
 
 from windrow import _fence, _needs
 from windrow._arguments import takes, warn_ignored
@@ -30,9 +30,6 @@ from windrow.data._states import from_plain, to_plain
 from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler
 from windrow.data.replay_buffers.storages import ListStorage, Storage, TensorStorage
 from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
-
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
 
 __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
 
@@ -303,10 +300,10 @@ class ReplayBuffer:
         return None if frame is _NOTHING else self._put(frame, lambda frame: core.add(frame))
 
     @overload
-    def sample(self, batch_size: int | None = None, return_info: Literal[False] = False) -> TensorDictBase: ...
+    def sample(self, batch_size: int | None = None, return_info: Literal[False] = False) -> tensordict.TensorDictBase: ...
 
     @overload
-    def sample(self, batch_size: int | None = None, *, return_info: Literal[True]) -> tuple[TensorDictBase, dict[Key, torch.Tensor]]: ...
+    def sample(self, batch_size: int | None = None, *, return_info: Literal[True]) -> tuple[tensordict.TensorDictBase, dict[Key, torch.Tensor]]: ...
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """A batch of frames in fresh memory, as they were written.
@@ -377,7 +374,7 @@ class ReplayBuffer:
             return self.collate_fn(list(batch.unbind(0)) if is_frames(batch) else batch)
         return batch if is_frames(batch) else stacked(batch)
 
-    def __iter__(self) -> Iterator[TensorDictBase]:
+    def __iter__(self) -> Iterator[tensordict.TensorDictBase]:
         """Yields the samples of one pass over the frames if the sampler draws without replacement, and otherwise never ends.
 
         A loop that is left early leaves the rest of the pass to the next loop. Frames that are written meanwhile take part.
@@ -393,7 +390,7 @@ class ReplayBuffer:
             over = self._core.ran_out()
             yield batch
 
-    def next(self) -> TensorDictBase | None:
+    def next(self) -> tensordict.TensorDictBase | None:
         """The next sample of an iteration; None at its end, after which another begins."""
         if self._iterator is None:
             self._iterator = iter(self)
@@ -577,12 +574,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
     @overload
     def sample(
         self, batch_size: int | None = None, return_info: Literal[False] = False, include_info: bool | None = None
-    ) -> TensorDictBase: ...
+    ) -> tensordict.TensorDictBase: ...
 
     @overload
     def sample(
         self, batch_size: int | None = None, *, return_info: Literal[True], include_info: bool | None = None
-    ) -> tuple[TensorDictBase, dict[Key, torch.Tensor]]: ...
+    ) -> tuple[tensordict.TensorDictBase, dict[Key, torch.Tensor]]: ...
 
     def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
         """As :meth:`ReplayBuffer.sample`.

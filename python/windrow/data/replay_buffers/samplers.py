@@ -121,7 +121,7 @@ class SliceSamplerWithoutReplacement(SliceSampler, kind="SliceSamplerWithoutRepl
     shuffle: bool = argument("draw trajectories in random order, not in that in which they were written", default=True)
 
 
-def _reduction(name: str, value: Any) -> str:
+def _reduction(name: str, value: object) -> str:
     names = ("max", "min", "mean", "median", "sum")
     if value not in names:
         raise ValueError(f"{name} must be one of {', '.join(names)}, got {value!r}")
@@ -157,7 +157,7 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
         if str(self.dtype) != "torch.float32":
             warn_ignored("dtype", self.dtype, None, "priorities are float32")
 
-    def reduced(self, priorities: Any) -> Any:
+    def reduced(self, priorities: object) -> Any:
         """One priority for each frame of ``priorities``, ``[frames, several]``, as ``reduction`` says."""
         reduced = getattr(priorities, self.reduction)(dim=-1)
         return reduced[0] if isinstance(reduced, tuple) else reduced

@@ -24,11 +24,11 @@ def _dimensions() -> Any:
     )
 
 
-def _room(name: str, value: Any) -> int:
+def _room(name: str, value: object) -> int:
     return 2**32 - 1 if value is None else int(at_least(1)(name, value))
 
 
-def _zero(name: str, value: Any) -> int:
+def _zero(name: str, value: object) -> int:
     if value != 0:
         raise ValueError(f"{name} must be 0, got {value}")
     return 0
@@ -61,17 +61,17 @@ class Storage(Part):
     def __bool__(self) -> bool:
         return True
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         return self._buffer[index]
 
-    def __setitem__(self, index: Any, frames: Any) -> None:
+    def __setitem__(self, index: object, frames: object) -> None:
         self._buffer[index] = frames
 
-    def get(self, index: Any) -> Any:
+    def get(self, index: object) -> Any:
         """The frames in rows."""
         return self[index]
 
-    def set(self, index: Any, frames: Any) -> None:
+    def set(self, index: object, frames: object) -> None:
         """Replaces the frames in rows."""
         self[index] = frames
 
