@@ -1,4 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `faults`, `figures`, `models`, `sanitize`, `stale`, `tidy`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `docs`, `faults`, `figures`, `models`, `sanitize`, `stale`, `tidy`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod counts;
+mod docs;
 mod faults;
 mod figures;
 mod models;
@@ -55,6 +56,11 @@ enum Task {
     /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or `scripts`, those of the Python
     /// package
     Bench(bench::Request),
+    /// Builds the site of `docs/`, with the documentation of the crate `windrow`, into `target/site`
+    ///
+    /// A dead link, or anything else that rustdoc or MkDocs warns of, is an error. The tools of the site are installed into
+    /// `target/venv-docs`, once.
+    Docs,
     /// Injects a fault at random moments, many times over, and checks the result
     Faults(faults::Options),
     /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle
@@ -99,6 +105,7 @@ fn perform(task: Task) -> Result<bool> {
     match task {
         Task::Test { examples } => suite::run(&root, examples),
         Task::Bench(request) => bench::run(&root, &request),
+        Task::Docs => docs::run(&root),
         Task::Faults(options) => faults::run(&root, &options),
         Task::Models => {
             let workspace = Workspace::load(&root)?;

@@ -1,5 +1,5 @@
-//! The Python environment of the tests: made once under `target/venv`, made again when its recipe changes. Programs of the Python
-//! package, which is built into it, run there.
+//! Python environments under `target`, that of the tests and that of the site: each is made once, and again when its recipe changes.
+//! Programs of the Python package, which is built into the one of the tests, run there.
 
 use std::{
     env,
@@ -32,16 +32,22 @@ pub(crate) const RELEASE: &str = "maturin develop --quiet --release";
 /// Environment variable through which tests learn where the interpreter is.
 pub(crate) const VARIABLE: &str = "WINDROW_PYTHON";
 
-/// Interpreter of the environment, which is made first when it is missing, unfinished or of another recipe.
+/// Interpreter of the environment of the tests.
 pub(crate) fn environment(root: &Path) -> Result<PathBuf> {
-    let recipe = root.join("tests/python/requirements.txt");
+    environment_of(root, "tests/python/requirements.txt", "target/venv")
+}
+
+/// Interpreter of the environment in `place`, which is made first when it is missing, unfinished or of another recipe.
+pub(crate) fn environment_of(root: &Path, recipe: &str, place: &str) -> Result<PathBuf> {
+    let recipe = root.join(recipe);
     let wanted = fs::read_to_string(&recipe);
     let wanted = wanted.with_context(|| format!("failed to read {}", recipe.display()))?;
-    let folder = root.join("target/venv");
+    let folder = root.join(place);
     fs::create_dir_all(root.join("target")).context("failed to make the folder target")?;
-    let lock = File::create(root.join("target/venv.lock"));
-    let lock = lock.context("failed to make target/venv.lock")?;
-    lock.lock().context("failed to lock target/venv.lock")?;
+    let lock = File::create(root.join(format!("{place}.lock")));
+    let lock = lock.with_context(|| format!("failed to make {place}.lock"))?;
+    lock.lock()
+        .with_context(|| format!("failed to lock {place}.lock"))?;
 
     let programs = ["bin/python", "Scripts/python.exe"];
     let interpreter = folder.join(programs[usize::from(cfg!(windows))]);
@@ -50,17 +56,16 @@ pub(crate) fn environment(root: &Path) -> Result<PathBuf> {
         return Ok(interpreter);
     }
     if folder.exists() {
-        eprintln!("target/venv is unfinished or was made from another recipe: making it again");
+        eprintln!("{place} is unfinished or was made from another recipe: making it again");
         fs::remove_dir_all(&folder)
             .with_context(|| format!("failed to remove {}", folder.display()))?;
     }
     let (python, version) = find()?;
-    eprintln!(
-        "making target/venv with Python {version}; the packages are large, this can take minutes"
-    );
+    eprintln!("making {place} with Python {version}; where packages are large, this takes minutes");
     make(&python, &folder, &interpreter, &recipe)?;
     // Written last: an environment without its stamp was never finished.
-    fs::write(folder.join(STAMP), wanted).context("failed to write the stamp of target/venv")?;
+    fs::write(folder.join(STAMP), wanted)
+        .with_context(|| format!("failed to write the stamp of {place}"))?;
     Ok(interpreter)
 }
 
