@@ -20,20 +20,21 @@ class Declared(griffe.Extension):
         for decorator in func.decorators:
             name = re.fullmatch(r"takes\((\w+)\)", str(decorator.value))
             if name:
-                self._show(func, loader.modules_collection[func.resolve(name[1])])
+                self._show(func, loader.modules_collection[func.resolve(name[1])], loader)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
             # Otherwise what an example prints is read as links.
             obj.docstring.value = re.sub(r"^(\s*)Example:$", r"\1Examples:", _without_roles(obj.docstring.value), flags=re.MULTILINE)
 
-    def _show(self, func: griffe.Function, declaration: griffe.Class) -> None:
+    def _show(self, func: griffe.Function, declaration: griffe.Class, loader: griffe.GriffeLoader) -> None:
         groups: dict[str, list[str]] = {}
         parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
         for cls in (*reversed(declaration.mro()), declaration):
             heading = ast.literal_eval(str(cls.keywords.get("group", "'Arguments'")))
-            for attribute in cls.attributes.values():
-                call = ast.parse(str(attribute.value), mode="eval").body if attribute.value else None
+            for attribute in cls.members.values():
+                value = attribute.value if attribute.is_attribute else None
+                call = ast.parse(str(value), mode="eval").body if value else None
                 if not isinstance(call, ast.Call) or ast.unparse(call.func) not in ("argument", "ignored"):
                     continue
                 keywords = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -58,7 +59,8 @@ class Declared(griffe.Extension):
         groups[_UNUSED] = groups.pop(_UNUSED, [])
         own = [func.docstring.value] if func.docstring else []
         sections = ["\n".join([f"Args: {title}", *lines]) for title, lines in groups.items() if lines]
-        func.docstring = griffe.Docstring("\n\n".join([*own, *sections]), parent=func)
+        text = "\n\n".join([*own, *sections])
+        func.docstring = griffe.Docstring(text, parent=func, parser=loader.docstring_parser, parser_options=loader.docstring_options)
 
     def _text(self, expression: ast.expr, module: griffe.Module) -> str:
         """What an expression says: a text, or the name of one in the module."""
