@@ -45,7 +45,7 @@ enum Task {
     /// Runs every check and every test, and ends with one line that counts them
     ///
     /// Formatting, clippy, the tree's own rules (tidy), unit and integration tests, doctests, the comparisons with
-    /// Gymnasium and PyTorch, the Python package with its types and tests, and the models of loom and shuttle. All of
+    /// Gymnasium and PyTorch, the site, the Python package with its types and tests, and the models of loom and shuttle. All of
     /// them run even when one fails. Needs Rust, a C compiler and Python 3.11 or newer; the Python packages go into
     /// `target/venv`, once. Uses cargo-nextest where it is installed.
     Test {
