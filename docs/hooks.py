@@ -33,7 +33,8 @@ def on_files(files: Any, config: Any) -> Any:
     for source, page in INCLUDED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for path in sorted(RUST.rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
+        # A licence of a font would be a page.
+        if path.is_file() and not path.name.startswith(".") and path.suffix != ".md":
             files.append(File.generated(config, f"rust/{path.relative_to(RUST).as_posix()}", abs_src_path=str(path)))
     return files
 
@@ -43,7 +44,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     source = Path(page.file.abs_src_path)
 
     def prose(text: str) -> str:
-        return _LINK.sub(lambda found: link(found[1], source, page.file.src_uri, config["repo_url"]), _COMMENT.sub("", text))
+        return _LINK.sub(lambda found: link(found[1], source, page.file.src_uri, config["extra"]["repository"]), _COMMENT.sub("", text))
 
     parts, end = [], 0
     for fence in _FENCE.finditer(markdown):
@@ -79,11 +80,12 @@ def link(target: str, source: Path, page: str, repository: str) -> str:
 
 
 class _Links(HTMLParser):
-    """Collects what a page links to, and the anchors that it has."""
+    """Collects what a page links to and loads, and the anchors that it has."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.targets: list[str] = []
+        self.loads: list[str] = []
         self.anchors: set[str] = set()
         self.feed(path.read_text(errors="replace"))
 
@@ -92,19 +94,22 @@ class _Links(HTMLParser):
             if name == "id" or (tag == "a" and name == "name"):
                 self.anchors.add(value or "")
             elif name in ("href", "src") and value:
-                self.targets.append(value)
+                (self.targets if tag == "a" else self.loads).append(value)
 
 
 def on_post_build(config: Any) -> None:
-    """Warns of links to files and anchors that the site does not have. `rustdoc` has checked those of its own pages."""
+    """Warns of links to files and anchors that the site does not have, and of what is loaded from elsewhere. ``rustdoc`` has checked its own
+    pages."""
     site = Path(config["site_dir"]).resolve()
     read = functools.cache(_Links)
     for path in sorted(site.rglob("*.html")):
         # The page for addresses that lead nowhere is served at any depth.
         if path.is_relative_to(site / "rust") or path.name == "404.html":
             continue
-        for target in read(path).targets:
+        for target in (*read(path).targets, *read(path).loads):
             url = urlsplit(target)
+            if url.netloc and target in read(path).loads:
+                log.warning("%s: loads %s from elsewhere", path.relative_to(site), target)
             if url.scheme or url.netloc:
                 continue
             to = (path.parent / unquote(url.path)).resolve() if url.path else path

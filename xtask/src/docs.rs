@@ -41,7 +41,8 @@ fn site(root: &Path) -> Result<Verdict> {
     let python = python::environment_of(root, "docs/requirements.txt", "target/venv-docs")?;
     let mut command = Command::new(python);
     command.current_dir(root);
-    command.args(["-m", "mkdocs", "--quiet", "build", "--strict"]);
+    // Not `--quiet`, with which `--strict` lets warnings pass.
+    command.args(["-m", "mkdocs", "build", "--strict"]);
     // Its theme says at each start that it has a successor.
     command.env("NO_MKDOCS_2_WARNING", "1");
     Verdict::of_program(&mut command, "MkDocs has something to say")
