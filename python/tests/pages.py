@@ -1,6 +1,6 @@
 """The snippets of the README and of the site's pages, as tests run them.
 
-``python python/tests/pages.py docs/python.md`` runs those of one page in the current folder, as its readers would, and so draws the page's
+``python python/tests/pages.py docs/start-python.md`` runs those of one page in the current folder, as its readers would, and so draws the page's
 picture anew. What a page needs beside what it shows is in comments of it:
 
 - ``<!-- python`` … ``-->`` is run, and not shown;

@@ -119,8 +119,8 @@ mod pages {
     struct Processes;
     #[doc = include_str!("../../../docs/replay.md")]
     struct Replay;
-    #[doc = include_str!("../../../docs/rust.md")]
-    struct Rust;
+    #[doc = include_str!("../../../docs/start-rust.md")]
+    struct StartRust;
     #[doc = include_str!("../../../docs/weights.md")]
     struct Weights;
 }
