@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import importlib
 import json
 import queue
 import re
@@ -12,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -66,6 +68,25 @@ def test_the_page_of_errors_has_every_variant_of_rust() -> None:
         about = "".join(section for section in sections if re.search(rf"`{name}(`|::)", section))
         missing = [variant for variant in own if not re.search(rf"`({name}::)?{variant}`", about)]
         assert not missing, f"{name}: {missing}"
+
+
+# Reference
+
+
+@pytest.mark.parametrize("room", ["collectors", "data", "envs", "modules"])
+def test_the_reference_has_every_public_name(room: str) -> None:
+    page = SITE / "reference" / room / "index.html"
+    if not page.exists():
+        pytest.skip("the site was not built: cargo xtask docs")
+    module, text = importlib.import_module(f"windrow.{room}"), page.read_text()
+    public = getattr(module, "__all__", None) or [name for name, value in vars(module).items() if is_public(name, value)]
+    assert len(public) > 4
+    assert [name for name in public if f'id="windrow.{room}.{name}"' not in text and not re.search(rf">{name}\b", text)] == []
+
+
+def is_public(name: str, value: Any) -> bool:
+    """Whether a module without ``__all__`` has ``value`` for its users."""
+    return isinstance(value, type) and value.__module__.startswith("windrow") and not name.startswith("_")
 
 
 # Looks
