@@ -25,7 +25,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from windrow._warnings import Warning
+from windrow._warnings import RenamedWarning, Warning
 from windrow._windrow import WorkerError, __version__
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["Warning", "WorkerError", "__version__"]
+__all__ = ["RenamedWarning", "Warning", "WorkerError", "__version__"]
 
 
 class _Finder:
