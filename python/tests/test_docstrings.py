@@ -1,4 +1,4 @@
-"""The examples in docstrings run as they stand."""
+"""The examples in docstrings and the snippets of the README and the site run as they stand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import doctest
 import importlib
 import importlib.util
 import pkgutil
+import re
 from pathlib import Path
 
+import pages
 import pytest
 
 import windrow
+from windrow.collectors import BaseCollector, Evaluator
 
 
 def with_examples() -> list[str]:
@@ -26,3 +29,27 @@ def test_the_examples_of_a_module_print_what_they_say(name: str) -> None:
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize("page", [page for page in pages.PAGES if pages.blocks(page)], ids=lambda page: page.stem)
+def test_the_snippets_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for left in pages.run(page, whole=False).values():
+        if isinstance(left, (BaseCollector, Evaluator)):
+            left.shutdown()
+
+
+def test_a_page_that_prints_something_else_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    shown = "<!-- in tests: 3 is 2 -->\n```python\nprint(3, object())\n```\n```text,printed\n{}\n```\n"
+    page.write_text(shown.format("2 <object ...>"))
+    pages.run(page, whole=False)
+    page.write_text(shown.format("3 <object ...>"))
+    with pytest.raises(AssertionError, match="expected\\n3 <object"):
+        pages.run(page, whole=False)
+
+
+def test_rustdoc_compiles_all_pages_with_rust() -> None:
+    compiled = re.findall(r'include_str!\("([^"]+)"\)', (pages.PROJECT / "crates/windrow/src/lib.rs").read_text())
+    of_pages = {(pages.PROJECT / "crates/windrow/src" / path).resolve() for path in compiled}
+    assert of_pages == {page for page in pages.PAGES if "```rust" in page.read_text()}

@@ -29,7 +29,7 @@ import importlib
 import sys
 
 from windrow._lazy import names_of
-from windrow._warnings import PerformanceWarning, Warning
+from windrow._warnings import PerformanceWarning, RenamedWarning, Warning
 from windrow._windrow import WorkerError, __version__
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 else:
     __getattr__ = names_of(__name__, {})
 
-__all__ = ["PerformanceWarning", "Warning", "WorkerError", "__version__"]
+__all__ = ["PerformanceWarning", "RenamedWarning", "Warning", "WorkerError", "__version__"]
 
 
 def __dir__() -> list[str]:

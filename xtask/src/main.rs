@@ -1,4 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `faults`, `figures`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `docs`, `faults`, `figures`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod counts;
+mod docs;
 mod faults;
 mod figures;
 mod models;
@@ -45,7 +46,7 @@ enum Task {
     /// Runs every check and every test, and ends with one line that counts them
     ///
     /// Formatting, clippy, the tree's own rules (tidy), unit and integration tests, doctests, the comparisons with
-    /// Gymnasium and PyTorch, the Python package with its types and tests, and the models of loom and shuttle. All of
+    /// Gymnasium and PyTorch, the site, the Python package with its types and tests, and the models of loom and shuttle. All of
     /// them run even when one fails. Needs Rust, a C compiler and Python 3.11 or newer; the Python packages go into
     /// `target/venv`, once. Uses cargo-nextest where it is installed.
     Test {
@@ -56,6 +57,11 @@ enum Task {
     /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or `scripts`, those of the Python
     /// package
     Bench(bench::Request),
+    /// Builds the site of `docs/`, with the documentation of the crate `windrow`, into `target/site`
+    ///
+    /// A dead link, or anything else that rustdoc or MkDocs warns of, is an error. The tools of the site are installed into
+    /// `target/venv-docs`, once.
+    Docs,
     /// Injects a fault at random moments, many times over, and checks the result
     Faults(faults::Options),
     /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle
@@ -105,6 +111,7 @@ fn perform(task: Task) -> Result<bool> {
     match task {
         Task::Test { examples } => suite::run(&root, examples),
         Task::Bench(request) => bench::run(&root, &request),
+        Task::Docs => docs::run(&root),
         Task::Faults(options) => faults::run(&root, &options),
         Task::Models => {
             let workspace = Workspace::load(&root)?;

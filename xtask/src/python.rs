@@ -1,5 +1,5 @@
-//! The Python environment of the tests: made once under `target/venv`, made again when its recipe changes. Programs of the Python
-//! package, which is built into it, run there.
+//! Python environments under `target`, that of the tests and that of the site: each is made once, and again when its recipe changes.
+//! Programs of the Python package, which is built into the one of the tests, run there.
 
 use std::{
     env,

@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::{
     cargo,
     counts::Counts,
-    faults, models, process, python,
+    docs, faults, models, process, python,
     report::{Report, Verdict},
     tidy,
     workspace::Workspace,
@@ -56,6 +56,8 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
         command.args(["--exclude", cargo::CANDLE, "--", "--quiet"]);
         Verdict::of_runner(command.env_remove(python::VARIABLE))
     });
+    // Before the Python tests, some of which look at the site.
+    docs::add_to(&mut report, root);
     python::steps(&mut report, root, python.as_ref());
     models::add_to(&mut report, &workspace);
     Ok(report.close())

@@ -21,13 +21,16 @@ use serde::Deserialize;
 use windrow::remote::{
     Limits, Remote, RemoteError, RemotePolicy, RemoteServer, RemoteWeights, Tls, Token,
 };
-use windrow::{PolicyRecipe as Recipe, ServerConfig, error_chain};
+use windrow::{PolicyRecipe as Recipe, ServerConfig, TensorDict, error_chain};
 use windrow_sync::{lock, unpoisoned};
 
 use crate::gc::GcRoots;
-use crate::policy::PolicyRecipe;
+use crate::policy::{BESIDE, PolicyRecipe};
 use crate::process::Own;
 use crate::{batch, error, gil, plain, server};
+
+/// Begins a value of bytes that is a pickled object: see `windrow._values`.
+const OBJECT: u8 = b'o';
 
 /// Adds the classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -82,11 +85,12 @@ impl Options {
         given.iter().any(|part| part.is_some()).then_some(tls)
     }
 
-    /// The longest messages that are read: a length is checked before memory is taken for it.
+    /// The longest messages that are read: a length is checked before memory is taken for it. Objects do not travel: to read one runs code.
     fn limits(&self) -> Limits {
         Limits::new()
             .message(self.max_message_bytes)
             .weights(self.max_weights_bytes)
+            .refused_values(OBJECT)
     }
 
     fn timeout(&self) -> PyResult<Duration> {
@@ -147,6 +151,8 @@ impl RemoteServerCore {
             let recipe = Recipe::opaque(move |worker| policy.policy(worker));
             let mut builder = RemoteServer::builder(recipe)
                 .limits(read.limits())
+                // It is read as code.
+                .reserved_weight(BESIDE)
                 .batching(batching);
             if let Some(address) = &read.address {
                 builder = builder.address(address.parse()?);
@@ -285,9 +291,18 @@ impl RemoteWeightsCore {
         version: Option<i64>,
     ) -> PyResult<Option<(i64, Bound<'py, PyAny>)>> {
         let newest = self.call(py, move |remote| remote.newest(version.unwrap_or(-1)))?;
-        newest
-            .map(|newest| Ok((newest.version, batch::to_python(py, &newest.weights)?)))
-            .transpose()
+        let Some(newest) = newest else {
+            return Ok(None);
+        };
+        // Weights only: a collector would read the state beside them as code.
+        let mut weights = TensorDict::new([]);
+        for (name, tensor) in newest.weights.leaves() {
+            if !matches!(name.components(), [name] if **name == *BESIDE) {
+                let set = weights.set(name, tensor.clone());
+                set.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
+            }
+        }
+        Ok(Some((newest.version, batch::to_python(py, &weights)?)))
     }
 }
 

@@ -1,11 +1,11 @@
-//! How large messages may be.
+//! How large messages may be, and what must not be in them.
 
 use crate::RemoteError;
 
 /// Fewest bytes that a limit of messages allows.
 pub(crate) const LEAST_MESSAGE: usize = 1024;
 
-/// How large messages may be; both sides of a connection check.
+/// How large messages may be, and what must not be in them; both sides of a connection check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -13,6 +13,9 @@ pub struct Limits {
     pub message: usize,
     /// Bytes of all weights, 1 GiB by default.
     pub weights: usize,
+    /// First byte of values of variable size that the other side may not send; none by default. A program that reads some values as more than
+    /// data, such as objects of an interpreter, names theirs.
+    pub refused_values: Option<u8>,
 }
 
 impl Default for Limits {
@@ -20,6 +23,7 @@ impl Default for Limits {
         Self {
             message: 4 << 20,
             weights: 1 << 30,
+            refused_values: None,
         }
     }
 }
@@ -42,6 +46,13 @@ impl Limits {
     #[must_use]
     pub fn weights(mut self, bytes: usize) -> Self {
         self.weights = bytes;
+        self
+    }
+
+    /// The same without values of variable size that begin with `first`.
+    #[must_use]
+    pub fn refused_values(mut self, first: u8) -> Self {
+        self.refused_values = Some(first);
         self
     }
 

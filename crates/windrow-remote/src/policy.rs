@@ -158,7 +158,8 @@ impl Policy for RemotePolicy {
         let (Some(seat), Some(Kind::Acted)) = (&self.seat, Kind::of(&answer)) else {
             return Err(self.link.unexpected(&answer).into());
         };
-        rows::read(&seat.columns, &answer.body, out).map_err(|reason| {
+        let refused = self.link.remote.limits.refused_values;
+        rows::read(&seat.columns, &answer.body, out, refused).map_err(|reason| {
             PolicyError::failed(format!("actions of {}: {reason}", self.link.remote.address))
         })?;
         self.version = answer.words[0] as i64;

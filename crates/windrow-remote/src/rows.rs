@@ -100,11 +100,16 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Fills `rows`, which are of `leaves`.
+/// Fills `rows`, which are of `leaves`. No value of variable size may begin with the byte `refused`.
 ///
 /// # Errors
 /// What does not fit.
-pub(crate) fn read(leaves: &[LeafSpec], bytes: &[u8], mut rows: RowsMut<'_>) -> Result<(), String> {
+pub(crate) fn read(
+    leaves: &[LeafSpec],
+    bytes: &[u8],
+    mut rows: RowsMut<'_>,
+    refused: Option<u8>,
+) -> Result<(), String> {
     let is_fixed = leaves.iter().all(|leaf| leaf.dtype != DType::Bytes);
     let (expected, got) = (size(leaves, rows.envs()), bytes.len());
     if is_fixed && expected != Some(got) {
@@ -118,7 +123,9 @@ pub(crate) fn read(leaves: &[LeafSpec], bytes: &[u8], mut rows: RowsMut<'_>) -> 
     for (leaf, spec) in leaves.iter().enumerate() {
         let short = || format!("{:?}: the rows are cut short", spec.key);
         if spec.dtype == DType::Bytes {
-            rest = read_strings(leaf, rest, &mut rows)?.ok_or_else(short)?;
+            let read = read_strings(leaf, rest, &mut rows, refused);
+            let read = read.map_err(|reason| format!("{:?}: {reason}", spec.key))?;
+            rest = read.ok_or_else(short)?;
             continue;
         }
         for_dtype!(spec.dtype, T => {
@@ -143,6 +150,7 @@ fn read_strings<'a>(
     leaf: usize,
     mut bytes: &'a [u8],
     rows: &mut RowsMut<'_>,
+    refused: Option<u8>,
 ) -> Result<Option<&'a [u8]>, String> {
     let told = |error: SlabError| error.to_string();
     let key = Key::new(leaf);
@@ -158,6 +166,9 @@ fn read_strings<'a>(
             return Ok(None);
         };
         bytes = behind;
+        if refused.is_some() && value.first().copied() == refused {
+            return Err("a value of a kind that must not travel here".to_owned());
+        }
         if let Some(mut row) = rows.env_mut(place / elements) {
             row.write_string(key, place % elements, value)
                 .map_err(told)?;
@@ -191,15 +202,35 @@ mod tests {
         let mut bytes = Vec::new();
         write(&leaves, from.rows(), &mut bytes).unwrap();
         let mut to = RowBlock::new(&leaves, 2).unwrap();
-        read(&leaves, &bytes, to.rows_mut()).unwrap();
+        read(&leaves, &bytes, to.rows_mut(), None).unwrap();
         assert_eq!(to.rows().strings(Key::new(0)).unwrap(), words);
         assert_eq!(to.rows().get::<i64>(Key::new(1)).unwrap(), [7, 8]);
         for end in 0..bytes.len() {
-            read(&leaves, &bytes[..end], to.rows_mut()).unwrap_err();
+            read(&leaves, &bytes[..end], to.rows_mut(), None).unwrap_err();
         }
         bytes.push(0);
-        let long = read(&leaves, &bytes, to.rows_mut()).unwrap_err();
+        let long = read(&leaves, &bytes, to.rows_mut(), None).unwrap_err();
         assert_eq!(long, "expected the end of the rows, got 1 bytes more");
+    }
+
+    #[test]
+    fn a_value_of_a_refused_kind_is_an_error() {
+        let leaves = [LeafSpec::new("thing", DType::Bytes, [])];
+        let mut from = RowBlock::new(&leaves, 2).unwrap();
+        for (env, word) in [&b"text"[..], b"object"].into_iter().enumerate() {
+            let mut rows = from.rows_mut();
+            let mut row = rows.env_mut(env).unwrap();
+            row.write_string(Key::new(0), 0, word).unwrap();
+        }
+        let mut bytes = Vec::new();
+        write(&leaves, from.rows(), &mut bytes).unwrap();
+        let mut to = RowBlock::new(&leaves, 2).unwrap();
+        read(&leaves, &bytes, to.rows_mut(), Some(b'p')).unwrap();
+        let error = read(&leaves, &bytes, to.rows_mut(), Some(b'o')).unwrap_err();
+        assert_eq!(
+            error,
+            "\"thing\": a value of a kind that must not travel here"
+        );
     }
 
     #[test]
@@ -228,18 +259,18 @@ mod tests {
         write(&leaves, from.rows(), &mut bytes).unwrap();
         assert_eq!(Some(bytes.len()), size(&leaves, 2));
         let mut to = RowBlock::new(&leaves, 2).unwrap();
-        read(&leaves, &bytes, to.rows_mut()).unwrap();
+        read(&leaves, &bytes, to.rows_mut(), None).unwrap();
         assert_eq!(to.rows().get::<bool>(Key::new(0)).unwrap(), flags);
         assert_eq!(to.rows().get::<f32>(Key::new(6)).unwrap(), floats);
         assert_eq!(to.rows().get::<i64>(Key::new(5)).unwrap(), long);
-        let short = read(&leaves, &bytes[1..], to.rows_mut()).unwrap_err();
+        let short = read(&leaves, &bytes[1..], to.rows_mut(), None).unwrap_err();
         assert!(
             short.contains("expected 174 bytes for 2 rows, got 173"),
             "{short}"
         );
         bytes[0] = 2;
         assert!(
-            read(&leaves, &bytes, to.rows_mut())
+            read(&leaves, &bytes, to.rows_mut(), None)
                 .unwrap_err()
                 .contains("flags of 0 and 1")
         );

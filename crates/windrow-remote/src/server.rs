@@ -37,6 +37,7 @@ pub struct RemoteServerBuilder {
     tls: Option<Tls>,
     batching: ServerConfig,
     limits: Limits,
+    reserved: Option<String>,
     connections: usize,
     greeting: Duration,
     memory: Duration,
@@ -75,6 +76,13 @@ impl RemoteServerBuilder {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Refuses weights of clients with an entry of this name, by which a program publishes more than weights with them.
+    #[must_use]
+    pub fn reserved_weight(mut self, name: impl Into<String>) -> Self {
+        self.reserved = Some(name.into());
         self
     }
 
@@ -185,6 +193,7 @@ impl RemoteServer {
             tls: None,
             batching: ServerConfig::new(),
             limits: Limits::default(),
+            reserved: None,
             connections: 256,
             greeting: Duration::from_secs(10),
             memory: Duration::from_secs(300),

@@ -23,6 +23,7 @@ struct Written {
     silence: Duration,
     message: usize,
     weights: usize,
+    refused_values: Option<u8>,
 }
 
 /// Files of [`Tls`].
@@ -70,6 +71,7 @@ pub(crate) fn recipe(remote: &Remote) -> Option<PolicyRecipe> {
         silence: remote.silence,
         message: remote.limits.message,
         weights: remote.limits.weights,
+        refused_values: remote.limits.refused_values,
     };
     PolicyRecipe::named_with(NAME, &written).ok()
 }
@@ -81,6 +83,7 @@ impl Written {
             .silence(self.silence);
         remote.limits.message = self.message;
         remote.limits.weights = self.weights;
+        remote.limits.refused_values = self.refused_values;
         remote.token = self.token.map(Token::read).transpose()?;
         remote.tls = self.tls.map(Tls::of_files).transpose()?;
         Ok(remote)

@@ -96,10 +96,34 @@
 //! An environment and a policy read and write [`Row`]s and [`Rows`], whose entries a [`Key`] names.
 #![forbid(unsafe_code)]
 
-/// The programs of the README, which must compile.
+/// The programs of the README and of the site's pages, which must compile.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/batches.md")]
+    struct Batches;
+    #[doc = include_str!("../../../docs/checkpoints.md")]
+    struct Checkpoints;
+    #[doc = include_str!("../../../docs/choosing.md")]
+    struct Choosing;
+    #[doc = include_str!("../../../docs/environments.md")]
+    struct Environments;
+    #[doc = include_str!("../../../docs/evaluation.md")]
+    struct Evaluation;
+    #[doc = include_str!("../../../docs/index.md")]
+    struct Index;
+    #[doc = include_str!("../../../docs/policies.md")]
+    struct Policies;
+    #[doc = include_str!("../../../docs/processes.md")]
+    struct Processes;
+    #[doc = include_str!("../../../docs/replay.md")]
+    struct Replay;
+    #[doc = include_str!("../../../docs/start-rust.md")]
+    struct StartRust;
+    #[doc = include_str!("../../../docs/weights.md")]
+    struct Weights;
+}
 
 #[doc(hidden)]
 pub mod binding;

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from cartpole import cartpole
@@ -25,7 +27,9 @@ from windrow.collectors import (
     RemoteModuleWeightUpdater,
     VanillaWeightUpdater,
 )
+from windrow.envs import GymWrapper
 from windrow.modules import RemotePolicy, RemoteServer
+from windrow.policies import beside
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="remote policies need Unix")
 
@@ -184,6 +188,66 @@ def test_nobody_gets_in_with_a_wrong_token(server, token) -> None:
     with pytest.raises(ValueError, match="refused the connection"):
         build(Collector, stranger)
     assert server.policy_version == version
+
+
+SPRUNG: list[str] = []
+
+
+class Trap:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return SPRUNG.append, ("sprung",)
+
+
+class Thing(gymnasium.Env[Any, Any]):
+    """Observes text, or what it was made with in its place, at first and later."""
+
+    observation_space = gymnasium.spaces.Dict({"observation": gymnasium.spaces.Box(-1, 1, (4,)), "thing": gymnasium.spaces.Text(9)})
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, first: Any, later: Any) -> None:
+        self.first, self.later = ({"observation": np.zeros(4, np.float32), "thing": thing} for thing in (first, later))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self.first, {}
+
+    def step(self, action: Any) -> Any:
+        return self.later, 0.0, False, False, {}
+
+
+class Reader(nn.Module):
+    """Is called in Python with all that is observed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 2), 0
+
+    def forward(self, tensordict: Any) -> Any:
+        self.calls += 1
+        return tensordict.set("action", self.layer(tensordict["observation"]))
+
+
+def test_nothing_that_a_client_sends_is_unpickled() -> None:
+    SPRUNG.clear()
+    with RemoteServer(Reader(), policy_backend="torch") as server:
+        remote = RemotePolicy(server.address)
+        assert next(Collector(GymWrapper(Thing("some", "text")), remote, frames_per_batch=5)).numel() == 5
+        with pytest.raises(ValueError, match="thing.*must not travel here"):
+            Collector(GymWrapper(Thing(Trap(), "text")), RemotePolicy(server.address), frames_per_batch=5)
+        with pytest.raises(WorkerError, match="thing.*must not travel here"):
+            next(Collector(GymWrapper(Thing("text", Trap())), RemotePolicy(server.address), frames_per_batch=5))
+        parts = [b"", pickle.dumps(Trap())]
+        held = b"".join(len(part).to_bytes(beside.HEADER, "little") + part for part in parts)
+        weights = {f"layer.{name}": value.detach() for name, value in nn.Linear(4, 2).named_parameters()}
+        state = torch.frombuffer(bytearray(held.ljust(4096, b"\0")), dtype=torch.uint8)
+        with pytest.raises(RuntimeError, match="clients may not send"):
+            remote.update_policy_weights_({**weights, beside.BESIDE: state})
+        # Those of the server itself bring it.
+        server.update_policy_weights_()
+        _, fetched = remote.newer_weights()
+        assert set(fetched.keys(True, True)) == set(weights)
+    assert SPRUNG == []
 
 
 def test_addresses_that_others_reach_need_proof() -> None:

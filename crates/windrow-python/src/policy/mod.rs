@@ -25,6 +25,8 @@ use windrow::remote::RemotePolicy;
 use windrow_sync::lock;
 
 pub(crate) use envs::PolicyEnvs;
+#[cfg(unix)]
+pub(crate) use network::BESIDE;
 
 use crate::gc::{GcRef, GcRoots};
 use crate::gil;

@@ -29,7 +29,7 @@ pub(super) struct Description<'py> {
 }
 
 /// Under this name, a policy's state beside its weights is published with them, as bytes: see `windrow.policies.beside`.
-const BESIDE: &str = "_windrow_beside";
+pub(crate) const BESIDE: &str = "_windrow_beside";
 
 /// A graph that replaces the present one, because the module computes something else by now, other than by its weights.
 #[derive(Deserialize)]

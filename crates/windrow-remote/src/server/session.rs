@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A client's place at the inference server, with memory for its rows.
 pub(super) struct Seat {
     served: Served,
+    /// First byte of values that the client may not send.
+    refused: Option<u8>,
     observed: Vec<LeafSpec>,
     columns: Vec<LeafSpec>,
     obs: RowBlock,
@@ -198,6 +200,7 @@ fn bind(
     let place: BindRequest =
         serde_json::from_slice(json).map_err(|error| format!("the request to bind: {error}"))?;
     let (observed, rows) = (place.spec.observation_leaves(), place.num_envs);
+    let refused = shared.choices.limits.refused_values;
     let memory = |what: &str, leaves: &[LeafSpec]| match rows::size(leaves, rows) {
         Some(bytes) if bytes <= most => Ok(()),
         _ => Err(format!(
@@ -207,7 +210,7 @@ fn bind(
     memory("observations", &observed)?;
     let mut obs = RowBlock::new(&observed, rows).map_err(told)?;
     if place.first_rows {
-        rows::read(&observed, first, obs.rows_mut())
+        rows::read(&observed, first, obs.rows_mut(), refused)
             .map_err(|reason| format!("first observations: {reason}"))?;
     }
     let mut served = shared.inference.client();
@@ -223,6 +226,7 @@ fn bind(
     let body = serde_json::to_vec(&spec).map_err(told)?;
     *seat = Some(Seat {
         served,
+        refused,
         observed,
         columns,
         obs,
@@ -254,7 +258,7 @@ fn act(frame: &Frame, seat: &mut Option<Seat>) -> Result<Frame, String> {
     seat.envs
         .read(envs)
         .ok_or("the environments of the request cannot be read")?;
-    rows::read(&seat.observed, obs, seat.obs.rows_mut())
+    rows::read(&seat.observed, obs, seat.obs.rows_mut(), seat.refused)
         .map_err(|reason| format!("observations: {reason}"))?;
     let input = PolicyIn {
         obs: seat.obs.rows(),
@@ -271,6 +275,13 @@ fn act(frame: &Frame, seat: &mut Option<Seat>) -> Result<Frame, String> {
 /// Publishes weights.
 fn push(shared: &Shared, seq: u64, bytes: &[u8]) -> Result<Frame, String> {
     let weights = TensorDict::from_bytes(bytes).map_err(told)?;
+    if let Some(reserved) = &shared.choices.reserved
+        && weights.get(reserved.as_str()).is_ok()
+    {
+        return Err(format!(
+            "the weights have an entry {reserved:?}, which clients may not send"
+        ));
+    }
     let version = shared
         .inference
         .update_policy_weights(&weights)

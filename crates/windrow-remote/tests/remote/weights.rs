@@ -83,3 +83,19 @@ fn weights_that_do_not_fit_are_refused_by_name_and_change_nothing() {
     assert_eq!(seat.policy.version(), Some(0));
     assert_eq!(weights.publish(&good).unwrap(), 1);
 }
+
+#[test]
+fn a_reserved_entry_comes_from_the_server_alone() {
+    let recipe = windrow_policy::PolicyRecipe::of(net(1));
+    let server = RemoteServer::builder(recipe).reserved_weight("0.weight");
+    let server = server.start().unwrap();
+    let newer = net(2).weights();
+    let refused = patiently(&server).weights().unwrap().publish(&newer);
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.ends_with("the weights have an entry \"0.weight\", which clients may not send"),
+        "{refused}"
+    );
+    assert_eq!(server.version(), 0);
+    assert_eq!(server.update_policy_weights(&newer).unwrap(), 1);
+}
