@@ -70,6 +70,15 @@ def test_the_page_of_errors_has_every_variant_of_rust() -> None:
         assert not missing, f"{name}: {missing}"
 
 
+# Links
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_pages_that_others_name_are_there(name: str) -> None:
+    named = set(re.findall(r"\]\((?!https?:)([^)#\s]+\.md)", (PROJECT / name).read_text()))
+    assert named and {path for path in named if not (PROJECT / path).is_file()} == set()
+
+
 # Reference
 
 

@@ -27,7 +27,7 @@ from windrow.processes.pickling import dumps
 #: The entry with actions of single members of a group: their names are those of the action and the member's number.
 MEMBERS = "(members)"
 
-_TEXT, _TENSOR, _OBJECT = b"t", b"r", b"o"
+_NONE, _TEXT, _TENSOR, _OBJECT = b"n", b"t", b"r", b"o"
 _NUMBER = struct.Struct("<q")
 #: Types of numpy that torch has, too.
 _TYPES = frozenset(
@@ -43,6 +43,8 @@ def encoded(value: object, names: str | Sequence[str]) -> bytes:
     Raises:
         TypeError: it cannot be pickled.
     """
+    if value is None:
+        return _NONE
     if type(value) is str:
         return _TEXT + value.encode("utf-8", "surrogatepass")
     try:
@@ -98,7 +100,7 @@ def example_of(space: object) -> bytes:
 
 
 def decoded(value: bytes) -> Any:
-    """The value of these bytes; None of none.
+    """The value of these bytes; None where there are none.
 
     Raises:
         ValueError: the bytes are of another kind.
@@ -110,8 +112,8 @@ def decoded(value: bytes) -> Any:
         return _tensor_of(value)
     if kind == _OBJECT:
         return pickle.loads(value[1:])
-    if kind:
-        raise ValueError(f"expected a value of bytes that begins with one of {_TEXT + _TENSOR + _OBJECT!r}, got {kind!r}")
+    if kind not in (b"", _NONE):
+        raise ValueError(f"expected a value of bytes that begins with one of {_NONE + _TEXT + _TENSOR + _OBJECT!r}, got {kind!r}")
     return None
 
 

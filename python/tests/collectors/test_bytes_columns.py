@@ -103,3 +103,7 @@ def test_a_mapped_buffer_has_them_after_its_process_was_killed(tmp_path: Path) -
 def test_objects_are_what_they_were(value: Any) -> None:
     back = decoded(encoded(value, ["entry"]))
     assert back == value and type(back) is type(value)
+
+
+def test_none_is_a_value_that_needs_no_pickle() -> None:
+    assert encoded(None, ["entry"])[:1] not in (b"", encoded(3, ["entry"])[:1]) and decoded(b"") is None
