@@ -21,6 +21,10 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("native_policy", 1000, "the first two did the same: True"),
         ("async_batched", 6400, "mean steps: "),
         ("ray_offpolicy", 1200, "mean return: "),
+        ("own_environment", 4096, "mean return: "),
+        ("recurrent_policy", 20_000, "mean return: "),
+        ("several_agents", 1200, "mean reward of the one that learns: "),
+        ("worker_losses", 3000, "all there were to collect: True"),
         ("two_machines", 1500, "127.0.0.2: 1500 rows, 0 wrong, 3 workers started"),
     ],
 )

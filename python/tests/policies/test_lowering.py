@@ -220,3 +220,24 @@ def test_a_number_of_rows_that_is_set_later_is_tried_too() -> None:
         policy.limits[1] = MOST
         with pytest.raises(RuntimeError, match="since policy.limits.* has changed .*differ"):
             collector.next()
+
+
+@pytest.mark.parametrize("by", ["function", "object"])
+def test_a_policy_of_agents_runs_in_rust_whoever_makes_their_environment(by: str) -> None:
+    rps_v2 = pytest.importorskip("pettingzoo.classic.rps_v2")
+
+    class Greedy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            return self.layer(observation.float()).argmax(-1)
+
+    greedy = Greedy()
+    policy = TensorDictModule(greedy, in_keys=[("player", "observation")], out_keys=[("player", "action")])
+    env = rps_v2.parallel_env if by == "function" else rps_v2.parallel_env()
+    with Collector(env, policy, frames_per_batch=20) as collector:
+        assert collector.policy_backend == "native", collector
+        batch = next(collector)
+    assert torch.equal(batch["player", "action"], greedy(batch["player", "observation"]))

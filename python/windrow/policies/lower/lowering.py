@@ -26,6 +26,7 @@ from torch import nn
 from windrow import _fence, envs
 from windrow._windrow import evaluate_graph
 from windrow.envs._factory import env_of, is_function
+from windrow.envs._registry import adapted
 from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.acting import acting, borrowing
@@ -102,7 +103,7 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
     known, is_lazy = _observed(env, policy, conditions), any(map(nn.parameter.is_lazy, source.parameters()))
     if is_lazy and not known:
         raise NotLowerable("it has lazy layers, whose sizes are not known before the environment is made")
-    asked = [known] if known else [_guessed(policy), *([_made(env, policy, conditions)] if len(_inputs(policy)) > 1 else [])]
+    asked = [known] if known else _asked(policy, conditions, env)
     first: NotLowerable | None = None
     for observed, actions in itertools.chain.from_iterable(asked):
         try:
@@ -257,7 +258,9 @@ def _observed(env: Any, policy: Any, conditions: Conditions) -> list[tuple[dict[
     try:
         env = env_of(env)
         if not hasattr(env, "full_action_spec_unbatched"):
-            env = envs.GymWrapper(env)
+            # Of a library whose adapter makes one that has them, or of Gymnasium.
+            made = adapted(env)
+            env = made if hasattr(made, "full_action_spec_unbatched") else envs.GymWrapper(env)
         actions = list(env.full_action_spec_unbatched.keys(True, True))
         leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
         observed = {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
@@ -282,6 +285,15 @@ def _leaf(spec: Any) -> Leaf:
     if dtype.is_floating_point or low is None or high is None:
         return Leaf(shape, dtype)
     return Leaf(shape, dtype, torch.as_tensor(low), torch.as_tensor(high))
+
+
+def _asked(policy: Any, conditions: Conditions, env: Any) -> list[Iterable[tuple[dict[Key, Leaf], list[Key]]]]:
+    """Where observations are looked for that nobody knows: a guess, and then the environment, which is made for that only if it has to be."""
+    keys = _inputs(policy)
+    # Groups of agents have dimensions of their own, which no layer tells.
+    is_nested = any(isinstance(key, tuple) for key in keys)
+    guesses = [] if is_nested else [_guessed(policy)]
+    return [*guesses, _made(env, policy, conditions)] if is_nested or len(keys) > 1 else guesses
 
 
 def _made(env: Any, policy: Any, conditions: Conditions) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
