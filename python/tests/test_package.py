@@ -168,3 +168,27 @@ def test_commands_that_install_extras_name_this_distribution() -> None:
     assert named and {name for name, _ in named} == {DISTRIBUTION["name"]}
     asked = {extra for _, extra in named} | set(re.findall(r"_needs\.install\('(\w+)'\)", written))
     assert {"torch", "gymnasium", "ray"} <= asked <= set(DISTRIBUTION["optional-dependencies"])
+
+
+@pytest.mark.parametrize("elsewhere", ["macOS", "Windows"])
+def test_what_the_extension_lacks_on_other_systems_is_an_error_where_it_is_used(elsewhere: str) -> None:
+    program = f"""
+from windrow import _needs, _windrow
+for needed, names in _needs._SYSTEMS.items():
+    for name in names if needed == "Linux" or {elsewhere!r} == "Windows" else ():
+        delattr(_windrow, name)
+_needs.fill(_windrow)
+from windrow import collectors, data, envs, modules
+for package in (collectors, data, envs, modules):
+    for name in dir(package):
+        getattr(package, name)
+from windrow.collectors import *
+print(next(MultiSyncCollector(["CartPole-v1"] * 2, frames_per_batch=20)).shape)
+try:
+    CommandLauncher(["ssh", "node"])
+except OSError as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout == f"torch.Size([20])\nCommandLauncher needs Linux, and this is {sys.platform}\n"

@@ -28,9 +28,12 @@ from __future__ import annotations
 import importlib
 import sys
 
+from windrow import _needs, _windrow
 from windrow._lazy import names_of
 from windrow._warnings import PerformanceWarning, RenamedWarning, Warning
 from windrow._windrow import WorkerError, __version__
+
+_needs.fill(_windrow)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

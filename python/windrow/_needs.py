@@ -1,9 +1,32 @@
-"""Packages that come with an extra."""
+"""Packages that come with an extra, and systems that some classes need."""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
+
+#: Names of the extension that it has on some systems only.
+_SYSTEMS = {
+    "Linux": ("CommandLauncher", "EvaluatorProcess", "Nursery", "ParallelMembers", "run_worker"),
+    "Linux or macOS": ("RemoteServerCore", "RemoteWeightsCore"),
+}
+
+
+def fill(extension: ModuleType) -> None:
+    """Gives ``extension`` what it lacks on this system, so that whatever imports it can be imported; it is an error to use it."""
+    for system, names in _SYSTEMS.items():
+        for name in names:
+            if not hasattr(extension, name):
+                setattr(extension, name, type(name, (), {"__new__": _refusing(name.removesuffix("Core"), system)}))
+
+
+def _refusing(name: str, system: str) -> Any:
+    def refuse(cls: type, *args: object, **kwargs: object) -> Any:
+        raise OSError(f"{name} needs {system}, and this is {sys.platform}")
+
+    return refuse
 
 
 def install(extra: str) -> str:

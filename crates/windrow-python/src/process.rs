@@ -6,7 +6,7 @@
 
 use std::mem;
 use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -38,6 +38,20 @@ pub(crate) fn register() -> PyResult<()> {
 /// The number of this process.
 pub(crate) fn id() -> u32 {
     HERE.load(Ordering::Relaxed)
+}
+
+/// Whether this process serves as a worker.
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
+/// Records that this process is a worker of a collector in another one.
+#[cfg(target_os = "linux")]
+pub(crate) fn become_worker() {
+    IS_WORKER.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process is a worker of a collector in another one.
+pub(crate) fn is_worker() -> bool {
+    IS_WORKER.load(Ordering::Relaxed)
 }
 
 /// A value of the process that made it. A child of fork can neither use nor drop its copy: both may wait for threads that the child

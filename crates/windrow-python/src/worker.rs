@@ -8,7 +8,6 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyValueError;
@@ -24,19 +23,18 @@ use windrow::{
     Invitation, PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram, error_chain,
 };
 
+use crate::error;
 use crate::error::raised_in;
 use crate::gc::GcRoots;
 use crate::gil::{self, attach};
-use crate::policy::{PolicyEnvs, PolicyRecipe};
-use crate::process::Own;
+use crate::policy::{PolicyEnvs, PolicyRecipe, seed_torch};
+use crate::process::{self, Own};
 use crate::profiler::PyProfiler;
-use crate::{batch, error};
 
 /// Adds the functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Nursery>()?;
-    module.add_function(wrap_pyfunction!(run_worker, module)?)?;
-    module.add_function(wrap_pyfunction!(tensors_to_bytes, module)?)
+    module.add_function(wrap_pyfunction!(run_worker, module)?)
 }
 
 /// The name under which Python's environments and policies are made in a worker process.
@@ -193,32 +191,6 @@ pub(crate) fn received(py: Python<'_>, sent: &SentError) -> PyErr {
     read(sent).map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Tensors by name as bytes, in the form of safetensors.
-#[pyfunction]
-fn tensors_to_bytes<'py>(tensors: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = batch::from_python(tensors)?.to_bytes();
-    let bytes = bytes.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
-    Ok(PyBytes::new(tensors.py(), &bytes))
-}
-
-/// Whether this process serves as a worker.
-static IS_ONE: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process is a worker of a collector in another one.
-pub(crate) fn is_one() -> bool {
-    IS_ONE.load(Ordering::Relaxed)
-}
-
-/// Seeds torch's generator, if this process has imported torch; whether it has.
-///
-/// # Errors
-/// What torch raises.
-pub(crate) fn seed_torch(py: Python<'_>, seed: u64) -> PyResult<bool> {
-    gil::ports(py)?
-        .call_method1(intern!(py, "seed_torch"), (seed,))?
-        .extract()
-}
-
 /// Runs this process as a worker, and returns its exit status; None if it was not started as one. With an `invitation`, works for the
 /// collector elsewhere that has sent it.
 #[pyfunction]
@@ -226,7 +198,7 @@ pub(crate) fn seed_torch(py: Python<'_>, seed: u64) -> PyResult<bool> {
 fn run_worker(py: Python<'_>, invitation: Option<&str>) -> PyResult<Option<i32>> {
     let invitation = invitation.map(Invitation::from_json).transpose();
     let invitation = invitation.map_err(|error| PyValueError::new_err(error.to_string()))?;
-    IS_ONE.store(true, Ordering::Relaxed);
+    process::become_worker();
     let entry = WorkerMain::new()
         .send_errors(send)
         .answer_calls(answer)

@@ -9,16 +9,25 @@ use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray1, PyUnt
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 use tensordict::{DType, Tensor, TensorDict, TensorError};
 use windrow::error_chain;
 
-use super::{Copied, fill_with, named_after, views_of};
+use super::{Copied, fill_with, from_python, named_after, views_of};
 
 /// Adds the functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pack, module)?)?;
-    module.add_function(wrap_pyfunction!(unpack, module)?)
+    module.add_function(wrap_pyfunction!(unpack, module)?)?;
+    module.add_function(wrap_pyfunction!(tensors_to_bytes, module)?)
+}
+
+/// Tensors by name as bytes, in the form of safetensors.
+#[pyfunction]
+fn tensors_to_bytes<'py>(tensors: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = from_python(tensors)?.to_bytes();
+    let bytes = bytes.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
+    Ok(PyBytes::new(tensors.py(), &bytes))
 }
 
 /// A `TensorDict`, or a dictionary of tensors, as one array of bytes: `into`, which nobody else uses any more, if it has as many, or a

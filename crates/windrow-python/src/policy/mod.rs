@@ -27,6 +27,8 @@ use windrow_sync::lock;
 pub(crate) use envs::PolicyEnvs;
 #[cfg(unix)]
 pub(crate) use network::BESIDE;
+#[cfg(target_os = "linux")]
+pub(crate) use torch::seed_torch;
 
 use crate::gc::{GcRef, GcRoots};
 use crate::gil;

@@ -8,6 +8,7 @@
 //! weights. Each call takes the interpreter's lock, so the policies of several threads take turns, except where torch gives the lock up.
 
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{DType, Tensor, for_dtype};
@@ -24,7 +25,7 @@ use super::columns::Column;
 use crate::env::{Key as EnvKey, examples_of};
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
-use crate::{batch, worker};
+use crate::{batch, process};
 
 /// Calls an object of `windrow._ports.PolicyPort`'s protocol.
 pub(super) struct TorchPolicy {
@@ -137,7 +138,7 @@ impl TorchPolicy {
             wants_first,
             wants_places,
             known: KnownRows::default(),
-            seeded_to: worker::is_one().then_some(u64::MAX),
+            seeded_to: process::is_worker().then_some(u64::MAX),
         })
     }
 }
@@ -290,7 +291,7 @@ impl Known {
         *seeded_to = frame + 1;
         match goes_on {
             true => Ok(()),
-            false => worker::seed_torch(py, envs.noise(0).bits()).map(drop),
+            false => seed_torch(py, envs.noise(0).bits()).map(drop),
         }
     }
 
@@ -396,4 +397,14 @@ impl Policy for TorchPolicy {
             })
         })
     }
+}
+
+/// Seeds torch's generator, if this process has imported torch; whether it has.
+///
+/// # Errors
+/// What torch raises.
+pub(crate) fn seed_torch(py: Python<'_>, seed: u64) -> PyResult<bool> {
+    gil::ports(py)?
+        .call_method1(intern!(py, "seed_torch"), (seed,))?
+        .extract()
 }

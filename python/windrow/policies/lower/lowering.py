@@ -103,7 +103,7 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
     known, is_lazy = _observed(env, policy, conditions), any(map(nn.parameter.is_lazy, source.parameters()))
     if is_lazy and not known:
         raise NotLowerable("it has lazy layers, whose sizes are not known before the environment is made")
-    asked = [known] if known else _asked(policy, conditions, env)
+    asked = [iter(known)] if known else _asked(policy, conditions, env)
     first: NotLowerable | None = None
     for observed, actions in itertools.chain.from_iterable(asked):
         try:
@@ -287,13 +287,15 @@ def _leaf(spec: Any) -> Leaf:
     return Leaf(shape, dtype, torch.as_tensor(low), torch.as_tensor(high))
 
 
-def _asked(policy: Any, conditions: Conditions, env: Any) -> list[Iterable[tuple[dict[Key, Leaf], list[Key]]]]:
+def _asked(policy: Any, conditions: Conditions, env: Any) -> list[Iterator[tuple[dict[Key, Leaf], list[Key]]]]:
     """Where observations are looked for that nobody knows: a guess, and then the environment, which is made for that only if it has to be."""
     keys = _inputs(policy)
     # Groups of agents have dimensions of their own, which no layer tells.
     is_nested = any(isinstance(key, tuple) for key in keys)
-    guesses = [] if is_nested else [_guessed(policy)]
-    return [*guesses, _made(env, policy, conditions)] if is_nested or len(keys) > 1 else guesses
+    asked = [] if is_nested else [_guessed(policy)]
+    if is_nested or len(keys) > 1:
+        asked.append(_made(env, policy, conditions))
+    return asked
 
 
 def _made(env: Any, policy: Any, conditions: Conditions) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
