@@ -23,8 +23,7 @@ use windrow::{
     Invitation, PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram, error_chain,
 };
 
-use crate::error;
-use crate::error::raised_in;
+use crate::error::{self, raised_in};
 use crate::gc::GcRoots;
 use crate::gil::{self, attach};
 use crate::policy::{PolicyEnvs, PolicyRecipe, seed_torch};
