@@ -15,7 +15,7 @@ from stable_baselines3.common.monitor import Monitor
 from windrow.vectors._base import VectorEnv
 from windrow.vectors._engine import EngineVector
 from windrow.vectors._make import Wanted
-from windrow.vectors._python import is_wrapped
+from windrow.vectors._python import Counted, PythonVector, is_wrapped
 
 __all__ = ["VecEnv"]
 
@@ -47,11 +47,14 @@ class VecEnv(vec_env.VecEnv):
     def __init__(self, env: Any, n_envs: int | None = None, *, monitor: bool = True, **kwargs: Any) -> None:
         known = {"workers", "transforms", "native"}
         given = {name: kwargs.pop(name) for name in known & kwargs.keys()}
-        wrap = _monitored if monitor else None
+        # A process of environments needs neither SB3 nor torch.
+        wrap = None if not monitor else _monitored if given.get("workers") is None else Counted
         wanted = Wanted(n_envs, mode=AutoresetMode.SAME_STEP, wrap=wrap, kwargs=kwargs, **given)
         self._vector: VectorEnv = wanted.made_of(env)
         #: When episodes began to be counted, where the engine counts them.
         self._counted_since = time.time() if monitor and isinstance(self._vector, EngineVector) else None
+        #: Whether episodes are counted by something that is no ``Monitor``.
+        self._is_counted = monitor and not isinstance(self._vector, PythonVector)
         self._actions: Any = None
         vector = self._vector
         super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
@@ -121,15 +124,21 @@ class VecEnv(vec_env.VecEnv):
         return self._vector._called(self._indices(indices), method_name, method_args, method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None) -> list[bool]:
-        """Whether each of the environments ``indices``, or of all, has this wrapper around it. Of native ones, whose episodes are counted in
-        Rust, ``Monitor`` is one."""
+        """Whether each of the environments ``indices``, or of all, has this wrapper around it. Of those whose episodes are counted
+        in Rust or in processes, ``Monitor`` is one."""
         envs = self._indices(indices)
-        if self._counted_since is not None and issubclass(Monitor, wrapper_class):
+        if self._is_counted and issubclass(Monitor, wrapper_class):
             return [True for _ in envs]
         return self._vector._are_wrapped(envs, wrapper_class)
 
     def _indices(self, indices: Any) -> list[int]:
-        return list(self._get_indices(indices))
+        # Those below 0 count from the end.
+        return [range(self.num_envs)[index] for index in self._get_indices(indices)]
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments, where they are objects in this process."""
+        return self._vector.envs  # type: ignore[attr-defined]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """The picture of each environment."""

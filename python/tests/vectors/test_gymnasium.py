@@ -49,6 +49,15 @@ class Talkative(gymnasium.Env[Any, Any]):
         return self.weight * by
 
 
+class Commanded(Talkative):
+    """One whose actions have parts."""
+
+    action_space = spaces.Dict({"by": spaces.Box(-1, 1, (), np.float32), "to": spaces.Discrete(3, start=-1)})
+
+    def step(self, action: Any) -> Any:
+        return super().step(np.array([float(action["by"]), int(action["to"])]))
+
+
 class Mortal(Talkative):
     """One whose process can be ended."""
 
@@ -64,7 +73,7 @@ class Mortal(Talkative):
 
 @pytest.mark.parametrize("workers", [None, 2])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative])
+@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded])
 def test_all_that_gymnasiums_vector_returns_is_returned(env: Any, mode: AutoresetMode, workers: int | None) -> None:
     ours = windrow.make_vec(env, 4, workers=workers, autoreset_mode=mode)
     try:
@@ -158,6 +167,9 @@ def test_environments_that_differ_are_refused() -> None:
 
 
 def test_one_object_is_one_environment() -> None:
+    same = gymnasium.make("FrozenLake-v1")
+    with pytest.raises(ValueError, match="a new environment at each call"):
+        windrow.make_vec(lambda: same, 2)
     env = gymnasium.make("FrozenLake-v1")
     assert windrow.make_vec(env).reset(seed=0)[0].shape == (1,)
     with pytest.raises(TypeError, match="one object, which cannot be 2 environments"):

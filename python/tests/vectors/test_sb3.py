@@ -72,7 +72,8 @@ def test_environments_are_reached_through_the_vector() -> None:
     assert [info["options"] for info in env.reset_infos] == ["{'a': 2}", "None", "{'b': 3}"]
     env.set_attr("weight", 4, indices=[0, 2])
     assert env.get_attr("weight") == [4, 1, 4] and env.get_attr("weight", 1) == [1]
-    assert env.env_method("weigh", 2, indices=[2]) == [8]
+    assert env.env_method("weigh", 2, indices=[2, -2]) == [8, 2]
+    assert [one.get_wrapper_attr("weight") for one in env.envs] == [4, 1, 4]
     assert env.env_is_wrapped(Monitor) == [True] * 3 and env.env_is_wrapped(gymnasium.wrappers.TimeLimit, 0) == [False]
     assert [picture.shape for picture in env.get_images()] == [(2, 2, 3)] * 3
     assert env.render().shape[-1] == 3

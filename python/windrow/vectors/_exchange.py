@@ -60,12 +60,16 @@ class Exchange(VectorEnv):
         """Has the environments ``env_id`` step by ``actions``, a row for each, and returns at once."""
         self._needs_batch()
         members = self._members_of(env_id)
+        if len(actions) != len(members) * self._each:
+            raise ValueError(f"expected an action for each of {len(members) * self._each} environments, got {len(actions)}")
+        self._core.send(members, (self._rows_of(members, actions),))
+
+    def _rows_of(self, members: list[int], actions: Any) -> Any:
+        """``actions`` of ``members``, and zeros for the others behind them."""
         given = np.asarray(actions)
-        if len(given) != len(members) * self._each:
-            raise ValueError(f"expected an action for each of {len(members) * self._each} environments, got {len(given)}")
         rows = np.zeros((self.num_envs, *given.shape[1:]), given.dtype)
         rows[: len(given)] = given
-        self._core.send(members, (rows,))
+        return rows
 
     def recv(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Waits for ``batch_size`` environments: what :meth:`step` returns of them, and their numbers as ``info["env_id"]``."""

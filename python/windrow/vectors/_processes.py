@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from windrow._windrow import ParallelMembers, VectorCore
 from windrow.envs._convert import Gift
@@ -32,6 +32,10 @@ _ROWS = {"bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64
 #: Entries of ``info`` between the processes.
 _REWARD, _NOTE = "windrow reward", "windrow note"
 _ENTRIES = ((_REWARD, "float64", ()), (_NOTE, "bytes", ()))
+
+
+#: What travels in the place of values that do not.
+_NOTHING = spaces.Box(0, 1, (1,), np.uint8)
 
 
 def is_array(space: Any) -> bool:
@@ -54,13 +58,15 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._inner = inner = PythonVector(makers, mode, wrap)
         self.num_envs = inner.num_envs
         self._is_array = is_array(inner.single_observation_space)
-        self.single_observation_space = inner.single_observation_space if self._is_array else spaces.Box(0, 1, (1,), np.uint8)
-        self.single_action_space = inner.single_action_space
+        self.single_observation_space = inner.single_observation_space if self._is_array else _NOTHING
+        self._takes_array = is_array(inner.single_action_space)
+        self.single_action_space = inner.single_action_space if self._takes_array else _NOTHING
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._nothing = create_empty_array(self.single_observation_space, self.num_envs)
-        #: Of the next reset.
+        #: Of the next reset, and those of the next step that are no array.
         self.options: dict[str, Any] | None = None
+        self.actions: Any = None
         # The engine closes it in the end.
         self._given_away = Vector(Gift(self), False, False, _ENTRIES)
 
@@ -77,7 +83,7 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._told(envs[0], seen, np.zeros(self.num_envs), notes)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        seen, rewards, terminated, truncated, notes = self._inner._stepped(actions)
+        seen, rewards, terminated, truncated, notes = self._inner._stepped(actions if self._takes_array else self.actions)
         observation, info = self._told(0, seen, rewards, notes)
         return observation, rewards, terminated, truncated, info
 
@@ -103,6 +109,12 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def take_options(self, options: dict[str, Any] | None) -> None:
         """Takes the options of the next reset."""
         self.options = options
+
+    def take_actions(self, actions: Sequence[Any]) -> None:
+        """Takes the actions of the next step, one for each environment."""
+        space: Any = self._inner.single_action_space
+        into: Any = create_empty_array(space, self.num_envs)
+        self.actions = concatenate(space, actions, into)
 
     def close_extras(self, **kwargs: Any) -> None:
         self._inner.close()
@@ -134,13 +146,10 @@ class ProcessVector(Exchange):
         places = [(live, place) for live, part in zip(self._members, parts, strict=True) for place in range(len(part))]
         self._remotes: list[Any] = [Remote(live, place) for live, place in places]
         observed, acted, metadata, render_mode = self._remotes[0].about()
-        if not is_array(acted):
-            self._core.close()
-            raise TypeError(f"environments in processes take actions that are one array, got {acted}: leave workers out")
         super().__init__(each * len(sent), observed, acted, mode, metadata, form)
         self.render_mode, self._each = render_mode, each
         self._exchange(batch)
-        self._is_array = is_array(observed)
+        self._is_array, self._takes_array = is_array(observed), is_array(acted)
         leaves = [leaf[0] for leaf in self._core.describe()["observation"]]
         self._reward, self._note = leaves.index(_REWARD), leaves.index(_NOTE)
         self._seen: list[Any] = [None] * self.num_envs
@@ -155,9 +164,19 @@ class ProcessVector(Exchange):
         return self._observation(seen[0]), notes
 
     def _stepped(self, actions: Any) -> Stepped:
-        seen, _, terminated, truncated, _ = self._core.step((actions,))
+        rows = actions if self._takes_array else self._pickled(range(len(self._remotes)), list(iterate(self.action_space, actions)))
+        seen, _, terminated, truncated, _ = self._core.step((rows,))
         notes = self._notes(seen[self._note], range(self.num_envs))
         return self._observation(seen[0]), seen[self._reward], terminated, truncated, notes
+
+    def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> Any:
+        """Gives ``members`` actions that are no array, and returns what travels in their place."""
+        for place, member in enumerate(members):
+            self._remotes[member].take_actions(actions[place * self._each : (place + 1) * self._each])
+        return np.zeros((self.num_envs, 1), np.uint8)
+
+    def _rows_of(self, members: list[int], actions: Any) -> Any:
+        return super()._rows_of(members, actions) if self._takes_array else self._pickled(members, list(actions))
 
     def _received(self, envs: Any, stepped: Any) -> tuple[Any, ...]:
         seen, _, terminated, truncated, _ = stepped

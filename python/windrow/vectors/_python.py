@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ class PythonVector(VectorEnv):
         self, makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None = None, form: str = "arrays"
     ) -> None:
         self.envs = [_environment(make) for make in makers]
+        if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
+            raise ValueError(f"expected functions that make a new environment at each call, got {self.envs[0]} more than once")
         if wrap is not None:
             self.envs = [wrap(env) for env in self.envs]
         first = self.envs[0]
@@ -102,6 +105,25 @@ def _environment(make: Callable[[], Any]) -> Any:
     if not isinstance(made, gymnasium.Env):
         raise TypeError(f"expected a function that makes an environment of Gymnasium, got {type(made).__name__} from {make!r}")
     return made
+
+
+class Counted(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives ``info["episode"]`` at the end of an episode as a ``Monitor`` of Stable-Baselines3 does, unless the environment gives its own."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._since, self._return, self._length = time.time(), 0.0, 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self._return, self._length = 0.0, 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        self._return, self._length = self._return + float(reward), self._length + 1
+        if terminated or truncated:
+            info.setdefault("episode", {"r": round(self._return, 6), "l": self._length, "t": round(time.time() - self._since, 6)})
+        return seen, reward, terminated, truncated, info
 
 
 def is_wrapped(env: Any, wrapper: type) -> bool:
