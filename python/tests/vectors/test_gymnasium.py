@@ -58,6 +58,16 @@ class Commanded(Talkative):
         return super().step(np.array([float(action["by"]), int(action["to"])]))
 
 
+class Tabled(Talkative):
+    """One that observes and takes tables of choices."""
+
+    observation_space = spaces.MultiDiscrete([[2, 3], [3, 2]])
+    action_space = spaces.MultiDiscrete([[2, 3], [3, 2]])
+
+    def _seen(self) -> Any:
+        return np.array([[self._left % 2, 2], [0, 1]])
+
+
 class Mortal(Talkative):
     """One whose process can be ended."""
 
@@ -73,7 +83,7 @@ class Mortal(Talkative):
 
 @pytest.mark.parametrize("workers", [None, 2])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded])
+@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded, Tabled])
 def test_all_that_gymnasiums_vector_returns_is_returned(env: Any, mode: AutoresetMode, workers: int | None) -> None:
     ours = windrow.make_vec(env, 4, workers=workers, autoreset_mode=mode)
     try:

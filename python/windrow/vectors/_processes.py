@@ -43,7 +43,8 @@ def is_array(space: Any) -> bool:
     if type(space) is spaces.Discrete:
         return int(space.start) == 0 and space.dtype == np.int64
     if type(space) is spaces.MultiDiscrete:
-        return space.dtype == np.int64 and not space.start.any()
+        # The engine has choices in a row.
+        return len(space.shape) == 1 and space.dtype == np.int64 and not space.start.any()
     return type(space) is spaces.MultiBinary or (type(space) is spaces.Box and space.dtype.name in _ROWS and len(space.shape) > 0)
 
 
