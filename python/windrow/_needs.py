@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 #: Names of the extension that it has on some systems only.
 _SYSTEMS = {
@@ -22,8 +23,8 @@ def fill(extension: ModuleType) -> None:
                 setattr(extension, name, type(name, (), {"__new__": _refusing(name.removesuffix("Core"), system)}))
 
 
-def _refusing(name: str, system: str) -> Any:
-    def refuse(cls: type, *args: object, **kwargs: object) -> Any:
+def _refusing(name: str, system: str) -> Callable[..., NoReturn]:
+    def refuse(cls: type, *args: object, **kwargs: object) -> NoReturn:
         raise OSError(f"{name} needs {system}, and this is {sys.platform}")
 
     return refuse
@@ -34,7 +35,7 @@ def install(extra: str) -> str:
     return f'pip install "windrow-rl[{extra}]"'
 
 
-def progress_bar(what: str) -> Any:
+def progress_bar(what: str) -> type:
     """The class of tqdm's bars for terminals and notebooks, which ``what`` needs.
 
     Raises:

@@ -3,20 +3,21 @@ import inspect
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from windrow import _html, _needs, _windrow
+from windrow import _html, _needs, _windrow, envs
 from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
-from windrow._lazy import module, tensordict
+from windrow._lazy import module, tensordict, torch
 from windrow._numbers import at_least
+from windrow._types import Device, Env, Policy
 from windrow._warnings import warn
 from windrow._windrow import EvaluatorCore
 from windrow.collectors import _statistics
-from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of, policy_factories
 from windrow.envs import _convert
 from windrow.envs._factory import Factory, env_of, is_function
+from windrow.envs._specs import Key
 from windrow.policies.choose import Conditions, choose, copied_now, exploration_name
 from windrow.policies.weights import weights_by_id, tensors_of
 from windrow.processes import setup, start
@@ -25,6 +26,7 @@ from windrow.processes.pickling import NoProcesses
 from windrow.processes.proxy import RemoteEnv
 
 _ray_evaluator, _reads = module("windrow.ray._evaluator"), module("windrow.policies.reads")
+T = TypeVar("T")
 _EPISODES = "which is what episodes are made of here"
 
 
@@ -32,7 +34,7 @@ def _only(value: object, why: str) -> Check:
     """A check of an argument that has one value, which may be in a list."""
     accepted = [value, [value], list(value)] if isinstance(value, tuple) else [value]
 
-    def check(name: str, given: object) -> Any:
+    def check(name: str, given: object) -> object:
         if given not in accepted:
             raise ValueError(f"{name} must be {value!r}, {why}, got {given!r}")
         return value
@@ -40,7 +42,7 @@ def _only(value: object, why: str) -> Check:
     return check
 
 
-def _backend(name: str, given: object) -> Any:
+def _backend(name: str, given: object) -> object:
     if given not in ("thread", "process", "ray"):
         raise ValueError(f'{name} must be "thread", "process" or "ray", where evaluators run, got {given!r}')
     if given == "process" and sys.platform != "linux":
@@ -49,13 +51,13 @@ def _backend(name: str, given: object) -> Any:
 
 
 class _Evaluated(Arguments, group="What to evaluate"):
-    env: Any = argument(
+    env: Env = argument(
         "an environment, an id, or a function that returns one",
         more="the function is called once, where the evaluator runs: with the first evaluation if the policy comes from a function too, "
         "otherwise at once",
         kw_only=False,
     )
-    policy: Any = argument("chooses actions; it is copied, and never touched again", default=None, kw_only=False)
+    policy: Policy | None = argument("chooses actions; it is copied, and never touched again", default=None, kw_only=False)
     policy_factory: Callable[..., Any] | None = argument(
         "makes a policy for the evaluator alone, where that runs",
         more="in a thread, it is given the environment if it has a parameter without a default, and in an actor too. For a process it is "
@@ -70,7 +72,9 @@ class _Evaluated(Arguments, group="What to evaluate"):
         check=at_least(1),
         engine=True,
     )
-    exploration_type: Any = argument("as of collectors; the policy's best guess by default", default="deterministic")
+    exploration_type: "envs.ExplorationType | str | None" = argument(
+        "as of collectors; the policy's best guess by default", default="deterministic"
+    )
     seed: int | None = argument(
         "of the environment and of windrow's actions; torch's generator is left alone", default=None, engine=True
     )
@@ -81,7 +85,7 @@ class _Results(Arguments, group="Results"):
         "what happens to an evaluation that is asked for during another", default="skip", engine=True
     )
     log_prefix: str = argument("what names of results begin with", default="eval", engine=True)
-    metrics_fn: Callable[[Any], Mapping[str, float]] | None = argument(
+    metrics_fn: "Callable[[tensordict.TensorDictBase], Mapping[str, float]] | None" = argument(
         "returns more figures by name, from the TensorDict of all episodes",
         more="called in a thread of this process",
         default=None,
@@ -101,8 +105,12 @@ class _Results(Arguments, group="Results"):
         more="``dump(step=...)`` of recorders such as TorchRL's ``VideoRecorder`` is called where they are",
         default=True,
     )
-    reward_keys: Any = argument('("next", "reward")', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES))
-    done_keys: Any = argument('("next", "done")', default=("next", "done"), check=_only(("next", "done"), _EPISODES))
+    reward_keys: Key | Sequence[Key] = argument(
+        '("next", "reward")', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES)
+    )
+    done_keys: Key | Sequence[Key] = argument(
+        '("next", "done")', default=("next", "done"), check=_only(("next", "done"), _EPISODES)
+    )
 
 
 class _Place(Arguments, group="Where it runs"):
@@ -113,7 +121,7 @@ class _Place(Arguments, group="Where it runs"):
         default=None,
         check=_backend,
     )
-    device: Device = argument("where torch evaluates the policy", default=None)
+    device: Device | None = argument("where torch evaluates the policy", default=None)
     policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
     trust_policy: bool | None = argument("as of collectors", default=False)
     init_fn: Callable[[], object] | None = argument("called first of all, where the evaluator runs", default=None)
@@ -139,9 +147,9 @@ class EvaluatorArguments(_Place, _Results, _Evaluated):
     """What an evaluator takes."""
 
     frames_per_batch: int | None = ignored("an evaluation takes as many frames as its episodes have", default=None)
-    collector_cls: Any = ignored("an evaluator collects by itself", default=None)
-    collector_kwargs: Any = ignored("an evaluator collects by itself", default=None)
-    weight_sync_schemes: Any = ignored("weights are copied when an evaluation is asked for", default=None)
+    collector_cls: object = ignored("an evaluator collects by itself", default=None)
+    collector_kwargs: object = ignored("an evaluator collects by itself", default=None)
+    weight_sync_schemes: object = ignored("weights are copied when an evaluation is asked for", default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -318,7 +326,7 @@ class Evaluator(Ending):
         return self._core.pending()
 
     @staticmethod
-    def extract_weights(module: object) -> "tensordict.TensorDictBase":
+    def extract_weights(module: "torch.nn.Module") -> "tensordict.TensorDictBase":
         """A copy of the parameters and buffers of ``module``, on the CPU."""
         from tensordict import TensorDict
 
@@ -485,8 +493,10 @@ def _stays(env: object, arguments: EvaluatorArguments) -> bool:
     return recipe.is_native is True or getattr(recipe, "own", True)
 
 
-def _wants_env(factory: Any) -> bool:
+def _wants_env(factory: Callable[..., object] | None) -> bool:
     """Whether a ``policy_factory`` requires an environment."""
+    if factory is None:
+        return False
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -495,8 +505,8 @@ def _wants_env(factory: Any) -> bool:
     return any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters)
 
 
-def _with_env(factory: Any, env: Any) -> Any:
+def _with_env(factory: Callable[..., T] | None, env: object) -> Callable[..., T] | None:
     """``factory`` as a function without arguments, which passes the environment on if ``factory`` requires one."""
-    if not _wants_env(factory):
+    if factory is None or not _wants_env(factory):
         return factory
     return lambda: factory(env.made if isinstance(env, Factory) else env)

@@ -64,7 +64,7 @@ def _environment() -> Any:
     return given.made if isinstance(given, Factory) else env_of(given)
 
 
-def _is_value(found: Any) -> bool:
+def _is_value(found: object) -> bool:
     if isinstance(found, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ModuleType, type)):
         return False
     if isinstance(found, (list, tuple, set, frozenset)):
