@@ -9,16 +9,20 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow._lazy import module
 from windrow._windrow import WorkerError
 from windrow.policies.choose import Choice, Conditions, Sent, choose, exploration_name
 from windrow.processes import blame, setup
 from windrow.ray import _session
+
+if TYPE_CHECKING:
+    import torch
+    from windrow.collectors._evaluator import EvaluatorArguments
 
 _actors = module("windrow.ray._actors")
 #: Seconds between two looks at the end of the evaluator while an answer is awaited.
@@ -38,7 +42,7 @@ class Job:
     reply: Future[dict[str, Any]] | None
 
 
-def build(name: str, arguments: Any) -> tuple[Choice, RayEvaluatorCore]:
+def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluatorCore]:
     """The policy, and the evaluator.
 
     Raises:
@@ -87,7 +91,7 @@ def _told(pickle_: Callable[[], bytes]) -> bytes:
 class RayEvaluatorCore:
     """Answers what :class:`windrow._windrow.EvaluatorCore` answers. One thread asks the actor for one evaluation after the other."""
 
-    def __init__(self, name: str, sent: bytes, arguments: Any) -> None:
+    def __init__(self, name: str, sent: bytes, arguments: EvaluatorArguments) -> None:
         self._name, self._sent, self._pid = name, sent, os.getpid()
         self._busy_policy, self._prefix, self._patience = arguments.busy_policy, arguments.log_prefix, arguments.shutdown_timeout
         self._metrics, self._on_result = arguments.metrics_fn, arguments.on_result
@@ -122,17 +126,17 @@ class RayEvaluatorCore:
 
     # Calls of users
 
-    def evaluate(self, weights: Any, step: int) -> dict[str, Any]:
+    def evaluate(self, weights: Mapping[str, torch.Tensor] | None, step: int) -> dict[str, Any]:
         self._surface()
         reply: Future[dict[str, Any]] = Future()
         self._submit(weights, step, reply, "queue")
         return reply.result()
 
-    def trigger(self, weights: Any, step: int) -> bool:
+    def trigger(self, weights: Mapping[str, torch.Tensor] | None, step: int) -> bool:
         self._surface()
         return self._submit(weights, step, None, self._busy_policy)
 
-    def _submit(self, weights: Any, step: int, reply: Future[dict[str, Any]] | None, when_busy: str) -> bool:
+    def _submit(self, weights: Mapping[str, torch.Tensor] | None, step: int, reply: Future[dict[str, Any]] | None, when_busy: str) -> bool:
         self._check_here()
         with self._changed:
             if self._is_ending:
@@ -142,10 +146,9 @@ class RayEvaluatorCore:
                     return False
                 running = "" if self._running is None else f" of step {self._running.step}"
                 raise RuntimeError(f"an evaluation{running} is running: wait for its result, or choose another busy_policy")
-            if weights is not None:
-                weights = self._send(weights)
-                self._version += 1
-            self._queue.append(Job(weights, self._version, step, reply))
+            sent = None if weights is None else self._send(weights)
+            self._version += sent is not None
+            self._queue.append(Job(sent, self._version, step, reply))
             self._changed.notify_all()
         return True
 

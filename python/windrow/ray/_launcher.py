@@ -103,7 +103,7 @@ class RayLauncher:
         self.check_claims(max(worker + 1, len(self.actors)))
         actor = _session.actor(self._ray, _actors.WorkerActor, self.options(worker))
         # Answered before it works.
-        place = actor.place.remote()
+        place: object = actor.place.remote()
         with self._lock:
             self.actors += [None] * (worker + 1 - len(self.actors))
             self.actors[worker] = actor

@@ -17,5 +17,5 @@ class RewardScaling(envs.RewardScaling):
         self.loc, self.scale = (torch.as_tensor(given).clone() for given in (self.loc, self.scale))
 
     @property
-    def _version(self) -> Any:
+    def _version(self) -> tuple[int, int]:
         return self.loc._version, self.scale._version
