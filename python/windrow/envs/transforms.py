@@ -8,6 +8,8 @@ from typing import Any
 from windrow import _fence
 from windrow._arguments import warn_ignored
 from windrow._lazy import module, torch
+from windrow._lazy import tensordict as td
+from windrow._types import AnyTransform, Device, Env
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._convert import of
@@ -232,26 +234,26 @@ class Compose(Transform):
         transforms: more of them, by name.
     """
 
-    def __init__(self, *several: Any, transforms: Sequence[Any] = ()) -> None:
+    def __init__(self, *several: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...], transforms: Sequence[AnyTransform] = ()) -> None:
         self.transforms: list[Any] = []
         for transform in (*several, *transforms):
             for one in transform if isinstance(transform, (list, tuple)) else [transform]:
                 self.append(one)
 
-    def append(self, transform: Any) -> None:
+    def append(self, transform: AnyTransform) -> None:
         """Adds a transform around the others."""
         self.insert(len(self.transforms), transform)
 
-    def insert(self, index: int, transform: Any) -> None:
+    def insert(self, index: int, transform: AnyTransform) -> None:
         """Adds a transform before the one at ``index``, nearer to the environment."""
-        is_own = is_windrows(transform) and isinstance(transform, Compose)
-        self.transforms[index:index] = transform.transforms if is_own else [_checked(transform)]
+        inner = transform.transforms if isinstance(transform, Compose) and is_windrows(transform) else [_checked(transform)]
+        self.transforms[index:index] = inner
 
     def pop(self, index: int = -1) -> Any:
         """Takes the transform at ``index`` out."""
         return self.transforms.pop(index)
 
-    def dump(self, **arguments: Any) -> None:
+    def dump(self, **arguments: object) -> None:
         """Has transforms write what they have gathered, such as the pictures of a ``VideoRecorder``."""
         for transform in self.transforms:
             if hasattr(transform, "dump"):
@@ -271,8 +273,8 @@ class Compose(Transform):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.transforms)
 
-    def _as_theirs(self) -> Any:
-        return type(self)._theirs()(*(t._as_theirs() if is_windrows(t) else t for t in self.transforms))
+    def _as_theirs(self) -> object:
+        return self._class_of_theirs()(*(t._as_theirs() if is_windrows(t) else t for t in self.transforms))
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
@@ -306,7 +308,13 @@ class TransformedEnv(EnvBase):
         return super().__new__(cls)
 
     def __init__(
-        self, base_env: Any, transform: Any = None, device: Any = None, *, cache_specs: bool = True, auto_unwrap: bool | None = None
+        self,
+        base_env: Env,
+        transform: AnyTransform | None = None,
+        device: Device | None = None,
+        *,
+        cache_specs: bool = True,
+        auto_unwrap: bool | None = None,
     ) -> None:
         warn_ignored("cache_specs", cache_specs, True, "specs follow the transforms in any case")
         warn_ignored("auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it")
@@ -326,11 +334,11 @@ class TransformedEnv(EnvBase):
         """The transform, if this environment was made with a single one; otherwise all as a :class:`Compose`."""
         return self._transforms[0] if self._is_single else self._transforms
 
-    def append_transform(self, transform: Any) -> TransformedEnv:
+    def append_transform(self, transform: AnyTransform) -> TransformedEnv:
         """Adds a transform around the others."""
         return self.insert_transform(len(self._transforms), transform)
 
-    def insert_transform(self, index: int, transform: Any) -> TransformedEnv:
+    def insert_transform(self, index: int, transform: AnyTransform) -> TransformedEnv:
         """Adds a transform before the one at ``index``, nearer to the environment."""
         self._transforms.insert(index, transform)
         self._arrange()
@@ -432,7 +440,7 @@ class TransformedEnv(EnvBase):
 class Wrapped(EnvBase):
     """An environment of another library, an id, or a function that makes an environment."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: object) -> None:
         super().__init__()
         self._env = env
 
@@ -461,7 +469,7 @@ def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return states
 
 
-def _checked(transform: Any) -> Any:
+def _checked(transform: object) -> object:
     if is_windrows(transform):
         return transform
     if _fence.is_a(transform, "TensorDictPrimer"):
@@ -478,17 +486,17 @@ def _checked(transform: Any) -> Any:
     return transform
 
 
-def primed_for(policy: Any, env: Any) -> Any:
+def primed_for(policy: object, env: Env) -> EnvBase:
     """``env``, which observes where episodes begin, and the first values of the states of ``policy``."""
     return TransformedEnv(env, Compose(InitTracker(), *_recurrent.primers_of(policy, torch.Size())))
 
 
-def _only(name: str, given: Any, there_is: Any) -> None:
+def _only(name: str, given: object, there_is: object) -> None:
     if given != there_is:
         raise ValueError(f"{name} can only be {there_is!r}, got {given!r}")
 
 
-def _name(argument: str, given: Any) -> str:
+def _name(argument: str, given: object) -> str:
     if not isinstance(given, str) or not given:
         raise ValueError(f"{argument} has to be a name, got {given!r}")
     return given
