@@ -49,7 +49,7 @@ class _GivenAway:
     _env: Any = None
     _name = ""
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         env, self._env = self._env, None
         if env is None:
             raise ValueError(f"{self._name} is one object, which cannot be made once more: give a function that makes an environment")

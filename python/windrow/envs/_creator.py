@@ -56,7 +56,7 @@ class EnvCreator:
             _statistics.share(made, self._own_memory())
         return made
 
-    def _own_memory(self) -> Any:
+    def _own_memory(self) -> _windrow.Statistics:
         with _ONE_AT_A_TIME:
             if self._statistics is None:
                 self._statistics = _windrow.Statistics()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
-from typing import Any
+from typing import Any, SupportsInt
 
 from windrow._lazy import torch
 from windrow.envs._recipe import Described
@@ -16,7 +16,7 @@ from windrow.envs._transform import Transform, declared
 Keys = Sequence[Key] | None
 
 
-def keys_of(name: str, given: Any) -> list[Key] | None:
+def keys_of(name: str, given: Key | Sequence[Key] | None) -> list[Key] | None:
     """Keys as a list; one key stands for a list of it."""
     if given is None:
         return None
@@ -299,10 +299,10 @@ class ActionDiscretizer(Transform):
 
     def __init__(
         self,
-        num_intervals: Any,
+        num_intervals: int | Sequence[int] | torch.Tensor,
         action_key: Key = "action",
         out_action_key: Key | None = None,
-        sampling: Any = None,
+        sampling: SupportsInt | None = None,
         categorical: bool = True,
     ) -> None:
         self.num_intervals = num_intervals

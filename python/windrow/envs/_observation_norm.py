@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from windrow._lazy import numpy, torch
+from windrow._types import Array
 from windrow._warnings import warn
 from windrow._windrow import EnvHandle
 from windrow.envs._described import Facts
@@ -14,6 +15,8 @@ from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform
 
 Stats = dict[tuple[str, ...], tuple[Any, Any]]
+
+Numbers: TypeAlias = "float | Sequence[float] | Array | torch.Tensor"
 
 FRAMES_FOR_STATISTICS = 1000
 """Random frames that statistics are estimated from where none were given."""
@@ -42,8 +45,8 @@ class ObservationNorm(Transform):
 
     def __init__(
         self,
-        loc: Any = None,
-        scale: Any = None,
+        loc: Numbers | None = None,
+        scale: Numbers | None = None,
         in_keys: Sequence[Key] | None = None,
         out_keys: Sequence[Key] | None = None,
         in_keys_inv: Sequence[Key] | None = None,
@@ -74,16 +77,16 @@ class ObservationNorm(Transform):
         return self._stats is not None
 
     @property
-    def loc(self) -> Any:
+    def loc(self) -> torch.Tensor | None:
         """What is added (or subtracted first), for the first of the keys; None before there is any."""
         return self._first(0)
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> torch.Tensor | None:
         """The factor (or divisor), for the first of the keys; None before there is any."""
         return self._first(1)
 
-    def _first(self, place: int) -> Any:
+    def _first(self, place: int) -> torch.Tensor | None:
         return None if self._stats is None else _tensor(self._stats[self.in_keys[0]][place])
 
     def init_stats(
@@ -158,7 +161,7 @@ class ObservationNorm(Transform):
             state[part] = values if any(not torch.equal(first, other) for other in others) else first
         return state
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Takes over what :meth:`state_dict` gave, here or in TorchRL."""
         if state_dict:
             loc, scale = (
@@ -191,12 +194,12 @@ def _reduced(given: int | tuple[int, ...], cat_dim: int | None, lead: int, own: 
     return (0, *sorted(dim - lead + 1 for dim in reduced if dim >= lead))
 
 
-def _numbers(values: object) -> Any:
+def _numbers(values: object) -> Array:
     values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
     return numpy.atleast_1d(numpy.asarray(values, dtype=numpy.float64))
 
 
-def _tensor(values: object) -> Any:
+def _tensor(values: object) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 

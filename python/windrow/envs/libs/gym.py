@@ -8,8 +8,9 @@ from typing import Any
 
 from windrow import _fence
 from windrow._arguments import warn_all_ignored
-from windrow._lazy import gymnasium, module
+from windrow._lazy import gymnasium, module, torch
 from windrow._numbers import whole_or_none
+from windrow._types import Device, Environment
 from windrow._windrow import EnvHandle, native_ids
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
@@ -53,7 +54,7 @@ def _made_with(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Ids:
-    def __get__(self, env: Any, owner: type) -> list[str]:
+    def __get__(self, env: object, owner: type) -> list[str]:
         try:
             return sorted({*native_ids(), *gymnasium.registry})
         except ImportError:
@@ -98,7 +99,7 @@ class GymEnv(EnvBase):
     #: Ids of environments, windrow's own and those that Gymnasium has registered.
     available_envs = _Ids()
 
-    def __new__(cls, *args: Any, num_workers: int | None = None, policy: Any = None, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, num_workers: int | None = None, policy: torch.nn.Module | None = None, **kwargs: Any) -> Any:
         if policy is not None:
             return primed_for(policy, cls(*args, num_workers=num_workers, **kwargs))
         if num_workers is None or num_workers == 1:
@@ -107,7 +108,7 @@ class GymEnv(EnvBase):
 
     def __init__(
         self,
-        env_name: Any,
+        env_name: str | Environment,
         *,
         categorical_action_encoding: bool = False,
         frame_skip: int | None = None,
@@ -115,16 +116,17 @@ class GymEnv(EnvBase):
         pixels_only: bool = True,
         info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
         num_workers: int | None = None,
-        policy: Any = None,
+        policy: torch.nn.Module | None = None,
         num_envs: int | None = None,
-        device: Any = None,
+        device: Device | None = None,
         backend: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(device)
         if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
             raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
-        self._name, self._kwargs = env_name, _made_with(kwargs)
+        self._name: Any = env_name
+        self._kwargs = _made_with(kwargs)
         self._one_hot = not categorical_action_encoding
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
@@ -210,7 +212,7 @@ class GymEnv(EnvBase):
             self._info_entries = tuple(_info.entries(wanted, seen))
         return self._info_entries
 
-    def set_info_dict_reader(self, info_dict_reader: Any = None, ignore_private: bool = True) -> GymEnv:
+    def set_info_dict_reader(self, info_dict_reader: object = None, ignore_private: bool = True) -> GymEnv:
         """This environment, which observes entries of ``info`` from now on.
 
         Args:
@@ -252,7 +254,7 @@ class GymEnv(EnvBase):
         """The functions that read entries of ``info``."""
         return list(self._readers)
 
-    def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: Any = None) -> GymEnv:
+    def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: object = None) -> GymEnv:
         """The same as :meth:`set_info_dict_reader`."""
         return self.set_info_dict_reader(info_dict_reader, ignore_private)
 
@@ -284,15 +286,15 @@ class GymWrapper(GymEnv):
 
     def __init__(
         self,
-        env: Any,
+        env: Environment,
         *,
         categorical_action_encoding: bool = False,
         frame_skip: int | None = None,
         from_pixels: bool = False,
         pixels_only: bool = True,
         info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
-        policy: Any = None,
-        device: Any = None,
+        policy: torch.nn.Module | None = None,
+        device: Device | None = None,
     ) -> None:
         made = adapted(env)
         env = made if hasattr(made, "observation_space") else env
