@@ -6,7 +6,7 @@ import collections
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from windrow._windrow import PATIENCE, CollectorCore
 from windrow.collectors import _env_states
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._ending import Ending
+from windrow.collectors._interruptor import Interrupts
 from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._progress import Progress
 from windrow.collectors._updaters import RemoteModuleWeightUpdater, WeightUpdaterBase
@@ -213,13 +214,13 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         return int(self._asked.stats()["policy_version"])
 
     @property
-    def weight_updater(self) -> Any:
+    def weight_updater(self) -> WeightUpdaterBase | None:
         """The updater that :meth:`update_policy_weights_` goes through; None without one. By default, a ``RemotePolicy`` has one that
         pushes to its server."""
         return self._updater
 
     @weight_updater.setter
-    def weight_updater(self, updater: Any) -> None:
+    def weight_updater(self, updater: WeightUpdaterBase | Callable[[], WeightUpdaterBase] | None) -> None:
         if callable(updater) and not isinstance(updater, WeightUpdaterBase):
             updater = updater()
         if updater is None and hasattr(self.policy, "_remote_options"):
@@ -350,7 +351,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         return self._arguments.replay_buffer
 
     @property
-    def interruptor(self) -> Any:
+    def interruptor(self) -> Interrupts | None:
         """The interruptor that can cut batches short; None without one."""
         return self._arguments.interruptor
 
@@ -457,7 +458,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
 def _single_source(
     positional: object, weights: object, policy: object, policy_weights: object, model_id: str | None, by_id: Mapping[str, Any] | None
-) -> Any:
+) -> object:
     """The weights that were given, at most once; None if none were."""
     given = [source for source in (positional, weights, policy, policy_weights) if source is not None]
     if by_id is not None:

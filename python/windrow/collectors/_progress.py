@@ -10,6 +10,7 @@ from windrow import _needs
 from windrow._lazy import torch
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
     from windrow.collectors import BaseCollector
 
 #: Episodes of which the mean return is shown.
@@ -32,7 +33,7 @@ class Returns:
         self._running: dict[int, tuple[int, float]] = {}
         self.recent: deque[float] = deque(maxlen=most)
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: TensorDictBase) -> None:
         """Adds the frames of ``batch``, in any dimensions, each episode's in the order of time over batches."""
         mask = batch.get(("collector", "mask"), None)
         numbers, reward, done = (
@@ -85,12 +86,12 @@ class Progress:
         if self._bar is None:
             self._bar = self._tqdm(desc=self._name, total=self._total, initial=frames, unit=" frames", unit_scale=True, dynamic_ncols=True)
 
-    def add_outside(self, batch: Any) -> None:
+    def add_outside(self, batch: TensorDictBase) -> None:
         """Adds rewards of frames that are outside of the count."""
         if self._returns is not None:
             self._returns.add(batch)
 
-    def add(self, batch: Any, collector: BaseCollector) -> None:
+    def add(self, batch: TensorDictBase, collector: BaseCollector) -> None:
         """Shows that ``batch`` has come, as the engine has delivered it."""
         stats = collector._core.stats()
         counted = stats["frames"], batch["next", "reward"].data_ptr()
@@ -128,7 +129,7 @@ class Loop(Iterator[Any]):
     def __init__(self, collector: BaseCollector, progress: Progress) -> None:
         self._collector, self._progress = collector, progress
 
-    def __next__(self) -> Any:
+    def __next__(self) -> TensorDictBase:
         return next(self._collector)
 
     def __del__(self) -> None:
