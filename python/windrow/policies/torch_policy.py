@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import CellType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -25,6 +25,8 @@ from windrow.policies.weights import BESIDE, check_weights, original, tensors_of
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions
+
+T = TypeVar("T", TensorDictBase, torch.Tensor)
 
 #: Observations that wrappers add.
 BOOKKEEPING = ("step_count", "is_init", "episode_reward")
@@ -176,7 +178,7 @@ class TorchPolicy:
             self.memory, self.keys, self.call = memory, memory.keys, self._call_remembering
         return [(key, outputs[key]) for key in self.out_keys]
 
-    def _probe(self, inputs: dict[Key, torch.Tensor]) -> Any:
+    def _probe(self, inputs: dict[Key, torch.Tensor]) -> torch.Tensor:
         self.keys = list(inputs)
         with self._forked(), self.stepwise:
             return self.act(*inputs.values())[0]
@@ -227,7 +229,7 @@ class TorchPolicy:
         missing = rows - len(inputs[0])
         return [torch.cat([value, value[:1].expand(missing, *value.shape[1:])]) for value in inputs]
 
-    def _cut(self, returned: Any, rows: torch.Size) -> Any:
+    def _cut(self, returned: T, rows: torch.Size) -> T:
         """The first ``rows`` of what a call has returned."""
         return returned if rows == self.batch else returned[: rows[0]]
 
@@ -410,7 +412,7 @@ def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Paramet
     return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]
 
 
-def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
+def read_by(policy: Callable[..., Any], trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
     """The observations that ``policy`` gets. One that is called with tensors gets entries of ``info`` where it names them: it may take
     the only other observation under any name.
     """
