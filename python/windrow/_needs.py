@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 #: Names of the extension that it has on some systems only.
 _SYSTEMS = {

@@ -9,7 +9,6 @@ import weakref
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-
 from windrow._warnings import warn
 from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore, RemoteServerCore, ServerCore
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 from windrow import _windrow
 from windrow._lazy import tensordict, torch
 from windrow._numbers import whole

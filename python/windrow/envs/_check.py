@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windrow import _fence
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch

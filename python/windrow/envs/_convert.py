@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from windrow import _fence
 from windrow._lazy import gymnasium
 from windrow.envs._gymnasium import of_id
 from windrow.envs._recipe import Adapted, Call, Gymnasium, Recipe, Vector

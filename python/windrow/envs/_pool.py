@@ -2,7 +2,6 @@
 
 import operator
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -8,7 +8,6 @@ from typing import Any
 from windrow import _fence
 from windrow._arguments import warn_ignored
 from windrow._lazy import module, torch
-from windrow._lazy import tensordict as td
 from windrow._types import AnyTransform, Device, Env
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-
 from windrow._lazy import module
 from windrow._types import Policy, Weights
 from windrow._warnings import PerformanceWarning, RenamedWarning, warn, warn_once

@@ -8,7 +8,6 @@ from typing import Any
 from tensordict import TensorDictBase
 from torchrl import envs as theirs
 
-
 from windrow._warnings import warn
 from windrow.envs._base import EnvBase
 from windrow.envs._counterpart import is_windrows

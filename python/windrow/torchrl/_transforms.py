@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windrow import envs
 from windrow._lazy import torch
 
