@@ -19,10 +19,12 @@ class Environment(Protocol):
     @property
     def reset(self) -> Callable[..., Any]:
         """Begins an episode."""
+        ...
 
     @property
     def step(self) -> Callable[..., Any]:
         """Takes an action."""
+        ...
 
 
 class Buffer(Protocol):
@@ -31,6 +33,7 @@ class Buffer(Protocol):
     @property
     def extend(self) -> Callable[..., Any]:
         """Writes a batch."""
+        ...
 
 
 def _later(shown: str) -> ForwardRef:

@@ -13,8 +13,9 @@ from typing import Any, Self
 from windrow import _fence
 from windrow._arguments import instance_of, takes, warn_ignored
 from windrow._failure import Failure
-from windrow._lazy import tensordict
+from windrow._lazy import tensordict, torch
 from windrow._numbers import whole
+from windrow._types import Weights
 from windrow._warnings import RenamedWarning, warn
 from windrow._windrow import PATIENCE, CollectorCore
 from windrow.collectors import _env_states
@@ -162,14 +163,14 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     def update_policy_weights_(
         self,
-        policy_or_weights: object = None,
+        policy_or_weights: Weights | Mapping[int, Weights] | None = None,
         *,
-        weights: object = None,
-        policy: object = None,
+        weights: Weights | Mapping[int, Weights] | None = None,
+        policy: torch.nn.Module | None = None,
         worker_ids: object = None,
         model_id: str | None = None,
-        weights_dict: Mapping[str, Any] | None = None,
-        policy_weights: object = None,
+        weights_dict: Mapping[str, Weights] | None = None,
+        policy_weights: Weights | Mapping[int, Weights] | None = None,
     ) -> None:
         """Publishes weights as a new version, which each worker uses from its next share of a batch on.
 
@@ -458,7 +459,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
 def _single_source(
     positional: object, weights: object, policy: object, policy_weights: object, model_id: str | None, by_id: Mapping[str, Any] | None
-) -> object:
+) -> Any:
     """The weights that were given, at most once; None if none were."""
     given = [source for source in (positional, weights, policy, policy_weights) if source is not None]
     if by_id is not None:

@@ -9,7 +9,7 @@ from typing import Any, Self, SupportsIndex
 
 from windrow import collectors, modules
 from windrow._lazy import torch
-from windrow._types import Policy, Weights
+from windrow._types import Weights
 from windrow.policies.weights import copy_weights, weights_of, widened
 from windrow.ray import _session
 
@@ -38,7 +38,7 @@ class WeightUpdaterBase:
         return {name: value for name, value in self.__dict__.items() if name not in ("_collectors", "_newest")}
 
     @classmethod
-    def from_policy(cls, policy: Policy) -> Self | None:
+    def from_policy(cls, policy: torch.nn.Module) -> Self | None:
         """An updater for a policy; None where the class needs to know none."""
         return None
 
@@ -140,7 +140,7 @@ class VanillaWeightUpdater(WeightUpdaterBase):
         self.policy_weights = policy_weights
 
     @classmethod
-    def from_policy(cls, policy: Policy) -> Self | None:
+    def from_policy(cls, policy: torch.nn.Module) -> Self | None:
         from tensordict import TensorDict
 
         return cls(policy_weights=TensorDict.from_module(policy))
@@ -175,7 +175,7 @@ class MultiProcessedWeightUpdater(VanillaWeightUpdater):
         self._copies = dict(policy_weights or {})
 
     @classmethod
-    def from_policy(cls, policy: Policy) -> Self | None:
+    def from_policy(cls, policy: torch.nn.Module) -> Self | None:
         return None
 
     def _sync_weights_with_worker(self, *, worker_id: object = None, server_weights: Weights | None) -> None:

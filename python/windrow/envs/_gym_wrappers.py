@@ -151,7 +151,7 @@ def _after(wrapper: gymnasium.Wrapper[Any, Any, Any, Any]) -> Callable[[Any], An
     twin: Any = object.__new__(type(cls.__name__, (cls,), {"env": property(lambda self: returned)}))
     twin.__dict__ = vars(wrapper)
 
-    def after(values: tuple[Any, ...]) -> Any:
+    def after(values: tuple[Any, ...]) -> object:
         returned.values = values
         changed = twin.step(None)
         returned.values = ()

@@ -20,11 +20,11 @@ def keys_of(name: str, given: Key | Sequence[Key] | None) -> list[Key] | None:
     """Keys as a list; one key stands for a list of it."""
     if given is None:
         return None
-    given = [given] if isinstance(given, (str, tuple)) else list(given)
-    for key in given:
+    keys: list[Key] = [given] if isinstance(given, (str, tuple)) else list(given)
+    for key in keys:
         if not key or not all(isinstance(part, str) and part for part in path(key)):
             raise ValueError(f"{name} has to be a list of names, got {key!r} in it")
-    return [short(path(key)) for key in given]
+    return [short(path(key)) for key in keys]
 
 
 def number(name: str, given: object) -> float:

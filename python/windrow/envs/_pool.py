@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from windrow import _needs, _windrow
-from windrow._arguments import Arguments, argument, ignored, takes
+from windrow._arguments import Arguments, Check, argument, ignored, takes
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import at_least, real, whole, whole_or_none
@@ -25,8 +25,8 @@ Index = int | Sequence[int] | None
 Answers = tuple[list[int], tuple[Any, ...], list[Any] | None]
 
 
-def _one_of(*known: str) -> Callable[[str, Any], str]:
-    def check(name: str, value: object) -> str:
+def _one_of(*known: str) -> Check:
+    def check(name: str, value: object) -> object:
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
         return value

@@ -43,7 +43,7 @@ def habits(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> tuple[str, str]
     return mode, "numbers" if pool is not None else "mask" if can_mask else "never"
 
 
-def _pool(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> Any:
+def _pool(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> object:
     """The EnvPool that ``vector`` is, or that is in it."""
     return next((one for one in (vector, vector.unwrapped) if hasattr(type(one), "async_reset")), None)
 
@@ -63,7 +63,7 @@ def _reads_mask(function: Callable[..., Any]) -> bool:
     return code is not None and "reset_mask" in code.co_consts
 
 
-def _reset_cartpoles(env: Any, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+def _reset_cartpoles(env: Any, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
     """``reset`` of a ``CartPoleVectorEnv`` that knows the option ``reset_mask``, as Gymnasium's other vectors do. It draws what
     the vector's own next step would draw.
     """
@@ -80,7 +80,7 @@ def _reset_cartpoles(env: Any, *, seed: int | None = None, options: dict[str, An
 class _Kept(dict[str, Any]):
     """Options that keep their mask when a vector takes it out: the wrappers around it look for it after that."""
 
-    def pop(self, key: str, *default: object) -> Any:
+    def pop(self, key: str, *default: object) -> object:
         return self["reset_mask"] if key == "reset_mask" else super().pop(key, *default)
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:

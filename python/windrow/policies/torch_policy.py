@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import CellType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -25,8 +25,6 @@ from windrow.policies.weights import BESIDE, check_weights, original, tensors_of
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions
-
-T = TypeVar("T", TensorDictBase, torch.Tensor)
 
 #: Observations that wrappers add.
 BOOKKEEPING = ("step_count", "is_init", "episode_reward")
@@ -178,10 +176,12 @@ class TorchPolicy:
             self.memory, self.keys, self.call = memory, memory.keys, self._call_remembering
         return [(key, outputs[key]) for key in self.out_keys]
 
-    def _probe(self, inputs: dict[Key, torch.Tensor]) -> torch.Tensor:
+    def _probe(self, inputs: dict[Key, torch.Tensor]) -> TensorDictBase:
         self.keys = list(inputs)
         with self._forked(), self.stepwise:
-            return self.act(*inputs.values())[0]
+            # Of a policy that is being bound, a call gives everything that it returns.
+            whole: Any = self.act(*inputs.values())[0]
+            return whole
 
     def _forked(self) -> AbstractContextManager[None]:
         """A context that leaves random numbers as they were."""
@@ -229,7 +229,7 @@ class TorchPolicy:
         missing = rows - len(inputs[0])
         return [torch.cat([value, value[:1].expand(missing, *value.shape[1:])]) for value in inputs]
 
-    def _cut(self, returned: T, rows: torch.Size) -> T:
+    def _cut(self, returned: TensorDictBase, rows: torch.Size) -> TensorDictBase:
         """The first ``rows`` of what a call has returned."""
         return returned if rows == self.batch else returned[: rows[0]]
 

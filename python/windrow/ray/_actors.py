@@ -6,7 +6,7 @@ import functools
 import os
 import pickle
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import ray
 
@@ -15,6 +15,9 @@ from windrow._windrow import run_worker
 from windrow.processes import exceptions, setup
 from windrow.processes.start import THREADS as LIMITS
 from windrow.ray import _session
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 #: Threads of an actor that answer questions while its main thread works.
 THREADS = {"control": 2}
@@ -74,7 +77,7 @@ class EvaluatorActor:
         self._evaluator = collectors.Evaluator(env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None)
         setup.seed_torch(seed)
 
-    def _keep(self, batch: object) -> dict[str, float]:
+    def _keep(self, batch: TensorDictBase) -> dict[str, float]:
         self._frames = _session.pack(batch)
         return {}
 

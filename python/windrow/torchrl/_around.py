@@ -8,6 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torchrl import envs as theirs
 
+from windrow._types import AnyTransform
 from windrow._warnings import warn
 from windrow.envs._base import EnvBase
 from windrow.envs._counterpart import is_windrows
@@ -73,19 +74,19 @@ class _Transformed(theirs.TransformedEnv):
 class OfModels(theirs.TransformedEnv):
     """TorchRL's environment, which takes transforms of windrow too, and uses TorchRL's of the same names for them."""
 
-    def __init__(self, env: theirs.EnvBase, transform: object = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, env: theirs.EnvBase, transform: AnyTransform | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(env, _as_theirs(transform), *args, **kwargs)
 
-    def append_transform(self, transform: object) -> theirs.EnvBase:
+    def append_transform(self, transform: AnyTransform) -> theirs.TransformedEnv:
         """Adds a transform around the others."""
         return super().append_transform(_as_theirs(transform))
 
-    def insert_transform(self, index: int, transform: object) -> theirs.EnvBase:
+    def insert_transform(self, index: int, transform: AnyTransform) -> theirs.TransformedEnv:
         """Adds a transform before the one at ``index``."""
         return super().insert_transform(index, _as_theirs(transform))
 
 
-def _as_theirs(transform: Any) -> object:
+def _as_theirs(transform: Any) -> Any:
     return transform._as_theirs() if is_windrows(transform) else transform
 
 

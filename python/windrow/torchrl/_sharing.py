@@ -240,7 +240,7 @@ def _tensors(state: Mapping[str, Any] | TensorDictBase, path: Path = ()) -> Iter
             yield (*path, name), value
 
 
-def _synchronized(env: EnvBase, path: Path = ()) -> Iterator[tuple[Path, Any, str, Any]]:
+def _synchronized(env: torch.nn.Module, path: Path = ()) -> Iterator[tuple[Path, Any, str, Any]]:
     """Numbers and locks of ``multiprocessing`` in ``env``, its transforms and the environments in it: a place, its owner, its name there."""
     for name, value in vars(env).items():
         if isinstance(value, (Synchronized, Lock, RLock, FileLock)):

@@ -298,8 +298,8 @@ class ReplayBuffer:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
         core = self._asked
-        frame = self._written(frame, 0)
-        return None if frame is _NOTHING else self._put(frame, lambda frame: core.add(frame))
+        written = self._written(frame, 0)
+        return None if written is _NOTHING else self._put(written, lambda written: core.add(written))
 
     @overload
     def sample(self, batch_size: int | None = None, return_info: Literal[False] = False) -> tensordict.TensorDictBase: ...

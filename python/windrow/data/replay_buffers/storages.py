@@ -54,7 +54,7 @@ class Storage(Part):
         return self._buffers[0]
 
     @property
-    def _storage(self) -> Any:
+    def _storage(self) -> object:
         return self[:]
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
     ndim: int = _dimensions()
 
     @property
-    def _storage(self) -> Any:
+    def _storage(self) -> object:
         frames = self[:]
         if self.scratch_dir is not None and is_frames(frames):
             # TorchRL's tensors know their files; here, all are in one.
