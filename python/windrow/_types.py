@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     Env: TypeAlias = Environment | Callable[..., Environment] | str
     #: One for all workers, or a list with an entry for each.
     Envs: TypeAlias = Env | Sequence[Env]
+    Numbers: TypeAlias = float | Sequence[float] | Array | torch.Tensor
     #: A module can be called.
     Policy: TypeAlias = Callable[..., Any] | modules.RemotePolicy
     #: Those of a module: itself, a TensorDict of its parameters, or its ``state_dict``.
@@ -62,5 +63,6 @@ else:
     WorkerDevices = _later("torch.device | str | int | list")
     Env = _later("Environment | Callable[..., Environment] | str")
     Envs = _later("Environment | Callable[..., Environment] | str | list")
+    Numbers = _later("float | Sequence[float] | numpy.ndarray | torch.Tensor")
     Policy = _later("torch.nn.Module | Callable[..., Any] | modules.RemotePolicy")
     Weights = _later("torch.nn.Module | tensordict.TensorDictBase | Mapping[str, torch.Tensor]")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from windrow._lazy import numpy, torch
-from windrow._types import Array
+from windrow._types import Array, Numbers
 from windrow._warnings import warn
 from windrow._windrow import EnvHandle
 from windrow.envs._described import Facts
@@ -15,8 +15,6 @@ from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform
 
 Stats = dict[tuple[str, ...], tuple[Any, Any]]
-
-Numbers: TypeAlias = "float | Sequence[float] | Array | torch.Tensor"
 
 FRAMES_FOR_STATISTICS = 1000
 """Random frames that statistics are estimated from where none were given."""
