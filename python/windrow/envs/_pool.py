@@ -3,7 +3,7 @@
 import operator
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, _windrow
@@ -147,9 +147,11 @@ class AsyncEnvPool(EnvBase):
 
     # All at once
 
-    def reset(self, tensordict: "td.TensorDictBase | None" = None, *, seed: int | None = None) -> "td.TensorDictBase":
+    def reset(
+        self, tensordict: "td.TensorDictBase | None" = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""
-        return self._named(super().reset(tensordict, seed=seed))
+        return self._named(super().reset(tensordict, seed=seed, options=options))
 
     def step(self, tensordict: "td.TensorDictBase") -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""
