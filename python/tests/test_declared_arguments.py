@@ -88,7 +88,7 @@ def test_help_shows_each_argument_of_a_collector_once_in_its_group() -> None:
     documented = inspect.getdoc(MultiSyncCollector.__init__)
     before, _, without_effect = documented.partition("without effect:")
     groups = [line for line in before.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert groups[:3] == ["What to collect:", "Where workers run:", "Batches:"] and len(groups) == len(set(groups)) == 9
+    assert groups[:3] == ["What to collect:", "Where workers run:", "Batches:"] and len(groups) == len(set(groups)) == 10
     shown = re.findall(r"^    (\w+)(?=[: ])", before + without_effect.partition("\n\n")[0], re.MULTILINE)
     assert sorted(shown) == sorted(inspect.signature(MultiSyncCollector).parameters)
     assert "        placement: 'inline' | 'threads' | 'processes' | None = None" in f"    {before}".replace("\n", "\n    ")

@@ -35,19 +35,19 @@ def install(extra: str) -> str:
     return f'pip install "windrow-rl[{extra}]"'
 
 
-def progress_bar(what: str) -> type:
-    """The class of tqdm's bars for terminals and notebooks, which ``what`` needs.
+def package(name: str, what: str, extra: str) -> ModuleType:
+    """The module ``name``, which ``what`` needs.
 
     Raises:
-        ImportError: tqdm is not installed; the message names the extra that brings it.
+        ImportError: its package is not installed; the message names the extra that brings it.
     """
     try:
-        from tqdm.auto import tqdm
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "tqdm":
+        if error.name is None or error.name.partition(".")[0] != name.partition(".")[0]:
             raise
-        raise ImportError(f"{what} needs tqdm, which is not installed: {install('progress')}", name=error.name) from error
-    return tqdm
+        missing = error.name.partition(".")[0]
+        raise ImportError(f"{what} needs {missing}, which is not installed: {install(extra)}", name=missing) from error
 
 
 def torch(what: str) -> None:
@@ -57,9 +57,4 @@ def torch(what: str) -> None:
         ImportError: one is not; the message names the extra that brings it.
     """
     for name in ("torch", "tensordict"):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise ImportError(f"{what} needs {name}, which is not installed: {install('torch')}", name=name) from error
+        package(name, what, "torch")

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from windrow import collectors, envs
 from windrow._arguments import Arguments, Check, argument, ignored, warn_ignored
 from windrow._lazy import tensordict
+from windrow._logger import NAMES, loggable
 from windrow._numbers import at_least, real
 from windrow._types import Buffer, Envs, Policy, WorkerDevices
 from windrow.collectors._interruptor import Interrupts
@@ -75,6 +76,25 @@ def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
         return value
 
     return check
+
+
+def one_of(*allowed: object) -> Check:
+    """A check that refuses values other than ``allowed``."""
+
+    def check(name: str, value: object) -> object:
+        if value not in allowed:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}")
+        return value
+
+    return check
+
+
+def seconds(name: str, value: object) -> float:
+    """A time in seconds, 0 or more."""
+    number = real(name, value)
+    if not number >= 0:
+        raise ValueError(f"{name} must be a number of seconds, 0 or more, got {value!r}")
+    return number
 
 
 class _Sources(Arguments, group="What to collect"):
@@ -195,14 +215,6 @@ class _Batches(Arguments, group="Batches"):
     )
     set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
     compact_obs: bool = argument('leave out all entries under "next" but rewards and flags', default=False)
-    progress: bool = argument(
-        "show a progress bar, by tqdm",
-        more="of the frames collected: how many of ``total_frames``, frames a second, the mean return of the last 100 episodes, and how many "
-        "versions behind the newest the weights are that acted last. The end of a loop closes it, by ``break`` too, and so does "
-        ":meth:`~BaseCollector.shutdown`",
-        default=False,
-        check=truth,
-    )
     return_same_td: bool = argument("deliver one TensorDict every time, whose values are overwritten", default=False)
     postproc: "Callable[[tensordict.TensorDictBase], tensordict.TensorDictBase] | None" = argument(
         "called with each batch; returns the batch to deliver",
@@ -218,6 +230,32 @@ class _Batches(Arguments, group="Batches"):
     post_collect_hook: "Callable[[tensordict.TensorDictBase], object] | None" = argument(
         "called with each batch as it is delivered", default=None
     )
+
+
+class _Shown(Arguments, group="Progress and logs"):
+    progress: bool = argument(
+        "show a progress bar, by tqdm",
+        more="of the frames collected: how many of ``total_frames``, frames a second, the mean return of the last 100 episodes, and how many "
+        "versions behind the newest the weights are that acted last. The end of a loop closes it, by ``break`` too, and so does "
+        ":meth:`~BaseCollector.shutdown`",
+        default=False,
+        check=truth,
+    )
+    logger: object = argument(
+        "where figures are logged: the path of a CSV file, a SummaryWriter, a function, …",
+        more="also a run of wandb or a ``Logger`` of TorchRL. A function is called with figures by name and the number of frames. Figures are the means of return and length over the last "
+        "100 episodes, frames a second, seconds that the loop has waited for batches and has worked on them, the version of the weights and "
+        "how far workers are behind it, frames in the replay buffer, and losses of workers",
+        default=None,
+        check=loggable,
+    )
+    log_names: Literal["sb3", "cleanrl", "torchrl"] = argument(
+        "whose names for figures are used",
+        more="``rollout/ep_rew_mean``, ``charts/episodic_return`` or ``train/reward``, and so on",
+        default="sb3",
+        check=one_of(*NAMES),
+    )
+    log_interval: float = argument("seconds between two rows of figures, at least", default=1.0, check=seconds)
 
 
 class _Trajectories(Arguments, group="Trajectories"):
@@ -292,7 +330,7 @@ class _OfTorchRL(Arguments, group="Of TorchRL"):
     extend_buffer: bool = ignored("batches are always written as a whole", default=True)
 
 
-class CollectorArguments(_OfTorchRL, _Devices, _Weights, _Replay, _Trajectories, _Batches, _Workers, _Sources):
+class CollectorArguments(_OfTorchRL, _Devices, _Weights, _Replay, _Trajectories, _Shown, _Batches, _Workers, _Sources):
     """What every collector takes."""
 
     def __post_init__(self) -> None:
@@ -380,17 +418,6 @@ class MultiArguments(CollectorArguments, group="Several workers"):
     """What a collector with several workers takes."""
 
     sync: bool | None = argument("whether each batch has a share of every worker", default=None)
-
-
-def one_of(*allowed: object) -> Check:
-    """A check that refuses values other than ``allowed``."""
-
-    def check(name: str, value: object) -> object:
-        if value not in allowed:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}")
-        return value
-
-    return check
 
 
 _BACKENDS = one_of("threading", "multiprocessing")

@@ -132,7 +132,7 @@ class BaseCollector(Control):
         if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
             self.policy.action_spec = getattr(self._workers.env(0), "action_spec", None)
         self.weight_updater = arguments.weight_updater
-        if arguments.progress:
+        if arguments.progress or arguments.logger is not None:
             self._progress = Progress(self)
         self._core.serve(self)
         ALIVE.add(self)
@@ -196,7 +196,7 @@ class BaseCollector(Control):
         core = getattr(buffer, "_core", None)
         # The engine writes batches that nothing in Python looks at.
         plain = self._devices.storing is None and not arguments.compact_obs and arguments.postproc is None
-        plain = plain and self._inference == "local" and not arguments.progress
+        plain = plain and self._inference == "local" and not arguments.progress and arguments.logger is None
         fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
         random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
@@ -282,12 +282,15 @@ class BaseCollector(Control):
     def __next__(self) -> td.TensorDictBase:
         if self._progress is None:
             return self._ready.next()
+        self._progress.asked()
         try:
             return self._ready.next()
         except BaseException:
             # The end, or an error.
             self._progress.close()
             raise
+        finally:
+            self._progress.answered()
 
     def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
         """Runs before the frames of a batch are collected; returns a context that they are collected in."""

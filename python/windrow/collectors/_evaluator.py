@@ -1,13 +1,16 @@
 import functools
 import inspect
+import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from windrow import _html, _needs, _windrow, envs
 from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
 from windrow._lazy import module, tensordict, torch
+from windrow._logger import log_to, loggable
 from windrow._numbers import at_least
 from windrow._types import Device, Env, Policy
 from windrow._warnings import warn
@@ -18,6 +21,7 @@ from windrow.collectors._workers import device_of, policy_factories
 from windrow.envs import _convert
 from windrow.envs._factory import Factory, env_of, is_function
 from windrow.envs._specs import Key
+from windrow.envs._video import Video, filmed
 from windrow.policies.choose import Conditions, choose, copied_now, exploration_name
 from windrow.policies.weights import weights_by_id, tensors_of
 from windrow.processes import setup, start
@@ -57,7 +61,7 @@ class _Evaluated(Arguments, group="What to evaluate"):
         "otherwise at once",
         kw_only=False,
     )
-    policy: Policy | None = argument("chooses actions; it is copied, and never touched again", default=None, kw_only=False)
+    policy: Policy | None = argument("chooses actions; it is copied, and never touched again. None: random ones", default=None, kw_only=False)
     policy_factory: Callable[..., Any] | None = argument(
         "makes a policy for the evaluator alone, where that runs",
         more="in a thread, it is given the environment if it has a parameter without a default, and in an actor too. For a process it is "
@@ -102,8 +106,18 @@ class _Results(Arguments, group="Results"):
     )
     dump_video: bool = argument(
         "save what recorders among the environment's transforms saw, after each evaluation",
-        more="``dump(step=...)`` of recorders such as TorchRL's ``VideoRecorder`` is called where they are",
+        more="``dump(step=...)`` of recorders such as TorchRL's ``VideoRecorder`` is called where they are, and an error in that is the error "
+        "of the evaluation",
         default=True,
+    )
+    video: str | os.PathLike[str] | None = argument(
+        "a folder, where each evaluation films its first episode",
+        more="as ``<log_prefix>_<step>.mp4``. The environment is one of Gymnasium: an id, a ``GymEnv``, or an object that was made with "
+        '``render_mode="rgb_array"``. Where it is, ffmpeg writes the video, and an error in that is the error of the evaluation',
+        default=None,
+    )
+    logger: object = argument(
+        "logs results over their step, as of collectors", default=None, check=loggable
     )
     reward_keys: Key | Sequence[Key] = argument(
         '("next", "reward")', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES)
@@ -146,6 +160,21 @@ class _Place(Arguments, group="Where it runs"):
 class EvaluatorArguments(_Place, _Results, _Evaluated):
     """What an evaluator takes."""
 
+    @property
+    def listener(self) -> Callable[[dict[str, Any]], object] | None:
+        """Called with each result, as a dictionary: the logger and ``on_result``."""
+        on_result, step = self.on_result, f"{self.log_prefix}/step"
+        if self.logger is None:
+            return on_result
+        log = log_to("logger", self.logger)
+
+        def told(result: dict[str, Any]) -> None:
+            log({name: figure for name, figure in result.items() if name != step}, result[step])
+            if on_result is not None:
+                on_result(result)
+
+        return told
+
     frames_per_batch: int | None = ignored("an evaluation takes as many frames as its episodes have", default=None)
     collector_cls: object = ignored("an evaluator collects by itself", default=None)
     collector_kwargs: object = ignored("an evaluator collects by itself", default=None)
@@ -153,8 +182,8 @@ class EvaluatorArguments(_Place, _Results, _Evaluated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.policy is None) == (self.policy_factory is None):
-            raise ValueError("an evaluator needs a policy or a policy_factory, and not both")
+        if self.policy is not None and self.policy_factory is not None:
+            raise ValueError("an evaluator takes a policy or a policy_factory, got both")
         if self.backend in ("thread", "ray") and self.step_timeout is not None:
             raise ValueError(f'step_timeout needs backend="process", got backend="{self.backend}"')
         if self.backend != "ray":
@@ -221,8 +250,11 @@ class Evaluator(Ending):
             self._source = self._choice.source
             ALIVE.add(self)
             return
+        given = arguments.env
+        if arguments.video is not None:
+            given, self._undo = filmed(given, Video(Path(arguments.video).absolute(), arguments.log_prefix))
         # A factory makes the environment where the evaluator runs.
-        env = _statistics.FrozenFactory(arguments.env) if is_function(arguments.env) else env_of(arguments.env)
+        env = _statistics.FrozenFactory(given) if is_function(given) else env_of(given)
         exploration = exploration_name(arguments.exploration_type)
         choice = choose(
             arguments.policy,
@@ -238,7 +270,7 @@ class Evaluator(Ending):
             env=env,
         )
         self._source, self._choice = choice.source, choice
-        self._undo = _statistics.freeze(env)
+        self._undo = [*self._undo, *_statistics.freeze(env)]
         try:
             sent = _sent(env, choice.core, arguments)
             self._backend = "thread" if sent is None else "process"
@@ -251,18 +283,20 @@ class Evaluator(Ending):
             raise
         options = {
             **arguments.for_engine(),
+            "on_result": arguments.listener,
+            "write_recordings": None,
             "env": env,
             "sent": sent,
             "process": None if sent is None else _windrow.EvaluatorProcess(),
             "metrics_fn": arguments.metrics_fn,
             # The user may change the policy before the evaluator's thread takes it.
-            "policy": choice.core if arguments.policy is None else copied_now(choice.core),
+            "policy": choice.core if arguments.policy_factory is not None else copied_now(choice.core),
             "exploration_type": exploration,
-            "lazy": isinstance(env, Factory) and arguments.policy is None,
+            "lazy": isinstance(env, Factory) and arguments.policy_factory is not None,
         }
-        if arguments.dump_video and (isinstance(env, Factory) or any(_statistics.recorders(env))):
+        if (arguments.dump_video or arguments.video) and (isinstance(env, Factory) or any(_statistics.recorders(env))):
             dump = functools.partial(_dump, env) if sent is None else RemoteEnv(options["process"], 0).dump
-            options["on_result"] = functools.partial(_told, dump, f"{arguments.log_prefix}/step", options["on_result"])
+            options["write_recordings"] = dump
         try:
             self._core = EvaluatorCore(options)
         except BaseException:
@@ -443,15 +477,6 @@ def _dump(env: object, step: int) -> None:
     """Lets the recorders of an environment write what they have recorded."""
     for recorder in _statistics.recorders(env.made if isinstance(env, Factory) else env):
         recorder.dump(step=step)
-
-
-def _told(dump: Callable[[int], object], step: str, on_result: Callable[[Any], object] | None, result: dict[str, Any]) -> None:
-    """Passes a result on to ``on_result``, after ``dump``."""
-    try:
-        dump(result[step])
-    finally:
-        if on_result is not None:
-            on_result(result)
 
 
 def _tensors(result: dict[str, Any]) -> "tensordict.TensorDictBase":

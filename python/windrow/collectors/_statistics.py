@@ -14,6 +14,7 @@ from windrow._windrow import Statistics
 from windrow.envs._counterpart import is_windrows
 from windrow.envs._factory import Factory, is_function
 from windrow.envs._vec_norm import Running
+from windrow.envs._video import Video
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -111,7 +112,7 @@ def _records(part: object) -> bool:
     if dump is None:
         return False
     if not _fence.is_a(part, "Transform"):
-        return hasattr(part, "logger")
+        return hasattr(part, "logger") or isinstance(part, Video)
     theirs = _fence.loaded("envs")
     if dump in (theirs.Transform.dump, theirs.Compose.dump):
         return False
@@ -143,7 +144,7 @@ def _inside(part: Any) -> list[Any]:
     if _is_several(part):
         return [make for make in part._makers if not is_function(make)]
     if is_windrows(part):
-        inside = [vars(part)[name] for name in ("base_env", "_name", "_env") if name in vars(part)]
+        inside = [vars(part)[name] for name in ("base_env", "_name", "_env", "_video") if name in vars(part)]
         return [*inside, *vars(part).get("_transforms", ())]
     # An object of a library is there only if the library was imported. Others are not asked: they may start a process for it.
     if _fence.is_a(part, "TransformedEnv"):
@@ -156,7 +157,7 @@ def _inside(part: Any) -> list[Any]:
         import gymnasium
 
         if isinstance(part, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)):
-            return [part.env]
+            return [part.env, *(vars(part)[name] for name in ("_video",) if name in vars(part))]
         if isinstance(part, gymnasium.vector.SyncVectorEnv):
             return list(part.envs)
     return []

@@ -15,6 +15,7 @@ from windrow._lazy import tensordict
 from windrow.envs._specs import path
 
 if TYPE_CHECKING:
+    from windrow.envs._video import Recording, Video
     import dm_env
     from stable_baselines3.common.vec_env import VecEnv
     from windrow._types import Array
@@ -61,6 +62,48 @@ class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):
     def around(cls, make: Callable[[], gymnasium.Env[Any, Any]], readers: tuple[Any, ...]) -> Reading:
         """One around what ``make()`` returns."""
         return cls(make(), readers)
+
+
+class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that films its first episode for ``video``, and the first after each :meth:`take`."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], video: Video) -> None:
+        super().__init__(env)
+        self._video = video
+        video.add(self)
+        self._recording: Any = None
+        self._steps = 0
+        self._is_over = False
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        began = self.env.reset(**options)
+        # An episode without a step is none: environments are reset more than once before they begin.
+        self._is_over |= self._steps > 0
+        if not self._is_over:
+            self._recording = self._video.begin(self.env.metadata.get("render_fps", 30))
+            self._film()
+        return began
+
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        stepped = self.env.step(action)
+        if self._recording is not None and not self._is_over:
+            self._film()
+            self._steps += 1
+            self._is_over = bool(stepped[2] or stepped[3])
+        return stepped
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._video.add(self)
+
+    def _film(self) -> None:
+        self._recording.add(np.asarray(self.env.render()))
+
+    def take(self) -> Recording | None:
+        """The recording, if there is one. The next episode begins another."""
+        recording, self._recording = self._recording, None
+        self._steps, self._is_over = 0, False
+        return recording
 
 
 class DmEnv(gymnasium.Env[Any, Any]):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, envs
@@ -89,16 +90,25 @@ class EnvBase(Described, metaclass=Counterpart):
 
     # What it does
 
-    def reset(self, tensordict: td.TensorDictBase | None = None, *, seed: int | None = None) -> td.TensorDictBase:
+    def reset(
+        self, tensordict: td.TensorDictBase | None = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> td.TensorDictBase:
         """Begins episodes and gives the root: first observations, and flags that are all False.
 
         Args:
             tensordict: the root is written to it, and it is given back. Its entry ``"_reset"`` (bool, ``[*batch, 1]``), which is taken
                 out, names the environments to be reset; without it, all are.
             seed: seeds them as :meth:`set_seed` does.
+            options: passed to the ``reset`` of an environment of Gymnasium, this time. ``reset_options`` of :class:`GymEnv` are for each.
+
+        Raises:
+            ValueError: ``options`` are given, and this is no single environment of Gymnasium.
         """
         if seed is not None:
             self.set_seed(seed)
+        if options is not None:
+            with self._with_options(options):
+                return self.reset(tensordict)
         handle, facts = self._made(), self._known()
         which = list(range(facts.num_envs))
         asked = None if tensordict is None else tensordict.pop("_reset", None)
@@ -113,6 +123,10 @@ class EnvBase(Described, metaclass=Counterpart):
             root = self._begun(root, tensordict, asked)
         self._seen = root if facts.masks else None
         return root if tensordict is None else tensordict.update(root)
+
+    def _with_options(self, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        """A context, in which resets have ``options``."""
+        raise ValueError(f"resets of {self!r} take no options, those of a GymEnv of one environment do")
 
     def _begun(self, root: td.TensorDictBase, before: td.TensorDictBase, asked: torch.Tensor) -> td.TensorDictBase:
         """``root``, where environments that have not begun as ``asked`` keep their flags and the states of policies."""

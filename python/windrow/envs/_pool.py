@@ -2,7 +2,8 @@
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, _windrow
@@ -149,9 +150,11 @@ class AsyncEnvPool(EnvBase):
 
     # All at once
 
-    def reset(self, tensordict: "td.TensorDictBase | None" = None, *, seed: int | None = None) -> "td.TensorDictBase":
+    def reset(
+        self, tensordict: "td.TensorDictBase | None" = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""
-        return self._named(super().reset(tensordict, seed=seed))
+        return self._named(super().reset(tensordict, seed=seed, options=options))
 
     def step(self, tensordict: "td.TensorDictBase") -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""

@@ -97,10 +97,7 @@ def seed(
     vector: gymnasium.vector.VectorEnv[Any, Any, Any], envs: list[int], seeds: list[int | None]
 ) -> int | list[int | None] | Array | None:
     """The argument ``seed`` of a ``reset`` of ``envs``: one number where these follow each other, which every vector takes. Other
-    seeds are a list or an array for vectors that take one; the others derive all from the first.
-
-    Raises:
-        ValueError: the vector was seeded when it was made.
+    seeds are a list or an array for vectors that take one; the others derive all from the first. An EnvPool takes none, and a warning says so.
     """
     inner = vector.unwrapped
     first = next(seed for seed in seeds if seed is not None)
@@ -109,9 +106,9 @@ def seed(
         # What the engine itself draws, for environments that were made anew, does not matter.
         own = _config(pool).get("seed", first)
         if (follow and own != first) or len(set(seeds)) < len(seeds):
-            raise ValueError(
-                f"{type(pool).__name__} is seeded when it is made, with seed={own}, and not after that: expected "
-                f"this seed or None, got {first}. envpool.make(..., seed={first}) makes one with this seed"
+            warn(
+                f"seed {first} has no effect: {type(pool).__name__} is seeded when it is made, with seed={own}, and not after that. "
+                f"envpool.make(..., seed={first}) makes one with this seed"
             )
         return None
     if type(inner).__module__.startswith("ale_py"):

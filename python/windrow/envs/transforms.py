@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from windrow import _fence
@@ -382,6 +383,13 @@ class TransformedEnv(EnvBase):
     @property
     def _takes_states(self) -> bool:  # type: ignore[override]
         return all(getattr(t, "_takes_states", False) for t in self._with_states().values() if t.state_dict())
+
+    def _with_options(self, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        before = self.base_env._source
+        taken = self.base_env._with_options(options)
+        if self.base_env._source is not before:
+            self._handle = None
+        return taken
 
     def apply(self, fn: Callable[[Any], Any]) -> EnvBase:
         for transform in self._transforms:

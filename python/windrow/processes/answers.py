@@ -53,10 +53,8 @@ def _answered(verb: str, *arguments: Any) -> Any:
 
 def _dump(step: int) -> None:
     """Lets the recorders of the environment write what they have recorded."""
-    # There are none of Python's own: what records is a transform of a library.
-    if _fence.loaded("envs") is not None:
-        for recorder in _statistics.recorders(_environment()):
-            recorder.dump(step=step)
+    for recorder in _statistics.recorders(_environment()):
+        recorder.dump(step=step)
 
 
 def _environment() -> Any:

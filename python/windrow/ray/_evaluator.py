@@ -29,7 +29,7 @@ _actors = module("windrow.ray._actors")
 _LOOK = 0.2
 
 #: Arguments of the evaluator in the actor that are given to it as they are.
-_PASSED = ("num_trajectories", "max_steps", "seed", "log_prefix", "device", "policy_backend", "trust_policy", "dump_video")
+_PASSED = ("num_trajectories", "max_steps", "seed", "log_prefix", "device", "policy_backend", "trust_policy", "dump_video", "video")
 
 
 @dataclass(eq=False)
@@ -94,7 +94,7 @@ class RayEvaluatorCore:
     def __init__(self, name: str, sent: bytes, arguments: EvaluatorArguments) -> None:
         self._name, self._sent, self._pid = name, sent, os.getpid()
         self._busy_policy, self._prefix, self._patience = arguments.busy_policy, arguments.log_prefix, arguments.shutdown_timeout
-        self._metrics, self._on_result = arguments.metrics_fn, arguments.on_result
+        self._metrics, self._on_result = arguments.metrics_fn, arguments.listener
         self._seconds("shutdown_timeout", self._patience)
         #: Changed under the condition: what waits, what runs, and results or errors that nobody has read.
         self._changed = threading.Condition()
