@@ -63,7 +63,7 @@ _Interruptor = Interruptor
 
 
 def follow(interruptor: Interrupts, core: CollectorCore) -> None:
-    """Lets an interruptor cut the batches of a collector short. Anything but an :class:`Interruptor` is asked by a thread, which ends
+    """Cuts the batches of a collector short whenever an interruptor says so. A thread polls anything but an :class:`Interruptor`, and ends
     with the collector."""
     if isinstance(interruptor, Interruptor):
         interruptor.register(core)

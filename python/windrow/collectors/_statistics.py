@@ -80,7 +80,7 @@ def _normed(part: Any, data: TensorDictBase, loc: TensorDictBase, var: TensorDic
 
 
 def thaw_recipes(env: object) -> None:
-    """Has recipes of ``env`` that are taken from now on gather statistics again."""
+    """Makes recipes of ``env`` that are taken from now on gather statistics again."""
     for part in _parts(env):
         if _is_several(part):
             part._source = None
@@ -94,7 +94,7 @@ def has_gathered(env: object) -> bool:
 
 
 def share(env: object, statistics: Statistics) -> None:
-    """Has ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a part of its own."""
+    """Makes ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a part of its own."""
     for number, part in enumerate(part for part in _parts(env) if isinstance(part, Running)):
         part._statistics = statistics.section(number)
 

@@ -78,7 +78,7 @@ class WeightUpdaterBase:
     __call__ = push_weights
 
     def increment_version(self) -> None:
-        """Has each collector count a new version of the weights that it has."""
+        """Counts a new version of the weights in each collector."""
         for collector in self.collectors:
             collector.increment_version()
 
@@ -292,7 +292,7 @@ class RayWeightUpdater(WeightUpdaterBase):
             self._send(chosen)
 
     def _send(self, workers: list[object]) -> None:
-        """Has actors take what was pushed last, and waits until they have."""
+        """Sends actors what was pushed last, and waits until they have taken it."""
         ray = _session.needs_ray("RayWeightUpdater")
         answers: dict[Any, Any] = {}
         self._answers = answers

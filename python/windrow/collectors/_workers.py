@@ -97,7 +97,7 @@ class Workers:
 
 
 class Devices:
-    """The devices that ``arguments`` name for so many ``workers``; None stands for the CPU.
+    """The devices that ``arguments`` name for a number of ``workers``; None stands for the CPU.
 
     Attributes:
         storing: where batches go.

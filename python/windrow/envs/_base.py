@@ -383,7 +383,7 @@ class EnvBase(Described, metaclass=Counterpart):
         return self.train(False)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Lets the environment go; it is made again when it is used again. ``raise_if_closed`` is accepted for TorchRL's sake: it may
+        """Releases the environment; it is made again when it is used again. ``raise_if_closed`` is accepted for TorchRL's sake: it may
         be closed more than once.
         """
         self._handle, self._closed = None, True

@@ -95,7 +95,7 @@ class EnvCreator:
             made.close()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Has environments of this creator, also those that there are, go on with what :meth:`state_dict` gave.
+        """Loads what :meth:`state_dict` gave into environments of this creator, existing ones too.
 
         Raises:
             TypeError: environments have no state.

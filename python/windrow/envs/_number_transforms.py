@@ -254,7 +254,7 @@ class TargetReturn(Transform):
 
 @declared
 class ActionMask(Transform):
-    """Has random actions be legal: those whose element of an observation is set.
+    """Restricts random actions to legal ones: those whose element of an observation is set.
 
     Args:
         action_key: the action, of choices.

@@ -98,7 +98,7 @@ class ObservationNorm(Transform):
         """Takes mean and deviation of ``num_iter`` steps with random actions.
 
         Args:
-            num_iter: steps; with several environments, each makes so many.
+            num_iter: steps of each environment.
             reduce_dim: dimensions of ``[*batch, time, *observation]`` that are averaged over: those of the environments and of time
                 have to be among them, which 0 alone stands for.
             cat_dim: accepted for TorchRL's sake, one of ``reduce_dim``: steps always follow each other in time.

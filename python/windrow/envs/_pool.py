@@ -1,4 +1,4 @@
-"""Environments that run free: each is told what to do, and whoever waits gets the answers that are there."""
+"""Environments that step independently: a call sends them commands, and another receives the answers that have come."""
 
 import operator
 import os
@@ -69,7 +69,7 @@ class PoolArguments(Arguments):
 
 
 class AsyncEnvPool(EnvBase):
-    """Environments that step whenever they are told to, batch size ``[n, *child]``. What the first of them have answered is received
+    """Environments that step each when a command comes, batch size ``[n, *child]``. What the first of them have answered is received
     without a wait for the others.
 
     A call that ends with ``_send`` tells environments what to do and returns at once. Which ones, ``env_index`` says, a number or a list, or
@@ -112,7 +112,7 @@ class AsyncEnvPool(EnvBase):
             raise ValueError('exchange="shm" is for processes: it needs backend="multiprocessing"')
         self._pool: EnvPool | None = None
         self._threads = arguments.num_threads or os.cpu_count() or 1
-        #: By environment: the TensorDict that it was told by, and its row there.
+        #: By environment: the TensorDict of its last command, and its row there.
         self._sent: dict[int, tuple[Any, int]] = {}
         self._made()
 
@@ -170,10 +170,10 @@ class AsyncEnvPool(EnvBase):
         root, index = super().step_mdp(next_tensordict), next_tensordict.get(self._env_idx_key, None)
         return root if index is None else root.set(self._env_idx_key, index)
 
-    # Each when it is told to
+    # Each by commands of its own
 
     def async_reset_send(self, tensordict: "td.TensorDictBase | None" = None, env_index: Index = None) -> None:
-        """Has environments begin an episode: all of them, unless ``env_index`` or the TensorDict says which. Seeds given by
+        """Begins an episode in environments: in all of them, unless ``env_index`` or the TensorDict says which. Seeds given by
         :meth:`set_seed` are taken up. Of several environments in one member, an entry ``"_reset"`` names those that begin."""
         members, rows = self._index(tensordict, env_index)
         size = self._known().num_envs // len(self.env_makers)
@@ -197,7 +197,7 @@ class AsyncEnvPool(EnvBase):
         return self._alone(self._named(root, members), env_index)
 
     def async_step_send(self, tensordict: "td.TensorDictBase", env_index: Index = None) -> None:
-        """Has environments take the actions in ``tensordict``."""
+        """Sends environments the actions in ``tensordict``."""
         self._send("async_step", tensordict, env_index)
 
     def async_step_recv(
@@ -253,7 +253,7 @@ class AsyncEnvPool(EnvBase):
         facts = self._known()
         actions = [facts.to_action(rows, leaf, len(members) * (facts.num_envs // len(self.env_makers))) for leaf in facts.action]
         kept = {member: self._sent.get(member) for member in members}
-        # Before they are told: an answer may be received by another thread at once.
+        # Before the command is sent: an answer may be received by another thread at once.
         self._sent.update((member, (rows, row)) for row, member in enumerate(members))
         try:
             self._made().step_send(members, actions, call == "async_step_and_maybe_reset")

@@ -102,7 +102,7 @@ def _draw_choices(leaf: Leaf, noise: numpy.random.Generator, lead: tuple[int, ..
     if mask is None:
         chosen = [numpy.minimum((noise.random(lead) * n).astype(numpy.int64), n - 1) for n in nvec]
     else:
-        # Of as many random numbers as there are legal choices, each is as likely to be the largest.
+        # Each legal choice has a random number, and each number is equally likely to be the largest.
         scores = numpy.where(mask, noise.random(mask.shape), -1.0).reshape((*lead, sum(nvec)))
         chosen = [part.argmax(-1) for part in numpy.split(scores, numpy.cumsum(nvec)[:-1], -1)]
     if leaf.kind == "one_hot":

@@ -62,7 +62,7 @@ class StepCounter(Transform):
     ``bool [1]``, and need not end the episode.
 
     Args:
-        max_steps: truncates an episode after so many steps; None never does.
+        max_steps: truncates an episode after this number of steps; None never does.
         truncated_key: name of the flag that is raised then.
         step_count_key: name of the count.
         update_done: whether the episode ends then; it always does with the flag ``"truncated"``.
@@ -207,7 +207,7 @@ class Primer(Transform):
 
 
 class Delta(Transform):
-    """Has what follows as the difference to what was observed before, under ``("next", "delta")``, and not itself.
+    """Replaces the next observation by its difference to the one before, under ``("next", "delta")``.
 
     Args:
         of: a ``NextObservationDelta`` of TorchRL, which does the opposite where it is a transform of a replay buffer.
@@ -254,7 +254,7 @@ class Compose(Transform):
         return self.transforms.pop(index)
 
     def dump(self, **arguments: object) -> None:
-        """Has transforms write what they have gathered, such as the pictures of a ``VideoRecorder``."""
+        """Makes transforms write what they have gathered, such as the pictures of a ``VideoRecorder``."""
         for transform in self.transforms:
             if hasattr(transform, "dump"):
                 transform.dump(**arguments)

@@ -52,7 +52,7 @@ def _answered(verb: str, *arguments: Any) -> Any:
 
 
 def _dump(step: int) -> None:
-    """Lets the recorders of the environment write what they have recorded."""
+    """Makes the recorders of the environment write what they have recorded."""
     for recorder in _statistics.recorders(_environment()):
         recorder.dump(step=step)
 

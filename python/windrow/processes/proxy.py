@@ -87,7 +87,7 @@ class RemoteEnv(Remote):
         return vars(self)["_known"]
 
     def dump(self, step: int) -> None:
-        """Lets recorders among the environment's transforms write what they have recorded."""
+        """Makes recorders among the environment's transforms write what they have recorded."""
         self._ask("dump", step)
 
     def load_states(self, states: Mapping[str, Any]) -> None:

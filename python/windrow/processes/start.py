@@ -14,7 +14,7 @@ from windrow import _fence, _windrow
 from windrow.processes.pickling import NoProcesses, pickler
 
 
-#: By these, libraries are told how many threads to use. Workers that use several each would take turns.
+#: Variables that set how many threads libraries use. Workers that use several each would take turns.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUMTHREADS")
 #: What a nursery imports, the second only where workers need torch. Nothing of the user's: its import could start threads, or differ from
 #: one worker to the next.

@@ -53,7 +53,8 @@ class WorkerActor:
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
     def work(self, invitation: str, threads: int | None) -> int | None:
-        """Works for the collector that has sent ``invitation`` until that ends; its libraries use so many threads. The exit status."""
+        """Works for the collector that has sent ``invitation`` until that ends, with libraries that use ``threads`` threads. Returns the exit
+        status."""
         if threads is not None:
             os.environ.update(dict.fromkeys(LIMITS, str(threads)))
         return run_worker(invitation)

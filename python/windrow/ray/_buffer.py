@@ -185,7 +185,7 @@ class RayReplayBuffer:
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: ``transport`` is another one; arguments of the buffer as there.
+        ValueError: ``transport`` is another one, or the class of the buffer refuses an argument.
 
     Example:
         >>> from windrow.data import LazyTensorStorage, RayReplayBuffer
@@ -238,7 +238,7 @@ class RayReplayBuffer:
         return _handle(type(self), self._actor, self._known, self._prefetch)
 
     def clients(self, num_clients: int) -> list[RayReplayBuffer]:
-        """So many handles of the buffer."""
+        """``num_clients`` handles of the buffer."""
         return [self.client() for _ in range(num_clients)]
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -315,7 +315,7 @@ class RayReplayBuffer:
                 sent = ray.put(sent)
 
     def _accompany(self, collector: BaseCollector) -> None:
-        """Lets samples wait for a collector that was started, until it ends."""
+        """Makes samples wait for a collector that was started, until it ends."""
         author = self._name, id(collector)
         self._get(self._remote("hear", "writers", author))
         threading.Thread(target=self._follow, args=(collector, author), daemon=True).start()

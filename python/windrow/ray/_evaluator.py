@@ -321,7 +321,7 @@ class RayEvaluatorCore:
         return os.getpid() == self._pid
 
     def _ended(self, seconds: float | None) -> bool:
-        """Ends actor and thread; whether the thread has ended within so many seconds."""
+        """Ends actor and thread; returns whether the thread has ended within ``seconds``."""
         seconds = self._seconds("timeout", self._patience if seconds is None else seconds)
         until = time.monotonic() + seconds
         with self._changed:

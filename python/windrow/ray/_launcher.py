@@ -90,7 +90,7 @@ class RayLauncher:
         return dict(given[worker] or {})
 
     def check_claims(self, workers: int) -> None:
-        """Raises RuntimeError where Ray has less than the actors of so many workers claim together: they would wait for ever."""
+        """Raises RuntimeError where Ray has less than the actors of all ``workers`` claim together: they would wait for ever."""
         _session.check_claims(self._ray, [self.options(worker) for worker in range(workers)], "take fewer actors, or let each claim less by remote_configs")
 
     def start(self, invitation: str) -> RunningActor:

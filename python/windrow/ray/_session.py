@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Arrays of fewer bytes go with a call, larger ones through Ray's object store, once for all who get them.
 INLINE = 100_000
 
-#: Seconds that an actor may take to start, after which the user is told that it waits, and that it may take to end by itself.
+#: Seconds that an actor may take to start, after which a warning says that it waits, and that it may take to end by itself.
 PATIENCE, TELL_AFTER, FAREWELL = 120.0, 10.0, 5.0
 
 _lock = threading.Lock()
@@ -112,7 +112,7 @@ def acquire(who: str, config: Mapping[str, Any] | None = None) -> tuple[Any, Cal
 
 @functools.cache
 def _end_before_ray() -> None:
-    """Has collectors and evaluators end before Ray at the end of the interpreter: Ray's end was registered when it was imported."""
+    """Ends collectors and evaluators before Ray at the end of the interpreter: Ray's end was registered when it was imported."""
     atexit.register(_end_all)
 
 

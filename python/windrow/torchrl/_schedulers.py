@@ -131,6 +131,6 @@ class SchedulerList:
         self.schedulers.append(scheduler)
 
     def step(self) -> None:
-        """Lets each take a step."""
+        """Steps each scheduler."""
         for scheduler in self.schedulers:
             scheduler.step()

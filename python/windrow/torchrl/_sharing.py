@@ -79,7 +79,7 @@ class SharedState:
         self._use(file)
 
     def give(self, env: EnvBase, *, adopt: bool = True) -> None:
-        """Has ``env`` go on with the shared state from now on, after it has taken it over; without ``adopt``, or where there is none yet,
+        """Makes ``env`` use the shared state from now on, after it has loaded it; without ``adopt``, or where there is none yet,
         its own state becomes the shared one.
 
         Raises:
@@ -110,7 +110,7 @@ class SharedState:
         _OF[env] = self
 
     def _described(self, length: int) -> dict[str, Any]:
-        """What is in the memory, by a description of so many bytes."""
+        """What is in the memory, by a description of ``length`` bytes."""
         if self._known is None:
             self._known = pickle.loads(os.pread(self._file, length, _TOKEN + _LENGTH))
             self._memory = mmap.mmap(self._file, 0)

@@ -215,7 +215,7 @@ def _round_up(arguments: CollectorArguments, batch: int) -> bool:
 
 
 def _known(arguments: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """``arguments`` without those that nobody knows, of which it warns."""
+    """``arguments`` without unknown ones, of which it warns."""
     unknown = sorted(arguments.keys() - names)
     if unknown:
         warn(f"Collector has no argument {', '.join(unknown)}: without effect, as in TorchRL")
