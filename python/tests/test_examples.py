@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("dqn_cartpole", 1100, "mean return: "),
         ("ppo_atari", 1000, "mean return: "),
         ("cleanrl_ppo", 2000, "see cleanrl_ppo.png"),
+        ("sb3_ppo", 1000, "mean return of the last "),
         ("native_policy", 1000, "the first two did the same: True"),
         ("async_batched", 6400, "mean steps: "),
         ("ray_offpolicy", 1200, "mean return: "),
