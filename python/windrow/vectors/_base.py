@@ -153,8 +153,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _told(self, notes: Notes) -> dict[str, Any]:
         """``info`` as Gymnasium's vectors give it."""
-        if (columns := _columns(notes, self.num_envs)) is not None:
-            return columns
+        if (columns := columns_of(notes, self.num_envs)) is not None:
+            return with_masks(columns, self.num_envs)
         infos: dict[str, Any] = {}
         for env, info in notes:
             infos = self._add_info(infos, info, env)
@@ -168,8 +168,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return infos
 
 
-def _columns(notes: Notes, num_envs: int) -> dict[str, Any] | None:
-    """``info`` of notes that are one for each environment, all with the same entries, which are numbers: what Gymnasium's own way gives,
+def columns_of(notes: Notes, num_envs: int) -> dict[str, Any] | None:
+    """Arrays of notes that are one for each environment, all with the same entries, which are numbers: as Gymnasium's own way gives them,
     entry by entry instead of value by value. None for others."""
     if len(notes) != num_envs:
         return None
@@ -183,8 +183,16 @@ def _columns(notes: Notes, num_envs: int) -> dict[str, Any] | None:
         values = [info[name] for info in infos]
         if not (kind in _NUMBERS or issubclass(kind, np.number)) or any(type(one) is not kind for one in values):
             return None
-        columns[name], columns[f"_{name}"] = np.array(values, kind), np.ones(num_envs, np.bool_)
+        columns[name] = np.array(values, kind)
     return columns
+
+
+def with_masks(columns: dict[str, Any], num_envs: int) -> dict[str, Any]:
+    """``info`` of entries that all environments have."""
+    info: dict[str, Any] = {}
+    for name, values in columns.items():
+        info[name], info[f"_{name}"] = values, np.ones(num_envs, np.bool_)
+    return info
 
 
 def closed_before(called: str) -> ClosedEnvironmentError:
