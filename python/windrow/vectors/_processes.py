@@ -31,7 +31,8 @@ from windrow.vectors._python import PythonVector
 _ROWS = {"bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64"}
 #: Entries of ``info`` between the processes.
 _REWARD, _NOTE = "windrow reward", "windrow note"
-_ENTRIES = ((_REWARD, "float64", ()), (_NOTE, "bytes", ()))
+# A reward is an array of one, which is read as it lies.
+_ENTRIES = ((_REWARD, "float64", (1,)), (_NOTE, "bytes", ()))
 
 
 #: What travels in the place of values that do not.
@@ -94,7 +95,7 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         said = Said.of(notes, self.num_envs)
         if said or not self._is_array:
             note[place] = [_bytes((said, None if self._is_array else self._inner._seen))]
-        return seen if self._is_array else self._nothing, {_REWARD: rewards, _NOTE: note}
+        return seen if self._is_array else self._nothing, {_REWARD: rewards[:, None], _NOTE: note}
 
     # Called from the process that the vector is in
 
@@ -223,7 +224,7 @@ class ProcessVector(Exchange):
         seen, terminated, truncated = self._step(actions)
         # Observations that are no array come with the notes.
         infos = self._infos(seen[self._note])
-        return self._observation(seen[0]), seen[self._reward], terminated, truncated, infos
+        return self._observation(seen[0]), seen[self._reward][:, 0], terminated, truncated, infos
 
     def _infos(self, pickled: Sequence[bytes]) -> dict[str, Any]:
         """``info`` of a step: arrays are joined, where all groups have the same."""
@@ -241,7 +242,7 @@ class ProcessVector(Exchange):
     def _stepped(self, actions: Any) -> Stepped:
         seen, terminated, truncated = self._step(actions)
         notes = self._notes(seen[self._note], range(self.num_envs))
-        return self._observation(seen[0]), seen[self._reward], terminated, truncated, notes
+        return self._observation(seen[0]), seen[self._reward][:, 0], terminated, truncated, notes
 
     def _step(self, actions: Any) -> tuple[Any, Any, Any]:
         rows = actions if self._takes_array else self._pickled(range(len(self._remotes)), list(iterate(self.action_space, actions)))
@@ -263,7 +264,7 @@ class ProcessVector(Exchange):
         rows = {env: row for row, env in enumerate(envs.tolist())}
         infos = Fold(len(envs)).of([(rows[env], info) for env, info in notes])
         observation = seen[0] if self._is_array else self._rows(None, envs)
-        return observation, seen[self._reward], terminated, truncated, infos
+        return observation, seen[self._reward][:, 0], terminated, truncated, infos
 
     def _notes(self, pickled: Sequence[bytes], envs: Sequence[int]) -> Notes:
         notes: Notes = []
