@@ -54,6 +54,13 @@ class Writer:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
 
+    def accept(self, columns: Columns) -> None:
+        """Looks at the first batch.
+
+        Raises:
+            ValueError: the format cannot have it.
+        """
+
     def save(self, columns: Columns, lengths: Any) -> None:
         """Adds whole episodes, of so many frames each: all of them become visible, or none."""
         raise NotImplementedError
@@ -67,6 +74,7 @@ class _Core:
         self.keys = None if arguments.keys is None else [path_of(key) for key in arguments.keys]
         self.episodes = Episodes()
         self.layout = writer.layout
+        self.is_accepted = False
         self.lock = threading.Lock()
         self.is_closed = False
         self.process = os.getpid()
@@ -78,6 +86,9 @@ class _Core:
                 raise RuntimeError(f"the data set {self.writer.folder.path} is closed: make another sink, which goes on with it")
             layout = layout_of(columns)
             self._check(layout)
+            if not self.is_accepted:
+                self.writer.accept(columns)
+                self.is_accepted = True
             # Before the batch is taken: a batch whose write fails was not, and can be written again.
             rows = self.arguments.rows_per_file
             if self.episodes.bytes >= self.arguments.bytes_per_file or (rows is not None and self.episodes.rows >= rows):

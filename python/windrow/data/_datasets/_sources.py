@@ -9,7 +9,7 @@ from typing import Any
 
 from windrow._lazy import numpy
 from windrow.data._content import is_frames, kind_of
-from windrow.data._datasets import _parquet, _safetensors
+from windrow.data._datasets import _minari, _parquet, _safetensors
 from windrow.data._datasets._columns import DONE, IDS, TERMINATED, TRUNCATED, Columns, frames_from, path_of
 from windrow.data._part import Key
 
@@ -56,6 +56,8 @@ def _pieces(dataset: Any) -> Iterator[Named]:
 def _at(path: Path) -> Iterator[Named]:
     if not path.exists():
         raise FileNotFoundError(f"there is no data set at {path}")
+    if path.is_dir() and _minari.is_here(path):
+        return _minari.read(path)
     for suffix, read in ((".parquet", _parquet.read), (".safetensors", _safetensors.read)):
         if path.suffix == suffix or (path.is_dir() and any(path.rglob(f"*{suffix}"))):
             return read(path)
@@ -81,6 +83,7 @@ def _of_splits(dataset: Any) -> Iterator[Named]:
 _OBJECTS: dict[tuple[str, str], Callable[[Any], Iterator[Named]]] = {
     ("datasets", "Dataset"): _of_datasets,
     ("datasets", "DatasetDict"): _of_splits,
+    ("minari", "MinariDataset"): _minari.read_dataset,
     ("pyarrow", "Table"): _of_table,
 }
 

@@ -134,8 +134,8 @@ class ReplayBuffer:
         ``next.reward`` is ``("next", "reward")``; and any other name is that of the entry.
 
         Args:
-            dataset: the folder, or file, of a data set of Parquet or safetensors files; or an object: a ``datasets.Dataset``, a
-                ``pyarrow.Table``, or a dictionary of arrays ``[rows, ...]``.
+            dataset: the folder, or file, of a data set of Parquet or safetensors files, or of Minari; or an object: a ``datasets.Dataset``,
+                a ``minari.MinariDataset``, a ``pyarrow.Table``, or a dictionary of arrays ``[rows, ...]``.
             keys: the entries of columns, by the columns' names, where the above is not meant.
             storage: with room for all frames; in memory by default.
             arguments: others of the buffer.
