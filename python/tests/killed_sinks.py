@@ -28,8 +28,8 @@ from windrow import data
 
 #: Longest episode. Each begins with its number, by which its length is known.
 _LONGEST = 23
-#: Seconds from the first batch of a process to its death, at most.
-_LIFE = 0.15
+#: How many acknowledgements a process lives to tell, and seconds after that, at most.
+_ACKNOWLEDGED, _FURTHER = 12, 0.03
 #: Deaths of processes that write one data set.
 _TOGETHER = 10
 
@@ -40,6 +40,7 @@ SINKS: Sinks = {
     "parquet": lambda path: data.ParquetSink(path, rows_per_file=40),
     "safetensors": lambda path: data.SafetensorsSink(path, rows_per_file=40),
     "minari": lambda path: data.MinariSink(path, rows_per_file=40),
+    "lerobot": lambda path: data.LeRobotSink(path, rows_per_file=40),
 }
 
 
@@ -58,6 +59,7 @@ def batch(first: int, count: int) -> Any:
     made["next", "done"] = torch.tensor([[step + 1 == length(episode)] for episode, step in rows])
     made["next", "truncated"] = made["next", "done"]
     made["collector", "traj_ids"] = values[:, 0].long()
+    made["pixels"] = values.sum(1).to(torch.uint8)[:, None, None, None].expand(-1, 16, 16, 3)
     return made
 
 
@@ -104,9 +106,11 @@ def read(pipe: int) -> bytes:
 def life(make: Callable[[Path], Any], path: Path, random: random.Random) -> tuple[int, str | None]:
     """Lets a process write, kills it, and looks at what it has left: frames, and what is wrong."""
     child, pipe = in_child(lambda pipe: write(make, path, pipe))
-    # Its first acknowledgement: the sink is there.
-    told = os.read(pipe, 100)
-    time.sleep(random.random() * _LIFE)
+    told, least = b"", random.randrange(1, _ACKNOWLEDGED)
+    # The end of the pipe: the process failed.
+    while told.count(b"\n") < least and (more := os.read(pipe, 100)):
+        told += more
+    time.sleep(random.random() * _FURTHER)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     told += read(pipe)
@@ -114,7 +118,7 @@ def life(make: Callable[[Path], Any], path: Path, random: random.Random) -> tupl
     if not acknowledged or not acknowledged[-1].isdigit():
         return 0, f"the writer failed: {told.decode()}"
     least = int(acknowledged[-1])
-    if not any(file.is_file() for pattern in ("data/*.parquet", "*.safetensors", "data/metadata.json") for file in path.glob(pattern)):
+    if not any(file.is_file() for pattern in ("data/*.parquet", "*.safetensors", "data/metadata.json", "meta/info.json") for file in path.glob(pattern)):
         return 0, None if least == 0 else f"nothing is there of {least} frames"
     child, pipe = in_child(lambda pipe: check(make, path, pipe))
     os.waitpid(child, 0)
@@ -159,7 +163,7 @@ def main() -> int:
     parser.add_argument("formats", nargs="*", help=f"of {', '.join(SINKS)}; all unless given")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for module in ("pyarrow.parquet", "safetensors.numpy", "minari"):
+    for module in ("pyarrow.parquet", "safetensors.numpy", "minari", "av"):
         # Once, not in each process.
         importlib.import_module(module)
     pyarrow.array(np.zeros(1))

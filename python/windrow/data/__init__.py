@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from windrow import _fence as _fence
 from windrow._lazy import listing as _listing
-from windrow.data import _datasets, _limiters, _postprocs, replay_buffers
+from windrow.data import _datasets, _frames, _limiters, _mix, _postprocs, replay_buffers
 from windrow.data._datasets import *
+from windrow.data._frames import *
 from windrow.data._limiters import *
+from windrow.data._mix import *
 from windrow.data._postprocs import *
 from windrow.data.replay_buffers import *
 
@@ -18,5 +20,5 @@ __getattr__ = _fence.rest_of(__name__)
 
 if not TYPE_CHECKING:
     # Checkers that add up no lists take all that was imported.
-    __all__ = [*_datasets.__all__, *_limiters.__all__, *_postprocs.__all__, *replay_buffers.__all__]
+    __all__ = [*_datasets.__all__, *_frames.__all__, *_limiters.__all__, *_mix.__all__, *_postprocs.__all__, *replay_buffers.__all__]
     __dir__ = _listing(__name__, __all__)

@@ -8,7 +8,7 @@ from typing import Any
 from windrow._lazy import numpy, tensordict, torch
 from windrow._values import unheld
 from windrow.data._content import frames_of, is_frames, kind_of
-from windrow.data._part import Key
+from windrow.envs._specs import path as path_of
 
 Path = tuple[str, ...]
 #: Arrays of equal length, by the keys of their entries.
@@ -18,11 +18,6 @@ IDS, MASK = ("collector", "traj_ids"), ("collector", "mask")
 DONE, TRUNCATED, TERMINATED = ("next", "done"), ("next", "truncated"), ("next", "terminated")
 #: What a data set has in place of ids of trajectories, which differ from one run to the next.
 EPISODE = ("episode_index",)
-
-
-def path_of(key: Key) -> Path:
-    """The names in a key."""
-    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def columns_of(batch: Any, keys: Iterable[Path] | None) -> tuple[Columns, tuple[int, ...]]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
+import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,9 +32,15 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
         with told(self.path):
+            old = self.path.with_name(f".{self.path.name}{_OLD}")
+            if old.exists() and not self.path.exists():
+                # A process was killed between two names.
+                os.rename(old, self.path)
             self.path.mkdir(parents=True, exist_ok=True)
             self._name = str(self.path.resolve())
             self._lock = self._locked()
+            for leftover in (old, self.path.with_name(f".{self.path.name}{TEMPORARY}")):
+                shutil.rmtree(leftover, ignore_errors=True)
             for leftover in self.path.rglob(f".*{TEMPORARY}"):
                 leftover.unlink()
 
@@ -75,6 +84,27 @@ class Folder:
         """:meth:`publish` of a text."""
         self.publish(name, lambda path: _write_text(path, text))
 
+    def exchange(self, write: Callable[[Path], None]) -> None:
+        """Makes ``write`` add files to a folder of links to all files, which takes the place of this one when all of it is on the disk.
+
+        Raises:
+            OSError: that failed; the message has the path. The folder is as it was.
+        """
+        aside = self.path.with_name(f".{self.path.name}{TEMPORARY}")
+        with told(self.path):
+            shutil.rmtree(aside, ignore_errors=True)
+            try:
+                before = _linked(self.path, aside)
+                write(aside)
+                for path in sorted(aside.rglob("*"), reverse=True):
+                    if path.is_dir() or path.stat().st_ino not in before:
+                        flush(path)
+                flush(aside)
+                _exchange(aside, self.path)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            flush(self.path.parent)
+
     def names(self, pattern: str) -> list[Path]:
         """The files of a pattern, in the order of their names."""
         return sorted(path for path in self.path.glob(pattern) if not path.name.startswith("."))
@@ -88,6 +118,37 @@ class Folder:
 
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
+
+
+def _linked(folder: Path, copy: Path) -> set[int]:
+    """Makes a folder of links to the files in another; returns their numbers."""
+    copy.mkdir()
+    found = set()
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            (copy / path.relative_to(folder)).mkdir()
+        else:
+            os.link(path, copy / path.relative_to(folder))
+            found.add(path.stat().st_ino)
+    return found
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchanges the names of two folders at once or, where the system cannot, one after the other."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if call is not None and call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return
+    if call is not None and (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EINVAL):
+        raise OSError(number, os.strerror(number))
+    old = other.with_name(f".{other.name}{_OLD}")
+    os.rename(other, old)
+    os.rename(one, other)
+    os.rename(old, one)
+
+
+#: Of the system call: names are relative to the working directory, and are exchanged.
+_HERE, _EXCHANGE = -100, 2
+_OLD = ".before"
 
 
 def flush(path: Path) -> None:

@@ -80,8 +80,9 @@ class _MinariWriter(Writer):
                 for name, given in (("observation_space", arguments.observation_space), ("action_space", arguments.action_space))
             )
             self._about = {"minari_version": minari.__version__, "dataset_id": _identifier(folder.path, arguments.dataset_id)}
-            if getattr(env, "spec", None) is not None:
-                self._about["env_spec"] = env.spec.to_json()
+            spec: Any = getattr(env, "spec", None)
+            if spec is not None:
+                self._about["env_spec"] = spec.to_json()
         self._written = minari.serialization.serialize_space
         # Of episodes that a process was writing when it ended.
         with told(self._data):
@@ -171,8 +172,9 @@ def _space_of(name: str, columns: Columns) -> Any:
         raise ValueError("action: expected a space for integers, which may stand for choices: give MinariSink env=... or action_space=...")
     if values.dtype == bool:
         return gymnasium.spaces.MultiBinary(values.shape[1:] or (1,))
-    limits: Any = (-numpy.inf, numpy.inf) if values.dtype.kind == "f" else (numpy.iinfo(values.dtype).min, numpy.iinfo(values.dtype).max)
-    return gymnasium.spaces.Box(*limits, shape=values.shape[1:] or (1,), dtype=values.dtype)
+    limits: Any = (-numpy.inf, numpy.inf) if values.dtype.kind == "f" else numpy.iinfo(values.dtype)
+    low, high = limits if values.dtype.kind == "f" else (limits.min, limits.max)
+    return gymnasium.spaces.Box(low, high, shape=values.shape[1:] or (1,), dtype=values.dtype)
 
 
 def _entry(key: Entry, columns: Columns) -> Entry:

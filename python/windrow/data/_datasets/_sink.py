@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 
 from windrow._arguments import Arguments, argument, takes
 from windrow._numbers import at_least
-from windrow.data._datasets._columns import Columns, Layout, columns_of, layout_of, path_of
+from windrow.data._datasets._columns import Columns, Layout, columns_of, layout_of
 from windrow.data._datasets._episodes import Episodes
 from windrow.data._datasets._folder import Folder
 from windrow.data._part import Key
+from windrow.envs._specs import path as path_of
 
 
 def _unfinished(name: str, value: object) -> str:

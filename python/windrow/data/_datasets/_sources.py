@@ -9,9 +9,10 @@ from typing import Any
 
 from windrow._lazy import numpy
 from windrow.data._content import is_frames, kind_of
-from windrow.data._datasets import _minari, _parquet, _safetensors
-from windrow.data._datasets._columns import DONE, IDS, TERMINATED, TRUNCATED, Columns, frames_from, path_of
+from windrow.data._datasets import _lerobot, _minari, _parquet, _safetensors
+from windrow.data._datasets._columns import DONE, IDS, TERMINATED, TRUNCATED, Columns, frames_from
 from windrow.data._part import Key
+from windrow.envs._specs import path as path_of
 
 #: Columns by their names.
 Named = dict[str, Any]
@@ -56,8 +57,9 @@ def _pieces(dataset: Any) -> Iterator[Named]:
 def _at(path: Path) -> Iterator[Named]:
     if not path.exists():
         raise FileNotFoundError(f"there is no data set at {path}")
-    if path.is_dir() and _minari.is_here(path):
-        return _minari.read(path)
+    for format in (_lerobot, _minari):
+        if path.is_dir() and format.is_here(path):
+            return format.read(path)
     for suffix, read in ((".parquet", _parquet.read), (".safetensors", _safetensors.read)):
         if path.suffix == suffix or (path.is_dir() and any(path.rglob(f"*{suffix}"))):
             return read(path)
@@ -79,10 +81,17 @@ def _of_splits(dataset: Any) -> Iterator[Named]:
     return _of_datasets(next(iter(dataset.values())))
 
 
+def _of_lerobot(dataset: Any) -> Iterator[Named]:
+    if dataset.episodes is not None:
+        raise TypeError("expected all episodes of a data set of LeRobot, got a selection of them: leave episodes=... out")
+    return _lerobot.read(Path(dataset.root))
+
+
 #: Classes of other libraries, and what reads their objects.
 _OBJECTS: dict[tuple[str, str], Callable[[Any], Iterator[Named]]] = {
     ("datasets", "Dataset"): _of_datasets,
     ("datasets", "DatasetDict"): _of_splits,
+    ("lerobot", "LeRobotDataset"): _of_lerobot,
     ("minari", "MinariDataset"): _minari.read_dataset,
     ("pyarrow", "Table"): _of_table,
 }

@@ -24,6 +24,7 @@ from windrow.data._arguments import (
 )
 from windrow.data._content import flat, frames_of, is_frames, is_key, kind_of, rows_of
 from windrow.data._datasets._sources import frames_of_dataset
+from windrow.data._frames import FrameDataset
 from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, stacked, unpacked
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
@@ -134,8 +135,9 @@ class ReplayBuffer:
         ``next.reward`` is ``("next", "reward")``; and any other name is that of the entry.
 
         Args:
-            dataset: the folder, or file, of a data set of Parquet or safetensors files, or of Minari; or an object: a ``datasets.Dataset``,
-                a ``minari.MinariDataset``, a ``pyarrow.Table``, or a dictionary of arrays ``[rows, ...]``.
+            dataset: the folder, or file, of a data set of Parquet or safetensors files, of Minari or of LeRobot; or an object: a
+                ``datasets.Dataset``, a ``minari.MinariDataset``, a ``LeRobotDataset``, a ``pyarrow.Table``, or a dictionary of arrays
+                ``[rows, ...]``.
             keys: the entries of columns, by the columns' names, where the above is not meant.
             storage: with room for all frames; in memory by default.
             arguments: others of the buffer.
@@ -363,11 +365,14 @@ class ReplayBuffer:
 
     def _sampled(self, batch_size: int | None, return_info: bool, with_info: bool) -> Any:
         batch_size = whole_or_none("batch_size", batch_size, 1)
-        if with_info and not (return_info or self._is_packed):
+        changes = self._sampler._changes_samples
+        if with_info and not (return_info or self._is_packed or changes):
             return self._finished(self._drawn(ReplayBufferCore.sample, batch_size))
         with self._objects:
             batch, info = self._drawn(ReplayBufferCore.sample_apart, batch_size)
             batch = self._unpacked(batch)
+        if changes:
+            batch, info = self._sampler._changed(batch, info, batch_size or self._batch_size or 0)
         if with_info:
             if not is_frames(batch):
                 raise RuntimeError(f"a {type(self).__name__} adds entries to samples, which must be TensorDicts: use a ReplayBuffer")
@@ -501,6 +506,23 @@ class ReplayBuffer:
         if len(frames) != len(numbers):
             raise ValueError(f"expected {len(numbers)} items, as there are rows, got {len(frames)}")
         self._put(frames, replace)
+
+    def as_dataset(self) -> FrameDataset:
+        """The frames at this moment as a data set of torch, for a ``torch.utils.data.DataLoader``; a copy in shared memory.
+
+        Raises:
+            TypeError: the buffer has items that are no TensorDicts.
+
+        Example:
+            >>> import torch
+            >>> from windrow.data import ReplayBuffer
+            >>> buffer = ReplayBuffer.from_dataset({"observation": torch.zeros(10, 3)})
+            >>> frames = buffer.as_dataset()
+            >>> loader = torch.utils.data.DataLoader(frames, batch_size=4, shuffle=True, collate_fn=frames.collate)
+            >>> [batch.shape[0] for batch in loader]
+            [4, 4, 2]
+        """
+        return FrameDataset(self[:])
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Removes all frames. The next ones may have other entries and shapes.
