@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
+from formats import LONGEST, length
 from tensordict import TensorDict
 
 from windrow import data
 
-#: Longest episode. Each begins with its number, by which its length is known.
-_LONGEST = 23
 #: How many acknowledgements a process lives to tell, and seconds after that, at most.
 _ACKNOWLEDGED, _FURTHER = 12, 0.03
 #: Deaths of processes that write one data set.
@@ -42,11 +41,6 @@ SINKS: Sinks = {
     "minari": lambda path: data.MinariSink(path, rows_per_file=40),
     "lerobot": lambda path: data.LeRobotSink(path, rows_per_file=40),
 }
-
-
-def length(episode: int) -> int:
-    """Frames of an episode."""
-    return 1 + episode * 7 % _LONGEST
 
 
 def batch(first: int, count: int) -> Any:
@@ -128,7 +122,7 @@ def life(make: Callable[[Path], Any], path: Path, random: random.Random) -> tupl
     except ValueError:
         return 0, f"the data set cannot be read: {found}"
     # A file may have become visible that the process did not live to tell of.
-    if rows != counted or rows < least or rows > least + 40 + 6 * _LONGEST:
+    if rows != counted or rows < least or rows > least + 40 + 6 * LONGEST:
         return rows, f"{rows} frames can be read, the sink counts {counted}, and the process has acknowledged {least}"
     return rows, None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +71,31 @@ def test_tables_and_files_of_others_are_read(tmp_path: Path) -> None:
 def test_a_column_that_is_no_tensor_is_an_error_that_names_it(column: list[object], told: str) -> None:
     with pytest.raises(ValueError, match=f"column odd: .*{told}"):
         ReplayBuffer.from_dataset(pa.table({"odd": column}))
+
+
+class Loaded:
+    """As a ``datasets.Dataset``."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def with_format(self, kind: str) -> Any:
+        return self if kind == "arrow" else None
+
+    def __getitem__(self, rows: slice) -> pa.Table:
+        return self._table
+
+
+def test_objects_of_hugging_face_are_known_by_their_classes() -> None:
+    """``cargo xtask formats`` has the library itself."""
+    one = type("Dataset", (Loaded,), {"__module__": "datasets.arrow_dataset"})(pa.table({"rewards": [1.0, 2.0]}))
+    assert ReplayBuffer.from_dataset(one)[:]["next", "reward"].tolist() == [[1], [2]]
+    splits = type("DatasetDict", (dict,), {"__module__": "datasets.dataset_dict"})
+    assert len(ReplayBuffer.from_dataset(splits(train=one))) == 2
+    with pytest.raises(TypeError, match=r"expected one split of the data set, such as dataset\['train'\], got 2"):
+        ReplayBuffer.from_dataset(splits(train=one, test=one))
+    with pytest.raises(ValueError, match="column a: expected an array of numbers"):
+        ReplayBuffer.from_dataset({"a": ["text"]})
 
 
 def test_what_is_no_data_set_is_an_error(tmp_path: Path) -> None:

@@ -45,13 +45,21 @@ def frames_of_dataset(dataset: Any, keys: Mapping[str, Key] | None) -> Iterator[
 def _pieces(dataset: Any) -> Iterator[Named]:
     if isinstance(dataset, (str, os.PathLike)):
         return _at(Path(dataset))
-    if isinstance(dataset, Mapping) and not is_frames(dataset):
-        return iter([{name: numpy.asarray(values) for name, values in dataset.items()}])
     for cls in type(dataset).__mro__:
         if read := _OBJECTS.get((cls.__module__.partition(".")[0], cls.__name__)):
             return read(dataset)
+    # After those: some of them are dictionaries, too.
+    if isinstance(dataset, Mapping) and not is_frames(dataset):
+        return iter([{name: _numbers(name, values) for name, values in dataset.items()}])
     known = ", ".join(f"{package}.{name}" for package, name in _OBJECTS)
     raise TypeError(f"expected the path of a data set, or one of {known}, got {kind_of(dataset)}")
+
+
+def _numbers(name: str, values: Any) -> Any:
+    made = numpy.asarray(values)
+    if made.dtype.kind not in "biuf" or made.ndim == 0:
+        raise ValueError(f"column {name}: expected an array of numbers [rows, ...], got {kind_of(values)}")
+    return made
 
 
 def _at(path: Path) -> Iterator[Named]:
