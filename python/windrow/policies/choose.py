@@ -9,16 +9,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-
 from windrow._lazy import module
+from windrow._types import Policy, Weights
 from windrow._warnings import PerformanceWarning, RenamedWarning, warn, warn_once
 from windrow.modules import RandomPolicy
 from windrow.policies.weights import BESIDE, original, weights_of, widened
 
 if TYPE_CHECKING:
+    import torch
     from windrow.policies.audit import Audit
     from windrow.policies.beside import Beside
     from windrow.policies.lower.lowering import Lowered
+    from windrow.policies.torch_policy import TorchPolicy
 
 _acting, _beside = module("windrow.policies.acting"), module("windrow.policies.beside")
 _lower, _torch_policy = module("windrow.policies.lower.lowering"), module("windrow.policies.torch_policy")
@@ -88,7 +90,7 @@ class Choice:
         if self.doubt is not None and self.surprise is not None:
             tell_of_python(self.doubt, self.surprise)
 
-    def published(self, given: Any) -> dict[str, Any]:
+    def published(self, given: Weights) -> dict[str, Any]:
         """The weights of ``given`` in the form in which workers take them: with the policy's state beside them.
 
         Raises:
@@ -106,7 +108,7 @@ class Sent:
     pickled: bytes
 
 
-def exploration_name(exploration_type: Any, exploration_mode: Any = None) -> str:
+def exploration_name(exploration_type: object, exploration_mode: object = None) -> str:
     """The engine's name for ``exploration_type``: a member of ``ExplorationType``, its name, or None for random.
 
     ``exploration_mode`` is the former name of the argument.
@@ -125,7 +127,7 @@ def exploration_name(exploration_type: Any, exploration_mode: Any = None) -> str
     return name
 
 
-def is_random(policy: Any, env: Any) -> bool:
+def is_random(policy: Any, env: object) -> bool:
     """Whether the engine's random policy does what ``policy`` would do in ``env``."""
     if policy is None:
         return True
@@ -141,12 +143,12 @@ def is_random(policy: Any, env: Any) -> bool:
 
 
 def choose(
-    policy: Any,
+    policy: Policy | Sent | None,
     factories: Sequence[Callable[[], Any]] | None,
     conditions: Conditions,
     *,
     backend: str = "auto",
-    env: Any = None,
+    env: object = None,
 ) -> Choice:
     """The form in which the engine takes ``policy``, or what ``factories`` make for each worker.
 
@@ -207,7 +209,7 @@ def choose(
     return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, surprise=surprise, audit=audit)
 
 
-def _surprise(policy: Any, reason: Exception) -> Literal["once", "each time"] | None:
+def _surprise(policy: Callable[..., Any], reason: Exception) -> Literal["once", "each time"] | None:
     """How often to warn of the ``reason`` why Python calls ``policy``. Nobody expects Rust to evaluate a function, nor a module that
     ``compile_policy`` compiles."""
     if _lower.source_of(original(policy)) is None or "_windrow_compiled" in getattr(policy, "__dict__", {}):
@@ -224,7 +226,9 @@ def tell_of_python(doubt: str, often: Literal["once", "each time"] = "once") -> 
         warn_once("python policy", f'{told}, policy_backend="native" makes it an error', PerformanceWarning)
 
 
-def _state_beside(policy: Any, source: Any, conditions: Conditions, lowered: Lowered | None) -> Beside | None:
+def _state_beside(
+    policy: Callable[..., Any], source: torch.nn.Module | None, conditions: Conditions, lowered: Lowered | None
+) -> Beside | None:
     """The state that is published beside the weights of ``policy``; None where the policy acts itself."""
     import torch
 
@@ -235,7 +239,7 @@ def _state_beside(policy: Any, source: Any, conditions: Conditions, lowered: Low
     return _beside.Beside(bytes if lowered is None else lowered.graph, attributes)
 
 
-def _check_copies(policy: Any, conditions: Conditions) -> None:
+def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
     """Raises TypeError where workers would act with copies of a module whose lazy layers have no weights yet."""
     import torch
 
@@ -246,12 +250,14 @@ def _check_copies(policy: Any, conditions: Conditions) -> None:
         )
 
 
-def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> Any:
+def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> TorchPolicy:
     """What acts for one worker, where torch evaluates its policy."""
     return _torch_policy.TorchPolicy(make(), conditions, copied=copied)
 
 
-def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:
+def compiled(
+    policy: Any, compile_policy: bool | dict[str, Any] | None, cudagraph_policy: bool | dict[str, Any] | None, device: torch.device | None
+) -> Any:
     """``policy``, compiled if that was asked for.
 
     Raises:

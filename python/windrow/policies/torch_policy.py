@@ -176,10 +176,12 @@ class TorchPolicy:
             self.memory, self.keys, self.call = memory, memory.keys, self._call_remembering
         return [(key, outputs[key]) for key in self.out_keys]
 
-    def _probe(self, inputs: dict[Key, torch.Tensor]) -> Any:
+    def _probe(self, inputs: dict[Key, torch.Tensor]) -> TensorDictBase:
         self.keys = list(inputs)
         with self._forked(), self.stepwise:
-            return self.act(*inputs.values())[0]
+            # Of a policy that is being bound, a call gives everything that it returns.
+            whole: Any = self.act(*inputs.values())[0]
+            return whole
 
     def _forked(self) -> AbstractContextManager[None]:
         """A context that leaves random numbers as they were."""
@@ -227,7 +229,7 @@ class TorchPolicy:
         missing = rows - len(inputs[0])
         return [torch.cat([value, value[:1].expand(missing, *value.shape[1:])]) for value in inputs]
 
-    def _cut(self, returned: Any, rows: torch.Size) -> Any:
+    def _cut(self, returned: TensorDictBase, rows: torch.Size) -> TensorDictBase:
         """The first ``rows`` of what a call has returned."""
         return returned if rows == self.batch else returned[: rows[0]]
 
@@ -410,7 +412,7 @@ def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Paramet
     return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]
 
 
-def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
+def read_by(policy: Callable[..., Any], trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
     """The observations that ``policy`` gets. One that is called with tensors gets entries of ``info`` where it names them: it may take
     the only other observation under any name.
     """
