@@ -50,7 +50,7 @@ def package(name: str, what: str, extra: str) -> ModuleType:
         raise ImportError(f"{what} needs {missing}, which is not installed: {install(extra)}", name=missing) from error
 
 
-def module(what: str, name: str, extra: str) -> Any:
+def module(what: str, name: str, extra: str) -> ModuleType:
     """The module ``name`` of a package that comes with ``extra``, which ``what`` needs.
 
     Raises:
