@@ -25,6 +25,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("own_environment", 4096, "mean return: "),
         ("recurrent_policy", 20_000, "mean return: "),
         ("several_agents", 1200, "mean reward of the one that learns: "),
+        ("offline_data", 8000, "after learning from the data set"),
         ("worker_losses", 3000, "all there were to collect: True"),
         ("evaluator_video", 2000, "filmed in videos/eval_"),
         ("tensorboard_run", 2000, "logged in runs/dqn"),

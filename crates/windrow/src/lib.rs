@@ -484,9 +484,10 @@ pub mod replay {
     // Samplers, and what one of your own implements.
     #[doc(inline)]
     pub use windrow_replay::{
-        ConsumingSampler, Draw, Frames, NoDraw, PrioritizedSampler, PrioritizedSliceSampler,
-        RandomSampler, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys, Runs, SampleRng,
-        Sampler, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement, Slices,
+        ConsumingSampler, Draw, Frames, GoalStrategy, HindsightSampler, NoDraw, PrioritizedSampler,
+        PrioritizedSliceSampler, RandomSampler, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys,
+        Runs, SampleRng, Sampler, SamplerWithoutReplacement, SliceSampler,
+        SliceSamplerWithoutReplacement, Slices,
     };
     #[doc(inline)]
     pub use windrow_replay::{MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};
