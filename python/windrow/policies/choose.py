@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from windrow.policies.lower.lowering import Lowered
 
 _acting, _beside = module("windrow.policies.acting"), module("windrow.policies.beside")
+_predictors = module("windrow.policies.predictors")
 _lower, _torch_policy = module("windrow.policies.lower.lowering"), module("windrow.policies.torch_policy")
 
 BACKENDS = ("auto", "native", "torch")
@@ -179,8 +180,9 @@ def choose(
         if backend == "native":
             raise ValueError('policy_backend="native": Python calls what policy_factory makes, give the module itself as policy')
         return Choice([partial(_called, factory, conditions, copied=False) for factory in factories], source=policy)
+    policy = _predictors.adapted(policy)
     if not callable(policy):
-        raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
+        raise TypeError(f"expected a policy that can be called, or a model with a method predict, got {type(policy).__name__}")
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
     source: Any = original(policy) if hasattr(policy, "state_dict") else None
@@ -248,7 +250,7 @@ def _check_copies(policy: Any, conditions: Conditions) -> None:
 
 def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> Any:
     """What acts for one worker, where torch evaluates its policy."""
-    return _torch_policy.TorchPolicy(make(), conditions, copied=copied)
+    return _torch_policy.TorchPolicy(_predictors.adapted(make()), conditions, copied=copied)
 
 
 def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:

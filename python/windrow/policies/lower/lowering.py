@@ -30,11 +30,12 @@ from windrow.envs._registry import adapted
 from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.acting import acting, borrowing
+from windrow.policies.arguments import read_by, takes_dictionary
 from windrow.policies.audit import Audit
 from windrow.policies.lower import rules as rules
 from windrow.policies.lower.trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
 from windrow.policies.reads import State, Watch
-from windrow.policies.torch_policy import TorchPolicy, copied_module, read_by
+from windrow.policies.torch_policy import TorchPolicy, copied_module
 from windrow.policies.weights import original, tensors_of
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def _asked(policy: Any, conditions: Conditions, env: Any) -> list[Iterator[tuple
     """Where observations are looked for that nobody knows: a guess, and then the environment, which is made for that only if it has to be."""
     keys = _inputs(policy)
     # Groups of agents have dimensions of their own, which no layer tells.
-    is_nested = any(isinstance(key, tuple) for key in keys)
+    is_nested = any(isinstance(key, tuple) for key in keys) or takes_dictionary(policy)
     asked = [] if is_nested else [_guessed(policy)]
     if is_nested or len(keys) > 1:
         asked.append(_made(env, policy, conditions))
