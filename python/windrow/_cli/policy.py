@@ -18,7 +18,7 @@ def load(path: Path, activation: str, *, trusts: bool) -> Any:
 
     Args:
         path: weights of linear layers, in the form of safetensors or a ``state_dict``; or a program: a file of TorchScript, of ``torch.export``,
-            or a module that ``torch.save`` has pickled.
+            or a module that ``torch.save`` has pickled; or a model of ONNX.
         activation: what stands between linear layers, one of :data:`ACTIVATIONS`.
         trusts: whether the user trusts the file, and programs are loaded.
 
@@ -26,6 +26,8 @@ def load(path: Path, activation: str, *, trusts: bool) -> Any:
         ValueError: the file is none of these, a program that is not trusted, or has weights of something else.
         ImportError: what reads the file is not installed.
     """
+    if path.suffix == ".onnx":
+        return path
     if path.suffix == ".safetensors":
         return _linear_layers(_safetensors(path), activation, path)
     kind = _kind(path)

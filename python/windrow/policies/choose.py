@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from windrow.policies.lower.lowering import Lowered
 
 _acting, _beside = module("windrow.policies.acting"), module("windrow.policies.beside")
+_onnx = module("windrow.policies.onnx.reading")
 _predictors = module("windrow.policies.predictors")
 _lower, _torch_policy = module("windrow.policies.lower.lowering"), module("windrow.policies.torch_policy")
 
@@ -141,6 +142,11 @@ def is_random(policy: Any, env: Any) -> bool:
     return bool(spec == getattr(env, "action_spec", None))
 
 
+def is_model(policy: Any) -> bool:
+    """Whether ``policy`` is a path, or a model that ``onnx`` has loaded."""
+    return isinstance(policy, (str, os.PathLike)) or (type(policy).__name__ == "ModelProto" and type(policy).__module__.startswith("onnx"))
+
+
 def choose(
     policy: Any,
     factories: Sequence[Callable[[], Any]] | None,
@@ -180,7 +186,8 @@ def choose(
         if backend == "native":
             raise ValueError('policy_backend="native": Python calls what policy_factory makes, give the module itself as policy')
         return Choice([partial(_called, factory, conditions, copied=False) for factory in factories], source=policy)
-    policy = _predictors.adapted(policy)
+    given = policy
+    policy = _onnx.policy_of(policy, backend) if is_model(policy) else _predictors.adapted(policy)
     if not callable(policy):
         raise TypeError(f"expected a policy that can be called, or a model with a method predict, got {type(policy).__name__}")
     if backend == "native" and conditions.device is not None:
@@ -192,10 +199,13 @@ def choose(
             lowered = _lower.lower(policy, conditions, env)
             source = lowered.source
         except _lower.NotLowerable as reason:
-            doubt = str(reason)
+            doubt = getattr(policy, "reason", None) if given is not policy else None
+            doubt = doubt or str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
             surprise = _surprise(policy, reason)
+            policy = _onnx.in_python(policy)
+            source = original(policy) if hasattr(policy, "state_dict") else None
     _check_copies(policy, conditions)
     beside = _state_beside(policy, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None

@@ -72,12 +72,14 @@ class Lowered:
 
     Attributes:
         core: the description that the engine reads.
+        inputs: the names of what the graph reads.
         graph: gives the graph that the policy is by now, as bytes.
         source: the module that has the weights.
         audit: compares rows that were delivered; None for a policy with a state, and for one that reads no observation.
     """
 
     core: dict[str, Any]
+    inputs: list[Key]
     graph: Callable[[], bytes]
     source: nn.Module
     audit: Audit | None
@@ -146,7 +148,7 @@ class _Follower:
         # Rows are compared by what was observed in them.
         compares = self._reading.memory is None and self._reading.inputs
         audit = Audit(self._difference, self._reading.inputs) if compares else None
-        return Lowered(core, self._now, self._source, audit)
+        return Lowered(core, self._reading.inputs, self._now, self._source, audit)
 
     def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
