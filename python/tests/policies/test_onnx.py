@@ -121,6 +121,12 @@ def test_models_of_one_row_are_called_row_by_row() -> None:
         collect(three, policy_backend="torch")
 
 
+def test_outputs_have_the_names_that_the_model_gives_them() -> None:
+    nodes = [helper.make_node("Gemm", ["x", "weight"], ["7"]), helper.make_node("Tanh", ["7"], ["8"]), helper.make_node("Neg", ["8"], ["value"])]
+    batch = collect(model(nodes, {"weight": np.ones((4, 2), np.float32)}, outputs={"7": ["N", 2], "8": ["N", 2], "value": ["N", 2]}))
+    assert torch.equal(batch["value"], -batch["output1"])
+
+
 @pytest.mark.parametrize("policy", [linear, pooled], ids=["graph", "session"])
 def test_models_act_wherever_policies_do(policy: Any) -> None:
     def check(batch: TensorDict) -> None:

@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from windrow._lazy import module
-from windrow.envs._factory import is_function
 
+_choose, _factory = module("windrow.policies.choose"), module("windrow.envs._factory")
 _lower, _reading = module("windrow.policies.lower.lowering"), module("windrow.policies.onnx.reading")
 _predictors, _writing = module("windrow.policies.predictors"), module("windrow.policies.onnx.writing")
 
@@ -35,13 +35,12 @@ def export_onnx(
         ValueError: windrow does not read the policy as a graph, or ONNX has no operator for a part of it.
         ImportError: ``onnx`` is not installed.
     """
-    from windrow.policies.choose import Conditions, exploration_name
-
     onnx, checker = (_reading.package(name, "export_onnx") for name in ("onnx", "onnx.checker"))
-    made = env() if is_function(env) else None
+    made = env() if _factory.is_function(env) else None
     try:
         given = env if made is None else made
-        lowered = _lower.lower(_predictors.adapted(policy), Conditions(exploration_name(exploration_type), threads=False), given)
+        conditions = _choose.Conditions(_choose.exploration_name(exploration_type), threads=False)
+        lowered = _lower.lower(_predictors.adapted(policy), conditions, given)
     except _lower.NotLowerable as reason:
         raise ValueError(f"the policy is no graph that windrow reads, since {reason}") from None
     finally:

@@ -101,7 +101,8 @@ def _ports(values: Any) -> Iterator[_Port]:
 
 
 def _keyed(outputs: list[_Port]) -> list[_Port]:
-    """The outputs, of which the first is the action unless one is called so."""
+    """The outputs, of which the first is the action unless one is called so. Exporters name others by numbers where nobody has named them."""
+    outputs = [port if not port.name[:1].isdigit() else port._replace(key=f"output{number}") for number, port in enumerate(outputs)]
     if any(path(port.key)[0] == "action" for port in outputs):
         return outputs
     return [outputs[0]._replace(key="action"), *outputs[1:]]
