@@ -424,3 +424,18 @@ def test_a_part_of_a_weight_that_a_module_keeps_is_no_result_to_copy() -> None:
         collect(policy, policy_backend="native")
     policy.kept = policy.weight.sum()
     assert "native" in str(Collector("CartPole-v1", policy, frames_per_batch=10))
+
+
+def test_a_policy_that_writes_an_entry_of_info_is_told_so() -> None:
+    class Lives(gymnasium.Wrapper):
+        def reset(self, **arguments):
+            observation, info = self.env.reset(**arguments)
+            return observation, {**info, "lives": 3}
+
+        def step(self, action):
+            *rest, info = self.env.step(action)
+            return *rest, {**info, "lives": 3}
+
+    env = GymEnv(Lives(gymnasium.make("CartPole-v1")), info_keys=["lives"], categorical_action_encoding=True)
+    with pytest.raises(ValueError, match='"lives" float32 \\[\\], where frames of .* have "lives" int64 \\[\\], which info brings: let it write that under'):
+        collect(lambda observation: {"action": 1, "lives": observation[..., 0]}, env, num_envs=None)
