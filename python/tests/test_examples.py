@@ -26,6 +26,8 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("recurrent_policy", 20_000, "mean return: "),
         ("several_agents", 1200, "mean reward of the one that learns: "),
         ("worker_losses", 3000, "all there were to collect: True"),
+        ("evaluator_video", 2000, "filmed in videos/eval_"),
+        ("tensorboard_run", 2000, "logged in runs/dqn"),
         ("two_machines", 1500, "127.0.0.2: 1500 rows, 0 wrong, 3 workers started"),
     ],
 )

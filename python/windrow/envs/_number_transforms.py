@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
-from typing import Any
+from typing import Any, SupportsInt
 
 from windrow._lazy import torch
 from windrow.envs._recipe import Described
@@ -16,15 +16,15 @@ from windrow.envs._transform import Transform, declared
 Keys = Sequence[Key] | None
 
 
-def keys_of(name: str, given: Any) -> list[Key] | None:
+def keys_of(name: str, given: Key | Sequence[Key] | None) -> list[Key] | None:
     """Keys as a list; one key stands for a list of it."""
     if given is None:
         return None
-    given = [given] if isinstance(given, (str, tuple)) else list(given)
-    for key in given:
+    keys: list[Key] = [given] if isinstance(given, (str, tuple)) else list(given)
+    for key in keys:
         if not key or not all(isinstance(part, str) and part for part in path(key)):
             raise ValueError(f"{name} has to be a list of names, got {key!r} in it")
-    return [short(path(key)) for key in given]
+    return [short(path(key)) for key in keys]
 
 
 def number(name: str, given: object) -> float:
@@ -254,7 +254,7 @@ class TargetReturn(Transform):
 
 @declared
 class ActionMask(Transform):
-    """Has random actions be legal: those whose element of an observation is set.
+    """Restricts random actions to legal ones: those whose element of an observation is set.
 
     Args:
         action_key: the action, of choices.
@@ -299,10 +299,10 @@ class ActionDiscretizer(Transform):
 
     def __init__(
         self,
-        num_intervals: Any,
+        num_intervals: int | Sequence[int] | torch.Tensor,
         action_key: Key = "action",
         out_action_key: Key | None = None,
-        sampling: Any = None,
+        sampling: SupportsInt | None = None,
         categorical: bool = True,
     ) -> None:
         self.num_intervals = num_intervals

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windrow._lazy import listing, names_of
+from windrow._lazy import tensordict as td
 
 if TYPE_CHECKING:
     from windrow.modules._inference import InferenceClient, InferenceServer
@@ -41,7 +42,7 @@ class RandomPolicy:
         self.action_spec = action_spec
         self.action_key = action_key
 
-    def __call__(self, tensordict: Any) -> Any:
+    def __call__(self, tensordict: td.TensorDictBase) -> td.TensorDictBase:
         """Writes an action for each row of ``tensordict``, and returns it.
 
         Raises:

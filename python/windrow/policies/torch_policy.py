@@ -179,10 +179,12 @@ class TorchPolicy:
             self.memory, self.keys, self.call = memory, memory.keys, self._call_remembering
         return [(key, outputs[key]) for key in self.out_keys]
 
-    def _probe(self, inputs: dict[Key, torch.Tensor]) -> Any:
+    def _probe(self, inputs: dict[Key, torch.Tensor]) -> TensorDictBase:
         self.keys = list(inputs)
         with self._forked(), self.stepwise:
-            return self.act(*inputs.values())[0]
+            # Of a policy that is being bound, a call gives everything that it returns.
+            whole: Any = self.act(*inputs.values())[0]
+            return whole
 
     def _forked(self) -> AbstractContextManager[None]:
         """A context that leaves random numbers as they were."""
@@ -230,7 +232,7 @@ class TorchPolicy:
         missing = rows - len(inputs[0])
         return [torch.cat([value, value[:1].expand(missing, *value.shape[1:])]) for value in inputs]
 
-    def _cut(self, returned: Any, rows: torch.Size) -> Any:
+    def _cut(self, returned: TensorDictBase, rows: torch.Size) -> TensorDictBase:
         """The first ``rows`` of what a call has returned."""
         return returned if rows == self.batch else returned[: rows[0]]
 

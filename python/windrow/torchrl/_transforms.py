@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windrow import envs
 from windrow._lazy import torch
 
@@ -17,5 +15,5 @@ class RewardScaling(envs.RewardScaling):
         self.loc, self.scale = (torch.as_tensor(given).clone() for given in (self.loc, self.scale))
 
     @property
-    def _version(self) -> Any:
+    def _version(self) -> tuple[int, int]:
         return self.loc._version, self.scale._version

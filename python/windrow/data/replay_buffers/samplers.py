@@ -1,9 +1,11 @@
 """Samplers. Their classes declare arguments; the engine draws frames."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from windrow import _fence
 from windrow._arguments import argument, ignored, warn_ignored
+from windrow._lazy import torch
 from windrow._numbers import at_least, real
 from windrow.data._part import Key, Part
 
@@ -77,16 +79,16 @@ class SliceSampler(Sampler, kind="SliceSampler"):
     pad_output: bool = argument(
         "fill short pieces up by repeating their last frame", more='the entry ("collector", "mask") says which', default=False
     )
-    span: Any = argument(
+    span: bool | int | Sequence[bool | int] = argument(
         "how many steps a piece may begin before its trajectory, or end behind it",
         more="True for all but one, a number, or one of these for each side",
         default=False,
     )
     cache_values: bool = argument("the buffer always keeps the ends of trajectories, whatever is given", default=False)
-    compile: Any = ignored("nothing is compiled", default=False)
-    use_gpu: Any = ignored("slices are chosen on the CPU", default=False)
-    trajectories: Any = ignored("trajectories are told apart by entries of the frames", default=None)
-    ends: Any = ignored("trajectories are told apart by entries of the frames", default=None)
+    compile: object = ignored("nothing is compiled", default=False)
+    use_gpu: object = ignored("slices are chosen on the CPU", default=False)
+    trajectories: object = ignored("trajectories are told apart by entries of the frames", default=None)
+    ends: object = ignored("trajectories are told apart by entries of the frames", default=None)
     init_key: Key = ignored('the entry is "is_init"', default="is_init")
     step_key: Key | None = ignored("trajectories are told apart by their ids and ends", default=None)
     fragmented: bool = ignored("pieces of a trajectory that were written apart count as several", default=False)
@@ -142,14 +144,14 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
     alpha: float = argument("exponent of priorities", default=0.7, kw_only=False, check=real)
     beta: float = argument("exponent of weights", default=0.9, kw_only=False, check=real)
     eps: float = argument("what is added to priorities", default=1e-8, kw_only=False, check=real)
-    dtype: Any = argument("no effect: priorities are float32", default=None, kw_only=False)
+    dtype: "torch.dtype | None" = argument("no effect: priorities are float32", default=None, kw_only=False)
     reduction: str = argument(
         'how several priorities of a frame make one: "max", "min", "mean", "median" or "sum"',
         default="max",
         kw_only=False,
         check=_reduction,
     )
-    device: Any = ignored("priorities are kept on the CPU", default="cpu")
+    device: object = ignored("priorities are kept on the CPU", default="cpu")
     max_priority_within_buffer: bool = ignored("new frames have the highest priority ever given", default=False)
 
     def __post_init__(self) -> None:
@@ -157,7 +159,7 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
         if str(self.dtype) != "torch.float32":
             warn_ignored("dtype", self.dtype, None, "priorities are float32")
 
-    def reduced(self, priorities: object) -> Any:
+    def reduced(self, priorities: object) -> "torch.Tensor":
         """One priority for each frame of ``priorities``, ``[frames, several]``, as ``reduction`` says."""
         reduced = getattr(priorities, self.reduction)(dim=-1)
         return reduced[0] if isinstance(reduced, tuple) else reduced
