@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("cleanrl_ppo", 2000, "see cleanrl_ppo.png"),
         ("sb3_ppo", 1000, "mean return of the last "),
         ("native_policy", 1000, "the first two did the same: True"),
+        ("onnx_policy", 1000, "all three did the same: True"),
         ("async_batched", 6400, "mean steps: "),
         ("ray_offpolicy", 1200, "mean return: "),
         ("own_environment", 4096, "mean return: "),
@@ -33,6 +34,8 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
     ],
 )
 def test_examples(name: str, frames: int, told: str, tmp_path: Path) -> None:
+    if name == "onnx_policy":
+        pytest.importorskip("onnxruntime", reason="the example needs the extra onnx")
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--frames", str(frames)]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr

@@ -59,12 +59,12 @@ __all__ = [
     "without_values",
 ]
 
-_torch_policy = module("windrow.policies.torch_policy")
+_arguments = module("windrow.policies.arguments")
 
 
 def read_by(policy: Callable[..., Any], trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
-    """The observations that ``policy`` gets, see :func:`windrow.policies.torch_policy.read_by`."""
-    read: list[Key] = _torch_policy.read_by(policy, trust, observed, info)
+    """The observations that ``policy`` gets, see :func:`windrow.policies.arguments.read_by`."""
+    read: list[Key] = _arguments.read_by(policy, trust, observed, info)
     return read
 
 

@@ -367,10 +367,11 @@ pub mod envs {
 pub mod policy {
     #[doc(inline)]
     pub use windrow_policy::{
-        Backend, Binding, ExplorationType, FnPolicy, GraphPolicy, Head, InferenceServer,
-        IntoPolicy, Misfit, NamedPolicy, NetworkPolicy, Noise, Policy, PolicyError, PolicyIn,
-        PolicyRecipe, PolicyRegistry, PolicySpec, RandomPolicy, Registry, Scale, ScaleMapping,
-        ServerConfig, ServerStats, States, Weights, WeightsError, policy_fn,
+        Backend, Binding, ExplorationType, Explore, FnPolicy, GraphPolicy, Head, InferenceServer,
+        IntoPolicy, Misfit, NamedPolicy, NetworkPolicy, Noise, OrnsteinUhlenbeck, Policy,
+        PolicyError, PolicyIn, PolicyRecipe, PolicyRegistry, PolicySpec, RandomPolicy, Registry,
+        Scale, ScaleMapping, Schedule, ServerConfig, ServerStats, States, Weights, WeightsError,
+        policy_fn,
     };
     // How new weights reach the workers.
     #[doc(inline)]

@@ -35,7 +35,7 @@ from windrow.processes.pickling import NoProcesses
 if TYPE_CHECKING:
     from windrow.policies.audit import Audit
 
-_acting = module("windrow.policies.acting")
+_acting, _predictors = module("windrow.policies.acting"), module("windrow.policies.predictors")
 
 
 class BaseCollector(Control):
@@ -153,7 +153,7 @@ class BaseCollector(Control):
         choice = self._chosen_policy(arguments)
         if self._placement == "processes" and not self._placed and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, Sent)
-            held = held_weights(arguments.policy) if is_torch else None
+            held = held_weights(_predictors.adapted(arguments.policy)) if is_torch else None
             if held is not None:
                 self._fall_back(
                     f"policy{held}, whose new weights no copy of policy in a worker process would get. Give the module itself as "

@@ -20,7 +20,7 @@ from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
-_torch_policy = module("windrow.policies.torch_policy")
+_arguments = module("windrow.policies.arguments")
 
 
 class EnvBase(Described, metaclass=Counterpart):
@@ -276,12 +276,13 @@ class EnvBase(Described, metaclass=Counterpart):
         """``policy`` as a function from root to root."""
         call = policy
         if isinstance(policy, torch.nn.Module):
-            if not _torch_policy.calls_with_tensordict(policy, trust):
-                observed = _torch_policy.read_by(policy, trust, self.observation_keys, self._known().info)
-                keys = [observed[place] for place in _torch_policy.arguments_of(policy, observed)]
+            if not _arguments.calls_with_tensordict(policy, trust):
+                observed = _arguments.read_by(policy, trust, self.observation_keys, self._known().info)
+                places = _arguments.arguments_of(policy, observed)
 
                 def call(root: td.TensorDictBase) -> td.TensorDictBase:
-                    values = policy(*(root.get(key) for key in keys))
+                    inputs = [root.get(key) for key in observed]
+                    values = policy(*(_arguments.placed(place, inputs) for place in places))
                     values = values if isinstance(values, tuple) else (values,)
                     return root.update(dict(zip(self.action_keys, values)))
 
