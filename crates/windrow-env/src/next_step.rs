@@ -22,8 +22,8 @@ use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError, 
 ///     envs.step(actions.rows(), obs.rows_mut(), outcomes)?;
 ///     rewards.push(reward[0]);
 /// }
-/// // The pole falls in the tenth step; the eleventh begins anew.
-/// assert_eq!(rewards, [1., 1., 1., 1., 1., 1., 1., 1., 1., 1., 0., 1.]);
+/// // The pole falls in the eleventh step, and the twelfth begins anew.
+/// assert_eq!(rewards, [[1.0; 11].as_slice(), &[0.0]].concat());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
