@@ -23,7 +23,7 @@ from windrow.policies.acting import act_from_now_on, acting
 from windrow.policies.arguments import Convert, arguments_of, calls_with_tensordict, conversion, placed, reads_init, to_numpy
 from windrow.policies.beside import attributes_in, check_attributes, load_attributes
 from windrow.policies.predictors import Predictor
-from windrow.policies.weights import BESIDE, check_weights, original, tensors_of, widened
+from windrow.policies.weights import BESIDE, check_weights, tensors_of, widened
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions

@@ -14,6 +14,7 @@ from windrow import _needs
 from windrow._arguments import argument
 from windrow._lazy import numpy
 from windrow._numbers import at_least
+from windrow._types import Array
 from windrow.data._datasets._columns import DONE, TERMINATED, TRUNCATED, Columns, Layout, described, layout_from, layout_of
 from windrow.data._datasets._columns import Path as Entry
 from windrow.data._datasets._folder import Folder
@@ -211,7 +212,7 @@ def is_picture(dtype: str, shape: tuple[int, ...]) -> bool:
     return dtype == "uint8" and len(size) == 2 and (len(shape) == 2 or (len(shape) == 3 and {shape[0], shape[2]} & {1, 3} != set()))
 
 
-def _pictures(values: Any) -> Any:
+def _pictures(values: Array) -> Array:
     """Pictures ``[rows, height, width, 3]``."""
     values = values[..., None] if values.ndim == 3 else values
     values = values if values.shape[-1] in (1, 3) else values.transpose(0, 2, 3, 1)
@@ -298,7 +299,7 @@ def _short(name: str) -> str:
     return "observation" if name == "observation.state" else name.removeprefix(_PICTURES)
 
 
-def _as_given(name: str, values: Any, layout: Layout) -> Any:
+def _as_given(name: str, values: Array, layout: Layout) -> Array:
     """Values in the shape that the entry had."""
     dtype, shape = layout.get(tuple(name.split(".")), (None, ()))
     if dtype is None:

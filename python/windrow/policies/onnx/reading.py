@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -71,7 +72,7 @@ def _finds(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def package(name: str, what: str) -> Any:
+def package(name: str, what: str) -> ModuleType:
     """The module ``name``, which ``what`` needs.
 
     Raises:
@@ -194,7 +195,7 @@ def _constant(given: dict[str, Any], arrays: Any) -> torch.Tensor:
     raise UnknownOperator(f"Constant with {name}")
 
 
-def _attribute(value: Any, arrays: Any) -> Any:
+def _attribute(value: object, arrays: Any) -> object:
     if isinstance(value, bytes):
         return value.decode()
     return torch.from_numpy(arrays.to_array(value).copy()) if type(value).__name__ == "TensorProto" else value
@@ -234,7 +235,7 @@ class _Session(_Model):
         # A session may be used by several threads.
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[_Session], tuple[Any, ...]]:
         return _Session, (self.written, self.name)
 
 
