@@ -50,6 +50,21 @@ def package(name: str, what: str, extra: str) -> ModuleType:
         raise ImportError(f"{what} needs {missing}, which is not installed: {install(extra)}", name=missing) from error
 
 
+def module(what: str, name: str, extra: str) -> ModuleType:
+    """The module ``name`` of a package that comes with ``extra``, which ``what`` needs.
+
+    Raises:
+        ImportError: the package is not installed; the message names the extra that brings it.
+    """
+    package = name.partition(".")[0]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise ImportError(f"{what} needs {package}, which is not installed: {install(extra)}", name=package) from error
+
+
 def torch(what: str) -> None:
     """Checks that torch and tensordict, which ``what`` needs, are installed.
 

@@ -277,8 +277,8 @@ pub mod envs {
     pub use windrow_env::{
         Acrobot, Arguments, ByName, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
         EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, MountainCar,
-        MountainCarContinuous, NamedEnv, NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial,
-        Spec, SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
+        MountainCarContinuous, NamedEnv, NextStep, NumpyRng, Outcome, Outcomes, Pendulum, Reset,
+        Serial, Spec, SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
     };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]
@@ -485,9 +485,10 @@ pub mod replay {
     // Samplers, and what one of your own implements.
     #[doc(inline)]
     pub use windrow_replay::{
-        ConsumingSampler, Draw, Frames, NoDraw, PrioritizedSampler, PrioritizedSliceSampler,
-        RandomSampler, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys, Runs, SampleRng,
-        Sampler, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement, Slices,
+        ConsumingSampler, Draw, Frames, GoalStrategy, HindsightSampler, NoDraw, PrioritizedSampler,
+        PrioritizedSliceSampler, RandomSampler, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys,
+        Runs, SampleRng, Sampler, SamplerWithoutReplacement, SliceSampler,
+        SliceSamplerWithoutReplacement, Slices,
     };
     #[doc(inline)]
     pub use windrow_replay::{MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};

@@ -275,7 +275,9 @@ class _Trajectories(Arguments, group="Trajectories"):
 
 class _Replay(Arguments, group="Replay"):
     replay_buffer: Buffer | None = argument(
-        "its method extend takes the batches; iteration then yields None for each", default=None
+        "its method extend takes the batches; iteration then yields None for each",
+        more="a replay buffer, or a sink that writes a data set, such as :class:`~windrow.data.ParquetSink`",
+        default=None,
     )
 
 

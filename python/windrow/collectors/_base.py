@@ -21,7 +21,7 @@ from windrow._values import unheld
 from windrow._warnings import warn
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
-from windrow.collectors._control import Control
+from windrow.collectors._control import AUTHORS, Control
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._progress import Loop, Progress
@@ -95,7 +95,7 @@ class BaseCollector(Control):
         name = type(self).__name__
         if not isinstance(arguments.policy, Sent):
             _needs.torch(name)
-        self._arguments = arguments
+        self._arguments, self._author = arguments, next(AUTHORS)
         #: Compares delivered rows with the policy's module, where the engine of this process evaluates it.
         self._audit: Audit | None = None
         self._workers = Workers(name, arguments, single=self._single)
@@ -406,7 +406,7 @@ class BaseCollector(Control):
         if number is not None:
             self.replay_buffer._write(batch, given_up, number)
         elif getattr(self.replay_buffer, "_tells_writers_apart", False):
-            self.replay_buffer._write(batch, given_up, id(self))
+            self.replay_buffer._write(batch, given_up, self._author)
         else:
             self.replay_buffer.extend(batch)
 

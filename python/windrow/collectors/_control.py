@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,10 @@ from windrow.processes.pickling import dumps
 from windrow.processes.proxy import remember
 
 
+#: Numbers of authors of trajectories, which no two collectors of a program share.
+AUTHORS = itertools.count(1)
+
+
 class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     """Starts, pauses and ends collection; weights, seeds, states, figures and profiles; errors of the background."""
 
@@ -48,6 +53,8 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     _failure: Failure | None = None
     _paused = False
     _ended = False
+    #: By this number, a buffer that the engine does not write tells the collector's trajectories from those of others.
+    _author: int
 
     # Start, pause and end
 
@@ -291,6 +298,8 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             except BaseException:
                 _env_states.load(self._workers.stateful, before)
                 raise
+        # Ids of trajectories stand for others than before.
+        self._author = next(AUTHORS)
 
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
         """Figures since the start, by name.

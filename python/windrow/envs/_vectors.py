@@ -114,7 +114,7 @@ def seed(
     if type(inner).__module__.startswith("ale_py"):
         # ALE seeds with 31 bits.
         return first % 2**31 if follow else numpy.array([-1 if seed is None else seed % 2**31 for seed in seeds])
-    if _is_gymnasiums(inner):
+    if _is_gymnasiums(inner) or getattr(inner, "takes_each_seed", False):
         given = dict(zip(envs, seeds, strict=True))
         return first if follow and len(envs) == vector.num_envs else [given.get(env) for env in range(vector.num_envs)]
     return first
