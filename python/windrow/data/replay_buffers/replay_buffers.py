@@ -7,7 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast, overload
 
 from windrow import _fence, _html, _needs
 from windrow._arguments import takes, warn_ignored
@@ -600,6 +600,17 @@ class ReplayBuffer:
 
     save, dump, load = dumps, dumps, loads
 
+    def close(self) -> None:
+        """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed once no collector writes to the buffer, and
+        the files of a mapped storage stay. Any other call raises ``RuntimeError`` from then on."""
+        self._core, self._iterator, self._objects = cast("ReplayBufferCore", _Closed()), None, Objects()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __getstate__(self) -> dict[str, Any]:
         where = getattr(self.storage, "scratch_dir", None)
         if where is not None:
@@ -636,9 +647,18 @@ class ReplayBuffer:
         }
 
     def __repr__(self) -> str:
+        if isinstance(self._core, _Closed):
+            return f"{type(self).__name__}(closed)"
         # Raises no failure of a collector.
         frames = self._core.len()
         return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
+
+
+class _Closed:
+    """In the place of the engine's buffer, after its end."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("the replay buffer was closed; build a new one")
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
