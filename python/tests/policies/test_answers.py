@@ -250,8 +250,8 @@ class Speed(nn.Module):
 
 def test_a_module_of_dictionaries_runs_in_rust() -> None:
     policy = Speed()
-    own = collect(policy, car, policy_backend="native")
-    assert torch.allclose(own["action", "steer"], policy(own)["action"]["steer"].detach(), atol=1e-5)
+    for own in (collect(policy, car, policy_backend="native"), car().rollout(10, policy)):
+        assert torch.allclose(own["action", "steer"], policy(own)["action"]["steer"].detach(), atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", [lambda x: signs(x), lambda observation: signs(observation), lambda *inputs: signs(*inputs), nn.Linear(4, 2)])

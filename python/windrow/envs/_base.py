@@ -20,7 +20,7 @@ from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
-_arguments = module("windrow.policies.arguments")
+_answers, _arguments = module("windrow.policies.answers"), module("windrow.policies.arguments")
 
 
 class EnvBase(Described, metaclass=Counterpart):
@@ -282,9 +282,11 @@ class EnvBase(Described, metaclass=Counterpart):
 
                 def call(root: td.TensorDictBase) -> td.TensorDictBase:
                     inputs = [root.get(key) for key in observed]
-                    values = policy(*(_arguments.placed(place, inputs) for place in places))
-                    values = values if isinstance(values, tuple) else (values,)
-                    return root.update(dict(zip(self.action_keys, values)))
+                    answer = policy(*(_arguments.placed(place, inputs) for place in places))
+                    outputs = _answers.named(answer, self.action_keys)
+                    values = answer if isinstance(answer, tuple) else (answer,)
+                    # Steps before this one keep their groups of actions.
+                    return root.copy().update(dict(zip(self.action_keys, values)) if outputs is None else outputs)
 
         parameter = next(policy.parameters(), None) if cast and isinstance(policy, torch.nn.Module) else None
         if parameter is None:
