@@ -125,13 +125,9 @@ pub enum EnvError {
         reason: String,
     },
     /// A state that cannot be saved, see [`Env::visit_state`](crate::Env::visit_state).
-    #[error("the state of {what} cannot be saved: {way}")]
-    NotHeld {
-        /// The environment, transform or policy.
-        what: String,
-        /// What lets its state be saved.
-        way: String,
-    },
+    /// It says whose state, and what lets it be saved.
+    #[error("{0}")]
+    NotHeld(String),
     /// A state that does not fit.
     #[error("the state does not fit: expected {expected}, got {got}")]
     State {
@@ -152,11 +148,10 @@ impl EnvError {
     }
 
     /// The error of `what`, which does not implement `visit_state`.
-    pub fn not_held(what: impl Into<String>) -> Self {
-        Self::NotHeld {
-            what: what.into(),
-            way: "implement visit_state for it".to_owned(),
-        }
+    #[must_use]
+    pub fn not_held(what: &str) -> Self {
+        let way = "implement visit_state for it";
+        Self::NotHeld(format!("the state of {what} cannot be saved: {way}"))
     }
 
     /// The same as an error of environment `env` among several.

@@ -133,7 +133,7 @@ pub use ::tensordict::{DType, LeafSpec, Tensor, TensorDict, TensorError};
 #[doc(inline)]
 pub use windrow_collect::{
     ArgumentError, BuildError, ControlError, ErrorKind, EvaluateError, FaultKind, Interrupted,
-    NextError, ProfileError, Stuck, WorkerError, WorkerFault,
+    NextError, ProfileError, StateError, Stuck, WorkerError, WorkerFault,
 };
 #[doc(inline)]
 pub use windrow_collect::{

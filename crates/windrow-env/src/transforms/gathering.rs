@@ -467,7 +467,10 @@ impl Gathering {
     }
 
     /// Saves or loads what environments have gathered apart, or the statistics that they change at each step.
-    pub(super) fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+    ///
+    /// # Errors
+    /// [`EnvError::State`] where something else was saved.
+    pub fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         let Some(apart) = &mut self.apart else {
             return self.of.statistics.visit_state(state);
         };
