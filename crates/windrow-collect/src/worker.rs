@@ -54,8 +54,8 @@ impl<D: WorkerLink> Worker<D> {
                         self.link.fail(interruption);
                     }
                 }
-                Order::Save => {
-                    let saved = self.save();
+                Order::Save { pickle } => {
+                    let saved = self.save(pickle);
                     self.link.answer(saved.to_bytes());
                 }
                 Order::Load(state) => {

@@ -36,7 +36,10 @@ use crate::EnvError;
 /// # Ok::<(), EnvError>(())
 /// ```
 #[derive(Debug)]
-pub struct StateVisitor<'a>(Direction<'a>);
+pub struct StateVisitor<'a> {
+    direction: Direction<'a>,
+    pickle: bool,
+}
 
 #[derive(Debug)]
 enum Direction<'a> {
@@ -49,19 +52,39 @@ impl<'a> StateVisitor<'a> {
     /// Saves.
     #[must_use]
     pub fn saving() -> Self {
-        Self(Direction::Save(Vec::new()))
+        Self {
+            direction: Direction::Save(Vec::new()),
+            pickle: false,
+        }
     }
 
     /// Loads what [`finish`](Self::finish) returned. Where loading fails, the state is partly that of before.
     #[must_use]
     pub fn loading(bytes: &'a [u8]) -> Self {
-        Self(Direction::Load(bytes))
+        Self {
+            direction: Direction::Load(bytes),
+            pickle: false,
+        }
+    }
+
+    /// Lets environments of Python whose state cannot be saved otherwise be pickled, where `pickle`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_pickle(self, pickle: bool) -> Self {
+        Self { pickle, ..self }
+    }
+
+    /// Whether environments may be pickled.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn may_pickle(&self) -> bool {
+        self.pickle
     }
 
     /// Whether values are written to the fields that are passed.
     #[must_use]
     pub fn is_loading(&self) -> bool {
-        matches!(self.0, Direction::Load(_))
+        matches!(self.direction, Direction::Load(_))
     }
 
     /// Saves `value`, or loads it.
@@ -76,7 +99,7 @@ impl<'a> StateVisitor<'a> {
             expected: format!("a value of {}", short_name::<T>()),
             got: error.to_string(),
         };
-        match &mut self.0 {
+        match &mut self.direction {
             Direction::Save(bytes) => {
                 *bytes = postcard::to_extend(value, std::mem::take(bytes)).map_err(unfit)?;
             }
@@ -138,7 +161,7 @@ impl<'a> StateVisitor<'a> {
     /// # Errors
     /// [`EnvError::State`] where there is more in a state than was loaded.
     pub fn finish(self) -> Result<Vec<u8>, EnvError> {
-        match self.0 {
+        match self.direction {
             Direction::Save(bytes) => Ok(bytes),
             Direction::Load([]) => Ok(Vec::new()),
             Direction::Load(rest) => Err(EnvError::State {

@@ -8,7 +8,7 @@ use windrow_sync::atomic::Ordering;
 use super::batches::{LoadedBatches, SavedBatches};
 use super::driver::Driver;
 use super::stage::LastStage;
-use crate::error::{ControlError, StateError};
+use crate::error::{ControlError, ResumeError};
 use crate::shared::calls::Request;
 use crate::shared::commands::{Commands, Resume};
 use crate::shared::link::Progress;
@@ -27,22 +27,24 @@ pub(crate) struct Simulators {
     statistics: Vec<u8>,
     pub(crate) batches: SavedBatches,
     dropped: u64,
+    /// Whether environments may have been pickled.
+    pickle: bool,
 }
 
 impl Simulators {
-    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, StateError> {
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, ResumeError> {
         let bytes = postcard::to_stdvec(&(VERSION, self));
-        bytes.map_err(|error| StateError::Failed(error.to_string()))
+        bytes.map_err(|error| ResumeError::Failed(error.to_string()))
     }
 
     /// # Errors
-    /// [`StateError::Version`], and [`StateError::Failed`] for other bytes.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, StateError> {
-        let read = |error: postcard::Error| StateError::Failed(format!("simulators: {error}"));
+    /// [`ResumeError::Version`], and [`ResumeError::Failed`] for other bytes.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
+        let read = |error: postcard::Error| ResumeError::Failed(format!("simulators: {error}"));
         let (got, rest) = postcard::take_from_bytes::<u32>(bytes).map_err(read)?;
         match got == VERSION {
             true => postcard::from_bytes(rest).map_err(read),
-            false => Err(StateError::Version {
+            false => Err(ResumeError::Version {
                 expected: VERSION,
                 got,
             }),
@@ -64,11 +66,15 @@ pub(crate) struct Loaded {
 }
 
 impl<S: LastStage> Driver<S> {
-    /// Saves simulators, while the ring is held; in the inner error's place the reason why they cannot be saved.
+    /// Saves simulators, while the ring is held; in the inner error's place the reason why they cannot be saved. Environments of Python may
+    /// be pickled, where `pickle`.
     ///
     /// # Errors
     /// [`ControlError::Next`] where a slab that was begun is not completed; [`ControlError::Simulators`] where saving fails.
-    pub(crate) fn save(&mut self) -> Result<Result<Simulators, String>, ControlError> {
+    pub(crate) fn save(
+        &mut self,
+        pickle: bool,
+    ) -> Result<Result<Simulators, String>, ControlError> {
         if self.core.shared.reports.alive() < self.core.workers() {
             return Ok(Err("a worker was lost".to_owned()));
         }
@@ -77,7 +83,7 @@ impl<S: LastStage> Driver<S> {
         }
         self.batches.slabs.complete_begun()?;
         let mut workers = Vec::with_capacity(self.core.workers());
-        for (worker, answer) in self.ask_all()?.into_iter().enumerate() {
+        for (worker, answer) in self.ask_all(pickle)?.into_iter().enumerate() {
             match answer {
                 StateAnswer::Saved(state) => workers.push(ByteBuf::from(state)),
                 StateAnswer::NotHeld(reason) => return Ok(Err(reason)),
@@ -90,6 +96,7 @@ impl<S: LastStage> Driver<S> {
             statistics: self.statistics()?,
             batches: self.batches.saved()?,
             dropped: self.core.counters().dropped,
+            pickle,
         }))
     }
 
@@ -100,11 +107,11 @@ impl<S: LastStage> Driver<S> {
     pub(crate) fn load(&mut self, saved: Simulators) -> Result<Loaded, ControlError> {
         let (expected, got) = (self.core.workers(), saved.workers.len());
         if expected != got || saved.commands.len() != got {
-            return Err(StateError::Workers { expected, got }.into());
+            return Err(ResumeError::Workers { expected, got }.into());
         }
         self.batches.slabs.complete_begun()?;
         let before = Before {
-            workers: self.ask_all()?,
+            workers: self.ask_all(saved.pickle)?,
             statistics: self.statistics()?,
         };
         let loaded = self
@@ -154,7 +161,7 @@ impl<S: LastStage> Driver<S> {
         statistics
             .visit_state(&mut state)
             .and_then(|()| state.finish())
-            .map_err(StateError::Env)?;
+            .map_err(ResumeError::Statistics)?;
         for (worker, state) in saved.workers.iter().enumerate() {
             match self.ask(worker, Request::Load(state.to_vec()))? {
                 StateAnswer::Loaded => {}
@@ -180,14 +187,14 @@ impl<S: LastStage> Driver<S> {
         let mut state = StateVisitor::saving();
         let visited = self.core.shared.statistics.visit_state(&mut state);
         let saved = visited.and_then(|()| state.finish());
-        Ok(saved.map_err(StateError::Env)?)
+        Ok(saved.map_err(ResumeError::Statistics)?)
     }
 
     /// The states of all workers.
-    fn ask_all(&mut self) -> Result<Vec<StateAnswer>, ControlError> {
+    fn ask_all(&mut self, pickle: bool) -> Result<Vec<StateAnswer>, ControlError> {
         let workers = 0..self.core.workers();
         workers
-            .map(|worker| self.ask(worker, Request::Save))
+            .map(|worker| self.ask(worker, Request::Save { pickle }))
             .collect()
     }
 
@@ -196,7 +203,8 @@ impl<S: LastStage> Driver<S> {
         if let Some(worker) = slabs.workers.here(worker) {
             return Ok(match request {
                 Request::Load(state) => worker.load(&state),
-                Request::Save | Request::Program(_) => worker.save(),
+                Request::Save { pickle } => worker.save(pickle),
+                Request::Program(_) => unreachable!("The driver asks for states only."),
             });
         }
         match self.core.ask(worker, request, &slabs.interrupt) {
@@ -214,5 +222,5 @@ fn failed(worker: usize, answer: StateAnswer) -> ControlError {
         StateAnswer::NotHeld(reason) | StateAnswer::Failed(reason) => reason,
         StateAnswer::Saved(_) | StateAnswer::Loaded => "an answer to another request".to_owned(),
     };
-    StateError::Worker { worker, reason }.into()
+    ResumeError::Worker { worker, reason }.into()
 }

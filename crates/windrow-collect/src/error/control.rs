@@ -8,7 +8,7 @@ use super::argument::ArgumentError;
 use super::kind::ErrorKind;
 use super::next::NextError;
 use super::profile::ProfileError;
-use super::state::StateError;
+use super::resume::ResumeError;
 use super::worker::WorkerError;
 
 /// An error of controlling a collector: of starting, pausing and ending it, and of its weights, states and profiles.
@@ -87,7 +87,7 @@ pub enum ControlError {
     },
     /// Simulators of a saved state do not fit, or cannot be saved.
     #[error("failed with the state of simulators")]
-    Simulators(#[from] StateError),
+    Simulators(#[from] ResumeError),
     /// A saved state lacks an entry, or has one of another type, or a state could not be put together.
     #[error(transparent)]
     Tensor(#[from] TensorError),

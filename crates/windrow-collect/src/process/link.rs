@@ -82,7 +82,7 @@ impl ProcessLink {
 /// An order whose part was not looked up yet.
 enum ProcessOrder {
     Fill(Fill),
-    Save,
+    Save { pickle: bool },
     Load(Vec<u8>),
 }
 
@@ -92,7 +92,7 @@ impl Connection {
         loop {
             match self.receive() {
                 Some(Command::Fill(fill)) => return Some(ProcessOrder::Fill(fill)),
-                Some(Command::Save) => return Some(ProcessOrder::Save),
+                Some(Command::Save { pickle }) => return Some(ProcessOrder::Save { pickle }),
                 Some(Command::Load) => match self.child.next() {
                     Ok((ToWorker::State(state), _)) => return Some(ProcessOrder::Load(state)),
                     _ => self.over = true,
@@ -202,7 +202,7 @@ impl WorkerLink for ProcessLink {
                 share: fill.share,
                 commands: fill.commands,
             }),
-            ProcessOrder::Save => Order::Save,
+            ProcessOrder::Save { pickle } => Order::Save { pickle },
             ProcessOrder::Load(state) => Order::Load(state),
         })
     }

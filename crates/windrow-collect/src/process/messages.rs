@@ -124,7 +124,7 @@ pub(super) enum Command {
     /// Answer a call, a [`ToWorker::Call`].
     Call,
     /// Answer with the state.
-    Save,
+    Save { pickle: bool },
     /// Go on from a state, a [`ToWorker::State`].
     Load,
 }

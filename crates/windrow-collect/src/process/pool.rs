@@ -170,7 +170,7 @@ impl WorkerPool {
                 Request::Program(call) => self
                     .send(worker, &ToWorker::Call(call))
                     .map(|()| Command::Call),
-                Request::Save => Ok(Command::Save),
+                Request::Save { pickle } => Ok(Command::Save { pickle }),
                 Request::Load(state) => self
                     .send(worker, &ToWorker::State(state))
                     .map(|()| Command::Load),

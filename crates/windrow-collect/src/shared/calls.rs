@@ -23,8 +23,8 @@ struct Queue {
 pub(crate) enum Request {
     /// A call in the program's own form.
     Program(Vec<u8>),
-    /// Its state.
-    Save,
+    /// Its state. Environments of Python may be pickled, where `pickle`.
+    Save { pickle: bool },
     /// To go on from a state.
     Load(Vec<u8>),
 }

@@ -61,7 +61,7 @@ pub(crate) enum Order {
     /// Fill a part.
     Fill(Assignment),
     /// Answer with its state.
-    Save,
+    Save { pickle: bool },
     /// Go on from a state.
     Load(Vec<u8>),
 }

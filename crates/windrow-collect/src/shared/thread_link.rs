@@ -66,7 +66,7 @@ impl WorkerLink for ThreadLink {
                 self.shared.profile.end_with_thread(worker);
                 None
             }
-            Err(Request::Save) => Some(Order::Save),
+            Err(Request::Save { pickle }) => Some(Order::Save { pickle }),
             Err(Request::Load(state)) => Some(Order::Load(state)),
             Err(Request::Program(_)) => {
                 unreachable!("Only workers in processes get calls of the program's own.")

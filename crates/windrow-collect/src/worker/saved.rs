@@ -45,12 +45,13 @@ impl StateAnswer {
         postcard::from_bytes(bytes).unwrap_or_else(|error| Self::Failed(error.to_string()))
     }
 
-    /// The answer of environments, whose state is saved or loaded by `visit`.
+    /// The answer of environments, whose state is saved by `visit`. Those of Python may be pickled, where `pickle`.
     pub(crate) fn of_saving(
+        pickle: bool,
         visit: impl FnOnce(&mut StateVisitor<'_>) -> Result<(), EnvError>,
     ) -> Self {
         let saved = catch_panic(|| {
-            let mut state = StateVisitor::saving();
+            let mut state = StateVisitor::saving().with_pickle(pickle);
             visit(&mut state)?;
             state.finish()
         });
@@ -81,10 +82,10 @@ impl StateAnswer {
 }
 
 impl<D: WorkerLink> Worker<D> {
-    /// The state with which the worker begins its next part.
-    pub(crate) fn save(&mut self) -> StateAnswer {
+    /// The state with which the worker begins its next part. Environments of Python may be pickled, where `pickle`.
+    pub(crate) fn save(&mut self, pickle: bool) -> StateAnswer {
         let _guard = ReentrancyGuard::enter(self.link.collector());
-        StateAnswer::of_saving(|state| self.visit_state(state))
+        StateAnswer::of_saving(pickle, |state| self.visit_state(state))
     }
 
     /// Goes on from what [`save`](Self::save) has returned, with the newest weights.

@@ -36,9 +36,18 @@ impl<S: LastStage> Collector<S> {
     /// [`ControlError::Simulators`] where an environment fails to save its state; [`ControlError::Tensor`] where the policy's weights
     /// cannot stand in a state, which a well-made policy does not cause.
     pub fn state_dict(&mut self) -> Result<TensorDict, ControlError> {
+        self.state_dict_with(false)
+    }
+
+    /// As [`state_dict`](Self::state_dict), and environments of Python whose state cannot be saved otherwise may be pickled, where `pickle`.
+    ///
+    /// # Errors
+    /// Those of [`state_dict`](Self::state_dict).
+    #[doc(hidden)]
+    pub fn state_dict_with(&mut self, pickle: bool) -> Result<TensorDict, ControlError> {
         self.check_background()?;
         let was_held = self.core.ring.is_held();
-        let saved = self.saved_simulators();
+        let saved = self.saved_simulators(pickle);
         if !was_held {
             self.release();
         }
@@ -76,7 +85,10 @@ impl<S: LastStage> Collector<S> {
     }
 
     /// Simulators, or the reason why they cannot be saved.
-    fn saved_simulators(&mut self) -> Result<Result<Simulators, String>, ControlError> {
+    fn saved_simulators(
+        &mut self,
+        pickle: bool,
+    ) -> Result<Result<Simulators, String>, ControlError> {
         if self.core.lifecycle.is_over() {
             return Ok(Err("the collector has ended".to_owned()));
         }
@@ -95,10 +107,10 @@ impl<S: LastStage> Collector<S> {
         }
         match &self.background {
             Some(background) if background.is_running() => {
-                let saved = background.run(Driver::save);
+                let saved = background.run(move |driver| driver.save(pickle));
                 saved.unwrap_or_else(|| Ok(Err("the collector has ended".to_owned())))
             }
-            _ => self.driver()?.save(),
+            _ => self.driver()?.save(pickle),
         }
     }
 

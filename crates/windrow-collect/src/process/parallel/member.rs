@@ -107,8 +107,8 @@ impl Attachment {
                     self.note(env, |gathering, notes| gathering.tell(notes));
                     answered
                 }
-                MemberCommand::Save => {
-                    let saved = StateAnswer::of_saving(|state| env.visit_state(state));
+                MemberCommand::Save { pickle } => {
+                    let saved = StateAnswer::of_saving(pickle, |state| env.visit_state(state));
                     child.send(&FromWorker::Returned(saved.to_bytes()))?;
                     true
                 }

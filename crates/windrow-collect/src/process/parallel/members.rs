@@ -180,7 +180,8 @@ impl Members {
         for member in 0..members {
             let mut bytes = Vec::new();
             if !state.is_loading() {
-                let saved = self.answer(member, MemberCommand::Save, None);
+                let pickle = state.may_pickle();
+                let saved = self.answer(member, MemberCommand::Save { pickle }, None);
                 bytes = match StateAnswer::from_bytes(&saved.map_err(failed)?) {
                     StateAnswer::Saved(bytes) => bytes,
                     other => return Err(other.into_error()),

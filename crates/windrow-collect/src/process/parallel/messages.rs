@@ -17,7 +17,7 @@ pub(super) enum MemberCommand {
     /// Answer a call, which comes by the socket.
     Call,
     /// Answer with the state.
-    Save,
+    Save { pickle: bool },
     /// Go on from a state, which comes by the socket.
     Load,
     /// Leave these rows for others, which come by the socket.

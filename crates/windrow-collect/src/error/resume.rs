@@ -3,7 +3,7 @@ use windrow_env::EnvError;
 /// Why a state of a collector cannot be saved or loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StateError {
+pub enum ResumeError {
     /// The state was saved in another form, by another version of windrow.
     #[error("expected simulators of version {expected}, got version {got}")]
     Version {
@@ -30,7 +30,7 @@ pub enum StateError {
     },
     /// Running statistics do not fit.
     #[error(transparent)]
-    Env(EnvError),
+    Statistics(EnvError),
     /// What was saved cannot be read or written.
     #[error("{0}")]
     Failed(String),
