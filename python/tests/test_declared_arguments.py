@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from windrow._arguments import Arguments, argument, fields_of, ignored, takes
+from windrow._arguments import Arguments, _shown, argument, documentation, fields_of, ignored, takes
 from windrow._numbers import at_least
+from windrow._types import Env
 from windrow.collectors import Collector, Evaluator, MultiSyncCollector
 from windrow.data import ReplayBuffer
+from windrow.data.replay_buffers.samplers import Sampler
 from windrow.envs import AsyncEnvPool
 from windrow.modules import InferenceServer, RemoteServer
 
@@ -85,7 +88,7 @@ def test_help_shows_each_argument_of_a_collector_once_in_its_group() -> None:
     documented = inspect.getdoc(MultiSyncCollector.__init__)
     before, _, without_effect = documented.partition("without effect:")
     groups = [line for line in before.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert groups[:3] == ["What to collect:", "Where workers run:", "Batches:"] and len(groups) == len(set(groups)) == 9
+    assert groups[:3] == ["What to collect:", "Where workers run:", "Batches:"] and len(groups) == len(set(groups)) == 10
     shown = re.findall(r"^    (\w+)(?=[: ])", before + without_effect.partition("\n\n")[0], re.MULTILINE)
     assert sorted(shown) == sorted(inspect.signature(MultiSyncCollector).parameters)
     assert "        placement: 'inline' | 'threads' | 'processes' | None = None" in f"    {before}".replace("\n", "\n    ")
@@ -106,3 +109,21 @@ def test_a_subclass_shows_the_arguments_of_its_own_constructor() -> None:
 def test_an_argument_is_explained_in_a_line(declaration: type[Arguments]) -> None:
     explained = {field.name: field.metadata["doc"] for field in fields_of(declaration) if "ignored" not in field.metadata}
     assert [name for name, line in explained.items() if len(line) > 86 or "\n" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (Env, "Environment | Callable[..., Environment] | str"),
+        (Callable[[], Env] | None, "Callable[[], Environment | Callable[..., Environment] | str] | None"),
+        ("torch.nn.Module | envs.RandomPolicy | None", "nn.Module | RandomPolicy | None"),
+        (Sequence[Sampler] | bool, "Sequence[Sampler] | bool"),
+    ],
+)
+def test_help_shows_types_by_the_names_of_their_classes(kind: Any, shown: str) -> None:
+    assert _shown(kind) == shown
+
+
+@pytest.mark.parametrize("declaration", sorted(declarations(), key=lambda declaration: declaration.__qualname__))
+def test_help_shows_no_type_that_a_reader_has_to_solve(declaration: type[Arguments]) -> None:
+    assert re.findall("ForwardRef|windrow\\.|typing\\.|collections\\.abc|Optional|Union", documentation(declaration).partition("\n\nMore about")[0]) == []

@@ -177,7 +177,12 @@ def test_weights_for_workers_that_there_are_not() -> None:
                     collector.update_policy_weights_(worker)
                 else:
                     collector.update_policy_weights_(worker_ids=worker)
+        for nonsense in (1.5, "0", [1.0]):
+            with pytest.raises(TypeError, match="expected the numbers of workers, or one, got"):
+                collector.update_policy_weights_(worker_ids=nonsense)
         collector.update_policy_weights_(policy_or_weights=policy, worker_ids=0)
+        collector.update_policy_weights_(worker_ids=(worker for worker in [0]))
+        assert collector.policy_version == 2
         collector.receive_weights(policy)
         collector.reset(reset_idx=[True])
         collector.shutdown()

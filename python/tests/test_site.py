@@ -82,14 +82,14 @@ def test_pages_that_others_name_are_there(name: str) -> None:
 # Reference
 
 
-@pytest.mark.parametrize("room", ["collectors", "data", "envs", "modules"])
+@pytest.mark.parametrize("room", ["collectors", "data", "envs", "modules", "vectors"])
 def test_the_reference_has_every_public_name(room: str) -> None:
     page = SITE / "reference" / room / "index.html"
     if not page.exists():
         pytest.skip("the site was not built: cargo xtask docs")
     module, text = importlib.import_module(f"windrow.{room}"), page.read_text()
     public = getattr(module, "__all__", None) or [name for name, value in vars(module).items() if is_public(name, value)]
-    assert len(public) > 4
+    assert len(public) > 1
     assert [name for name in public if f'id="windrow.{room}.{name}"' not in text and not re.search(rf">{name}\b", text)] == []
 
 

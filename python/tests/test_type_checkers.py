@@ -24,16 +24,33 @@ MultiSyncCollector(["CartPole-v1"], frames_per_batch=10, backend="direct")
 aSyncDataCollector("CartPole-v1", frames_per_batch=10, on_loss=None)
 Evaluator("CartPole-v1", print, busy_policy="wait")
 Collector("CartPole-v1", frames_per_batch=10).enable_profile(num_rollout=3)
+Collector(3, frames_per_batch=10)
+Collector("CartPole-v1", 3, frames_per_batch=10)
+Collector("CartPole-v1", frames_per_batch=10, replay_buffer="buffer")
+Collector("CartPole-v1", frames_per_batch=10, interruptor=print)
+Evaluator(None, print)
 """
 
 RIGHT = """\
-from windrow.collectors import Collector, Evaluator, MultiCollector, MultiSyncCollector, SyncDataCollector
+from functools import partial
+
+from windrow.collectors import Collector, Evaluator, Interruptor, MultiCollector, MultiSyncCollector, SyncDataCollector, VanillaWeightUpdater
+from windrow.data import LazyTensorStorage, ReplayBuffer
+from windrow.envs import AsyncEnvPool, Compose, GymEnv, ParallelEnv, RewardSum, SerialEnv, TransformedEnv, check_env
+from windrow.modules import RandomPolicy, RemotePolicy
 
 kinds: list[type[Collector]] = [Collector, SyncDataCollector]
 Collector("CartPole-v1", None, frames_per_batch=1e2, total_frames=None, use_buffers=True).enable_profile(workers=[0])
 MultiCollector(["CartPole-v1"], frames_per_batch=[10], sync=True, post_collect_hook=print)
 several: MultiSyncCollector = MultiSyncCollector("CartPole-v1", num_workers=2, frames_per_batch=10, device="cpu")
 Evaluator("CartPole-v1", print, metrics_fn=lambda batch: {"frames": batch.numel()}).shutdown()
+env = TransformedEnv(GymEnv("CartPole-v1"), Compose(RewardSum(), lambda step: step))
+Collector(env, RemotePolicy("unix:/policy"), frames_per_batch=10, replay_buffer=ReplayBuffer(storage=LazyTensorStorage(100)))
+Collector(lambda: env, RandomPolicy(), frames_per_batch=10, interruptor=Interruptor(), weight_updater=VanillaWeightUpdater)
+MultiSyncCollector([partial(GymEnv, "CartPole-v1"), env, "CartPole-v1"], policy_factory=RandomPolicy, frames_per_batch=10)
+ParallelEnv(2, SerialEnv(2, [GymEnv, "CartPole-v1"]), device="cpu").append_transform(RewardSum())
+AsyncEnvPool([lambda: env, lambda: env], backend="threading").rollout(3, lambda step: step)
+check_env(env)
 """
 
 

@@ -14,6 +14,7 @@ Where to read on, with ``help``:
   ``Evaluator``; what passes weights on.
 - :mod:`windrow.envs`: ``GymEnv``, ``SerialEnv``, ``ParallelEnv``, ``AsyncEnvPool``, ``TransformedEnv`` and transforms.
 - :mod:`windrow.data`: ``ReplayBuffer``, its storages, samplers and writers; ``MultiStep``.
+- :func:`windrow.make_vec`: a vector of environments as Gymnasium has it, for a loop of your own; :mod:`windrow.sb3`, for Stable-Baselines3's.
 - :mod:`windrow.modules`: ``InferenceServer`` and ``RemotePolicy``.
 - :mod:`windrow.ray`: workers in actors of Ray.
 - :mod:`windrow.torchrl`: the same, and all else that TorchRL has, for scripts that were written for it.
@@ -41,15 +42,16 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from windrow import collectors as collectors, data as data, envs as envs, modules as modules, ray as ray, torchrl as torchrl
+    from windrow import collectors as collectors, data as data, envs as envs, modules as modules, ray as ray, torchrl as torchrl, vectors as vectors
+    from windrow.vectors import make_vec as make_vec
 else:
-    __getattr__ = names_of(__name__, {})
+    __getattr__ = names_of(__name__, {"make_vec": "vectors._make"})
 
-__all__ = ["PerformanceWarning", "RenamedWarning", "Warning", "WorkerError", "__version__"]
+__all__ = ["PerformanceWarning", "RenamedWarning", "Warning", "WorkerError", "__version__", "make_vec"]
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "collectors", "data", "envs", "modules", "ray", "torchrl"])
+    return sorted([*__all__, "collectors", "data", "envs", "modules", "ray", "sb3", "torchrl", "vectors"])
 
 
 class _Finder:

@@ -25,10 +25,11 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Concatenate, ForwardRef, Literal, ParamSpec, TypeVar, Union, dataclass_transform, get_args, get_origin
+from typing import Any, ClassVar, Concatenate, ForwardRef, Literal, ParamSpec, TypeVar, Union, cast, dataclass_transform, get_args, get_origin
 
 from windrow._warnings import warn
 
@@ -41,7 +42,13 @@ Check = Callable[[str, Any], Any]
 
 
 def argument(
-    doc: str, *, more: str = "", default: Any = dataclasses.MISSING, kw_only: bool = True, check: Check | None = None, engine: bool = False
+    doc: str,
+    *,
+    more: str = "",
+    default: object = dataclasses.MISSING,
+    kw_only: bool = True,
+    check: Check | None = None,
+    engine: bool = False,
 ) -> Any:
     """One argument of a declaration.
 
@@ -57,7 +64,7 @@ def argument(
     return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
 
 
-def ignored(why: str, *, default: Any) -> Any:
+def ignored(why: str, *, default: object) -> Any:
     """An argument of TorchRL's that has no effect: ``default`` is the value that holds, ``why`` says why. Another value is warned
     of."""
     metadata = {"doc": f"no effect: {why}", "more": "", "ignored": (default, why)}
@@ -95,12 +102,12 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
 
     The method raises ``TypeError`` for unknown arguments, naming all of them and what each may have been meant to be.
     """
-    signature = signature_of(declaration)
+    signature, kind = signature_of(declaration), cast(type[A], declaration)
     known = signature.parameters
 
     def decorate(method: Callable[[Any, A], R]) -> Callable[Concatenate[Any, P], R]:
         @functools.wraps(method)
-        def taking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def taking(self: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
             name = type(self).__name__ if method.__name__ == "__init__" else method.__name__
             refuse_unknown(name, kwargs, known)
             try:
@@ -111,34 +118,34 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         taking.__signature__ = signature.replace(parameters=[own, *known.values()])  # type: ignore[attr-defined]
-        taking.__annotations__ = {field.name: _named(declaration, field) for field in fields_of(declaration)}
+        taking.__annotations__ = {field.name: _named(kind, field) for field in fields_of(kind)}
         # Begun with an empty line, which keeps what follows from being indented like it.
-        taking.__doc__ = "\n\n".join([inspect.getdoc(method) or "", documentation(declaration)])
+        taking.__doc__ = "\n\n".join([inspect.getdoc(method) or "", documentation(kind)])
         return taking
 
     return decorate
 
 
-def _named(declaration: Any, field: dataclasses.Field[Any]) -> Any:
+def _named(declaration: type, field: dataclasses.Field[Any]) -> type | ForwardRef:
     """The type of the argument, which stands for a type where it is text: that is read where the argument is declared."""
     if not isinstance(field.type, str):
         return field.type
     return ForwardRef(field.type, module=_declaring(declaration, field).__module__)
 
 
-def _declaring(declaration: Any, field: dataclasses.Field[Any]) -> Any:
+def _declaring(declaration: type, field: dataclasses.Field[Any]) -> type[Arguments]:
     """The class that declares the argument."""
     return next(cls for cls in declaration.__mro__ if field.name in cls.__dict__.get("__annotations__", ()))
 
 
-def signature_of(declaration: Any) -> inspect.Signature:
+def signature_of(declaration: Callable[..., object]) -> inspect.Signature:
     """The arguments of a declaration, without their types, so that it can be read: the documentation has those."""
     empty = inspect.Parameter.empty
     parameters = inspect.signature(declaration).parameters.values()
     return inspect.Signature([parameter.replace(annotation=empty) for parameter in parameters])
 
 
-def documentation(declaration: Any) -> str:
+def documentation(declaration: type) -> str:
     """What the arguments of a declaration mean, in groups: name, type, default and a line for each."""
     groups: dict[str, list[str]] = {}
     for field in sorted(fields_of(declaration), key=lambda field: "ignored" in field.metadata):
@@ -149,7 +156,7 @@ def documentation(declaration: Any) -> str:
     return "\n\n".join("\n".join([f"{heading}:", *lines]) for heading, lines in groups.items())
 
 
-def _group_of(declaration: Any, field: dataclasses.Field[Any]) -> str:
+def _group_of(declaration: type, field: dataclasses.Field[Any]) -> str:
     """The heading of the argument: that of the class that declares it."""
     return "Taken for TorchRL's sake, without effect" if "ignored" in field.metadata else _declaring(declaration, field)._group
 
@@ -159,7 +166,7 @@ def _line(field: dataclasses.Field[Any]) -> str:
     if "ignored" in field.metadata:
         return _wrapped(f"{field.name}: {field.metadata['ignored'][1]}", indent=8)
     shown = _shown(field.type)
-    kind = "" if shown == "Any" else f": {shown}"
+    kind = "" if shown in ("Any", "object") else f": {shown}"
     default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
     name, meaning = f"    {field.name}{kind}{default}", _wrapped(field.metadata["doc"], indent=_MEANING, first=_MEANING)
     return f"{name}  {meaning[len(name) + 2:]}" if len(name) + 2 <= _MEANING else f"{name}\n{meaning}"
@@ -173,19 +180,23 @@ def _wrapped(text: str, indent: int, first: int = 4) -> str:
     return textwrap.fill(text, 130, initial_indent=" " * first, subsequent_indent=" " * indent)
 
 
-def _shown(kind: Any) -> str:
+#: Modules, of which a reader needs no more than the name of the class.
+_PREFIX = re.compile(r"\b(?:typing|collections\.abc|collectors|envs|modules|tempfile|tensordict|torch|windrow(?:\.\w+)+)\.")
+
+
+def _shown(kind: object) -> str:
     """A type as a reader writes it, such as ``int | None`` or ``'padded' | 'cat'``."""
     if isinstance(kind, ForwardRef):
         kind = kind.__forward_arg__
     if isinstance(kind, str):
-        return kind.removeprefix("torch.")
+        return _PREFIX.sub("", kind)
     if isinstance(kind, type) and not get_args(kind):
         return "None" if kind is NoneType else kind.__name__
     if get_origin(kind) is Literal:
         return " | ".join(map(repr, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):
         return " | ".join(map(_shown, get_args(kind)))
-    return inspect.formatannotation(kind).replace("typing.", "").replace("collections.abc.", "")
+    return _PREFIX.sub("", re.sub(r"ForwardRef\('([^']*)'[^)]*\)", r"\1", inspect.formatannotation(kind)))
 
 
 def instance_of(kind: type) -> Check:
@@ -195,7 +206,7 @@ def instance_of(kind: type) -> Check:
         TypeError: it is not.
     """
 
-    def check(name: str, value: Any) -> Any:
+    def check(name: str, value: object) -> object:
         if not isinstance(value, kind):
             module = ".".join(kind.__module__.split(".")[:2])
             article = "an" if kind.__name__[0] in "AEIOU" else "a"
@@ -206,7 +217,7 @@ def instance_of(kind: type) -> Check:
     return check
 
 
-def warn_ignored(name: str, value: Any, holds: Any, why: str) -> None:
+def warn_ignored(name: str, value: object, holds: object, why: str) -> None:
     """Warns of an argument without effect. The value that holds anyway, and None, need no warning."""
     warn_all_ignored({name: value}, {name: (holds, why)})
 
@@ -241,6 +252,6 @@ def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str]) -> Non
         raise TypeError(f"{name} has no argument {', '.join(map(described, strange))}")
 
 
-def fields_of(declaration: Any) -> tuple[dataclasses.Field[Any], ...]:
+def fields_of(declaration: object) -> tuple[dataclasses.Field[Any], ...]:
     """The arguments of a declaration, or of a value of it."""
-    return dataclasses.fields(declaration)
+    return dataclasses.fields(declaration)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class Method:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, own: Any, owner: type | None = None) -> Any:
+    def __get__(self, own: object, owner: type | None = None) -> Callable[..., Any]:
         return getattr(methods, self._name).__get__(own, owner)
 
 
@@ -42,7 +42,7 @@ def loaded(name: str) -> Any:
     return sys.modules.get(f"{LIBRARY}.{name}")
 
 
-def is_a(made: Any, name: str) -> bool:
+def is_a(made: object, name: str) -> bool:
     """Whether ``made`` is an object of the class ``name`` of ``torchrl.envs``."""
     theirs = loaded("envs")
     return theirs is not None and isinstance(made, getattr(theirs, name, ()))
@@ -60,7 +60,7 @@ def is_installed() -> bool:
     return True
 
 
-def class_of(name: str) -> Any:
+def class_of(name: str) -> type | None:
     """The class ``name`` of ``torchrl.envs``; None where it has none, or is not installed."""
     return getattr(importlib.import_module(f"{LIBRARY}.envs"), name, None) if is_installed() else None
 
@@ -68,7 +68,7 @@ def class_of(name: str) -> Any:
 def rest_of(own: str) -> Callable[[str], Any]:
     """A ``__getattr__`` for the module or package ``own`` of windrow: names that it does not have are those of TorchRL's of the same place."""
 
-    def found(name: str) -> Any:
+    def found(name: str) -> object:
         if name.startswith("_"):
             raise AttributeError(f"module {own!r} has no attribute {name!r}")
         # `from package import module` asks for the attribute before it imports the module.

@@ -18,7 +18,7 @@ def table(figures: Figures) -> Callable[[Any], str | None]:
     """
 
     @functools.wraps(figures, assigned=("__module__", "__name__", "__qualname__"))
-    def shown(self: Any) -> str | None:
+    def shown(self: object) -> str | None:
         """A small table of figures, for notebooks."""
         try:
             return _written(type(self).__name__, figures(self))
@@ -37,7 +37,7 @@ def _written(caption: str, figures: Mapping[str, Any]) -> str:
     return f'<table><caption style="text-align:left"><b>{_escaped(caption)}</b></caption><tbody>{rows}</tbody></table>'
 
 
-def _figure(value: Any) -> str:
+def _figure(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"

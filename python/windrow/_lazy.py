@@ -35,7 +35,7 @@ def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """A ``__getattr__`` for ``package``: finds names in the modules that ``homes`` says, below it or, as ``".other"``, beside it, and the modules below
     it themselves. :func:`listing` makes the ``__dir__`` beside it."""
 
-    def found(name: str) -> Any:
+    def found(name: str) -> object:
         if home := homes.get(name):
             value = getattr(importlib.import_module(f".{home}", package), name)
         elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import NoReturn
 
 #: Names of the extension that it has on some systems only.
 _SYSTEMS = {
@@ -22,8 +23,8 @@ def fill(extension: ModuleType) -> None:
                 setattr(extension, name, type(name, (), {"__new__": _refusing(name.removesuffix("Core"), system)}))
 
 
-def _refusing(name: str, system: str) -> Any:
-    def refuse(cls: type, *args: object, **kwargs: object) -> Any:
+def _refusing(name: str, system: str) -> Callable[..., NoReturn]:
+    def refuse(cls: type, *args: object, **kwargs: object) -> NoReturn:
         raise OSError(f"{name} needs {system}, and this is {sys.platform}")
 
     return refuse
@@ -34,19 +35,19 @@ def install(extra: str) -> str:
     return f'pip install "windrow-rl[{extra}]"'
 
 
-def progress_bar(what: str) -> Any:
-    """The class of tqdm's bars for terminals and notebooks, which ``what`` needs.
+def module(what: str, name: str, extra: str) -> ModuleType:
+    """The module ``name`` of a package that comes with ``extra``, which ``what`` needs.
 
     Raises:
-        ImportError: tqdm is not installed; the message names the extra that brings it.
+        ImportError: the package is not installed; the message names the extra that brings it.
     """
+    package = name.partition(".")[0]
     try:
-        from tqdm.auto import tqdm
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "tqdm":
+        if error.name is None or error.name.partition(".")[0] != package:
             raise
-        raise ImportError(f"{what} needs tqdm, which is not installed: {install('progress')}", name=error.name) from error
-    return tqdm
+        raise ImportError(f"{what} needs {package}, which is not installed: {install(extra)}", name=package) from error
 
 
 def torch(what: str) -> None:
@@ -56,9 +57,4 @@ def torch(what: str) -> None:
         ImportError: one is not; the message names the extra that brings it.
     """
     for name in ("torch", "tensordict"):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise ImportError(f"{what} needs {name}, which is not installed: {install('torch')}", name=name) from error
+        module(what, name, "torch")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def whole(name: str, value: Any, least: int) -> int:
+def whole(name: str, value: object, least: int) -> int:
     """``value`` as a whole number that is ``least`` or more.
 
     Raises:
@@ -17,7 +17,7 @@ def whole(name: str, value: Any, least: int) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        number = operator.index(value)
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{name} must be a whole number, got {value!r}") from None
     if number < least:
@@ -30,12 +30,12 @@ def at_least(least: int) -> Callable[[str, Any], int]:
     return lambda name, value: whole(name, value, least)
 
 
-def whole_or_none(name: str, value: Any, least: int) -> int | None:
+def whole_or_none(name: str, value: object, least: int) -> int | None:
     """As :func:`whole`; None stays None."""
     return None if value is None else whole(name, value, least)
 
 
-def real(name: str, value: Any) -> float:
+def real(name: str, value: object) -> float:
     """``value`` as a float.
 
     Raises:
@@ -44,6 +44,6 @@ def real(name: str, value: Any) -> float:
     try:
         if isinstance(value, str):
             raise TypeError
-        return float(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number, got {value!r}") from None

@@ -6,7 +6,7 @@ of libraries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,12 +62,12 @@ __all__ = [
     "without_values",
 ]
 
-_torch_policy = module("windrow.policies.torch_policy")
+_arguments = module("windrow.policies.arguments")
 
 
-def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
-    """The observations that ``policy`` gets, see :func:`windrow.policies.torch_policy.read_by`."""
-    read: list[Key] = _torch_policy.read_by(policy, trust, observed, info)
+def read_by(policy: Callable[..., Any], trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
+    """The observations that ``policy`` gets, see :func:`windrow.policies.arguments.read_by`."""
+    read: list[Key] = _arguments.read_by(policy, trust, observed, info)
     return read
 
 
@@ -122,19 +122,19 @@ class PolicyPort(Protocol):
         """Evaluates the policy once, and returns the names and tensors that it writes, actions first."""
         ...
 
-    def act(self, *inputs: Any) -> tuple[Any, ...]:
+    def act(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The tensors for one step, in the order that :meth:`bind` returned."""
         ...
 
-    def load(self, weights: Any) -> None:
+    def load(self, weights: TensorDictBase) -> None:
         """Loads weights that :meth:`check` accepted."""
         ...
 
-    def check(self, weights: Any) -> None:
+    def check(self, weights: TensorDictBase) -> None:
         """Raises ValueError where weights belong to another policy."""
         ...
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> dict[str, torch.Tensor]:
         """The weights by name."""
         ...
 
@@ -154,15 +154,15 @@ class StagePort(Protocol):
         """Runs before frames are collected; returns a context for their collection."""
         ...
 
-    def _processed(self, batch: Any) -> Any:
+    def _processed(self, batch: TensorDictBase) -> TensorDictBase:
         """A batch after post-processing. Called with zeros, too, to learn its shape."""
         ...
 
-    def _finish(self, batch: Any) -> Any:
+    def _finish(self, batch: TensorDictBase) -> TensorDictBase:
         """What iteration returns for a batch."""
         ...
 
-    def _write(self, batch: Any, number: int | None, patient: bool) -> None:
+    def _write(self, batch: TensorDictBase, number: int | None, patient: bool) -> None:
         """Writes a batch to the replay buffer, as writer ``number`` of the buffer."""
         ...
 
@@ -172,8 +172,10 @@ class StagePort(Protocol):
 
 
 if TYPE_CHECKING:
-    from windrow.policies.torch_policy import TorchPolicy
+    import torch
+    from tensordict import TensorDictBase
     from windrow.collectors import BaseCollector
+    from windrow.policies.torch_policy import TorchPolicy
 
     def _keep(policy: TorchPolicy, collector: BaseCollector) -> tuple[PolicyPort, StagePort]:
         return policy, collector

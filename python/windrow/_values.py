@@ -99,7 +99,7 @@ def example_of(space: object) -> bytes:
     return b""
 
 
-def decoded(value: bytes) -> Any:
+def decoded(value: bytes) -> object:
     """The value of these bytes; None where there are none.
 
     Raises:
@@ -232,7 +232,7 @@ def _stacked(values: numpy.ndarray[Any, Any]) -> tensordict.NonTensorData | tens
     return tensordict.NonTensorStack(*map(_stacked, rows), stack_dim=0)
 
 
-def repeated(value: bytes, shape: Sequence[int]) -> Any:
+def repeated(value: bytes, shape: Sequence[int]) -> torch.Tensor | tensordict.NonTensorData | tensordict.NonTensorStack:
     """An entry of this shape that has the value of these bytes everywhere."""
     one = decoded(value)
     if isinstance(one, torch.Tensor):
@@ -346,7 +346,7 @@ def public(key: Key) -> Key:
     return short(names[1:-1]) if names[0] == MEMBERS else key
 
 
-def action_in(data: tensordict.TensorDictBase, key: Key) -> Any:
+def action_in(data: tensordict.TensorDictBase, key: Key) -> torch.Tensor | None:
     """The action ``key`` in ``data``, of one agent where it is a column of such; None where there is none."""
     names = path(key)
     if names[0] != MEMBERS:
@@ -421,7 +421,7 @@ class Shown:
         values = values_of(parent, names[-1], parent.ndim, own.is_tensor)
         return list(map(own.encoded, values)) == list(map(own.encoded, own.values.reshape(-1).tolist()))
 
-    def value(self, key: Key, numbers: torch.Tensor) -> Any:
+    def value(self, key: Key, numbers: torch.Tensor) -> object:
         """The values with these numbers, as a policy is given them that is called with tensors: lists where there are several."""
         return self._entry(key, numbers).values.tolist()
 

@@ -164,6 +164,15 @@ impl EnvRows {
         &self.noise
     }
 
+    /// Becomes the rows of `other`, each with the `n`-th stream beside its own.
+    pub(crate) fn become_branch(&mut self, other: &Self, n: usize) {
+        self.clear();
+        self.append(other);
+        self.noise
+            .iter_mut()
+            .for_each(|noise| *noise = noise.branch(n));
+    }
+
     /// Every environment has delivered one more frame.
     #[inline(always)]
     pub fn advance(&mut self) {

@@ -57,6 +57,8 @@ struct Options<'py> {
     log_prefix: String,
     /// Called with the frames of all episodes; returns more figures by name.
     metrics_fn: Option<Bound<'py, PyAny>>,
+    /// Called with the step of an evaluation, to write what was recorded during it.
+    write_recordings: Option<Bound<'py, PyAny>>,
     /// Called with each result, in the evaluator's thread.
     on_result: Option<Bound<'py, PyAny>>,
     /// In seconds.
@@ -170,6 +172,16 @@ impl EvaluatorCore {
             let metrics = roots.hold(metrics);
             let roots = roots.clone();
             builder = builder.metrics(move |batch| measure(&metrics, batch, &roots));
+        }
+        if let Some(write) = &options.write_recordings {
+            let write = roots.hold(write);
+            let roots = roots.clone();
+            builder = builder.write_recordings(move |step| {
+                attach(|py| {
+                    let written = gil::call(write.bind(py), (step,), None);
+                    written.map_or_else(|raised| Err(roots.raised(py, raised)), |_| Ok(()))
+                })
+            });
         }
         if let Some(on_result) = &options.on_result {
             let on_result = roots.hold(on_result);

@@ -7,6 +7,7 @@ use tensordict::{NestedKey, TensorDict};
 use crate::{Reduction, ReplayError, RowSet, RowSpan, RunKeys, Runs, SampleRng, Shortage};
 
 mod consuming;
+mod hindsight;
 mod prioritized;
 mod prioritized_slice;
 mod random;
@@ -16,6 +17,7 @@ mod sum_tree;
 mod without_replacement;
 
 pub use consuming::ConsumingSampler;
+pub use hindsight::{GoalStrategy, HindsightSampler};
 pub use prioritized::PrioritizedSampler;
 pub use prioritized_slice::PrioritizedSliceSampler;
 pub use random::RandomSampler;
@@ -237,6 +239,8 @@ pub struct Draw {
 pub struct Slices {
     /// Number of frames of each slice, without padding.
     pub lens: Vec<usize>,
+    /// Number of frames that each slice begins with that only warm up a recurrent state; empty where none do.
+    pub burn_in: Vec<usize>,
     /// Number of frames of each slice with padding, where slices are padded.
     pub padded: Option<usize>,
     /// The flag that marks the last frame of each slice; none where flags stay as they are.

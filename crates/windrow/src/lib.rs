@@ -277,8 +277,9 @@ pub mod envs {
     pub use windrow_env::{
         Acrobot, Arguments, ByName, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
         EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, MountainCar,
-        MountainCarContinuous, NamedEnv, NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial,
-        Spec, SpecError, StateVisitor, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
+        MountainCarContinuous, NamedEnv, NextStep, NumpyRng, Outcome, Outcomes, Pendulum, Reset,
+        Serial, Spec, SpecError, StateVisitor, TimeLimit, VecEnv, VecEnvError, make, make_vec,
+        testing,
     };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]
@@ -367,10 +368,11 @@ pub mod envs {
 pub mod policy {
     #[doc(inline)]
     pub use windrow_policy::{
-        Backend, Binding, ExplorationType, FnPolicy, GraphPolicy, Head, InferenceServer,
-        IntoPolicy, Misfit, NamedPolicy, NetworkPolicy, Noise, Policy, PolicyError, PolicyIn,
-        PolicyRecipe, PolicyRegistry, PolicySpec, RandomPolicy, Registry, Scale, ScaleMapping,
-        ServerConfig, ServerStats, States, Weights, WeightsError, policy_fn,
+        Backend, Binding, ExplorationType, Explore, FnPolicy, GraphPolicy, Head, InferenceServer,
+        IntoPolicy, Misfit, NamedPolicy, NetworkPolicy, Noise, OrnsteinUhlenbeck, Policy,
+        PolicyError, PolicyIn, PolicyRecipe, PolicyRegistry, PolicySpec, RandomPolicy, Registry,
+        Scale, ScaleMapping, Schedule, ServerConfig, ServerStats, States, Weights, WeightsError,
+        policy_fn,
     };
     // How new weights reach the workers.
     #[doc(inline)]
@@ -484,9 +486,10 @@ pub mod replay {
     // Samplers, and what one of your own implements.
     #[doc(inline)]
     pub use windrow_replay::{
-        ConsumingSampler, Draw, Frames, NoDraw, PrioritizedSampler, PrioritizedSliceSampler,
-        RandomSampler, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys, Runs, SampleRng,
-        Sampler, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement, Slices,
+        ConsumingSampler, Draw, Frames, GoalStrategy, HindsightSampler, NoDraw, PrioritizedSampler,
+        PrioritizedSliceSampler, RandomSampler, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys,
+        Runs, SampleRng, Sampler, SamplerWithoutReplacement, SliceSampler,
+        SliceSamplerWithoutReplacement, Slices,
     };
     #[doc(inline)]
     pub use windrow_replay::{MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};

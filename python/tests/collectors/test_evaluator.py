@@ -79,11 +79,17 @@ def test_the_policy_is_copied_and_takes_new_weights() -> None:
     assert figures["batches"] == 3 and torch.equal(policy.bias.detach(), torch.eye(2)[0])
 
 
+@pytest.mark.parametrize("backend", ["thread", "process"])
+def test_without_a_policy_actions_are_random(backend) -> None:
+    with Evaluator(cartpole, num_trajectories=20, seed=0, backend=backend, metrics_fn=lambda batch: {"right": batch["action"].float().mean()}) as evaluator:
+        assert 0.2 < evaluator.evaluate()["eval/right"] < 0.8
+
+
 def test_wrong_arguments_are_explained() -> None:
     with pytest.raises(ValueError, match="busy_policy"):
         Evaluator(cartpole, always(0), busy_policy="wait")
-    with pytest.raises(ValueError, match="not both"):
-        Evaluator(cartpole)
+    with pytest.raises(ValueError, match="a policy or a policy_factory, got both"):
+        Evaluator(cartpole, always(0), policy_factory=lambda: always(0))
     with pytest.raises(ValueError, match="num_trajectories"):
         Evaluator(cartpole, always(0), num_trajectories=0)
     with pytest.raises(ValueError, match="backend"):

@@ -50,7 +50,7 @@ def returns_of(batches: list[Any]) -> list[float]:
 def test_a_bar_shows_all_frames_and_returns_of_every_class(kind: Any, envs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with kind(envs, frames_per_batch=100, total_frames=900, seed=0, progress=True) as collector:
         returns = returns_of([batch.clone() for batch in collector])
-        assert collector._progress._bar is None
+        assert collector._progress._bar._shown is None
     last = shown(capsys)[-1]
     assert last.startswith(f"{kind.__name__}: 100%") and " 900/900 " in last and " frames/s" in last
     assert f"return={sum(returns[-100:]) / len(returns[-100:]):.4g}" in last and "lag" not in last
@@ -128,15 +128,15 @@ def test_a_return_that_cannot_be_known_is_not_shown(arguments: dict[str, Any], c
 def test_a_loop_that_is_left_closes_the_bar_and_the_next_begins_where_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
     with Collector("CartPole-v1", frames_per_batch=10, total_frames=100, progress=True) as collector:
         for _ in collector:
-            assert collector._progress._bar is not None
+            assert collector._progress._bar._shown is not None
             break
-        assert collector._progress._bar is None and " 10.0/100 " in shown(capsys)[-1]
+        assert collector._progress._bar._shown is None and " 10.0/100 " in shown(capsys)[-1]
         for _ in zip(range(2), collector):
             pass
-        assert collector._progress._bar is None
+        assert collector._progress._bar._shown is None
         next(collector)
-        assert collector._progress._bar.n == 40
-    assert collector._progress._bar is None and " 40.0/100 " in shown(capsys)[-1]
+        assert collector._progress._bar._shown.n == 40
+    assert collector._progress._bar._shown is None and " 40.0/100 " in shown(capsys)[-1]
 
 
 def test_errors_close_the_bar() -> None:
@@ -151,11 +151,11 @@ def test_errors_close_the_bar() -> None:
     with pytest.raises(Exception, match="no more"):
         for _ in collector:
             pass
-    assert collector._progress._bar is None
+    assert collector._progress._bar._shown is None
     with pytest.raises(KeyError, match="in the loop"), Collector("CartPole-v1", frames_per_batch=10, progress=True) as endless:
         for _ in endless:
             raise KeyError("in the loop")
-    assert endless._progress._bar is None
+    assert endless._progress._bar._shown is None
 
 
 def test_a_bar_of_the_background_counts_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_a_bar_of_the_background_counts_what_is_written(capsys: pytest.CaptureFi
         collector.start()
         while collector.is_running():
             buffer.sample()
-        assert collector._progress._bar is None
+        assert collector._progress._bar._shown is None
     assert len(buffer) == 900 and "900/900" in (last := shown(capsys)[-1]) and "return=" in last
 
 

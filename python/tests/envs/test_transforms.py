@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from windrow import _fence
 from windrow.collectors import Collector
 from windrow.envs import (
     Compose,
@@ -326,3 +327,10 @@ def test_exploration_types_are_those_of_tensordict() -> None:
     assert ExplorationType is InteractionType
     with set_exploration_type(ExplorationType.MEAN):
         assert exploration_type() is ExplorationType.MEAN
+
+
+@pytest.mark.parametrize("transform", [RewardSum(), Compose()], ids=repr)
+def test_a_transform_of_samples_says_that_it_needs_torchrl(transform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fence, "class_of", lambda name: None)
+    with pytest.raises(TypeError, match="of windrow.envs is done to environments, by the engine, and TorchRL, whose transform"):
+        transform(torch.zeros(1))

@@ -125,7 +125,7 @@ def _failures(found: list[Measured], number: int) -> Iterator[None]:
 
 
 def _rate(step: Callable[[], int], seconds: float) -> float:
-    """Frames a second of ``step``, which is called until so many ``seconds`` are over."""
+    """Frames a second of ``step``, which is called until ``seconds`` are over."""
     frames, began = 0, time.perf_counter()
     while (past := time.perf_counter() - began) < seconds:
         frames += step()

@@ -79,7 +79,7 @@ def collect(
     click.echo(_summary(frames, seconds, returns) + ("" if out is None else f", written to {out}"))
 
 
-def _kept(collector: Any, returns: Returns, keeps: bool) -> Iterator[Any]:
+def _kept(collector: collectors.BaseCollector, returns: Returns, keeps: bool) -> Iterator[Any]:
     """Copies of the batches that ``collector`` delivers, if they are to be kept, in one dimension."""
     for batch in collector:
         returns.add(batch)

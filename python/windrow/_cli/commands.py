@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
 
 import click
 
@@ -17,7 +16,7 @@ from windrow._cli.look import envs, info, trace
 class _Plain(click.Group):
     """Commands whose errors are one line."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -36,7 +35,7 @@ def _line(error: Exception) -> str:
     return said if isinstance(error, (ValueError, ImportError)) and said else f"{type(error).__name__}: {said}".rstrip(": ")
 
 
-def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
     """Shows a warning without the line of windrow's that it points at, which is none of the user's."""
     click.echo(f"Warning: {str(message).splitlines()[0]}", err=True)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windrow import _fence, collectors, envs
 from windrow._windrow import native_ids
+
+if TYPE_CHECKING:
+    import gymnasium
+    from windrow._types import Env
 
 #: Steps of each environment in one call.
 STEPS = 100
@@ -46,17 +50,17 @@ def own_sides(env: str, num_envs: int) -> list[Side]:
     ]
 
 
-def _collecting(kind: Any, env: Any, num_envs: int, **arguments: Any) -> Running:
+def _collecting(kind: Callable[..., collectors.BaseCollector], env: Env, num_envs: int, **arguments: Any) -> Running:
     collector = kind(env, num_envs=num_envs if num_envs > 1 else None, frames_per_batch=num_envs * STEPS, **arguments)
     return Running(lambda: int(next(collector).numel()), collector.shutdown)
 
 
-def _in_processes(env: Any, num_envs: int) -> Running:
+def _in_processes(env: Env, num_envs: int) -> Running:
     collector = collectors.MultiSyncCollector(env, num_workers=num_envs, frames_per_batch=num_envs * STEPS, placement="processes")
     return Running(lambda: int(next(collector).numel()), collector.shutdown)
 
 
-def _stepping(env: Any, num_envs: int, draw: Callable[[], Any]) -> Running:
+def _stepping(env: gymnasium.vector.VectorEnv[Any, Any, Any], num_envs: int, draw: Callable[[], Any]) -> Running:
     """A vector of environments, stepped with actions that were drawn beforehand."""
     env.reset()
     actions = [draw() for _ in range(STEPS)]
@@ -99,7 +103,7 @@ def _envpool(env: str, num_envs: int) -> list[Side]:
         import envpool
         import numpy
 
-        made = envpool.make(env, env_type="gymnasium", num_envs=num_envs)
+        made: Any = envpool.make(env, env_type="gymnasium", num_envs=num_envs)
         return _stepping(made, num_envs, lambda: numpy.stack([made.action_space.sample() for _ in range(num_envs)]))
 
     return [Side("EnvPool", start)]

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 ACTIVATIONS = {"elu": "ELU", "gelu": "GELU", "relu": "ReLU", "silu": "SiLU", "tanh": "Tanh"}
 #: Numbers in a name are compared as numbers: layer 10 comes after layer 9.
 _PARTS = re.compile(r"(\d+)")
 
 
-def load(path: Path, activation: str, *, trusts: bool) -> Any:
+def load(path: Path, activation: str, *, trusts: bool) -> Callable[..., Any] | Path:
     """The policy in a file: a module that maps observations to actions, or to their scores.
 
     Args:
         path: weights of linear layers, in the form of safetensors or a ``state_dict``; or a program: a file of TorchScript, of ``torch.export``,
-            or a module that ``torch.save`` has pickled.
+            or a module that ``torch.save`` has pickled; or a model of ONNX.
         activation: what stands between linear layers, one of :data:`ACTIVATIONS`.
         trusts: whether the user trusts the file, and programs are loaded.
 
@@ -26,6 +29,8 @@ def load(path: Path, activation: str, *, trusts: bool) -> Any:
         ValueError: the file is none of these, a program that is not trusted, or has weights of something else.
         ImportError: what reads the file is not installed.
     """
+    if path.suffix == ".onnx":
+        return path
     if path.suffix == ".safetensors":
         return _linear_layers(_safetensors(path), activation, path)
     kind = _kind(path)
@@ -65,7 +70,7 @@ def _kind(path: Path) -> str:
     raise ValueError(f"{path} is an archive of something else: expected a file of torch.save, TorchScript or torch.export")
 
 
-def _plain(path: Path) -> Any:
+def _plain(path: Path) -> object:
     """What ``torch.save`` has written, if loading it runs no code; None otherwise."""
     import pickle
 
@@ -77,7 +82,7 @@ def _plain(path: Path) -> Any:
         return None
 
 
-def _program(path: Path, kind: str) -> Any:
+def _program(path: Path, kind: str) -> Callable[..., Any]:
     import torch
 
     if kind.endswith("torch.export"):
@@ -90,15 +95,15 @@ def _program(path: Path, kind: str) -> Any:
     return made
 
 
-def _scripted(program: Any) -> Any:
+def _scripted(program: torch.jit.ScriptModule) -> torch.nn.Module:
     """A module of TorchScript, with the observations that it reads: those of its parameters' names, or the only one."""
     from tensordict.nn import TensorDictModule
 
-    names = [parameter.name for parameter in program.forward.schema.arguments[1:]]
+    names = [parameter.name for parameter in program.forward.schema.arguments[1:]]  # type: ignore[attr-defined]
     return TensorDictModule(program, in_keys=names if len(names) > 1 else ["observation"], out_keys=["action"])
 
 
-def _linear_layers(weights: Mapping[str, Any], activation: str, path: Path) -> Any:
+def _linear_layers(weights: Mapping[str, Any], activation: str, path: Path) -> torch.nn.Module:
     """The linear layers with these weights, in the order of their names, and ``activation`` between them."""
     import torch
     from torch import nn

@@ -1,53 +1,56 @@
 """The arguments of collectors, each declared once."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ForwardRef, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
+from windrow import collectors, envs
 from windrow._arguments import Arguments, Check, argument, ignored, warn_ignored
-from windrow._lazy import torch
+from windrow._lazy import tensordict
+from windrow._logger import NAMES, loggable
 from windrow._numbers import at_least, real
-
-if TYPE_CHECKING:
-    Device: TypeAlias = torch.device | str | int | Sequence[torch.device | str | int] | None
-else:
-    Device = ForwardRef("torch.device | str | int | list | None", module=__name__)
+from windrow._types import Buffer, Envs, Policy, WorkerDevices
+from windrow.collectors._interruptor import Interrupts
+from windrow.collectors._launcher import CommandLauncher, Launcher
 
 
-def frames(name: str, value: Any) -> int | None:
+def frames(name: str, value: object) -> int | None:
     """A whole number of frames, such as ``1_000`` or ``1e3``; None and negative numbers mean no limit."""
     if value is None:
         return None
     try:
-        if isinstance(value, bool) or int(value) != value:
+        number = int(value)  # type: ignore[call-overload]
+        if isinstance(value, bool) or number != value:
             raise TypeError
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} must be a whole number of frames, got {value!r}") from None
-    return int(value) if value >= 0 else None
+    return number if number >= 0 else None
 
 
-def frame_limit(name: str, value: Any) -> int | None:
+def frame_limit(name: str, value: object) -> int | None:
     """As :func:`frames`, where 0 means no limit either."""
     return frames(name, value) or None
 
 
-def shares(name: str, value: Any) -> Any:
+def shares(name: str, value: object) -> int | list[int]:
     """Frames of a batch, or of each worker in it: at least 1."""
+    return [_share(name, entry) for entry in value] if isinstance(value, (list, tuple)) else _share(name, value)
+
+
+def _share(name: str, value: object) -> int:
     if value is None:
         raise TypeError(f"{name} is missing: the number of frames in a batch")
-    if isinstance(value, (list, tuple)):
-        return [shares(name, entry) for entry in value]
     number = frame_limit(name, value)
     if number is None:
         raise ValueError(f"{name} must be a positive number, got {value!r}")
     return number
 
 
-def truth(name: str, value: Any) -> bool:
+def truth(name: str, value: object) -> bool:
     """Whether ``value`` asks for something."""
     return bool(value)
 
 
-def interrupts(name: str, value: Any) -> Any:
+def interrupts(name: str, value: object) -> object:
     """Something that says whether batches are cut short."""
     if not callable(getattr(value, "collection_stopped", None)):
         got = f"{type(value).__module__}.{type(value).__name__}"
@@ -55,7 +58,7 @@ def interrupts(name: str, value: Any) -> Any:
     return value
 
 
-def schemes(name: str, value: Any) -> Any:
+def schemes(name: str, value: Mapping[str, object]) -> Mapping[str, object]:
     """TorchRL's schemes, by the paths of what they keep up to date."""
     why = "each update_policy_weights_ publishes the weights of the policy, and no others"
     for path, scheme in dict(value).items():
@@ -67,7 +70,7 @@ def schemes(name: str, value: Any) -> Any:
 def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
     """A check that refuses values other than ``allowed``, and names ``classes``, which take them."""
 
-    def check(name: str, value: Any) -> Any:
+    def check(name: str, value: object) -> object:
         if value not in allowed:
             raise ValueError(f"{name}={value!r} is for several workers: use {classes}")
         return value
@@ -75,11 +78,30 @@ def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
     return check
 
 
+def one_of(*allowed: object) -> Check:
+    """A check that refuses values other than ``allowed``."""
+
+    def check(name: str, value: object) -> object:
+        if value not in allowed:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}")
+        return value
+
+    return check
+
+
+def seconds(name: str, value: object) -> float:
+    """A time in seconds, 0 or more."""
+    number = real(name, value)
+    if not number >= 0:
+        raise ValueError(f"{name} must be a number of seconds, 0 or more, got {value!r}")
+    return number
+
+
 class _Sources(Arguments, group="What to collect"):
-    create_env_fn: Any = argument(
+    create_env_fn: Envs = argument(
         'an environment, an id such as "CartPole-v1", or a function; a list for several workers', kw_only=False
     )
-    policy: Any = argument(
+    policy: Policy | None = argument(
         "chooses actions: a module of tensordict or torch, or a callable; None: random ones",
         more="a callable's parameters are named as observations are, or ``tensordict`` or ``td``. It must write the same entries at each "
         "step. Where it replaces an observation, batches hold its value at the root, and what the environment observed under "
@@ -87,7 +109,7 @@ class _Sources(Arguments, group="What to collect"):
         default=None,
         kw_only=False,
     )
-    policy_factory: Any = argument(
+    policy_factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None = argument(
         "makes the policy where it runs, or one for each worker",
         more="it takes no arguments. ``policy`` is then only where new weights come from",
         default=None,
@@ -110,8 +132,10 @@ class _Sources(Arguments, group="What to collect"):
         default=None,
         check=frames,
     )
-    exploration_type: Any = argument("whether actions are sampled (RANDOM) or the policy's best guess", default=None)
-    exploration_mode: Any = argument("the old name of exploration_type", default=None)
+    exploration_type: "envs.ExplorationType | str | None" = argument(
+        "whether actions are sampled (RANDOM) or the policy's best guess", default=None
+    )
+    exploration_mode: "envs.ExplorationType | str | None" = argument("the old name of exploration_type", default=None)
     reset_at_each_iter: bool = argument("begin each batch with new episodes", default=False, engine=True)
     reset_when_done: bool = argument("True: an ended episode is always followed by a new one", default=True)
     trust_policy: bool | None = argument(
@@ -141,7 +165,7 @@ class _Workers(Arguments, group="Where workers run"):
         "a warning says why",
         default=None,
     )
-    launcher: Any = argument(
+    launcher: Launcher | CommandLauncher | None = argument(
         "starts the workers somewhere else, such as a CommandLauncher",
         more="workers on other machines connect to this process, and are worker processes in all else, see ``placement``",
         default=None,
@@ -183,7 +207,7 @@ class _Batches(Arguments, group="Batches"):
     preemptive_threshold: float | None = argument(
         "cut the shares of slow workers short once this fraction of workers is ready", default=None, engine=True
     )
-    interruptor: Any = argument(
+    interruptor: Interrupts | None = argument(
         "an Interruptor, or what has a method collection_stopped(): cuts batches short",
         more="the latter is asked before each batch and every few milliseconds",
         default=None,
@@ -191,16 +215,8 @@ class _Batches(Arguments, group="Batches"):
     )
     set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
     compact_obs: bool = argument('leave out all entries under "next" but rewards and flags', default=False)
-    progress: bool = argument(
-        "show a progress bar, by tqdm",
-        more="of the frames collected: how many of ``total_frames``, frames a second, the mean return of the last 100 episodes, and how many "
-        "versions behind the newest the weights are that acted last. The end of a loop closes it, by ``break`` too, and so does "
-        ":meth:`~BaseCollector.shutdown`",
-        default=False,
-        check=truth,
-    )
     return_same_td: bool = argument("deliver one TensorDict every time, whose values are overwritten", default=False)
-    postproc: Callable[[Any], Any] | None = argument(
+    postproc: "Callable[[tensordict.TensorDictBase], tensordict.TensorDictBase] | None" = argument(
         "called with each batch; returns the batch to deliver",
         more="if it has a method ``to``, it is moved to the device of batches",
         default=None,
@@ -211,7 +227,35 @@ class _Batches(Arguments, group="Batches"):
         "environments in workers",
         default=None,
     )
-    post_collect_hook: Callable[[Any], object] | None = argument("called with each batch as it is delivered", default=None)
+    post_collect_hook: "Callable[[tensordict.TensorDictBase], object] | None" = argument(
+        "called with each batch as it is delivered", default=None
+    )
+
+
+class _Shown(Arguments, group="Progress and logs"):
+    progress: bool = argument(
+        "show a progress bar, by tqdm",
+        more="of the frames collected: how many of ``total_frames``, frames a second, the mean return of the last 100 episodes, and how many "
+        "versions behind the newest the weights are that acted last. The end of a loop closes it, by ``break`` too, and so does "
+        ":meth:`~BaseCollector.shutdown`",
+        default=False,
+        check=truth,
+    )
+    logger: object = argument(
+        "where figures are logged: the path of a CSV file, a SummaryWriter, a function, …",
+        more="also a run of wandb or a ``Logger`` of TorchRL. A function is called with figures by name and the number of frames. Figures are the means of return and length over the last "
+        "100 episodes, frames a second, seconds that the loop has waited for batches and has worked on them, the version of the weights and "
+        "how far workers are behind it, frames in the replay buffer, and losses of workers",
+        default=None,
+        check=loggable,
+    )
+    log_names: Literal["sb3", "cleanrl", "torchrl"] = argument(
+        "whose names for figures are used",
+        more="``rollout/ep_rew_mean``, ``charts/episodic_return`` or ``train/reward``, and so on",
+        default="sb3",
+        check=one_of(*NAMES),
+    )
+    log_interval: float = argument("seconds between two rows of figures, at least", default=1.0, check=seconds)
 
 
 class _Trajectories(Arguments, group="Trajectories"):
@@ -229,8 +273,10 @@ class _Trajectories(Arguments, group="Trajectories"):
 
 
 class _Replay(Arguments, group="Replay"):
-    replay_buffer: Any = argument(
-        "its method extend takes the batches; iteration then yields None for each", default=None
+    replay_buffer: Buffer | None = argument(
+        "its method extend takes the batches; iteration then yields None for each",
+        more="a replay buffer, or a sink that writes a data set, such as :class:`~windrow.data.ParquetSink`",
+        default=None,
     )
 
 
@@ -241,11 +287,11 @@ class _Weights(Arguments, group="The policy's weights"):
         "gives the same numbers; ``repr`` says why it does not",
         default="auto",
     )
-    weight_updater: Any = argument(
+    weight_updater: "collectors.WeightUpdaterBase | Callable[[], collectors.WeightUpdaterBase] | None" = argument(
         "what update_policy_weights_ goes through, or a function that makes it", default=None
     )
     update_at_each_batch: bool = argument("publish the policy's weights before each batch", default=False)
-    track_policy_version: Any = argument(
+    track_policy_version: object = argument(
         "write policy_version, the version of the weights that acted",
         more='it is at the root and, in the same memory, under ``"next"``',
         default=False,
@@ -261,30 +307,32 @@ class _Weights(Arguments, group="The policy's weights"):
 
 
 class _Devices(Arguments, group="Devices"):
-    device: Device = argument("the default of the next two", default=None)
-    storing_device: Device = argument("where batches go", more="on the CPU they are views; they are copied to any other", default=None)
-    policy_device: Device = argument("where torch evaluates the policy", default=None)
-    env_device: Device = argument("environments are stepped on the CPU; a warning says so for another", default=None)
+    device: WorkerDevices | None = argument("the default of the next two", default=None)
+    storing_device: WorkerDevices | None = argument(
+        "where batches go", more="on the CPU they are views; they are copied to any other", default=None
+    )
+    policy_device: WorkerDevices | None = argument("where torch evaluates the policy", default=None)
+    env_device: WorkerDevices | None = argument("environments are stepped on the CPU; a warning says so for another", default=None)
 
 
 class _OfTorchRL(Arguments, group="Of TorchRL"):
-    weight_sync_schemes: Any = argument(
+    weight_sync_schemes: Mapping[str, object] | None = argument(
         "schemes by what they are for; none is called",
         more="the weights of ``policy`` travel through one store, and ``postproc`` and ``replay_buffer`` are in this process. A warning "
         "says so for anything else",
         default=None,
         check=schemes,
     )
-    weight_recv_schemes: Any = ignored("weights travel through one store", default=None)
+    weight_recv_schemes: object = ignored("weights travel through one store", default=None)
     use_buffers: bool | None = ignored("batches are always written in place", default=True)
     no_cuda_sync: bool = ignored("nothing is copied without waiting for it", default=False)
     local_init_rb: bool | None = ignored("a buffer is always initialised where it was made", default=True)
     num_threads: int | None = ignored("the number of threads of torch is left alone", default=None)
-    collector_class: Any = ignored("there is one collector", default=None)
+    collector_class: object = ignored("there is one collector", default=None)
     extend_buffer: bool = ignored("batches are always written as a whole", default=True)
 
 
-class CollectorArguments(_OfTorchRL, _Devices, _Weights, _Replay, _Trajectories, _Batches, _Workers, _Sources):
+class CollectorArguments(_OfTorchRL, _Devices, _Weights, _Replay, _Trajectories, _Shown, _Batches, _Workers, _Sources):
     """What every collector takes."""
 
     def __post_init__(self) -> None:
@@ -336,7 +384,7 @@ class RayArguments(CollectorArguments, group="Actors"):
     num_collectors: int | None = argument(
         "number of actors, where create_env_fn is not a list with an entry for each", default=None, check=at_least(1)
     )
-    collector_class: Any = argument(
+    collector_class: type | str | None = argument(
         'the class of the collector in each actor, or "single", "sync" or "async"',
         more=":class:`Collector`, :class:`MultiSyncCollector`, :class:`MultiAsyncCollector`, or a class derived of these; by default a "
         "``Collector``, or a ``MultiSyncCollector`` where ``num_workers_per_collector`` is more than 1",
@@ -374,17 +422,6 @@ class MultiArguments(CollectorArguments, group="Several workers"):
     sync: bool | None = argument("whether each batch has a share of every worker", default=None)
 
 
-def one_of(*allowed: Any) -> Check:
-    """A check that refuses values other than ``allowed``."""
-
-    def check(name: str, value: Any) -> Any:
-        if value not in allowed:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}")
-        return value
-
-    return check
-
-
 _BACKENDS = one_of("threading", "multiprocessing")
 
 
@@ -418,7 +455,7 @@ class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
         check=_BACKENDS,
     )
     env_backend: Literal["threading", "multiprocessing"] | None = argument("the same as backend", default=None, check=_BACKENDS)
-    track_policy_version: Any = argument(
+    track_policy_version: object = argument(
         "write policy_version, the version of the weights that acted",
         more='it is at the root and, in the same memory, under ``"next"``',
         default=True,

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from windrow._arguments import takes
 from windrow._warnings import warn
@@ -22,6 +22,10 @@ from windrow.policies.choose import Choice
 from windrow.policies.served import Figures
 from windrow.processes.pickling import NoProcesses
 
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+T = TypeVar("T")
 
 #: Native environments that one thread steps: waking another takes longer than their steps, and so does a call of the policy for each half.
 _TOGETHER = 64
@@ -83,7 +87,7 @@ class AsyncBatchedCollector(BaseCollector):
         self._workers.move_some({worker: env._members for worker, env in envs if isinstance(env, _Alone) and env._members})
         return choice
 
-    def _shaped(self, batch: Any) -> Any:
+    def _shaped(self, batch: TensorDictBase) -> TensorDictBase:
         ids = batch.get(("collector", "traj_ids"), None)
         if ids is not None:
             # Trajectory `e` of environment `i` has the number `e * count + i`. Padding has negative numbers.
@@ -201,7 +205,7 @@ def _in_processes(given: Workers, makers: list[Any], are_native: list[bool], arg
     return moved
 
 
-def _begun(init_fn: Callable[[], object], make: Callable[[], Any]) -> Any:
+def _begun(init_fn: Callable[[], object], make: Callable[[], T]) -> T:
     init_fn()
     return make()
 

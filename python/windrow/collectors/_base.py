@@ -21,7 +21,7 @@ from windrow._values import unheld
 from windrow._warnings import warn
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
-from windrow.collectors._control import Control
+from windrow.collectors._control import AUTHORS, Control
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._progress import Loop, Progress
@@ -35,7 +35,7 @@ from windrow.processes.pickling import NoProcesses
 if TYPE_CHECKING:
     from windrow.policies.audit import Audit
 
-_acting = module("windrow.policies.acting")
+_acting, _predictors = module("windrow.policies.acting"), module("windrow.policies.predictors")
 
 
 class BaseCollector(Control):
@@ -85,7 +85,7 @@ class BaseCollector(Control):
     def __init__(self, arguments: CollectorArguments) -> None:
         self._build(arguments)
 
-    def __init_subclass__(cls, **arguments: Any) -> None:
+    def __init_subclass__(cls, **arguments: object) -> None:
         super().__init_subclass__(**arguments)
         if "__init__" in vars(cls) and "__signature__" not in vars(cls):
             # Not that of a base.
@@ -95,7 +95,7 @@ class BaseCollector(Control):
         name = type(self).__name__
         if not isinstance(arguments.policy, Sent):
             _needs.torch(name)
-        self._arguments = arguments
+        self._arguments, self._author = arguments, next(AUTHORS)
         #: Compares delivered rows with the policy's module, where the engine of this process evaluates it.
         self._audit: Audit | None = None
         self._workers = Workers(name, arguments, single=self._single)
@@ -132,7 +132,7 @@ class BaseCollector(Control):
         if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
             self.policy.action_spec = getattr(self._workers.env(0), "action_spec", None)
         self.weight_updater = arguments.weight_updater
-        if arguments.progress:
+        if arguments.progress or arguments.logger is not None:
             self._progress = Progress(self)
         self._core.serve(self)
         ALIVE.add(self)
@@ -153,7 +153,7 @@ class BaseCollector(Control):
         choice = self._chosen_policy(arguments)
         if self._placement == "processes" and not self._placed and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, Sent)
-            held = held_weights(arguments.policy) if is_torch else None
+            held = held_weights(_predictors.adapted(arguments.policy)) if is_torch else None
             if held is not None:
                 self._fall_back(
                     f"policy{held}, whose new weights no copy of policy in a worker process would get. Give the module itself as "
@@ -196,7 +196,7 @@ class BaseCollector(Control):
         core = getattr(buffer, "_core", None)
         # The engine writes batches that nothing in Python looks at.
         plain = self._devices.storing is None and not arguments.compact_obs and arguments.postproc is None
-        plain = plain and self._inference == "local" and not arguments.progress
+        plain = plain and self._inference == "local" and not arguments.progress and arguments.logger is None
         fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
         random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
@@ -232,8 +232,8 @@ class BaseCollector(Control):
             "launcher": arguments.launcher,
         }
 
-    def _warn_of_rounding(self, asked: Any) -> None:
-        if not isinstance(asked, list) and asked < self.frames_per_batch:
+    def _warn_of_rounding(self, asked: int | float | Sequence[int]) -> None:
+        if isinstance(asked, (int, float)) and asked < self.frames_per_batch:
             warn(
                 f"frames_per_batch={asked} cannot be split over environments that step together: batches have "
                 f"{self.frames_per_batch} frames, and the last one as many fewer as total_frames asks for"
@@ -282,12 +282,15 @@ class BaseCollector(Control):
     def __next__(self) -> td.TensorDictBase:
         if self._progress is None:
             return self._ready.next()
+        self._progress.asked()
         try:
             return self._ready.next()
         except BaseException:
             # The end, or an error.
             self._progress.close()
             raise
+        finally:
+            self._progress.answered()
 
     def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
         """Runs before the frames of a batch are collected; returns a context that they are collected in."""
@@ -328,7 +331,7 @@ class BaseCollector(Control):
             return None
         return _acting.acting(self._exploration, _acting.aggregation())
 
-    def _processed(self, batch: Any) -> Any:
+    def _processed(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """A batch, or zeros in the shape of one, after post-processing."""
         if self._audit is not None:
             self._audit.look(batch)
@@ -348,7 +351,7 @@ class BaseCollector(Control):
             batch = batch.exclude(*private) if private else batch
         return batch
 
-    def _shaped(self, batch: Any) -> Any:
+    def _shaped(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """The batch with all dimensions of a worker's environments, where these are in one that has several."""
         arguments = self._arguments
         if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None:
@@ -364,14 +367,14 @@ class BaseCollector(Control):
         """Dimensions of a worker's environments within each of them, where one has several."""
         return self._core.dimensions()[1:]
 
-    def _with_deltas(self, batch: Any) -> Any:
+    def _with_deltas(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """The batch with differences in place of the next observations that have them."""
         deltas = self._core.deltas()
         for key, dtype in deltas:
             set_delta(batch, key, dtype)
         return batch.exclude(*(("next", *path(key)) for key, _ in deltas)) if deltas else batch
 
-    def _finish(self, batch: Any) -> Any:
+    def _finish(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """What is delivered of a batch, or written."""
         self._tell_of_loss()
         if self._progress is not None:
@@ -385,7 +388,7 @@ class BaseCollector(Control):
             self.post_collect_hook(batch)
         return batch
 
-    def _into_the_same(self, batch: Any) -> Any:
+    def _into_the_same(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """``batch`` in the memory of the one before; in its own where that has another shape or other entries, as the mask of a
         batch that was cut short, and where shapes change from frame to frame."""
         same = self._same
@@ -396,14 +399,14 @@ class BaseCollector(Control):
             self._same.update(batch, inplace=True)
         return self._same
 
-    def _write(self, batch: Any, number: int | None, patient: bool) -> None:
+    def _write(self, batch: td.TensorDictBase, number: int | None, patient: bool) -> None:
         """Writes a batch. A replay buffer of windrow tells the collector's trajectories by ``number`` from those of others, and a
         ``patient`` write waits for its limiter until the collector is ended."""
         given_up = self._core.is_ending if patient else None
         if number is not None:
             self.replay_buffer._write(batch, given_up, number)
         elif getattr(self.replay_buffer, "_tells_writers_apart", False):
-            self.replay_buffer._write(batch, given_up, id(self))
+            self.replay_buffer._write(batch, given_up, self._author)
         else:
             self.replay_buffer.extend(batch)
 
@@ -632,7 +635,7 @@ def several_for(kind: type[MultiCollector], args: tuple[Any, ...], given: dict[s
     return kind(**rest, **options, sync=bool(sync))
 
 
-def _concatenation(cat_results: Any, *, sync: bool) -> str:
+def _concatenation(cat_results: object, *, sync: bool) -> str:
     """How shares of workers are put together, by the engine's name. Without ``sync``, each batch is one worker's."""
     names = {None: "flat", 0: "flat", -1: "time", "stack": "stack"}
     if isinstance(cat_results, bool) or cat_results not in names:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from windrow import _fence
 from windrow._arguments import instance_of, takes, warn_ignored
 from windrow._failure import Failure
-from windrow._lazy import tensordict
+from windrow._lazy import tensordict, torch
 from windrow._numbers import whole
+from windrow._types import Weights
 from windrow._warnings import RenamedWarning, warn
 from windrow._windrow import PATIENCE, CollectorCore
 from windrow.collectors import _env_states
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._ending import Ending
+from windrow.collectors._interruptor import Interrupts
 from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._progress import Progress
 from windrow.collectors._updaters import RemoteModuleWeightUpdater, WeightUpdaterBase
@@ -27,6 +30,10 @@ from windrow.collectors._workers import Workers
 from windrow.policies.weights import WeightSource, weights_by_id, check_model
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import remember
+
+
+#: Numbers of authors of trajectories, which no two collectors of a program share.
+AUTHORS = itertools.count(1)
 
 
 class Control(Ending, Iterator["tensordict.TensorDictBase"]):
@@ -48,6 +55,8 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     _ended = False
     #: A warning has said that simulators are not saved.
     _told_of_simulators = False
+    #: By this number, a buffer that the engine does not write tells the collector's trajectories from those of others.
+    _author: int
 
     # Start, pause and end
 
@@ -163,14 +172,14 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     def update_policy_weights_(
         self,
-        policy_or_weights: object = None,
+        policy_or_weights: Weights | Mapping[int, Weights] | None = None,
         *,
-        weights: object = None,
-        policy: object = None,
+        weights: Weights | Mapping[int, Weights] | None = None,
+        policy: torch.nn.Module | None = None,
         worker_ids: object = None,
         model_id: str | None = None,
-        weights_dict: Mapping[str, Any] | None = None,
-        policy_weights: object = None,
+        weights_dict: Mapping[str, Weights] | None = None,
+        policy_weights: Weights | Mapping[int, Weights] | None = None,
     ) -> None:
         """Publishes weights as a new version, which each worker uses from its next share of a batch on.
 
@@ -215,13 +224,13 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         return int(self._asked.stats()["policy_version"])
 
     @property
-    def weight_updater(self) -> Any:
+    def weight_updater(self) -> WeightUpdaterBase | None:
         """The updater that :meth:`update_policy_weights_` goes through; None without one. By default, a ``RemotePolicy`` has one that
         pushes to its server."""
         return self._updater
 
     @weight_updater.setter
-    def weight_updater(self, updater: Any) -> None:
+    def weight_updater(self, updater: WeightUpdaterBase | Callable[[], WeightUpdaterBase] | None) -> None:
         if callable(updater) and not isinstance(updater, WeightUpdaterBase):
             updater = updater()
         if updater is None and hasattr(self.policy, "_remote_options"):
@@ -308,6 +317,8 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             except BaseException:
                 _env_states.load(self._workers.stateful, before)
                 raise
+        # Ids of trajectories stand for others than before.
+        self._author = next(AUTHORS)
 
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
         """Figures since the start, by name.
@@ -369,7 +380,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         return self._arguments.replay_buffer
 
     @property
-    def interruptor(self) -> Any:
+    def interruptor(self) -> Interrupts | None:
         """The interruptor that can cut batches short; None without one."""
         return self._arguments.interruptor
 

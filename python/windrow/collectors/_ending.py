@@ -6,8 +6,8 @@ import atexit
 import sys
 import time
 import weakref
-from typing import Any, Self
-
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
 from windrow._warnings import warn
 from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore, RemoteServerCore, ServerCore
@@ -51,7 +51,7 @@ class Ending:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None:
             self.shutdown()
         elif not isinstance(error, KeyboardInterrupt):
@@ -59,7 +59,7 @@ class Ending:
         elif not self._leave(IMPATIENCE):
             error.add_note(self._left_behind())
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> NoReturn:
         raise TypeError(
             f"a {type(self).__name__} runs environments, and can be neither copied nor pickled: make another one, which goes "
             "on from its state_dict(), or pass on a function that makes it"

@@ -50,11 +50,11 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
             )
 
 
-def _states_at(entry: Any) -> dict[str, Any]:
+def _states_at(entry: object) -> dict[str, Any]:
     return entry.states() if isinstance(entry, RemoteEnv) else _numbered([_state_of(env) for env in _made(entry)])
 
 
-def _made(entry: Any) -> list[Any]:
+def _made(entry: object) -> list[Any]:
     return getattr(entry, "made_together", None) or [entry]
 
 

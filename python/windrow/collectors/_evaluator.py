@@ -1,22 +1,27 @@
 import functools
 import inspect
+import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from windrow import _html, _needs, _windrow
+from windrow import _html, _needs, _windrow, envs
 from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
-from windrow._lazy import module, tensordict
+from windrow._lazy import module, tensordict, torch
+from windrow._logger import log_to, loggable
 from windrow._numbers import at_least
+from windrow._types import Device, Env, Policy
 from windrow._warnings import warn
 from windrow._windrow import EvaluatorCore
 from windrow.collectors import _statistics
-from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of, policy_factories
 from windrow.envs import _convert
 from windrow.envs._factory import Factory, env_of, is_function
+from windrow.envs._specs import Key
+from windrow.envs._video import Video, filmed
 from windrow.policies.choose import Conditions, choose, copied_now, exploration_name
 from windrow.policies.weights import weights_by_id, tensors_of
 from windrow.processes import setup, start
@@ -25,6 +30,7 @@ from windrow.processes.pickling import NoProcesses
 from windrow.processes.proxy import RemoteEnv
 
 _ray_evaluator, _reads = module("windrow.ray._evaluator"), module("windrow.policies.reads")
+T = TypeVar("T")
 _EPISODES = "which is what episodes are made of here"
 
 
@@ -32,7 +38,7 @@ def _only(value: object, why: str) -> Check:
     """A check of an argument that has one value, which may be in a list."""
     accepted = [value, [value], list(value)] if isinstance(value, tuple) else [value]
 
-    def check(name: str, given: object) -> Any:
+    def check(name: str, given: object) -> object:
         if given not in accepted:
             raise ValueError(f"{name} must be {value!r}, {why}, got {given!r}")
         return value
@@ -40,7 +46,7 @@ def _only(value: object, why: str) -> Check:
     return check
 
 
-def _backend(name: str, given: object) -> Any:
+def _backend(name: str, given: object) -> object:
     if given not in ("thread", "process", "ray"):
         raise ValueError(f'{name} must be "thread", "process" or "ray", where evaluators run, got {given!r}')
     if given == "process" and sys.platform != "linux":
@@ -49,13 +55,13 @@ def _backend(name: str, given: object) -> Any:
 
 
 class _Evaluated(Arguments, group="What to evaluate"):
-    env: Any = argument(
+    env: Env = argument(
         "an environment, an id, or a function that returns one",
         more="the function is called once, where the evaluator runs: with the first evaluation if the policy comes from a function too, "
         "otherwise at once",
         kw_only=False,
     )
-    policy: Any = argument("chooses actions; it is copied, and never touched again", default=None, kw_only=False)
+    policy: Policy | None = argument("chooses actions; it is copied, and never touched again. None: random ones", default=None, kw_only=False)
     policy_factory: Callable[..., Any] | None = argument(
         "makes a policy for the evaluator alone, where that runs",
         more="in a thread, it is given the environment if it has a parameter without a default, and in an actor too. For a process it is "
@@ -70,7 +76,9 @@ class _Evaluated(Arguments, group="What to evaluate"):
         check=at_least(1),
         engine=True,
     )
-    exploration_type: Any = argument("as of collectors; the policy's best guess by default", default="deterministic")
+    exploration_type: "envs.ExplorationType | str | None" = argument(
+        "as of collectors; the policy's best guess by default", default="deterministic"
+    )
     seed: int | None = argument(
         "of the environment and of windrow's actions; torch's generator is left alone", default=None, engine=True
     )
@@ -81,7 +89,7 @@ class _Results(Arguments, group="Results"):
         "what happens to an evaluation that is asked for during another", default="skip", engine=True
     )
     log_prefix: str = argument("what names of results begin with", default="eval", engine=True)
-    metrics_fn: Callable[[Any], Mapping[str, float]] | None = argument(
+    metrics_fn: "Callable[[tensordict.TensorDictBase], Mapping[str, float]] | None" = argument(
         "returns more figures by name, from the TensorDict of all episodes",
         more="called in a thread of this process",
         default=None,
@@ -98,11 +106,25 @@ class _Results(Arguments, group="Results"):
     )
     dump_video: bool = argument(
         "save what recorders among the environment's transforms saw, after each evaluation",
-        more="``dump(step=...)`` of recorders such as TorchRL's ``VideoRecorder`` is called where they are",
+        more="``dump(step=...)`` of recorders such as TorchRL's ``VideoRecorder`` is called where they are, and an error in that is the error "
+        "of the evaluation",
         default=True,
     )
-    reward_keys: Any = argument('("next", "reward")', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES))
-    done_keys: Any = argument('("next", "done")', default=("next", "done"), check=_only(("next", "done"), _EPISODES))
+    video: str | os.PathLike[str] | None = argument(
+        "a folder, where each evaluation films its first episode",
+        more="as ``<log_prefix>_<step>.mp4``. The environment is one of Gymnasium: an id, a ``GymEnv``, or an object that was made with "
+        '``render_mode="rgb_array"``. Where it is, ffmpeg writes the video, and an error in that is the error of the evaluation',
+        default=None,
+    )
+    logger: object = argument(
+        "logs results over their step, as of collectors", default=None, check=loggable
+    )
+    reward_keys: Key | Sequence[Key] = argument(
+        '("next", "reward")', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES)
+    )
+    done_keys: Key | Sequence[Key] = argument(
+        '("next", "done")', default=("next", "done"), check=_only(("next", "done"), _EPISODES)
+    )
 
 
 class _Place(Arguments, group="Where it runs"):
@@ -113,7 +135,7 @@ class _Place(Arguments, group="Where it runs"):
         default=None,
         check=_backend,
     )
-    device: Device = argument("where torch evaluates the policy", default=None)
+    device: Device | None = argument("where torch evaluates the policy", default=None)
     policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
     trust_policy: bool | None = argument("as of collectors", default=False)
     init_fn: Callable[[], object] | None = argument("called first of all, where the evaluator runs", default=None)
@@ -138,15 +160,30 @@ class _Place(Arguments, group="Where it runs"):
 class EvaluatorArguments(_Place, _Results, _Evaluated):
     """What an evaluator takes."""
 
+    @property
+    def listener(self) -> Callable[[dict[str, Any]], object] | None:
+        """Called with each result, as a dictionary: the logger and ``on_result``."""
+        on_result, step = self.on_result, f"{self.log_prefix}/step"
+        if self.logger is None:
+            return on_result
+        log = log_to("logger", self.logger)
+
+        def told(result: dict[str, Any]) -> None:
+            log({name: figure for name, figure in result.items() if name != step}, result[step])
+            if on_result is not None:
+                on_result(result)
+
+        return told
+
     frames_per_batch: int | None = ignored("an evaluation takes as many frames as its episodes have", default=None)
-    collector_cls: Any = ignored("an evaluator collects by itself", default=None)
-    collector_kwargs: Any = ignored("an evaluator collects by itself", default=None)
-    weight_sync_schemes: Any = ignored("weights are copied when an evaluation is asked for", default=None)
+    collector_cls: object = ignored("an evaluator collects by itself", default=None)
+    collector_kwargs: object = ignored("an evaluator collects by itself", default=None)
+    weight_sync_schemes: object = ignored("weights are copied when an evaluation is asked for", default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.policy is None) == (self.policy_factory is None):
-            raise ValueError("an evaluator needs a policy or a policy_factory, and not both")
+        if self.policy is not None and self.policy_factory is not None:
+            raise ValueError("an evaluator takes a policy or a policy_factory, got both")
         if self.backend in ("thread", "ray") and self.step_timeout is not None:
             raise ValueError(f'step_timeout needs backend="process", got backend="{self.backend}"')
         if self.backend != "ray":
@@ -213,8 +250,11 @@ class Evaluator(Ending):
             self._source = self._choice.source
             ALIVE.add(self)
             return
+        given = arguments.env
+        if arguments.video is not None:
+            given, self._undo = filmed(given, Video(Path(arguments.video).absolute(), arguments.log_prefix))
         # A factory makes the environment where the evaluator runs.
-        env = _statistics.FrozenFactory(arguments.env) if is_function(arguments.env) else env_of(arguments.env)
+        env = _statistics.FrozenFactory(given) if is_function(given) else env_of(given)
         exploration = exploration_name(arguments.exploration_type)
         choice = choose(
             arguments.policy,
@@ -230,7 +270,7 @@ class Evaluator(Ending):
             env=env,
         )
         self._source, self._choice = choice.source, choice
-        self._undo = _statistics.freeze(env)
+        self._undo = [*self._undo, *_statistics.freeze(env)]
         try:
             sent = _sent(env, choice.core, arguments)
             self._backend = "thread" if sent is None else "process"
@@ -243,18 +283,20 @@ class Evaluator(Ending):
             raise
         options = {
             **arguments.for_engine(),
+            "on_result": arguments.listener,
+            "write_recordings": None,
             "env": env,
             "sent": sent,
             "process": None if sent is None else _windrow.EvaluatorProcess(),
             "metrics_fn": arguments.metrics_fn,
             # The user may change the policy before the evaluator's thread takes it.
-            "policy": choice.core if arguments.policy is None else copied_now(choice.core),
+            "policy": choice.core if arguments.policy_factory is not None else copied_now(choice.core),
             "exploration_type": exploration,
-            "lazy": isinstance(env, Factory) and arguments.policy is None,
+            "lazy": isinstance(env, Factory) and arguments.policy_factory is not None,
         }
-        if arguments.dump_video and (isinstance(env, Factory) or any(_statistics.recorders(env))):
+        if (arguments.dump_video or arguments.video) and (isinstance(env, Factory) or any(_statistics.recorders(env))):
             dump = functools.partial(_dump, env) if sent is None else RemoteEnv(options["process"], 0).dump
-            options["on_result"] = functools.partial(_told, dump, f"{arguments.log_prefix}/step", options["on_result"])
+            options["write_recordings"] = dump
         try:
             self._core = EvaluatorCore(options)
         except BaseException:
@@ -318,7 +360,7 @@ class Evaluator(Ending):
         return self._core.pending()
 
     @staticmethod
-    def extract_weights(module: object) -> "tensordict.TensorDictBase":
+    def extract_weights(module: "torch.nn.Module") -> "tensordict.TensorDictBase":
         """A copy of the parameters and buffers of ``module``, on the CPU."""
         from tensordict import TensorDict
 
@@ -437,15 +479,6 @@ def _dump(env: object, step: int) -> None:
         recorder.dump(step=step)
 
 
-def _told(dump: Callable[[int], object], step: str, on_result: Callable[[Any], object] | None, result: dict[str, Any]) -> None:
-    """Passes a result on to ``on_result``, after ``dump``."""
-    try:
-        dump(result[step])
-    finally:
-        if on_result is not None:
-            on_result(result)
-
-
 def _tensors(result: dict[str, Any]) -> "tensordict.TensorDictBase":
     import torch
     from tensordict import TensorDict
@@ -485,8 +518,10 @@ def _stays(env: object, arguments: EvaluatorArguments) -> bool:
     return recipe.is_native is True or getattr(recipe, "own", True)
 
 
-def _wants_env(factory: Any) -> bool:
+def _wants_env(factory: Callable[..., object] | None) -> bool:
     """Whether a ``policy_factory`` requires an environment."""
+    if factory is None:
+        return False
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -495,8 +530,8 @@ def _wants_env(factory: Any) -> bool:
     return any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters)
 
 
-def _with_env(factory: Any, env: Any) -> Any:
+def _with_env(factory: Callable[..., T] | None, env: object) -> Callable[..., T] | None:
     """``factory`` as a function without arguments, which passes the environment on if ``factory`` requires one."""
-    if not _wants_env(factory):
+    if factory is None or not _wants_env(factory):
         return factory
     return lambda: factory(env.made if isinstance(env, Factory) else env)

@@ -3,9 +3,17 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 from windrow._windrow import CollectorCore
+
+
+class Interrupts(Protocol):
+    """Says whether batches are cut short."""
+
+    def collection_stopped(self) -> bool:
+        """Whether they are, for now."""
+        ...
 
 
 class Interruptor:
@@ -54,14 +62,14 @@ class Interruptor:
 _Interruptor = Interruptor
 
 
-def follow(interruptor: Any, core: CollectorCore) -> None:
-    """Lets an interruptor cut the batches of a collector short. Anything but an :class:`Interruptor` is asked by a thread, which ends
+def follow(interruptor: Interrupts, core: CollectorCore) -> None:
+    """Cuts the batches of a collector short whenever an interruptor says so. A thread polls anything but an :class:`Interruptor`, and ends
     with the collector."""
     if isinstance(interruptor, Interruptor):
         interruptor.register(core)
         return
 
-    def ask(core: Any = weakref.ref(core)) -> None:
+    def ask(core: weakref.ref[CollectorCore] = weakref.ref(core)) -> None:
         while (collector := core()) is not None and not collector.is_ending():
             collector.cut(bool(interruptor.collection_stopped()))
             del collector

@@ -13,7 +13,7 @@ _OF_TORCH = ("activities", "record_shapes", "profile_memory", "with_stack", "wit
 _ACTIVITIES = ("cpu", "cuda")
 
 
-def _activities(name: str, given: Any) -> list[str]:
+def _activities(name: str, given: Sequence[str]) -> list[str]:
     unknown = [one for one in given if one not in _ACTIVITIES]
     if isinstance(given, str) or unknown or not given:
         raise ValueError(f'{name} must be a list of "cpu" and "cuda", got {given!r}')

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow import _fence
 from windrow._lazy import torch
@@ -14,12 +14,16 @@ from windrow._windrow import Statistics
 from windrow.envs._counterpart import is_windrows
 from windrow.envs._factory import Factory, is_function
 from windrow.envs._vec_norm import Running
+from windrow.envs._video import Video
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 
 def frozen(make: Callable[..., Any]) -> Callable[..., Any]:
     """``make``, whose environments then use statistics, but gather none."""
 
-    def made(**arguments: Any) -> Any:
+    def made(**arguments: Any) -> object:
         env = make(**arguments)
         freeze(env)
         return env
@@ -30,13 +34,13 @@ def frozen(make: Callable[..., Any]) -> Callable[..., Any]:
 class FrozenFactory(Factory):
     """A factory whose environments use statistics, but gather none."""
 
-    def __call__(self, **arguments: Any) -> Any:
+    def __call__(self, **arguments: Any) -> object:
         made = super().__call__(**arguments)
         freeze(made)
         return made
 
 
-def freeze(env: Any) -> list[Callable[[], None]]:
+def freeze(env: object) -> list[Callable[[], None]]:
     """Keeps ``env`` from gathering statistics; it goes on to use those it has or shares. Knows ``VecNorm``, also that of TorchRL,
     and wrappers of Gymnasium with ``update_running_mean``.
 
@@ -68,15 +72,15 @@ def freeze(env: Any) -> list[Callable[[], None]]:
     return undo
 
 
-def _normed(part: Any, data: Any, loc: Any, var: Any, count: Any) -> Any:
+def _normed(part: Any, data: TensorDictBase, loc: TensorDictBase, var: TensorDictBase, count: TensorDictBase) -> TensorDictBase:
     """``data`` as ``part``, a ``VecNormV2`` of TorchRL, normalises it; unchanged where it has seen none before, since it would divide by zero."""
     if not any(bool((number > 0).any()) for number in count.values(True, True)):
         loc, var, count = loc.apply(torch.zeros_like), var.apply(torch.ones_like), count.apply(lambda it: torch.full_like(it, 1 << 40))
     return type(part)._norm(part, data, loc, var, count)
 
 
-def thaw_recipes(env: Any) -> None:
-    """Has recipes of ``env`` that are taken from now on gather statistics again."""
+def thaw_recipes(env: object) -> None:
+    """Makes recipes of ``env`` that are taken from now on gather statistics again."""
     for part in _parts(env):
         if _is_several(part):
             part._source = None
@@ -84,18 +88,18 @@ def thaw_recipes(env: Any) -> None:
             part._evaluates = False
 
 
-def has_gathered(env: Any) -> bool:
+def has_gathered(env: object) -> bool:
     """Whether the transforms of ``env`` of windrow have all statistics that they gather."""
     return all(part._statistics.read() is not None for part in _parts(env) if isinstance(part, Running))
 
 
-def share(env: Any, statistics: Statistics) -> None:
-    """Has ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a part of its own."""
+def share(env: object, statistics: Statistics) -> None:
+    """Makes ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a part of its own."""
     for number, part in enumerate(part for part in _parts(env) if isinstance(part, Running)):
         part._statistics = statistics.section(number)
 
 
-def recorders(env: Any) -> list[Any]:
+def recorders(env: object) -> list[Any]:
     """The parts of ``env`` with a method that writes their recordings, such as ``VideoRecorder`` of TorchRL, and transforms
     with a ``dump(step=...)`` of their own. A ``Compose`` of them that has one tells those in it."""
     found = [part for part in _parts(env) if _records(part)]
@@ -103,12 +107,12 @@ def recorders(env: Any) -> list[Any]:
     return [part for part in found if id(part) not in told]
 
 
-def _records(part: Any) -> bool:
+def _records(part: object) -> bool:
     dump = getattr(type(part), "dump", None)
     if dump is None:
         return False
     if not _fence.is_a(part, "Transform"):
-        return hasattr(part, "logger")
+        return hasattr(part, "logger") or isinstance(part, Video)
     theirs = _fence.loaded("envs")
     if dump in (theirs.Transform.dump, theirs.Compose.dump):
         return False
@@ -124,7 +128,7 @@ def _is_several(part: Any) -> bool:
     return is_windrows(part) and "_makers" in vars(part)
 
 
-def _parts(env: Any) -> Iterator[Any]:
+def _parts(env: object) -> Iterator[Any]:
     """``env`` and its parts, each once."""
     seen: dict[int, Any] = {}
     left = [env]
@@ -140,7 +144,7 @@ def _inside(part: Any) -> list[Any]:
     if _is_several(part):
         return [make for make in part._makers if not is_function(make)]
     if is_windrows(part):
-        inside = [vars(part)[name] for name in ("base_env", "_name", "_env") if name in vars(part)]
+        inside = [vars(part)[name] for name in ("base_env", "_name", "_env", "_video") if name in vars(part)]
         return [*inside, *vars(part).get("_transforms", ())]
     # An object of a library is there only if the library was imported. Others are not asked: they may start a process for it.
     if _fence.is_a(part, "TransformedEnv"):
@@ -153,7 +157,7 @@ def _inside(part: Any) -> list[Any]:
         import gymnasium
 
         if isinstance(part, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)):
-            return [part.env]
+            return [part.env, *(vars(part)[name] for name in ("_video",) if name in vars(part))]
         if isinstance(part, gymnasium.vector.SyncVectorEnv):
             return list(part.envs)
     return []

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
-from windrow import modules
+from windrow import collectors, modules
+from windrow._lazy import torch
+from windrow._types import Weights
 from windrow.policies.weights import copy_weights, weights_of, widened
 from windrow.ray import _session
+
 
 
 class WeightUpdaterBase:
@@ -35,14 +38,14 @@ class WeightUpdaterBase:
         return {name: value for name, value in self.__dict__.items() if name not in ("_collectors", "_newest")}
 
     @classmethod
-    def from_policy(cls, policy: Any) -> Self | None:
+    def from_policy(cls, policy: torch.nn.Module) -> Self | None:
         """An updater for a policy; None where the class needs to know none."""
         return None
 
     def init(self, *args: Any, **kwargs: Any) -> None:
         """Does nothing; a subclass may prepare itself here."""
 
-    def register_collector(self, collector: Any) -> None:
+    def register_collector(self, collector: collectors.BaseCollector) -> None:
         """Adds a collector, which weights are then published to."""
         self._collectors.add(collector)
 
@@ -51,12 +54,7 @@ class WeightUpdaterBase:
         self.post_hooks.append(hook)
 
     @property
-    def collectors(self) -> list[Any]:
-        """The collectors that weights are published to."""
-        return list(self._collectors)
-
-    @property
-    def collector(self) -> Any:
+    def collector(self) -> collectors.BaseCollector | None:
         """The collector that weights are published to; None before one is registered.
 
         Raises:
@@ -66,7 +64,12 @@ class WeightUpdaterBase:
             raise ValueError(f"the updater serves {len(self._collectors)} collectors: expected one")
         return next(iter(self._collectors), None)
 
-    def push_weights(self, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
+    @property
+    def collectors(self) -> list[Any]:
+        """The collectors that weights are published to."""
+        return list(self._collectors)
+
+    def push_weights(self, policy_or_weights: Weights | None = None, worker_ids: object = None) -> None:
         """Publishes weights to the workers of all collectors, or to ``worker_ids``, then calls the hooks."""
         self._push_weights(policy_or_weights=policy_or_weights, worker_ids=worker_ids)
         for hook in self.post_hooks:
@@ -75,37 +78,38 @@ class WeightUpdaterBase:
     __call__ = push_weights
 
     def increment_version(self) -> None:
-        """Has each collector count a new version of the weights that it has."""
+        """Counts a new version of the weights in each collector."""
         for collector in self.collectors:
             collector.increment_version()
 
-    def all_worker_ids(self) -> Any:
+    def all_worker_ids(self) -> object:
         """The workers that weights are for; None: all."""
         return None
 
-    def _push_weights(self, *, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
+    def _push_weights(self, *, policy_or_weights: Weights | None = None, worker_ids: object = None) -> None:
         weights = self._maybe_map_weights(self._get_server_weights() if policy_or_weights is None else policy_or_weights)
         workers = self.all_worker_ids() if worker_ids is None else worker_ids
         if workers is None:
             self._sync_weights_with_worker(server_weights=weights)
             return
-        for worker in [workers] if hasattr(workers, "__index__") or not isinstance(workers, Iterable) else workers:
+        each = workers if isinstance(workers, Iterable) and not isinstance(workers, SupportsIndex) else [workers]
+        for worker in each:
             if not self._skip_update(worker):
                 self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
 
-    def _get_server_weights(self) -> Any:
+    def _get_server_weights(self) -> Weights | None:
         """The weights that are pushed where none are given; None: those of the module that the collector was built with."""
         return None
 
-    def _maybe_map_weights(self, policy_or_weights: Any) -> Any:
+    def _maybe_map_weights(self, policy_or_weights: Weights | None) -> Weights | None:
         """The weights to push in place of ``policy_or_weights``."""
         return policy_or_weights
 
-    def _skip_update(self, worker_id: Any) -> bool:
+    def _skip_update(self, worker_id: object) -> bool:
         """Whether a worker goes without these weights."""
         return False
 
-    def _sync_weights_with_worker(self, *, worker_id: Any = None, server_weights: Any) -> None:
+    def _sync_weights_with_worker(self, *, worker_id: object = None, server_weights: Weights | None) -> None:
         """Publishes weights to a worker, or to all."""
         for collector in self._local():
             collector._source.publish(server_weights, worker_id)
@@ -114,7 +118,7 @@ class WeightUpdaterBase:
         """The collectors of this process."""
         return [collector for collector in self.collectors if hasattr(collector, "_source")]
 
-    def _own(self) -> Any:
+    def _own(self) -> torch.nn.Module:
         """The module that a collector of this process takes weights from."""
         modules = (collector._source.module for collector in self._local())
         module = next((module for module in modules if module is not None), None)
@@ -131,25 +135,25 @@ class VanillaWeightUpdater(WeightUpdaterBase):
         policy_weights: a TensorDict of parameters, which gets the weights too, and has them where none are given.
     """
 
-    def __init__(self, *, weight_getter: Callable[[], Any] | None = None, policy_weights: Any = None) -> None:
+    def __init__(self, *, weight_getter: Callable[[], Any] | None = None, policy_weights: Weights | None = None) -> None:
         self.weight_getter = weight_getter
         self.policy_weights = policy_weights
 
     @classmethod
-    def from_policy(cls, policy: Any) -> Self | None:
+    def from_policy(cls, policy: torch.nn.Module) -> Self | None:
         from tensordict import TensorDict
 
         return cls(policy_weights=TensorDict.from_module(policy))
 
-    def _get_server_weights(self) -> Any:
+    def _get_server_weights(self) -> Weights | None:
         return self.policy_weights if self.weight_getter is None else self.weight_getter()
 
-    def _sync_weights_with_worker(self, *, worker_id: Any = None, server_weights: Any) -> None:
+    def _sync_weights_with_worker(self, *, worker_id: object = None, server_weights: Weights | None) -> None:
         super()._sync_weights_with_worker(worker_id=worker_id, server_weights=server_weights)
         if worker_id is None and self.policy_weights is not None:
             self._copy(server_weights, self.policy_weights)
 
-    def _copy(self, weights: Any, to: Any) -> None:
+    def _copy(self, weights: Weights | None, to: Weights) -> None:
         """Copies weights, by default those of the collector's module, into a TensorDict of parameters."""
         given = weights_of(self._own() if weights is None else weights)
         copy_weights(weights_of(to), given)
@@ -171,10 +175,10 @@ class MultiProcessedWeightUpdater(VanillaWeightUpdater):
         self._copies = dict(policy_weights or {})
 
     @classmethod
-    def from_policy(cls, policy: Any) -> Self | None:
+    def from_policy(cls, policy: torch.nn.Module) -> Self | None:
         return None
 
-    def _sync_weights_with_worker(self, *, worker_id: Any = None, server_weights: Any) -> None:
+    def _sync_weights_with_worker(self, *, worker_id: object = None, server_weights: Weights | None) -> None:
         if worker_id is not None and not hasattr(worker_id, "__index__"):
             if worker_id not in self._copies:
                 raise ValueError(f"there is no device {worker_id}: policy_weights has {[*map(str, self._copies)] or 'none'}")
@@ -197,14 +201,14 @@ class RemoteModuleWeightUpdater(WeightUpdaterBase):
     #: The version that the server gave the weights that were pushed last; None before, or without a server.
     version: int | None = None
 
-    def __init__(self, server: Any = None, **arguments: Any) -> None:
+    def __init__(self, server: str | modules.RemotePolicy | None = None, **arguments: Any) -> None:
         if isinstance(server, str):
             server, arguments = modules.RemotePolicy(server, **arguments), {}
         if arguments:
             raise TypeError(f"{', '.join(arguments)}: expected an address as server, got {server!r}")
-        self.server = server
+        self.server: Any = server
 
-    def _sync_weights_with_worker(self, *, worker_id: Any = None, server_weights: Any) -> None:
+    def _sync_weights_with_worker(self, *, worker_id: object = None, server_weights: Weights | None) -> None:
         if server_weights is None:
             raise RuntimeError("a RemoteModuleWeightUpdater needs the weights with each call, got none")
         if self.server is not None:
@@ -235,33 +239,35 @@ class RayWeightUpdater(WeightUpdaterBase):
     #: What was pushed last to actors that are no workers of a collector here.
     _newest: Any = None
 
-    def __init__(self, policy_weights: Any = None, remote_collectors: Any = None, max_interval: int = 0) -> None:
+    def __init__(
+        self, policy_weights: Weights | None = None, remote_collectors: Sequence[Any] | None = None, max_interval: int = 0
+    ) -> None:
         self.policy_weights = policy_weights
-        self.remote_collectors = [] if remote_collectors is None else remote_collectors
+        self.remote_collectors: Any = [] if remote_collectors is None else remote_collectors
         self.max_interval = max(0, max_interval)
-        self._missed: dict[int, int] = {}
+        self._missed: dict[object, int] = {}
         self._packed = _session.Sender()
-        self._answers: dict[int, Any] = {}
+        self._answers: dict[Any, Any] = {}
 
-    def register_collector(self, collector: Any) -> None:
+    def register_collector(self, collector: collectors.BaseCollector) -> None:
         super().register_collector(collector)
         if not self.remote_collectors:
             self.remote_collectors = getattr(collector, "remote_collectors", self.remote_collectors)
 
-    def _get_server_weights(self) -> Any:
+    def _get_server_weights(self) -> Weights | None:
         return self.policy_weights
 
-    def all_worker_ids(self) -> Any:
+    def all_worker_ids(self) -> object:
         """The numbers of the actors; None without any."""
         return list(range(len(self.remote_collectors))) or None
 
-    def _skip_update(self, worker_id: Any) -> bool:
+    def _skip_update(self, worker_id: object) -> bool:
         missed = self._missed.get(worker_id, 0) + 1
         skips = missed <= self.max_interval
         self._missed[worker_id] = missed if skips else 0
         return skips
 
-    def _push_weights(self, *, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
+    def _push_weights(self, *, policy_or_weights: Weights | None = None, worker_ids: object = None) -> None:
         if not self.remote_collectors:
             super()._push_weights(policy_or_weights=policy_or_weights, worker_ids=worker_ids)
             return
@@ -285,14 +291,14 @@ class RayWeightUpdater(WeightUpdaterBase):
             self._newest = self._packed(widened(named))
             self._send(chosen)
 
-    def _send(self, workers: list[int]) -> None:
-        """Has actors take what was pushed last, and waits until they have."""
+    def _send(self, workers: list[object]) -> None:
+        """Sends actors what was pushed last, and waits until they have taken it."""
         ray = _session.needs_ray("RayWeightUpdater")
-        answers: dict[int, Any] = {}
+        answers: dict[Any, Any] = {}
         self._answers = answers
         for worker in workers:
             self._sync_weights_with_worker(worker_id=worker, server_weights=self._newest)
-        lost: dict[int, Exception] = {}
+        lost: dict[Any, Exception] = {}
         failed: Exception | None = None
         while answers:
             worker, answer = answers.popitem()
@@ -308,7 +314,7 @@ class RayWeightUpdater(WeightUpdaterBase):
             numbers = ", ".join(map(str, sorted(lost)))
             raise RuntimeError(f"actors that have ended did not take the weights, all others did: {numbers}") from lost[min(lost)]
 
-    def _sync_weights_with_worker(self, *, worker_id: Any = None, server_weights: Any) -> None:
+    def _sync_weights_with_worker(self, *, worker_id: object = None, server_weights: Weights | None) -> None:
         if not self.remote_collectors:
             super()._sync_weights_with_worker(worker_id=worker_id, server_weights=server_weights)
             return

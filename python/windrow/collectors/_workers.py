@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from windrow._arguments import warn_ignored
 from windrow._lazy import torch
+from windrow._types import WorkerDevices
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
 from windrow.envs import _convert
 from windrow.envs._counterpart import is_windrows
 from windrow.envs._factory import Factory, InTurn, env_of, is_function
 from windrow.envs._innermost import innermost
+from windrow.envs._recipe import Recipe
 from windrow.processes.proxy import RemoteEnv
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ class Workers:
 
 
 class Devices:
-    """The devices that ``arguments`` name for so many ``workers``; None stands for the CPU.
+    """The devices that ``arguments`` name for a number of ``workers``; None stands for the CPU.
 
     Attributes:
         storing: where batches go.
@@ -117,7 +119,7 @@ class Devices:
         self.acting = (self.policy or torch.device("cpu")) if is_named else None
 
 
-def _is_python(env: Any) -> bool:
+def _is_python(env: object) -> bool:
     try:
         return not _convert.of(env).is_native
     except Exception:
@@ -137,14 +139,16 @@ def _check_many(given: list[Any], num_envs: int) -> None:
             )
 
 
-def _owned(recipe: Any) -> list[Any]:
+def _owned(recipe: Recipe) -> list[Any]:
     """The user's own objects that are stepped in environments of ``recipe``."""
     if getattr(recipe, "own", False):
-        return innermost(recipe.env)
+        return innermost(recipe.env)  # type: ignore[attr-defined]
     return [inner for member in getattr(recipe, "members", ()) for inner in _owned(member)]
 
 
-def policy_factories(policy_factory: Any, workers: int) -> list[Callable[[], Any]] | None:
+def policy_factories(
+    policy_factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None, workers: int
+) -> list[Callable[[], Any]] | None:
     """Functions that make a policy, one for each worker."""
     if policy_factory is None:
         return None
@@ -157,7 +161,7 @@ def policy_factories(policy_factory: Any, workers: int) -> list[Callable[[], Any
     return list(given)
 
 
-def device_of(name: str, *candidates: Any, workers: int = 1, is_here: bool = True) -> Any:
+def device_of(name: str, *candidates: WorkerDevices | None, workers: int = 1, is_here: bool = True) -> torch.device | None:
     """The first given device, or entry of a list for all workers; None for the CPU. Another machine may have one that this one, which
     it ``is_here``, has not.
 
@@ -165,7 +169,7 @@ def device_of(name: str, *candidates: Any, workers: int = 1, is_here: bool = Tru
         RuntimeError: torch finds no such device here, or a list does not have an entry for each worker.
         ValueError: workers have several.
     """
-    given = next((candidate for candidate in candidates if candidate is not None), None)
+    given: Any = next((candidate for candidate in candidates if candidate is not None), None)
     if isinstance(given, (list, tuple)):
         if len(given) != workers:
             raise RuntimeError(f"{name} has {len(given)} entries for {workers} workers")
@@ -185,8 +189,7 @@ def device_of(name: str, *candidates: Any, workers: int = 1, is_here: bool = Tru
 def _environments(name: str, arguments: CollectorArguments, *, single: bool) -> tuple[list[Any], int | None]:
     """The environments as a list, and the number of workers where it is not the length of that list."""
     given, workers = arguments.create_env_fn, arguments.num_workers
-    is_list = isinstance(given, (list, tuple))
-    envs = list(given) if is_list else [given]
+    envs: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not envs:
         raise ValueError(f"{name} needs an environment, got an empty list")
     if single:
@@ -194,7 +197,7 @@ def _environments(name: str, arguments: CollectorArguments, *, single: bool) -> 
             got = len(envs) if len(envs) != 1 else workers
             raise ValueError(f"{name} has one worker, got {got}: use MultiSyncCollector or MultiAsyncCollector")
         return envs, None
-    if is_list:
+    if isinstance(given, (list, tuple)):
         if workers not in (None, len(envs)):
             raise ValueError(f"num_workers={workers}, but create_env_fn is a list of {len(envs)}")
         return envs, None
@@ -203,7 +206,9 @@ def _environments(name: str, arguments: CollectorArguments, *, single: bool) -> 
     return envs, workers
 
 
-def _environment_arguments(given: Any, workers: int, envs: list[Any]) -> list[dict[str, Any] | None]:
+def _environment_arguments(
+    given: dict[str, Any] | Sequence[dict[str, Any]] | None, workers: int, envs: list[Any]
+) -> list[dict[str, Any] | None]:
     """Arguments of the functions that make environments, for each worker."""
     if given is None or isinstance(given, dict):
         each = [given or None]

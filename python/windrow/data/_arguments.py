@@ -4,17 +4,22 @@ from collections.abc import Callable
 from typing import Any
 
 from windrow._arguments import Arguments, argument, ignored
+from windrow._lazy import torch
 from windrow._numbers import at_least, real
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
-from windrow.data.replay_buffers.samplers import PrioritizedSampler
+from windrow.data.replay_buffers.samplers import PrioritizedSampler, Sampler
+from windrow.data.replay_buffers.storages import Storage
+from windrow.data.replay_buffers.writers import Writer
 
 
 class CommonArguments(Arguments):
     """Arguments of every buffer."""
 
-    storage: Any = argument("where frames are kept; a list of 1000 by default", default=None)
-    writer: Any = argument("which rows they are written to; one after another by default", default=None)
+    storage: Storage | Callable[[], Storage] | None = argument("where frames are kept; a list of 1000 by default", default=None)
+    writer: Writer | Callable[[], Writer] | None = argument(
+        "which rows they are written to; one after another by default", default=None
+    )
     batch_size: int | None = argument("frames of a sample that does not name a number", default=None, check=at_least(1))
     transform: Callable[[Any], Any] | None = argument(
         "called with each sample; what it returns is the sample",
@@ -30,7 +35,7 @@ class CommonArguments(Arguments):
     pin_memory: bool = argument("put samples into memory that a GPU reads directly, where there is one", default=False)
     limiter: RateLimiter | None = argument("makes samples and writes wait for each other; by default they do not", default=None)
     seed: int | None = argument("what all choices follow from", default=None, check=at_least(0))
-    generator: Any = argument("a torch.Generator that seed is drawn from", default=None)
+    generator: "torch.Generator | None" = argument("a torch.Generator that seed is drawn from", default=None)
     sample_timeout: float = argument(
         "seconds that a sample waits for frames, and a write for a limiter", default=60.0, check=real
     )
@@ -46,14 +51,16 @@ class CommonArguments(Arguments):
         "frames are written one by one, along the last dimension of a batch, which is time", default=None
     )
     compilable: bool = ignored("nothing is compiled", default=False)
-    checkpointer: Any = ignored("dumps has one format", default=None)
+    checkpointer: object = ignored("dumps has one format", default=None)
     delayed_init: bool = ignored("memory is laid out when the first frames come", default=False)
 
 
 class BufferArguments(CommonArguments):
     """Arguments of a buffer whose sampler can be chosen."""
 
-    sampler: Any = argument("how frames are chosen; all with the same probability by default", default=None)
+    sampler: Sampler | Callable[[], Sampler] | None = argument(
+        "how frames are chosen; all with the same probability by default", default=None
+    )
 
 
 class TensorDictBufferArguments(BufferArguments):
@@ -83,7 +90,7 @@ class PriorityArguments(Arguments):
 class PrioritizedBufferArguments(PriorityArguments, CommonArguments):
     """Arguments of a buffer with a prioritized sampler."""
 
-    dtype: Any = argument("no effect: priorities are float32", default=None)
+    dtype: "torch.dtype | None" = argument("no effect: priorities are float32", default=None)
 
 
 class TensorDictPrioritizedBufferArguments(PriorityArguments, CommonArguments):
@@ -91,3 +98,7 @@ class TensorDictPrioritizedBufferArguments(PriorityArguments, CommonArguments):
 
     priority_key: Key = argument("as of TensorDictReplayBuffer", default="td_error")
     reduction: str = argument("how several priorities of a frame make one, as of PrioritizedSampler", default="max")
+
+
+AnyBufferArguments = BufferArguments | PrioritizedBufferArguments | TensorDictPrioritizedBufferArguments
+"""Of any class of buffers."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from windrow._lazy import tensordict, torch
 
 
-def frames_of(data: Any, *, dims: int = 1) -> Any:
+def frames_of(data: object, *, dims: int = 1) -> object:
     """Frames as a TensorDict, made of a TensorDict, a tensorclass, a dictionary of tensors, or a list of single frames that are one
     of these. Anything else stays as it is.
 
@@ -18,7 +18,7 @@ def frames_of(data: Any, *, dims: int = 1) -> Any:
     if isinstance(data, tensordict.TensorDictBase):
         return data
     if tensordict.is_tensorclass(data):
-        return data.to_tensordict()
+        return data.to_tensordict()  # type: ignore[attr-defined]
     if isinstance(data, Mapping) and not _has_tree(data):
         try:
             return tensordict.TensorDict(dict(data)).auto_batch_size_(dims)
@@ -26,7 +26,7 @@ def frames_of(data: Any, *, dims: int = 1) -> Any:
             # A key is no string.
             return data
     if dims and isinstance(data, (list, tuple)) and data and is_frames(frames_of(data[0], dims=0)):
-        frames = [frames_of(frame, dims=0) for frame in data]
+        frames: list[Any] = [frames_of(frame, dims=0) for frame in data]
         return torch.stack(frames) if all(map(is_frames, frames)) else data
     return data
 
@@ -42,7 +42,7 @@ def _has_tree(data: Mapping[Any, Any]) -> bool:
     return False
 
 
-def is_frames(data: object) -> bool:
+def is_frames(data: object) -> TypeGuard[tensordict.TensorDictBase]:
     """Whether ``data`` is a TensorDict."""
     return isinstance(data, tensordict.TensorDictBase)
 
@@ -57,7 +57,7 @@ def is_key(index: object) -> bool:
     return isinstance(index, str) or (isinstance(index, tuple) and bool(index) and all(isinstance(name, str) for name in index))
 
 
-def rows_of(index: object, count: int) -> Any:
+def rows_of(index: object, count: int) -> torch.Tensor:
     """The rows that ``index`` picks of ``count``, as a tensor of the shape that the frames shall have.
 
     Raises:

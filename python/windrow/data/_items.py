@@ -13,11 +13,13 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from windrow._lazy import tensordict, torch
 from windrow._values import parted, placed, unheld
 from windrow.data._content import flat, kind_of
+
+T = TypeVar("T")
 
 ITEM, OBJECT = "(item)", "(object)"
 _TYPED = re.compile(r"(.+) \((\w+)\)")
@@ -61,7 +63,7 @@ class Objects:
         """The items with these numbers."""
         return [self._kept[number] for number in numbers]
 
-    def write(self, numbers: list[int], write: Callable[[], Any], read: Callable[[list[int]], Any]) -> Any:
+    def write(self, numbers: list[int], write: Callable[[], T], read: Callable[[list[int]], Any]) -> T:
         """The result of ``write``, which writes the frames with these numbers and returns their rows, from which ``read`` reads them
         back. Lets go of the objects of frames that are no longer there."""
         gone = set(numbers)
@@ -113,7 +115,7 @@ class Objects:
                 self._gone.clear()
 
 
-def packed(frames: Any, plain: frozenset[tuple[str, ...]]) -> Any:
+def packed(frames: tensordict.TensorDictBase, plain: frozenset[tuple[str, ...]]) -> tensordict.TensorDictBase:
     """``frames`` as the engine keeps them: themselves where it can.
 
     Args:
@@ -140,7 +142,7 @@ def packed(frames: Any, plain: frozenset[tuple[str, ...]]) -> Any:
     return frames
 
 
-def packed_items(data: Any, objects: Objects) -> Any:
+def packed_items(data: object, objects: Objects) -> tensordict.TensorDictBase:
     """Frames that stand for each of several objects.
 
     Raises:
@@ -153,7 +155,7 @@ def packed_items(data: Any, objects: Objects) -> Any:
     return tensordict.TensorDict({OBJECT: numbers}, [len(items)])
 
 
-def batches(data: Any, dims: int) -> Any:
+def batches(data: tensordict.TensorDictBase, dims: int) -> tensordict.TensorDictBase:
     """Items that are batches themselves, with so many dimensions of items, as frames.
 
     Raises:
@@ -168,7 +170,7 @@ def batches(data: Any, dims: int) -> Any:
     return tensordict.TensorDict({f"(batch {', '.join(map(str, shape[dims:]))})": inner}, shape[:dims])
 
 
-def unpacked(frames: Any, objects: Objects, orders: Orders) -> Any:
+def unpacked(frames: tensordict.TensorDictBase, objects: Objects, orders: Orders) -> object:
     """What was given, of flat frames that the engine kept: a TensorDict, a list of objects, or a tree of tensors."""
     if OBJECT in frames.keys():
         return objects.of(frames[OBJECT].tolist())
@@ -191,7 +193,7 @@ def unpacked(frames: Any, objects: Objects, orders: Orders) -> Any:
     return _tree(frames, orders, ()) if is_tree else frames
 
 
-def as_tree(data: Any, dims: int, orders: Orders | None = None) -> Any:
+def as_tree(data: object, dims: int, orders: Orders | None = None) -> tensordict.TensorDictBase:
     """A tree of tensors as a TensorDict, with so many of their dimensions as its batch size. Notes the ``orders`` of its dictionaries.
 
     Raises:
@@ -213,7 +215,7 @@ def as_tree(data: Any, dims: int, orders: Orders | None = None) -> Any:
         raise ValueError(f"expected tensors with one first dimension, for items: {error}") from error
 
 
-def is_marked(frames: Any) -> bool:
+def is_marked(frames: tensordict.TensorDictBase) -> bool:
     """Whether entries of frames that the engine kept have to be unpacked."""
     names = {name for key in frames.keys(True, True) for name in ((key,) if isinstance(key, str) else key)}
     return OBJECT in frames.keys() or any(
@@ -221,7 +223,7 @@ def is_marked(frames: Any) -> bool:
     )
 
 
-def _named(data: Any, orders: Orders, path: tuple[str, ...]) -> Any:
+def _named(data: Any, orders: Orders, path: tuple[str, ...]) -> torch.Tensor | dict[str, Any]:
     if isinstance(data, torch.Tensor):
         return data
     if hasattr(data, "__array__"):
@@ -241,7 +243,7 @@ def _named(data: Any, orders: Orders, path: tuple[str, ...]) -> Any:
     )
 
 
-def _tree(frames: Any, orders: Orders, path: tuple[str, ...]) -> Any:
+def _tree(frames: torch.Tensor | tensordict.TensorDictBase, orders: Orders, path: tuple[str, ...]) -> object:
     """The tree that :func:`_named` was given."""
     if isinstance(frames, torch.Tensor):
         return frames
@@ -259,7 +261,7 @@ def _tree(frames: Any, orders: Orders, path: tuple[str, ...]) -> Any:
     return kind(trees[around.format(place)] for place in range(len(places)))
 
 
-def map_tree(work: Callable[[Any], Any], tree: Any) -> Any:
+def map_tree(work: Callable[[Any], Any], tree: Any) -> object:
     """The tree with the results of ``work`` in the places of tensors and TensorDicts; objects stay as they are."""
     if isinstance(tree, torch.Tensor) or tensordict.is_tensor_collection(tree):
         return work(tree)
@@ -268,7 +270,7 @@ def map_tree(work: Callable[[Any], Any], tree: Any) -> Any:
     return type(tree)(map_tree(work, value) for value in tree) if type(tree) in (tuple, list) else tree
 
 
-def stacked(items: list[Any]) -> Any:
+def stacked(items: list[Any]) -> object:
     """One batch of several items that are alike.
 
     Raises:
@@ -284,12 +286,13 @@ def stacked(items: list[Any]) -> Any:
     if isinstance(first, Mapping):
         return {name: stacked([item[name] for item in items]) for name in first}
     if isinstance(first, (tuple, list)):
+        kind: Any = type(first)
         parts = [stacked(list(parts)) for parts in zip(*items, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+        return kind(*parts) if hasattr(first, "_fields") else kind(parts)
     raise TypeError(f"cannot stack items, got {kind_of(first)}: give the buffer a collate_fn, such as lambda items: items")
 
 
-def _odd(data: Any, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _odd(data: tensordict.TensorDictBase, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The entries that the engine cannot keep as they are."""
     kept = _kept_types()
     for name, value in data.items():
@@ -310,12 +313,12 @@ def _kept_types() -> frozenset[Any]:
     return frozenset(getattr(torch, name) for name in names)
 
 
-def _as_numbers(value: Any) -> Any:
+def _as_numbers(value: torch.Tensor) -> torch.Tensor:
     """Values of a type that the engine has not as numbers of the same bytes."""
     value = value.detach().resolve_conj().resolve_neg()
     integers = _INTEGERS.get(value.element_size())
     return torch.view_as_real(value) if integers is None else value.view(getattr(torch, integers))
 
 
-def _type_of(value: Any) -> str:
+def _type_of(value: object) -> str:
     return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else "no tensor"

@@ -1,6 +1,6 @@
 """The limiter that makes samples and writes wait for each other."""
 
-from typing import Any, Self
+from typing import Self
 
 from windrow._arguments import argument
 from windrow._numbers import at_least, real

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from windrow._arguments import Arguments, documentation, fields_of, refuse_unknown
@@ -35,7 +36,7 @@ class Part(Arguments):
             cls.__init__ = _checked(cls.__init__)  # type: ignore[method-assign]
             cls.__doc__ = f"{inspect.getdoc(cls)}\n\n{documentation(cls)}"
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         field = next((field for field in fields_of(self) if field.name == name), None)
         if field is None or name not in self._settable:
             raise AttributeError(f"{name} of {type(self).__name__} cannot be set: make another one")
@@ -44,7 +45,7 @@ class Part(Arguments):
             getattr(buffer._core, f"set_{name}")(value)
         object.__setattr__(self, name, value)
 
-    def _attach(self, buffer: Any) -> None:
+    def _attach(self, buffer: object) -> None:
         """Adds a buffer that the part serves."""
         self.__dict__.setdefault("_served", weakref.WeakSet()).add(buffer)
 
@@ -67,12 +68,12 @@ class Part(Arguments):
         return f"{type(self).__name__}({', '.join(said)})"
 
 
-def _checked(init: Any) -> Any:
+def _checked(init: Callable[..., None]) -> Callable[..., None]:
     """An ``__init__`` that names unknown arguments before anything else."""
     known = inspect.signature(init).parameters.keys() - {"self"}
 
     @functools.wraps(init)
-    def checked(self: Any, /, *args: Any, **kwargs: Any) -> None:
+    def checked(self: object, /, *args: Any, **kwargs: Any) -> None:
         refuse_unknown(type(self).__name__, kwargs, known)
         init(self, *args, **kwargs)
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 from windrow import _windrow
 from windrow._lazy import tensordict, torch
 from windrow._numbers import whole
@@ -42,25 +40,25 @@ class MultiStep:
             raise ValueError(f"gamma must be above 0 and at most 1, got {gamma}")
         self.gamma, self.n_steps = gamma, whole("n_steps", n_steps, 1)
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: tensordict.TensorDictBase) -> tensordict.TensorDictBase:
         """A copy of ``batch`` with these rewards."""
         result = _on_device_of(batch, _windrow.multi_step(batch, self.gamma, self.n_steps))
         result.names = batch.names
         return result
 
-    def to(self, *where: Any, **how: Any) -> MultiStep:
+    def to(self, *where: object, **how: object) -> MultiStep:
         """Itself: it has no tensors to be moved."""
         return self
 
 
 def split_trajectories(
-    batch: Any,
+    batch: tensordict.TensorDictBase,
     *,
     prefix: str | None = None,
     trajectory_key: Key | None = None,
     done_key: str | None = None,
-    as_nested: Any = False,
-) -> Any:
+    as_nested: bool | torch.layout = False,
+) -> tensordict.TensorDictBase:
     """A row for every piece of a trajectory in ``batch``, padded with zeros, and a mask that is true where there is a frame.
 
     Args:
@@ -102,17 +100,17 @@ def split_trajectories(
     return _nested(frames, split[MASK], as_nested) if as_nested else frames.set(mask_key, split[MASK])
 
 
-def _nested(padded: Any, mask: Any, layout: Any) -> Any:
+def _nested(padded: tensordict.TensorDictBase, mask: torch.Tensor, layout: bool | torch.layout) -> tensordict.TensorDictBase:
     """Rows without their padding, as nested tensors."""
     lengths = mask.sum(-1).tolist()
-    layout = None if layout is True else layout
+    chosen = None if isinstance(layout, bool) else layout
 
-    def nest(rows: Any) -> Any:
-        return torch.nested.nested_tensor([row[:length] for row, length in zip(rows, lengths, strict=True)], layout=layout)
+    def nest(rows: torch.Tensor) -> torch.Tensor:
+        return torch.nested.nested_tensor([row[:length] for row, length in zip(rows, lengths, strict=True)], layout=chosen)
 
     # Nested tensors of rows that are alike say how long these are.
     return padded.apply(nest, batch_size=[len(lengths), -1 if len(set(lengths)) > 1 else lengths[0]])
 
 
-def _on_device_of(batch: Any, result: Any) -> Any:
+def _on_device_of(batch: tensordict.TensorDictBase, result: tensordict.TensorDictBase) -> tensordict.TensorDictBase:
     return result if batch.device is None else result.to(batch.device)

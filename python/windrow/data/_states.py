@@ -15,7 +15,7 @@ VALUES = "values"
 SIZES = "batch_sizes"
 
 
-def to_plain(state: Any) -> dict[str, Any]:
+def to_plain(state: tensordict.TensorDictBase) -> dict[str, Any]:
     """A state of the engine as dictionaries of tensors, and of the objects in frames as they are."""
     frames = state.get("frames", None)
     if frames is None:
@@ -32,7 +32,7 @@ def to_plain(state: Any) -> dict[str, Any]:
     return plain
 
 
-def from_plain(state: Any) -> Any:
+def from_plain(state: object) -> tensordict.TensorDictBase:
     """The state that :func:`to_plain` was given. A TensorDict stays as it is."""
     if isinstance(state, tensordict.TensorDictBase):
         return state

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -14,6 +14,12 @@ from gymnasium.vector.utils import batch_space
 from windrow._lazy import tensordict
 from windrow.envs._specs import path
 
+if TYPE_CHECKING:
+    from windrow.envs._video import Recording, Video
+    import dm_env
+    from stable_baselines3.common.vec_env import VecEnv
+    from windrow._types import Array
+
 
 class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose ``info`` has what ``readers`` make of it as well: functions of the info and of a TensorDict, to which they
@@ -23,7 +29,7 @@ class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):
         read: the names of what they have made so far.
     """
 
-    def __init__(self, env: Any, readers: tuple[Any, ...]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], readers: tuple[Any, ...]) -> None:
         super().__init__(env)
         self._readers = readers
         self.read: set[tuple[str, ...]] = set()
@@ -32,7 +38,7 @@ class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, info = self.env.reset(**options)
         return observation, self._with_read(info)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         *stepped, info = self.env.step(action)
         return (*stepped, self._with_read(info))
 
@@ -53,23 +59,65 @@ class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):
         return info
 
     @classmethod
-    def around(cls, make: Any, readers: tuple[Any, ...]) -> Reading:
+    def around(cls, make: Callable[[], gymnasium.Env[Any, Any]], readers: tuple[Any, ...]) -> Reading:
         """One around what ``make()`` returns."""
         return cls(make(), readers)
+
+
+class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that films its first episode for ``video``, and the first after each :meth:`take`."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], video: Video) -> None:
+        super().__init__(env)
+        self._video = video
+        video.add(self)
+        self._recording: Any = None
+        self._steps = 0
+        self._is_over = False
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        began = self.env.reset(**options)
+        # An episode without a step is none: environments are reset more than once before they begin.
+        self._is_over |= self._steps > 0
+        if not self._is_over:
+            self._recording = self._video.begin(self.env.metadata.get("render_fps", 30))
+            self._film()
+        return began
+
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        stepped = self.env.step(action)
+        if self._recording is not None and not self._is_over:
+            self._film()
+            self._steps += 1
+            self._is_over = bool(stepped[2] or stepped[3])
+        return stepped
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._video.add(self)
+
+    def _film(self) -> None:
+        self._recording.add(np.asarray(self.env.render()))
+
+    def take(self) -> Recording | None:
+        """The recording, if there is one. The next episode begins another."""
+        recording, self._recording = self._recording, None
+        self._steps, self._is_over = 0, False
+        return recording
 
 
 class DmEnv(gymnasium.Env[Any, Any]):
     """A ``dm_env.Environment``."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: dm_env.Environment) -> None:
         self._env = env
         self.observation_space, self.action_space = _space(env.observation_spec()), _space(env.action_spec())
 
     @property
-    def unwrapped(self) -> Any:
+    def unwrapped(self) -> dm_env.Environment:
         return self._env
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             # Where environments of dm_control have their generator.
             task = getattr(self._env, "task", None)
@@ -81,7 +129,7 @@ class DmEnv(gymnasium.Env[Any, Any]):
             setattr(owner, name, np.random.RandomState(seed % 2**32))
         return self._env.reset().observation, {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time = self._env.step(action)
         terminated = time.last() and time.discount == 0
         return time.observation, time.reward or 0.0, terminated, time.last() and not terminated, {}
@@ -111,7 +159,7 @@ def _space(spec: Any) -> spaces.Space[Any]:
 class _Vector(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector of another library, with one observation and one action space."""
 
-    def __init__(self, inner: Any, num_envs: int, observation: Any, action: Any) -> None:
+    def __init__(self, inner: Any, num_envs: int, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
         self._inner, self.num_envs = inner, num_envs
         self.single_observation_space, self.single_action_space = observation, action
         self.observation_space, self.action_space = batch_space(observation, num_envs), batch_space(action, num_envs)
@@ -120,7 +168,7 @@ class _Vector(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def unwrapped(self) -> Any:
         return self._inner
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         self._inner.close()
 
 
@@ -132,11 +180,11 @@ class DmPool(_Vector):
     def __init__(self, pool: Any) -> None:
         super().__init__(pool, len(pool), pool.spec.gymnasium_observation_space, pool.spec.gymnasium_action_space)
 
-    def reset(self, env_id: Any = None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, env_id: Array | None = None, **kwargs: object) -> tuple[Any, dict[str, Any]]:
         self._inner._reset(self._inner.all_env_ids if env_id is None else env_id)
         return self._received()[0], {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         self._inner.send(actions)
         observation, values = self._received()
         return observation, values["reward"], values["done"] & ~values["trunc"], values["trunc"], {}
@@ -162,22 +210,22 @@ class Sb3Vector(_Vector):
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
-    def __init__(self, vector: Any) -> None:
+    def __init__(self, vector: VecEnv) -> None:
         super().__init__(vector, vector.num_envs, vector.observation_space, vector.action_space)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self._inner.seed(seed)
         return self._inner.reset(), {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, reward, done, infos = self._inner.step(actions)
         cut = np.array([bool(info.get("TimeLimit.truncated")) for info in infos]) & done
         final = [info.get("terminal_observation") for info in infos]
         return observation, reward, done & ~cut, cut, {"final_obs": final, "final_info": infos}
 
 
-def of_dm_env(env: Any) -> Any:
+def of_dm_env(env: object) -> DmPool | DmEnv | None:
     """An environment of dm_env, or an EnvPool of that form, in the form of Gymnasium; None for another object."""
     from dm_env import Environment
 
@@ -186,7 +234,7 @@ def of_dm_env(env: Any) -> Any:
     return DmPool(env) if hasattr(env, "async_reset") else DmEnv(env)
 
 
-def of_sb3(env: Any) -> Any:
+def of_sb3(env: object) -> Sb3Vector | None:
     """A ``VecEnv`` in the form of Gymnasium; None for another object."""
     from stable_baselines3.common.vec_env import VecEnv
 

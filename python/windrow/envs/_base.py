@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, envs
@@ -10,6 +11,7 @@ from windrow._lazy import module
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import whole
+from windrow._types import AnyTransform, Device
 from windrow._values import public, with_actions, with_values
 from windrow._values import stacked as stacked_steps
 from windrow._windrow import EnvHandle
@@ -18,7 +20,7 @@ from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
-_torch_policy = module("windrow.policies.torch_policy")
+_arguments = module("windrow.policies.arguments")
 
 
 class EnvBase(Described, metaclass=Counterpart):
@@ -37,7 +39,7 @@ class EnvBase(Described, metaclass=Counterpart):
     _takes_states = False
     _inplace_update = _supports_set_state = _has_dynamic_specs = ReadByWrappers()
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: Device | None = None) -> None:
         self._device = device
         self._handle: EnvHandle | None = None
         #: Its recipe, once it was asked for.
@@ -88,16 +90,25 @@ class EnvBase(Described, metaclass=Counterpart):
 
     # What it does
 
-    def reset(self, tensordict: td.TensorDictBase | None = None, *, seed: int | None = None) -> td.TensorDictBase:
+    def reset(
+        self, tensordict: td.TensorDictBase | None = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> td.TensorDictBase:
         """Begins episodes and gives the root: first observations, and flags that are all False.
 
         Args:
             tensordict: the root is written to it, and it is given back. Its entry ``"_reset"`` (bool, ``[*batch, 1]``), which is taken
                 out, names the environments to be reset; without it, all are.
             seed: seeds them as :meth:`set_seed` does.
+            options: passed to the ``reset`` of an environment of Gymnasium, this time. ``reset_options`` of :class:`GymEnv` are for each.
+
+        Raises:
+            ValueError: ``options`` are given, and this is no single environment of Gymnasium.
         """
         if seed is not None:
             self.set_seed(seed)
+        if options is not None:
+            with self._with_options(options):
+                return self.reset(tensordict)
         handle, facts = self._made(), self._known()
         which = list(range(facts.num_envs))
         asked = None if tensordict is None else tensordict.pop("_reset", None)
@@ -113,7 +124,11 @@ class EnvBase(Described, metaclass=Counterpart):
         self._seen = root if facts.masks else None
         return root if tensordict is None else tensordict.update(root)
 
-    def _begun(self, root: td.TensorDictBase, before: td.TensorDictBase, asked: Any) -> td.TensorDictBase:
+    def _with_options(self, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        """A context, in which resets have ``options``."""
+        raise ValueError(f"resets of {self!r} take no options, those of a GymEnv of one environment do")
+
+    def _begun(self, root: td.TensorDictBase, before: td.TensorDictBase, asked: torch.Tensor) -> td.TensorDictBase:
         """``root``, where environments that have not begun as ``asked`` keep their flags and the states of policies."""
         for key in [*FLAGS, *self._known().primed]:
             kept, begun = before.get(key, None), root.get(key)
@@ -129,7 +144,7 @@ class EnvBase(Described, metaclass=Counterpart):
         handle, facts = self._made(), self._known()
         return self._stepped(tensordict, handle.step([facts.to_action(tensordict, leaf) for leaf in facts.action]), facts.batch)
 
-    def _stepped(self, tensordict: td.TensorDictBase, stepped: Any, batch: tuple[int, ...]) -> td.TensorDictBase:
+    def _stepped(self, tensordict: td.TensorDictBase, stepped: tuple[Any, ...], batch: tuple[int, ...]) -> td.TensorDictBase:
         """``tensordict`` with ``"next"``: what environments have returned."""
         facts, shape = self._known(), (*batch, 1)
         seen, reward, terminated, truncated = stepped
@@ -198,7 +213,7 @@ class EnvBase(Described, metaclass=Counterpart):
     def rollout(
         self,
         max_steps: int,
-        policy: Any = None,
+        policy: Callable[..., Any] | None = None,
         callback: Callable[[EnvBase, td.TensorDictBase], Any] | None = None,
         *,
         auto_reset: bool = True,
@@ -257,16 +272,17 @@ class EnvBase(Described, metaclass=Counterpart):
             raise ValueError(f"break_when_all_done=True: {self._known().num_envs} environments step together, of which none waits for others")
         return bool(all_done) or any_done is not False
 
-    def _acting(self, policy: Any, trust: bool, cast: bool) -> Callable[[td.TensorDictBase], td.TensorDictBase]:
+    def _acting(self, policy: Callable[..., Any], trust: bool, cast: bool) -> Callable[[td.TensorDictBase], td.TensorDictBase]:
         """``policy`` as a function from root to root."""
         call = policy
         if isinstance(policy, torch.nn.Module):
-            if not _torch_policy.calls_with_tensordict(policy, trust):
-                observed = _torch_policy.read_by(policy, trust, self.observation_keys, self._known().info)
-                keys = [observed[place] for place in _torch_policy.arguments_of(policy, observed)]
+            if not _arguments.calls_with_tensordict(policy, trust):
+                observed = _arguments.read_by(policy, trust, self.observation_keys, self._known().info)
+                places = _arguments.arguments_of(policy, observed)
 
-                def call(root: Any) -> Any:
-                    values = policy(*(root.get(key) for key in keys))
+                def call(root: td.TensorDictBase) -> td.TensorDictBase:
+                    inputs = [root.get(key) for key in observed]
+                    values = policy(*(_arguments.placed(place, inputs) for place in places))
                     values = values if isinstance(values, tuple) else (values,)
                     return root.update(dict(zip(self.action_keys, values)))
 
@@ -307,7 +323,7 @@ class EnvBase(Described, metaclass=Counterpart):
         """This environment: there is a ``"truncated"`` beside ``"done"`` in any case."""
         return self
 
-    def append_transform(self, transform: Any) -> EnvBase:
+    def append_transform(self, transform: AnyTransform) -> EnvBase:
         """This environment with ``transform`` around it."""
         return envs.TransformedEnv(self, transform)
 
@@ -354,7 +370,7 @@ class EnvBase(Described, metaclass=Counterpart):
         if state_dict and strict:
             raise KeyError(f"{type(self).__name__} has no state, got {sorted(state_dict)}")
 
-    def to(self, device: Any) -> EnvBase:
+    def to(self, device: Device | None) -> EnvBase:
         """Puts tensors on ``device`` from now on."""
         self._device = device
         return self
@@ -368,7 +384,7 @@ class EnvBase(Described, metaclass=Counterpart):
         return self.train(False)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Lets the environment go; it is made again when it is used again. ``raise_if_closed`` is accepted for TorchRL's sake: it may
+        """Releases the environment; it is made again when it is used again. ``raise_if_closed`` is accepted for TorchRL's sake: it may
         be closed more than once.
         """
         self._handle, self._closed = None, True

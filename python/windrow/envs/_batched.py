@@ -2,13 +2,15 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from windrow import _windrow
 from windrow._arguments import Arguments, argument, ignored, takes
 from windrow._lazy import numpy, torch
 from windrow._numbers import at_least
+from windrow._types import Device, Envs
 from windrow._warnings import warn
+from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._convert import of
 from windrow.envs._recipe import Many, Parallel, Recipe
@@ -17,6 +19,8 @@ from windrow.processes.proxy import Remote
 
 _NO_PROCESSES = "environments are stepped in this process"
 _SHARED = "processes share memory in any case"
+T = TypeVar("T")
+
 #: Where there are no worker processes, environments take turns.
 _PROCESSES = hasattr(_windrow, "ParallelMembers")
 
@@ -25,11 +29,11 @@ class BatchedArguments(Arguments):
     """The arguments of environments in lockstep."""
 
     num_workers: int = argument("number of environments", kw_only=False)
-    create_env_fn: Any = argument("an environment or a function that makes one, for all; or a list with one for each", kw_only=False)
+    create_env_fn: Envs = argument("an environment or a function that makes one, for all; or a list with one for each", kw_only=False)
     create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
         "passed to the functions; a dict for all, or a list with one for each", default=None
     )
-    device: "torch.device | str | None" = argument("where tensors are put", default=None)
+    device: Device | None = argument("where tensors are put", default=None)
     share_individual_td: bool | None = ignored(_NO_PROCESSES, default=None)
     shared_memory: bool = ignored(_NO_PROCESSES, default=True)
     memmap: bool = ignored(_NO_PROCESSES, default=False)
@@ -45,7 +49,7 @@ class BatchedArguments(Arguments):
     shutdown_timeout: float = ignored(_NO_PROCESSES, default=10.0)
     pin_memory: bool = ignored(_NO_PROCESSES, default=False)
     allow_step_when_done: bool = ignored(_NO_PROCESSES, default=False)
-    policy_proof: Any = ignored(_NO_PROCESSES, default=None)
+    policy_proof: object = ignored(_NO_PROCESSES, default=None)
 
 
 class SerialEnv(EnvBase):
@@ -85,7 +89,7 @@ class SerialEnv(EnvBase):
         members = recipe.members if type(recipe) is Many else ()
         return Many(tuple(Many((member,)) for member in members)) if members else recipe
 
-    def __getitem__(self, index: Any) -> EnvBase:
+    def __getitem__(self, index: "int | slice | Sequence[int] | torch.Tensor") -> EnvBase:
         """Some of the environments, batch size ``[chosen]``, to be reset and stepped without the others: they are shared, not copied.
 
         Closing what is returned closes none of them. It is stepped by hand: collectors take the whole.
@@ -107,7 +111,7 @@ class SerialEnv(EnvBase):
 class Chosen(EnvBase):
     """Some environments of a :class:`SerialEnv` or :class:`ParallelEnv`."""
 
-    def __init__(self, env: SerialEnv, index: Any) -> None:
+    def __init__(self, env: SerialEnv, index: "int | slice | Sequence[int] | torch.Tensor") -> None:
         super().__init__(env._device)
         self._env, self._workers = env, _chosen(index, env.num_workers)
         self.num_workers = len(self._workers)
@@ -134,7 +138,7 @@ class Chosen(EnvBase):
 class Rows:
     """A handle of some environments."""
 
-    def __init__(self, whole: Any, workers: list[int], number: int) -> None:
+    def __init__(self, whole: EnvHandle, workers: list[int], number: int) -> None:
         self.whole = whole
         self._all = whole.describe()["num_envs"]
         each = self._all // number
@@ -153,17 +157,18 @@ class Rows:
             whole = numpy.zeros((self._all, *values.shape[1:]), values.dtype)
             whole[self._rows] = values
             spread.append(whole)
-        seen, *outcomes = self.whole.step(spread, sorted(self._rows))
+        stepped: tuple[Any, ...] = self.whole.step(spread, sorted(self._rows))
+        seen, *outcomes = stepped
         return [values[self._rows] for values in seen], *([values[row] for row in self._rows] for values in outcomes)
 
 
-def _chosen(index: Any, number: int) -> list[int]:
+def _chosen(index: object, number: int) -> list[int]:
     """Numbers of environments out of ``number``."""
     if isinstance(index, slice):
         chosen = list(range(number))[index]
     else:
         given = index.tolist() if hasattr(index, "tolist") else index
-        listed = list(given) if isinstance(given, (list, tuple, range)) else [given]
+        listed: list[Any] = list(given) if isinstance(given, (list, tuple, range)) else [given]
         if any(type(worker) is not int for worker in listed):
             raise TypeError(f"expected the numbers of environments or a slice, got {index!r}")
         if outside_of := [worker for worker in listed if not -number <= worker < number]:
@@ -227,7 +232,7 @@ class ParallelEnv(SerialEnv):
         # One that makes several is pickled once, and once more for the first member, which warns for all.
         sent: dict[tuple[int, int, bool], bytes] = {}
 
-        def pickled(make: Any, kwargs: Any, is_quiet: bool) -> bytes:
+        def pickled(make: object, kwargs: dict[str, Any] | None, is_quiet: bool) -> bytes:
             known = id(make), id(kwargs), is_quiet
             if known not in sent:
                 sent[known] = setup.member(make, kwargs or None, is_quiet=is_quiet)
@@ -273,7 +278,7 @@ class ParallelEnv(SerialEnv):
         super().close(raise_if_closed=raise_if_closed)
 
 
-def for_each(name: str, given: Any, number: int) -> list[Any]:
+def for_each(name: str, given: T | Sequence[T], number: int) -> list[T]:
     if not isinstance(given, Sequence) or isinstance(given, str):
         return [given] * number
     if len(given) != number:

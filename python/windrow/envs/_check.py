@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windrow import _fence
+from windrow._lazy import tensordict as td
 from windrow._lazy import torch
+from windrow._types import Env
 from windrow._values import parted, without_values
+from windrow.envs._base import EnvBase
 from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import FLAGS
 from windrow.envs._specs import path, short
 from windrow.envs.transforms import Wrapped
 
 
-def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
+def check_env(env: Env, *, steps: int = 100, seed: int = 0) -> None:
     """Plays an environment with random actions, and compares what comes with its specs and with itself.
 
     Observations have the names, shapes and element types of their specs and lie within; flags are True where they should
@@ -37,11 +38,11 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
         assert same, f"{key!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
 
 
-def _own(env: Any) -> Any:
-    return env if is_windrows(env) else Wrapped(env)
+def _own(env: Env) -> EnvBase:
+    return env if is_windrows(env) and isinstance(env, EnvBase) else Wrapped(env)
 
 
-def _checked(env: Any, steps: int, seed: int) -> Any:
+def _checked(env: EnvBase, steps: int, seed: int) -> td.TensorDictBase:
     """A rollout, which is what the specs of ``env`` say."""
     played = _play(env, steps, seed)
     first, held = parted(played)
@@ -73,11 +74,11 @@ def _checked(env: Any, steps: int, seed: int) -> Any:
 
 
 def check_env_specs(
-    env: Any,
+    env: Env,
     return_contiguous: bool | None = None,
     check_dtype: bool = True,
     seed: int | None = None,
-    tensordict: Any = None,
+    tensordict: td.TensorDictBase | None = None,
     break_when_any_done: bool | str | None = None,
 ) -> None:
     """:func:`check_env` without its comparison of two rollouts, as TorchRL's function of this name.
@@ -97,7 +98,7 @@ def check_env_specs(
     _checked(_own(env), 100, seed or 0)
 
 
-def _play(env: Any, steps: int, seed: int) -> Any:
+def _play(env: EnvBase, steps: int, seed: int) -> td.TensorDictBase:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         env.set_seed(seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from windrow import _fence
 from windrow._lazy import gymnasium
 from windrow.envs._gymnasium import of_id
 from windrow.envs._recipe import Adapted, Call, Gymnasium, Recipe, Vector
@@ -49,7 +48,7 @@ class _GivenAway:
     _env: Any = None
     _name = ""
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         env, self._env = self._env, None
         if env is None:
             raise ValueError(f"{self._name} is one object, which cannot be made once more: give a function that makes an environment")

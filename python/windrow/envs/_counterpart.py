@@ -14,7 +14,7 @@ class ReadByWrappers:
     do.
     """
 
-    def __get__(self, own: object, owner: type | None = None) -> Any:
+    def __get__(self, own: object, owner: type | None = None) -> ReadByWrappers:
         if own is None:
             return self
         name = f"{type(own).__module__}.{type(own).__name__}"
@@ -76,7 +76,7 @@ class Counterpart(type):
         theirs = cls._theirs() if _fence.loaded("envs") is not None else None
         return theirs is not None and isinstance(instance, theirs)
 
-    def _theirs(cls) -> Any:
+    def _theirs(cls) -> type | None:
         """TorchRL's class; None where it has none, or is not installed."""
         return _fence.class_of(cls.__name__) if cls.__module__.partition(".")[0] == "windrow" else None
 

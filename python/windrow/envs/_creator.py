@@ -56,7 +56,7 @@ class EnvCreator:
             _statistics.share(made, self._own_memory())
         return made
 
-    def _own_memory(self) -> Any:
+    def _own_memory(self) -> _windrow.Statistics:
         with _ONE_AT_A_TIME:
             if self._statistics is None:
                 self._statistics = _windrow.Statistics()
@@ -95,7 +95,7 @@ class EnvCreator:
             made.close()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Has environments of this creator, also those that there are, go on with what :meth:`state_dict` gave.
+        """Loads what :meth:`state_dict` gave into environments of this creator, existing ones too.
 
         Raises:
             TypeError: environments have no state.

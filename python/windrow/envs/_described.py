@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from windrow import _fence
-from windrow._lazy import torch
+from windrow._lazy import numpy, torch
+from windrow._lazy import tensordict as td
+from windrow._types import Array, Device
 from windrow._values import action_in, public, split_of
 from windrow._windrow import EnvHandle
 from windrow.envs._specs import Composite, Key, Leaf, Spec, draw, tree_of
@@ -53,7 +55,7 @@ class Facts:
             return list({step.key: step, **{leaf.key: leaf for leaf in self.observation if leaf.key in self.rewards}}.values())
         return [leaf for leaf in self.observation if leaf.key not in self.rewards] if part == "observation" else []
 
-    def to_action(self, tensordict: Any, leaf: Leaf, rows: int | None = None) -> Any:
+    def to_action(self, tensordict: td.TensorDictBase, leaf: Leaf, rows: int | None = None) -> Array:
         """The action of ``leaf`` as an array with a leading dimension for the environments; zeros follow where there are fewer ``rows``."""
         value, rows = action_in(tensordict, leaf.key), self.num_envs if rows is None else rows
         if value is None:
@@ -77,7 +79,7 @@ class Facts:
             value = torch.cat([value, value.new_zeros(self.num_envs - rows, *leaf.shape)])
         return value.numpy()
 
-    def draw_action(self, leaf: Leaf, noise: Any, mask: Any = None) -> Any:
+    def draw_action(self, leaf: Leaf, noise: numpy.random.Generator, mask: Array | None = None) -> Array:
         """Random actions of ``leaf``, ``[num_envs, *shape]``: legal ones, where there is a ``mask`` (an array) that says which are."""
         mask = None if mask is None else mask.reshape(self.num_envs, -1).astype(bool)
         return draw(leaf, noise, (self.num_envs,), mask)
@@ -92,7 +94,7 @@ def _spec(part: str, told: str, *, bare: bool = False) -> tuple[Any, Any]:
     has no composite around it.
     """
 
-    def get(env: Described, batch: tuple[int, ...] | None = None) -> Any:
+    def get(env: Described, batch: tuple[int, ...] | None = None) -> object:
         specs = env._specs_of(part, batch)
         keys = [key for key, _ in specs.leaves()] if bare else []
         # The first spec imports torchrl where it is installed: what specs are does not depend on what a program has imported.
@@ -110,20 +112,20 @@ class Described:
     Specs are of TorchRL's classes where torchrl is installed, and have the same names and attributes where it is not.
     """
 
-    _device: Any
+    _device: Device | None
 
     def _known(self) -> Facts:
         raise NotImplementedError
 
     @property
-    def device(self) -> Any:
+    def device(self) -> torch.device | None:
         """Where tensors are put, a ``torch.device`` or None."""
         return None if self._device is None else torch.device(self._device)
 
-    batch_size: Any = _read(
+    batch_size: torch.Size = _read(
         "``[]`` for one environment, ``[n]`` for several in lockstep.", lambda env: torch.Size(env._known().batch)
     )
-    shape: Any = batch_size
+    shape: torch.Size = batch_size
     batch_dims: int = _read("Number of dimensions for the environments.", lambda env: len(env._known().batch))
     ndim: int = batch_dims
     num_envs: int = _read("Environments in lockstep.", lambda env: env._known().num_envs)

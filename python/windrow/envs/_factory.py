@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from windrow import envs
 
 
-def is_function(env: object) -> bool:
+def is_function(env: object) -> TypeGuard[Callable[..., Any]]:
     """Whether ``env`` makes an environment, and is not one itself."""
     return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
 

@@ -10,6 +10,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from windrow._lazy import gymnasium, numpy
+from windrow._types import Array
 
 Layer = tuple[str, Any, Callable[..., Any], Any]
 """What the engine does, the wrapper, its own code, and arguments."""
@@ -58,7 +59,7 @@ def _version() -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", gymnasium.__version__)[:2]))
 
 
-def _is_gymnasiums(env: Any) -> bool:
+def _is_gymnasiums(env: object) -> bool:
     """Whether ``env`` is a wrapper of exactly one of Gymnasium's classes, and has its methods."""
     cls = type(env)
     names = ("step", "reset", "observation", "reward", "action")
@@ -93,7 +94,7 @@ def _work(name: str, env: Any) -> tuple[str, Any] | None:
     return None
 
 
-def _singles(name: str, *arrays: Any) -> tuple[str, Any] | None:
+def _singles(name: str, *arrays: Array) -> tuple[str, Any] | None:
     are_singles = all(array.dtype == numpy.float32 for array in arrays)
     return (name, [numpy.ascontiguousarray(array) for array in arrays]) if are_singles else None
 
@@ -109,7 +110,7 @@ def _are_bounds(bounds: list[Any]) -> bool:
     return len(bounds) == 2 and all(type(one) in most and abs(one) <= most[type(one)] for one in bounds) and bounds[0] <= bounds[1]
 
 
-def _clipped_between(function: Any) -> list[Any] | None:
+def _clipped_between(function: object) -> list[Any] | None:
     """The two numbers of ``lambda x: np.clip(x, low, high)``, which is known by its code."""
     code = getattr(function, "__code__", None)
     if type(function) is not FunctionType or code is None or len(code.co_varnames) != 1 or len(code.co_names) != 2:
@@ -132,17 +133,17 @@ def _clipped_between(function: Any) -> list[Any] | None:
 class _Returned:
     """Stands where the environment inside a wrapper is, after a step of it."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env, self.values = env, ()
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: object) -> tuple[Any, ...]:
         return self.values
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
 
 
-def _after(wrapper: Any) -> Callable[[Any], Any]:
+def _after(wrapper: gymnasium.Wrapper[Any, Any, Any, Any]) -> Callable[[Any], Any]:
     """What the step of ``wrapper`` does with the values that the environment inside has returned: its own code, run in an object
     that has the wrapper's attributes, except for the environment.
     """
@@ -150,7 +151,7 @@ def _after(wrapper: Any) -> Callable[[Any], Any]:
     twin: Any = object.__new__(type(cls.__name__, (cls,), {"env": property(lambda self: returned)}))
     twin.__dict__ = vars(wrapper)
 
-    def after(values: Any) -> Any:
+    def after(values: tuple[Any, ...]) -> object:
         returned.values = values
         changed = twin.step(None)
         returned.values = ()

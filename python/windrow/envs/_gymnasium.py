@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,13 +21,13 @@ def of_id(env_name: str) -> Recipe:
     return Gymnasium(by_id(env_name), own=False, one_hot=False)
 
 
-def by_id(env_name: str, kwargs: dict[str, Any] | None = None, pixels: str | None = None) -> Any:
+def by_id(env_name: str, kwargs: dict[str, Any] | None = None, pixels: str | None = None) -> Callable[[], gymnasium.Env[Any, Any]]:
     """A function that makes the environment with this id, see :func:`make`."""
     # Observations are checked as they are read.
     return partial(make, env_name=env_name, kwargs={"disable_env_checker": True, **(kwargs or {})}, pixels=pixels)
 
 
-def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> Any:
+def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> gymnasium.Env[Any, Any]:
     """An environment of Gymnasium; where it has none, the error names environments of windrow with a similar id. ``pixels`` is
     ``"only"`` to observe pictures of the environment, and ``"beside"`` to observe what it does too.
     """
@@ -50,7 +51,7 @@ def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> An
     return with_pixels(made, pixels == "only") if pixels else made
 
 
-def with_pixels(env: Any, pixels_only: bool) -> Any:
+def with_pixels(env: gymnasium.Env[Any, Any], pixels_only: bool) -> gymnasium.Env[Any, Any]:
     if _observes_pixels(env.observation_space):
         return env
     try:
@@ -61,11 +62,12 @@ def with_pixels(env: Any, pixels_only: bool) -> Any:
     return gymnasium.wrappers.FilterObservation(seen, ["pixels"]) if pixels_only else seen
 
 
-def _observes_pixels(space: Any) -> bool:
+def _observes_pixels(space: gymnasium.Space[Any]) -> bool:
     if isinstance(space, gymnasium.spaces.Dict):
         return "pixels" in space.spaces
-    picture = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3 and space.shape[-1] == 3
-    return bool(picture and (space.low == 0).all() and (space.high == 255).all())
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 3 or space.shape[-1] != 3:
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
 
 
 def _unknown(env_name: str, more: str) -> ValueError:

@@ -78,7 +78,7 @@ def seen_in_a_step(env: Any) -> dict[tuple[str, ...], Any]:
     return {**_leaves(first, is_vector), **_leaves(then, is_vector)}
 
 
-def _leaves(info: Any, is_vector: bool) -> dict[tuple[str, ...], Any]:
+def _leaves(info: object, is_vector: bool) -> dict[tuple[str, ...], Any]:
     found: dict[tuple[str, ...], Any] = {}
     if isinstance(info, Mapping):
         for name, value in info.items():
@@ -91,7 +91,7 @@ def _leaves(info: Any, is_vector: bool) -> dict[tuple[str, ...], Any]:
     return found
 
 
-def _first(values: Any) -> Any:
+def _first(values: Any) -> object:
     """The value of the first environment that has one."""
     try:
         return next((value for value in values if value is not None), None)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
-from typing import Any
+from typing import Any, SupportsInt
 
 from windrow._lazy import torch
 from windrow.envs._recipe import Described
@@ -16,15 +16,15 @@ from windrow.envs._transform import Transform, declared
 Keys = Sequence[Key] | None
 
 
-def keys_of(name: str, given: Any) -> list[Key] | None:
+def keys_of(name: str, given: Key | Sequence[Key] | None) -> list[Key] | None:
     """Keys as a list; one key stands for a list of it."""
     if given is None:
         return None
-    given = [given] if isinstance(given, (str, tuple)) else list(given)
-    for key in given:
+    keys: list[Key] = [given] if isinstance(given, (str, tuple)) else list(given)
+    for key in keys:
         if not key or not all(isinstance(part, str) and part for part in path(key)):
             raise ValueError(f"{name} has to be a list of names, got {key!r} in it")
-    return [short(path(key)) for key in given]
+    return [short(path(key)) for key in keys]
 
 
 def number(name: str, given: object) -> float:
@@ -67,8 +67,8 @@ class RewardScaling(_Keyed):
         standard_normal: how the numbers are meant.
     """
 
-    loc: Any
-    scale: Any
+    loc: float | torch.Tensor
+    scale: float | torch.Tensor
     in_keys: Keys = None
     out_keys: Keys = None
     standard_normal: bool = False
@@ -92,8 +92,8 @@ class RewardClipping(_Keyed):
         out_keys: names of the results; those of ``in_keys`` unless given.
     """
 
-    clamp_min: Any = None
-    clamp_max: Any = None
+    clamp_min: float | torch.Tensor | None = None
+    clamp_max: float | torch.Tensor | None = None
     in_keys: Keys = None
     out_keys: Keys = None
 
@@ -126,8 +126,8 @@ class ClipTransform(_Keyed):
     out_keys: Keys = None
     in_keys_inv: Keys = None
     out_keys_inv: Keys = None
-    low: Any = field(default=None, kw_only=True)
-    high: Any = field(default=None, kw_only=True)
+    low: float | torch.Tensor | None = field(default=None, kw_only=True)
+    high: float | torch.Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._settle_keys([], ("out_keys_inv",))
@@ -178,8 +178,8 @@ class DTypeCastTransform(_Keyed):
         out_keys_inv: without effect, too.
     """
 
-    dtype_in: Any
-    dtype_out: Any
+    dtype_in: torch.dtype
+    dtype_out: torch.dtype
     in_keys: Keys = None
     out_keys: Keys = None
     in_keys_inv: Keys = None
@@ -254,7 +254,7 @@ class TargetReturn(Transform):
 
 @declared
 class ActionMask(Transform):
-    """Has random actions be legal: those whose element of an observation is set.
+    """Restricts random actions to legal ones: those whose element of an observation is set.
 
     Args:
         action_key: the action, of choices.
@@ -299,10 +299,10 @@ class ActionDiscretizer(Transform):
 
     def __init__(
         self,
-        num_intervals: Any,
+        num_intervals: int | Sequence[int] | torch.Tensor,
         action_key: Key = "action",
         out_action_key: Key | None = None,
-        sampling: Any = None,
+        sampling: SupportsInt | None = None,
         categorical: bool = True,
     ) -> None:
         self.num_intervals = num_intervals

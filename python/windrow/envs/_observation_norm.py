@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow._lazy import numpy, torch
+from windrow._types import Array, Numbers
 from windrow._warnings import warn
 from windrow._windrow import EnvHandle
 from windrow.envs._described import Facts
@@ -42,8 +43,8 @@ class ObservationNorm(Transform):
 
     def __init__(
         self,
-        loc: Any = None,
-        scale: Any = None,
+        loc: Numbers | None = None,
+        scale: Numbers | None = None,
         in_keys: Sequence[Key] | None = None,
         out_keys: Sequence[Key] | None = None,
         in_keys_inv: Sequence[Key] | None = None,
@@ -74,16 +75,16 @@ class ObservationNorm(Transform):
         return self._stats is not None
 
     @property
-    def loc(self) -> Any:
+    def loc(self) -> torch.Tensor | None:
         """What is added (or subtracted first), for the first of the keys; None before there is any."""
         return self._first(0)
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> torch.Tensor | None:
         """The factor (or divisor), for the first of the keys; None before there is any."""
         return self._first(1)
 
-    def _first(self, place: int) -> Any:
+    def _first(self, place: int) -> torch.Tensor | None:
         return None if self._stats is None else _tensor(self._stats[self.in_keys[0]][place])
 
     def init_stats(
@@ -97,7 +98,7 @@ class ObservationNorm(Transform):
         """Takes mean and deviation of ``num_iter`` steps with random actions.
 
         Args:
-            num_iter: steps; with several environments, each makes so many.
+            num_iter: steps of each environment.
             reduce_dim: dimensions of ``[*batch, time, *observation]`` that are averaged over: those of the environments and of time
                 have to be among them, which 0 alone stands for.
             cat_dim: accepted for TorchRL's sake, one of ``reduce_dim``: steps always follow each other in time.
@@ -158,7 +159,7 @@ class ObservationNorm(Transform):
             state[part] = values if any(not torch.equal(first, other) for other in others) else first
         return state
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Takes over what :meth:`state_dict` gave, here or in TorchRL."""
         if state_dict:
             loc, scale = (
@@ -191,12 +192,12 @@ def _reduced(given: int | tuple[int, ...], cat_dim: int | None, lead: int, own: 
     return (0, *sorted(dim - lead + 1 for dim in reduced if dim >= lead))
 
 
-def _numbers(values: object) -> Any:
+def _numbers(values: object) -> Array:
     values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
     return numpy.atleast_1d(numpy.asarray(values, dtype=numpy.float64))
 
 
-def _tensor(values: object) -> Any:
+def _tensor(values: object) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 

@@ -28,7 +28,7 @@ class ToTensorImage(Pictures):
 
     from_int: bool | None = None
     unsqueeze: bool = False
-    dtype: Any = None
+    dtype: torch.dtype | str | None = None
     in_keys: Keys = field(default=None, kw_only=True)
     out_keys: Keys = field(default=None, kw_only=True)
     shape_tolerant: bool = field(default=False, kw_only=True)
@@ -113,7 +113,7 @@ class Resize(Pictures):
         return theirs
 
 
-def _resized(theirs: Any, described: dict[str, Any], pictures: Any) -> Any:
+def _resized(theirs: Any, described: dict[str, Any], pictures: torch.Tensor) -> torch.Tensor:
     # There is nothing to be read where torch traces a module, to export it or to compile it.
     if torch.compiler.is_compiling() or pictures.requires_grad or pictures.dtype in (torch.float16, torch.bfloat16):
         return type(theirs)._apply_transform(theirs, pictures)

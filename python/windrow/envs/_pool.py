@@ -1,16 +1,17 @@
-"""Environments that run free: each is told what to do, and whoever waits gets the answers that are there."""
+"""Environments that step independently: a call sends them commands, and another receives the answers that have come."""
 
 import operator
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, _windrow
-from windrow._arguments import Arguments, argument, ignored, takes
+from windrow._arguments import Arguments, Check, argument, ignored, takes
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import at_least, real, whole, whole_or_none
+from windrow._types import Device, Envs
 from windrow._windrow import IMPATIENCE, PATIENCE, EnvPool
 from windrow.collectors._ending import ALIVE
 from windrow.envs._base import EnvBase
@@ -21,10 +22,12 @@ from windrow.envs._recipe import Many, Parallel, Recipe
 from windrow.processes import setup
 
 Index = int | Sequence[int] | None
+#: Of the engine: which members have answered, what they have returned, and what followed where they began an episode.
+Answers = tuple[list[int], tuple[Any, ...], list[Any] | None]
 
 
-def _one_of(*known: str) -> Callable[[str, Any], str]:
-    def check(name: str, value: Any) -> str:
+def _one_of(*known: str) -> Check:
+    def check(name: str, value: object) -> object:
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
         return value
@@ -35,7 +38,7 @@ def _one_of(*known: str) -> Callable[[str, Any], str]:
 class PoolArguments(Arguments):
     """The arguments of pools of environments."""
 
-    env_makers: Any = argument("a list of environments, or of functions that make one", kw_only=False)
+    env_makers: Envs = argument("a list of environments, or of functions that make one", kw_only=False)
     backend: str = argument(
         "whether each environment of Python has a thread or a process",
         more="threads step environments known to be native in any case",
@@ -54,7 +57,7 @@ class PoolArguments(Arguments):
     num_threads: int | None = argument(
         "threads that step native environments; by default as many as there are processors", default=None, check=at_least(1)
     )
-    device: "torch.device | str | None" = argument("where tensors are put", default=None)
+    device: Device | None = argument("where tensors are put", default=None)
     exchange: str | None = argument(
         '"queue", "shm" or "auto", which do the same: processes share memory',
         more='``"shm"`` needs processes',
@@ -62,11 +65,11 @@ class PoolArguments(Arguments):
         check=_one_of("queue", "shm", "auto"),
     )
     envs_per_worker: int = ignored("each environment has a process of its own", default=1)
-    worker_affinity: Any = ignored("the system places processes", default=None)
+    worker_affinity: object = ignored("the system places processes", default=None)
 
 
 class AsyncEnvPool(EnvBase):
-    """Environments that step whenever they are told to, batch size ``[n, *child]``. What the first of them have answered is received
+    """Environments that step each when a command comes, batch size ``[n, *child]``. What the first of them have answered is received
     without a wait for the others.
 
     A call that ends with ``_send`` tells environments what to do and returns at once. Which ones, ``env_index`` says, a number or a list, or
@@ -109,7 +112,7 @@ class AsyncEnvPool(EnvBase):
             raise ValueError('exchange="shm" is for processes: it needs backend="multiprocessing"')
         self._pool: EnvPool | None = None
         self._threads = arguments.num_threads or os.cpu_count() or 1
-        #: By environment: the TensorDict that it was told by, and its row there.
+        #: By environment: the TensorDict of its last command, and its row there.
         self._sent: dict[int, tuple[Any, int]] = {}
         self._made()
 
@@ -147,9 +150,11 @@ class AsyncEnvPool(EnvBase):
 
     # All at once
 
-    def reset(self, tensordict: "td.TensorDictBase | None" = None, *, seed: int | None = None) -> "td.TensorDictBase":
+    def reset(
+        self, tensordict: "td.TensorDictBase | None" = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""
-        return self._named(super().reset(tensordict, seed=seed))
+        return self._named(super().reset(tensordict, seed=seed, options=options))
 
     def step(self, tensordict: "td.TensorDictBase") -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""
@@ -165,10 +170,10 @@ class AsyncEnvPool(EnvBase):
         root, index = super().step_mdp(next_tensordict), next_tensordict.get(self._env_idx_key, None)
         return root if index is None else root.set(self._env_idx_key, index)
 
-    # Each when it is told to
+    # Each by commands of its own
 
     def async_reset_send(self, tensordict: "td.TensorDictBase | None" = None, env_index: Index = None) -> None:
-        """Has environments begin an episode: all of them, unless ``env_index`` or the TensorDict says which. Seeds given by
+        """Begins an episode in environments: in all of them, unless ``env_index`` or the TensorDict says which. Seeds given by
         :meth:`set_seed` are taken up. Of several environments in one member, an entry ``"_reset"`` names those that begin."""
         members, rows = self._index(tensordict, env_index)
         size = self._known().num_envs // len(self.env_makers)
@@ -192,7 +197,7 @@ class AsyncEnvPool(EnvBase):
         return self._alone(self._named(root, members), env_index)
 
     def async_step_send(self, tensordict: "td.TensorDictBase", env_index: Index = None) -> None:
-        """Has environments take the actions in ``tensordict``."""
+        """Sends environments the actions in ``tensordict``."""
         self._send("async_step", tensordict, env_index)
 
     def async_step_recv(
@@ -243,12 +248,12 @@ class AsyncEnvPool(EnvBase):
             )
         return members, rows
 
-    def _send(self, call: str, tensordict: Any, env_index: Any) -> None:
+    def _send(self, call: str, tensordict: "td.TensorDictBase", env_index: Index) -> None:
         members, rows = self._index(tensordict, env_index)
         facts = self._known()
         actions = [facts.to_action(rows, leaf, len(members) * (facts.num_envs // len(self.env_makers))) for leaf in facts.action]
         kept = {member: self._sent.get(member) for member in members}
-        # Before they are told: an answer may be received by another thread at once.
+        # Before the command is sent: an answer may be received by another thread at once.
         self._sent.update((member, (rows, row)) for row, member in enumerate(members))
         try:
             self._made().step_send(members, actions, call == "async_step_and_maybe_reset")
@@ -256,14 +261,14 @@ class AsyncEnvPool(EnvBase):
             self._sent.update((member, sent) for member, sent in kept.items() if sent is not None)
             raise
 
-    def _receive(self, call: str, min_get: Any, env_index: Any, max_get: Any, timeout: Any) -> Any:
+    def _receive(self, call: str, min_get: int | None, env_index: int | None, max_get: int | None, timeout: float | None) -> Answers:
         env = None if env_index is None else operator.index(env_index)
         seconds = None if timeout is None else real("timeout", timeout)
         self._known()
         least, most = whole("min_get", self.min_get if min_get is None else min_get, 1), whole_or_none("max_get", max_get, 1)
         return self._made().recv(call, least, most, env, seconds)
 
-    def _record(self, answers: Any) -> Any:
+    def _record(self, answers: Answers) -> "td.TensorDictBase":
         members, stepped, _ = answers
         sent = [self._sent.pop(member) for member in members]
         first, rows = sent[0][0], [row for _, row in sent]
@@ -273,7 +278,7 @@ class AsyncEnvPool(EnvBase):
             told = first.clone(False) if rows == list(range(len(first))) else first[rows]
         return self._named(self._stepped(told, stepped, (len(members), *self._child)), members)
 
-    def _pair(self, answers: Any) -> tuple[Any, Any]:
+    def _pair(self, answers: Answers) -> tuple[Any, Any]:
         record = self._record(answers)
         root = self.step_mdp(record)
         if answers[2] is None:
@@ -282,11 +287,11 @@ class AsyncEnvPool(EnvBase):
         begun = self._begun(begun, root, root.get("done"))
         return record, begun.set(self._env_idx_key, root.get(self._env_idx_key))
 
-    def _stacked(self, rows: list[Any]) -> Any:
+    def _stacked(self, rows: list[Any]) -> "td.TensorDictBase":
         stack = {"dense": torch.stack, "maybe_dense": td.maybe_dense_stack, "lazy": td.lazy_stack}[self.stack]
         return stack(rows)
 
-    def _named(self, tensordict: Any, members: Sequence[int] | None = None) -> Any:
+    def _named(self, tensordict: "td.TensorDictBase", members: Sequence[int] | None = None) -> "td.TensorDictBase":
         """``tensordict`` with the numbers of its environments."""
         members = range(len(self.env_makers)) if members is None else members
         empty = td.TensorDict({}, batch_size=self._child)
@@ -298,7 +303,7 @@ class AsyncEnvPool(EnvBase):
         return tensordict.set(self._env_idx_key, stack)
 
     @staticmethod
-    def _alone(tensordict: Any, env_index: Any) -> Any:
+    def _alone(tensordict: "td.TensorDictBase", env_index: int | None) -> "td.TensorDictBase":
         return tensordict if env_index is None else tensordict[0]
 
     # What TorchRL's have
@@ -375,7 +380,7 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
         if all(recipe.is_native for recipe in recipes) or not hasattr(_windrow, "ParallelMembers"):
             return recipes
 
-        def sent(number: int, make: Any, kwargs: Any) -> bytes:
+        def sent(number: int, make: object, kwargs: dict[str, Any] | None) -> bytes:
             of, instead = 'backend="multiprocessing"', 'choose backend="threading"'
             return setup.member(make, kwargs or None, of, instead, is_quiet=number > 0)
 

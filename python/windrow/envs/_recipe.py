@@ -109,7 +109,7 @@ class Many(Recipe, kind="many"):
 
 @dataclass(frozen=True)
 class Parallel(Many, kind="parallel"):
-    """Several environments that step side by side, each in a process of its own, whose libraries use so many ``threads``."""
+    """Several environments that step side by side, each in a process of its own, whose libraries use ``threads`` threads."""
 
     is_native = True
     threads: int = 1

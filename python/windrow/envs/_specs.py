@@ -7,10 +7,11 @@ torch before a tensor is asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from windrow._lazy import module, numpy, tensordict, torch
+from windrow._types import Array, Device
 
 _values = module("windrow._values")
 
@@ -25,7 +26,7 @@ def delta_type(transform: Any) -> str:
     return str(transform.delta_dtype).removeprefix("torch.")
 
 
-def set_delta(step: Any, key: Key, dtype: str) -> None:
+def set_delta(step: tensordict.TensorDictBase, key: Key, dtype: str) -> None:
     """Adds to a step, or to a batch of steps, by how much the observation ``key`` differs from the one before, if it has both."""
     names = path(key)
     before, after = step.get(names, None), step.get(("next", *names), None)
@@ -60,7 +61,7 @@ class Leaf(NamedTuple):
     example: bytes = b""
 
 
-def draw(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any = None) -> Any:
+def draw(leaf: Leaf, noise: numpy.random.Generator, lead: tuple[int, ...], mask: Array | None = None) -> Array:
     """An array ``[*lead, *shape]`` drawn from the domain of ``leaf``: uniformly where it is bounded, with exponential or normal tails
     where it is not.
 
@@ -96,12 +97,12 @@ def draw(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any = None) -> Any
     return numpy.where(above & below, start * (1 - u) + end * u, drawn).astype(leaf.dtype)
 
 
-def _draw_choices(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any) -> Any:
+def _draw_choices(leaf: Leaf, noise: numpy.random.Generator, lead: tuple[int, ...], mask: Array | None) -> Array:
     nvec = [int(n) for n in leaf.nvec or ()]
     if mask is None:
         chosen = [numpy.minimum((noise.random(lead) * n).astype(numpy.int64), n - 1) for n in nvec]
     else:
-        # Of as many random numbers as there are legal choices, each is as likely to be the largest.
+        # Each legal choice has a random number, and each number is equally likely to be the largest.
         scores = numpy.where(mask, noise.random(mask.shape), -1.0).reshape((*lead, sum(nvec)))
         chosen = [part.argmax(-1) for part in numpy.split(scores, numpy.cumsum(nvec)[:-1], -1)]
     if leaf.kind == "one_hot":
@@ -109,9 +110,13 @@ def _draw_choices(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any) -> A
     return numpy.stack(chosen, -1).reshape((*lead, *leaf.shape))
 
 
-def torch_noise() -> Any:
+def torch_noise() -> numpy.random.Generator:
     """A ``numpy.random.Generator`` that follows torch's: after ``torch.manual_seed``, its numbers are the same."""
     return numpy.random.default_rng(int(torch.randint(2**63 - 1, (), device="cpu")))
+
+
+#: A tensor, or what stands for values that no array holds.
+Value: TypeAlias = "torch.Tensor | tensordict.NonTensorData | tensordict.NonTensorStack"
 
 
 class Spec:
@@ -119,17 +124,17 @@ class Spec:
     those with bounds have ``low`` and ``high``. ``space`` is the spec itself.
     """
 
-    def __init__(self, leaf: Leaf, batch: tuple[int, ...] = (), device: Any = None) -> None:
+    def __init__(self, leaf: Leaf, batch: tuple[int, ...] = (), device: Device | None = None) -> None:
         self._leaf, self._batch, self.device = leaf, tuple(batch), device
         self._shape = (*batch, *leaf.shape)
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> torch.Size:
         """Shape as a ``torch.Size``, batch dimensions first."""
         return torch.Size(self._shape)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> torch.dtype | None:
         """Element type as a ``torch.dtype``; None where values are no tensors, or of any shape."""
         return None if self.is_bytes else getattr(torch, self._leaf.dtype)
 
@@ -162,17 +167,17 @@ class Spec:
         """Number of elements."""
         return math.prod(self._shape)
 
-    def zero(self, shape: tuple[int, ...] = ()) -> Any:
+    def zero(self, shape: tuple[int, ...] = ()) -> Value:
         """A tensor of zeros, with ``shape`` in front; of values that no array holds, the shortest, or an example."""
         if self.is_bytes:
             return _values.repeated(self._leaf.example, (*shape, *self._shape))
         return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device)
 
-    def one(self, shape: tuple[int, ...] = ()) -> Any:
+    def one(self, shape: tuple[int, ...] = ()) -> torch.Tensor:
         """A tensor of ones, with ``shape`` in front."""
         return self.zero(shape).fill_(1)
 
-    def rand(self, shape: tuple[int, ...] = ()) -> Any:
+    def rand(self, shape: tuple[int, ...] = ()) -> Value:
         """A tensor drawn from the whole domain, with ``shape`` in front."""
         if self.is_bytes:
             return self.zero(shape)
@@ -181,7 +186,7 @@ class Spec:
 
     sample = rand
 
-    def is_in(self, value: Any) -> bool:
+    def is_in(self, value: torch.Tensor) -> bool:
         """Whether ``value`` has this shape and element type, and lies in the domain."""
         if self.is_bytes:
             return True
@@ -196,7 +201,7 @@ class Spec:
             return False
         if kind in ("one_hot", "binary"):
             return bool(((value == 0) | (value == 1)).all())
-        return bool(((value >= 0) & (value < value.new_tensor(self.nvec, dtype=int))).all())
+        return bool(((value >= 0) & (value < value.new_tensor(self.nvec, dtype=torch.int64))).all())
 
     def __repr__(self) -> str:
         return f"Spec({self._leaf.kind}, shape={self._shape}, dtype={self._leaf.dtype})"
@@ -213,17 +218,17 @@ class Spec:
 class Composite(Mapping[str, Any]):
     """Named specs, nested; keys of several names are tuples."""
 
-    def __init__(self, entries: Mapping[str, Any], shape: tuple[int, ...] = (), device: Any = None) -> None:
+    def __init__(self, entries: Mapping[str, Any], shape: tuple[int, ...] = (), device: Device | None = None) -> None:
         self._entries, self._shape, self.device = dict(entries), tuple(shape), device
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> torch.Size:
         """Batch dimensions, as a ``torch.Size``."""
         return torch.Size(self._shape)
 
     batch_size = shape
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Key) -> Any:
         entry: Any = self._entries
         for name in path(key):
             entry = entry[name]
@@ -244,21 +249,21 @@ class Composite(Mapping[str, Any]):
             else:
                 yield name, entry
 
-    def _map(self, make: Any, shape: tuple[int, ...] = ()) -> Any:
+    def _map(self, make: Callable[[Spec], Value], shape: tuple[int, ...] = ()) -> tensordict.TensorDictBase:
         made = {name: entry._map(make, shape) if isinstance(entry, Composite) else make(entry) for name, entry in self.items()}
         return tensordict.TensorDict(made, batch_size=(*shape, *self._shape), device=self.device)
 
-    def zero(self, shape: tuple[int, ...] = ()) -> Any:
+    def zero(self, shape: tuple[int, ...] = ()) -> tensordict.TensorDictBase:
         """A ``TensorDict`` of zeros, with ``shape`` in front."""
         return self._map(lambda spec: spec.zero(shape), shape)
 
-    def rand(self, shape: tuple[int, ...] = ()) -> Any:
+    def rand(self, shape: tuple[int, ...] = ()) -> tensordict.TensorDictBase:
         """A ``TensorDict`` drawn from the whole domain, with ``shape`` in front."""
         return self._map(lambda spec: spec.rand(shape), shape)
 
     sample = rand
 
-    def is_in(self, value: Any) -> bool:
+    def is_in(self, value: tensordict.TensorDictBase) -> bool:
         """Whether ``value`` holds a legal value for each leaf."""
         keys = set(value.keys(True, True))
         return all(key in keys and leaf.is_in(value.get(key)) for key, leaf in self.leaves())
@@ -271,21 +276,21 @@ class Composite(Mapping[str, Any]):
 class Agents(Composite):
     """The specs of agents that differ from each other: a composite for each, in the dimension behind those of the batch."""
 
-    def __init__(self, agents: list[Composite], batch: tuple[int, ...], device: Any = None) -> None:
+    def __init__(self, agents: list[Composite], batch: tuple[int, ...], device: Device | None = None) -> None:
         super().__init__({}, (*batch, len(agents)), device)
         self.agents = agents
 
-    def _map(self, make: Any, shape: tuple[int, ...] = ()) -> Any:
+    def _map(self, make: Callable[[Spec], Value], shape: tuple[int, ...] = ()) -> tensordict.TensorDictBase:
         return _values.stacked([agent._map(make, shape) for agent in self.agents], len(shape) + len(self._shape) - 1)
 
-    def is_in(self, value: Any) -> bool:
+    def is_in(self, value: tensordict.TensorDictBase) -> bool:
         return all(agent.is_in(one) for agent, one in zip(self.agents, value.unbind(len(self._shape) - 1), strict=True))
 
     def __repr__(self) -> str:
         return f"Agents({', '.join(map(repr, self.agents))})"
 
 
-def _of_agents(leaves: Iterable[Leaf], batch: tuple[int, ...], device: Any) -> tuple[dict[tuple[str, ...], Agents], list[Leaf]]:
+def _of_agents(leaves: Iterable[Leaf], batch: tuple[int, ...], device: Device | None) -> tuple[dict[tuple[str, ...], Agents], list[Leaf]]:
     """The specs of groups whose agents differ, by the names of these, and the leaves of others."""
     found: dict[tuple[str, ...], dict[int, dict[str, Any]]] = {}
     rest = []
@@ -314,7 +319,7 @@ def _of_agent(leaf: Leaf, agent: int, count: int) -> Leaf:
 
 
 def tree_of(
-    leaves: Iterable[Leaf], batch: tuple[int, ...], groups: Mapping[Key, Sequence[int]] = {}, device: Any = None
+    leaves: Iterable[Leaf], batch: tuple[int, ...], groups: Mapping[Key, Sequence[int]] = {}, device: Device | None = None
 ) -> Composite:
     """The specs of ``leaves`` under their names. ``groups`` have dimensions of their own behind those of the batch."""
     root: dict[str, Any] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
@@ -56,7 +56,7 @@ class Transform(metaclass=Counterpart):
         return True
 
     @property
-    def parent(self) -> Any:
+    def parent(self) -> envs.TransformedEnv | None:
         """What this goes around: the environment with the transforms before this one. None as long as there is no environment."""
         if self._parent is None:
             return None
@@ -84,7 +84,7 @@ class Transform(metaclass=Counterpart):
         """What the transform has gathered, or was given as numbers: nothing."""
         return {}
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Takes over what :meth:`state_dict` gave.
 
         Raises:
@@ -99,16 +99,24 @@ class Transform(metaclass=Counterpart):
         copied._parent = None
         return copy.deepcopy(copied)
 
-    def _as_theirs(self) -> Any:
-        """TorchRL's transform of this name, made with the same arguments."""
+    def _class_of_theirs(self) -> type:
+        """TorchRL's transform of this name.
+
+        Raises:
+            TypeError: torchrl is not installed, or has none.
+        """
         theirs = type(self)._theirs()
         if theirs is None:
             raise TypeError(
                 f"{type(self).__name__} of windrow.envs is done to environments, by the engine, and TorchRL, whose transform of this "
                 "name could be done to a TensorDict, is not installed or has none"
             )
+        return theirs
+
+    def _as_theirs(self) -> Any:
+        """TorchRL's transform of this name, made with the same arguments."""
         args, kwargs = self._given
-        return theirs(*args, **kwargs)
+        return self._class_of_theirs()(*args, **kwargs)
 
     def __call__(self, tensordict: object) -> Any:
         """Does the same to a ``TensorDict``, such as a sample of a replay buffer, by TorchRL's transform of this name."""

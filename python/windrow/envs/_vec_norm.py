@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from windrow import envs
 from windrow._lazy import numpy, torch
 from windrow._lazy import tensordict as td
+from windrow._types import Array
 from windrow._windrow import Statistics
 from windrow.envs._number_transforms import Keys, keys_of
 from windrow.envs._observation_norm import ObservationNorm
@@ -55,7 +57,7 @@ class Running(Transform):
     #: Whether this follows the statistics of another one, and its environments never change them.
     _follows = False
 
-    def _begin(self, in_keys: Any, out_keys: Any, decay: float, eps: float) -> None:
+    def _begin(self, in_keys: Keys, out_keys: Keys, decay: float, eps: float) -> None:
         self.in_keys = keys_of("in_keys", in_keys) or []
         self.out_keys = keys_of("out_keys", out_keys) or list(self.in_keys)
         if len(self.in_keys) != len(self.out_keys):
@@ -97,7 +99,7 @@ class Running(Transform):
             _write(other._statistics, self._rule, parts)
         return other.freeze() if self.frozen else other
 
-    def __deepcopy__(self, memo: Any) -> Running:
+    def __deepcopy__(self, memo: object) -> Running:
         return self.clone()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,17 +123,17 @@ class Running(Transform):
     def _loc_scale(self, part: list[Any]) -> tuple[Any, Any]:
         raise NotImplementedError
 
-    def _numbers(self, place: int) -> Any:
+    def _numbers(self, place: int) -> td.TensorDict:
         numbers = {key: self._loc_scale(part)[place] for key, part in self._gathered().items()}
         return td.TensorDict({key: torch.as_tensor(value) for key, value in numbers.items()})
 
     @property
-    def loc(self) -> Any:
+    def loc(self) -> td.TensorDict:
         """Means by key, a TensorDict."""
         return self._numbers(0)
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> td.TensorDict:
         """Deviations by key, a TensorDict."""
         return self._numbers(1)
 
@@ -140,7 +142,7 @@ class Running(Transform):
         """How they are meant: ``(x - loc) / scale``."""
         return True
 
-    def denorm(self, tensordict: Any) -> Any:
+    def denorm(self, tensordict: td.TensorDictBase) -> td.TensorDictBase:
         """``tensordict`` with what was normalised, under ``in_keys``."""
         loc, scale, tensordict = self.loc, self.scale, tensordict.copy()
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
@@ -168,7 +170,7 @@ class Running(Transform):
         parts = _read(self._statistics)
         return {"_extra_state": self._saved(parts) if parts else None}
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Goes on with statistics that this transform or TorchRL's has saved, also in environments that are stepped already.
 
         Raises:
@@ -214,11 +216,11 @@ class VecNorm(Running):
         self,
         in_keys: Keys = None,
         out_keys: Keys = None,
-        shared_td: Any = None,
-        lock: Any = None,
+        shared_td: object = None,
+        lock: object = None,
         decay: float = 0.9999,
         eps: float = 1e-4,
-        shapes: Any = None,
+        shapes: object = None,
         new_api: bool | None = None,
     ) -> None:
         if new_api:
@@ -254,7 +256,7 @@ class VecNorm(Running):
         return saved
 
     def _loaded(self, saved: dict[str, Any]) -> Parts:
-        def part(key: Key, suffix: str) -> Any:
+        def part(key: Key, suffix: str) -> Array:
             return torch.as_tensor(saved[f"{self.SEP.join(path(key))}_{suffix}"]).cpu().numpy()
 
         return {key: [part(key, "sum"), part(key, "ssq"), float(part(key, "count")[0])] for key in self.in_keys}
@@ -290,11 +292,11 @@ class VecNormV2(Running):
         in_keys: Keys,
         out_keys: Keys = None,
         *,
-        lock: Any = None,
+        lock: object = None,
         stateful: bool = True,
         decay: float = 0.9999,
         eps: float = 1e-4,
-        shared_data: Any = None,
+        shared_data: object = None,
         reduce_batch_dims: bool = False,
     ) -> None:
         if not stateful or shared_data is not None:
@@ -329,7 +331,7 @@ class VecNormV2(Running):
         return {**named("loc", 0), **named("var", 1), **counts}
 
     def _loaded(self, saved: dict[str, Any]) -> Parts:
-        def part(kind: str, key: Key) -> Any:
+        def part(kind: str, key: Key) -> Array:
             return torch.as_tensor(saved[self.SEP.join((kind, *path(key)))]).cpu().numpy()
 
         return {key: [part("loc", key), part("var", key), float(part("count", key))] for key in self.in_keys}

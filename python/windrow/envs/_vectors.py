@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from windrow._lazy import gymnasium, numpy
+from windrow._types import Array
 from windrow._warnings import warn
 
 
-def habits(vector: Any) -> tuple[str, str]:
+def habits(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> tuple[str, str]:
     """The autoreset mode of ``vector``, by Gymnasium's name, and how it resets some environments without the others: by a
     ``"mask"`` in the options, by their ``"numbers"``, or ``"never"``.
 
@@ -28,7 +29,7 @@ def habits(vector: Any) -> tuple[str, str]:
             f"vector that steps all of them, batch_size={vector.num_envs}. AsyncCollector and MultiAsyncCollector take the first of several workers"
         )
     if type(inner).__name__ == "CartPoleVectorEnv" and type(inner).__module__.startswith("gymnasium."):
-        inner.reset = partial(_reset_cartpoles, inner)
+        inner.reset = partial(_reset_cartpoles, inner)  # type: ignore[method-assign]
         can_mask = True
     else:
         # Processes without shared memory still reset by themselves after that.
@@ -42,16 +43,16 @@ def habits(vector: Any) -> tuple[str, str]:
     return mode, "numbers" if pool is not None else "mask" if can_mask else "never"
 
 
-def _pool(vector: Any) -> Any:
+def _pool(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> object:
     """The EnvPool that ``vector`` is, or that is in it."""
     return next((one for one in (vector, vector.unwrapped) if hasattr(type(one), "async_reset")), None)
 
 
-def _config(pool: Any) -> dict[str, Any]:
+def _config(pool: object) -> dict[str, Any]:
     return getattr(pool, "config", {})
 
 
-def _is_gymnasiums(inner: Any) -> bool:
+def _is_gymnasiums(inner: object) -> bool:
     """Whether ``inner`` makes a vector of single environments of Gymnasium."""
     return isinstance(inner, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv))
 
@@ -62,7 +63,7 @@ def _reads_mask(function: Callable[..., Any]) -> bool:
     return code is not None and "reset_mask" in code.co_consts
 
 
-def _reset_cartpoles(env: Any, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+def _reset_cartpoles(env: Any, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
     """``reset`` of a ``CartPoleVectorEnv`` that knows the option ``reset_mask``, as Gymnasium's other vectors do. It draws what
     the vector's own next step would draw.
     """
@@ -79,25 +80,24 @@ def _reset_cartpoles(env: Any, *, seed: int | None = None, options: dict[str, An
 class _Kept(dict[str, Any]):
     """Options that keep their mask when a vector takes it out: the wrappers around it look for it after that."""
 
-    def pop(self, key: str, *default: Any) -> Any:
+    def pop(self, key: str, *default: object) -> object:
         return self["reset_mask"] if key == "reset_mask" else super().pop(key, *default)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         # What is sent to the process of an environment, which has no use for it.
         return dict, ({name: value for name, value in self.items() if name != "reset_mask"},)
 
 
-def options(vector: Any, mask: Any) -> dict[str, Any]:
+def options(vector: gymnasium.vector.VectorEnv[Any, Any, Any], mask: Array) -> dict[str, Any]:
     """The options of a ``reset`` of those environments that ``mask`` has."""
     return (dict if vector is vector.unwrapped else _Kept)(reset_mask=mask)
 
 
-def seed(vector: Any, envs: list[int], seeds: list[int | None]) -> Any:
+def seed(
+    vector: gymnasium.vector.VectorEnv[Any, Any, Any], envs: list[int], seeds: list[int | None]
+) -> int | list[int | None] | Array | None:
     """The argument ``seed`` of a ``reset`` of ``envs``: one number where these follow each other, which every vector takes. Other
-    seeds are a list or an array for vectors that take one; the others derive all from the first.
-
-    Raises:
-        ValueError: the vector was seeded when it was made.
+    seeds are a list or an array for vectors that take one; the others derive all from the first. An EnvPool takes none, and a warning says so.
     """
     inner = vector.unwrapped
     first = next(seed for seed in seeds if seed is not None)
@@ -106,15 +106,15 @@ def seed(vector: Any, envs: list[int], seeds: list[int | None]) -> Any:
         # What the engine itself draws, for environments that were made anew, does not matter.
         own = _config(pool).get("seed", first)
         if (follow and own != first) or len(set(seeds)) < len(seeds):
-            raise ValueError(
-                f"{type(pool).__name__} is seeded when it is made, with seed={own}, and not after that: expected "
-                f"this seed or None, got {first}. envpool.make(..., seed={first}) makes one with this seed"
+            warn(
+                f"seed {first} has no effect: {type(pool).__name__} is seeded when it is made, with seed={own}, and not after that. "
+                f"envpool.make(..., seed={first}) makes one with this seed"
             )
         return None
     if type(inner).__module__.startswith("ale_py"):
         # ALE seeds with 31 bits.
         return first % 2**31 if follow else numpy.array([-1 if seed is None else seed % 2**31 for seed in seeds])
-    if _is_gymnasiums(inner):
+    if _is_gymnasiums(inner) or getattr(inner, "takes_each_seed", False):
         given = dict(zip(envs, seeds, strict=True))
         return first if follow and len(envs) == vector.num_envs else [given.get(env) for env in range(vector.num_envs)]
     return first

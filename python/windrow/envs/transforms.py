@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from windrow import _fence
 from windrow._arguments import warn_ignored
 from windrow._lazy import module, torch
+from windrow._types import AnyTransform, Device, Env
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._convert import of
@@ -60,7 +62,7 @@ class StepCounter(Transform):
     ``bool [1]``, and need not end the episode.
 
     Args:
-        max_steps: truncates an episode after so many steps; None never does.
+        max_steps: truncates an episode after this number of steps; None never does.
         truncated_key: name of the flag that is raised then.
         step_count_key: name of the count.
         update_done: whether the episode ends then; it always does with the flag ``"truncated"``.
@@ -205,7 +207,7 @@ class Primer(Transform):
 
 
 class Delta(Transform):
-    """Has what follows as the difference to what was observed before, under ``("next", "delta")``, and not itself.
+    """Replaces the next observation by its difference to the one before, under ``("next", "delta")``.
 
     Args:
         of: a ``NextObservationDelta`` of TorchRL, which does the opposite where it is a transform of a replay buffer.
@@ -232,27 +234,27 @@ class Compose(Transform):
         transforms: more of them, by name.
     """
 
-    def __init__(self, *several: Any, transforms: Sequence[Any] = ()) -> None:
+    def __init__(self, *several: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...], transforms: Sequence[AnyTransform] = ()) -> None:
         self.transforms: list[Any] = []
         for transform in (*several, *transforms):
             for one in transform if isinstance(transform, (list, tuple)) else [transform]:
                 self.append(one)
 
-    def append(self, transform: Any) -> None:
+    def append(self, transform: AnyTransform) -> None:
         """Adds a transform around the others."""
         self.insert(len(self.transforms), transform)
 
-    def insert(self, index: int, transform: Any) -> None:
+    def insert(self, index: int, transform: AnyTransform) -> None:
         """Adds a transform before the one at ``index``, nearer to the environment."""
-        is_own = is_windrows(transform) and isinstance(transform, Compose)
-        self.transforms[index:index] = transform.transforms if is_own else [_checked(transform)]
+        inner = transform.transforms if isinstance(transform, Compose) and is_windrows(transform) else [_checked(transform)]
+        self.transforms[index:index] = inner
 
     def pop(self, index: int = -1) -> Any:
         """Takes the transform at ``index`` out."""
         return self.transforms.pop(index)
 
-    def dump(self, **arguments: Any) -> None:
-        """Has transforms write what they have gathered, such as the pictures of a ``VideoRecorder``."""
+    def dump(self, **arguments: object) -> None:
+        """Makes transforms write what they have gathered, such as the pictures of a ``VideoRecorder``."""
         for transform in self.transforms:
             if hasattr(transform, "dump"):
                 transform.dump(**arguments)
@@ -271,8 +273,8 @@ class Compose(Transform):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.transforms)
 
-    def _as_theirs(self) -> Any:
-        return type(self)._theirs()(*(t._as_theirs() if is_windrows(t) else t for t in self.transforms))
+    def _as_theirs(self) -> object:
+        return self._class_of_theirs()(*(t._as_theirs() if is_windrows(t) else t for t in self.transforms))
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
@@ -306,7 +308,13 @@ class TransformedEnv(EnvBase):
         return super().__new__(cls)
 
     def __init__(
-        self, base_env: Any, transform: Any = None, device: Any = None, *, cache_specs: bool = True, auto_unwrap: bool | None = None
+        self,
+        base_env: Env,
+        transform: AnyTransform | None = None,
+        device: Device | None = None,
+        *,
+        cache_specs: bool = True,
+        auto_unwrap: bool | None = None,
     ) -> None:
         warn_ignored("cache_specs", cache_specs, True, "specs follow the transforms in any case")
         warn_ignored("auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it")
@@ -326,11 +334,11 @@ class TransformedEnv(EnvBase):
         """The transform, if this environment was made with a single one; otherwise all as a :class:`Compose`."""
         return self._transforms[0] if self._is_single else self._transforms
 
-    def append_transform(self, transform: Any) -> TransformedEnv:
+    def append_transform(self, transform: AnyTransform) -> TransformedEnv:
         """Adds a transform around the others."""
         return self.insert_transform(len(self._transforms), transform)
 
-    def insert_transform(self, index: int, transform: Any) -> TransformedEnv:
+    def insert_transform(self, index: int, transform: AnyTransform) -> TransformedEnv:
         """Adds a transform before the one at ``index``, nearer to the environment."""
         self._transforms.insert(index, transform)
         self._arrange()
@@ -375,6 +383,13 @@ class TransformedEnv(EnvBase):
     @property
     def _takes_states(self) -> bool:  # type: ignore[override]
         return all(getattr(t, "_takes_states", False) for t in self._with_states().values() if t.state_dict())
+
+    def _with_options(self, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        before = self.base_env._source
+        taken = self.base_env._with_options(options)
+        if self.base_env._source is not before:
+            self._handle = None
+        return taken
 
     def apply(self, fn: Callable[[Any], Any]) -> EnvBase:
         for transform in self._transforms:
@@ -432,7 +447,7 @@ class TransformedEnv(EnvBase):
 class Wrapped(EnvBase):
     """An environment of another library, an id, or a function that makes an environment."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: object) -> None:
         super().__init__()
         self._env = env
 
@@ -461,7 +476,7 @@ def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return states
 
 
-def _checked(transform: Any) -> Any:
+def _checked(transform: object) -> object:
     if is_windrows(transform):
         return transform
     if _fence.is_a(transform, "TensorDictPrimer"):
@@ -478,17 +493,17 @@ def _checked(transform: Any) -> Any:
     return transform
 
 
-def primed_for(policy: Any, env: Any) -> Any:
+def primed_for(policy: object, env: Env) -> EnvBase:
     """``env``, which observes where episodes begin, and the first values of the states of ``policy``."""
     return TransformedEnv(env, Compose(InitTracker(), *_recurrent.primers_of(policy, torch.Size())))
 
 
-def _only(name: str, given: Any, there_is: Any) -> None:
+def _only(name: str, given: object, there_is: object) -> None:
     if given != there_is:
         raise ValueError(f"{name} can only be {there_is!r}, got {given!r}")
 
 
-def _name(argument: str, given: Any) -> str:
+def _name(argument: str, given: object) -> str:
     if not isinstance(given, str) or not given:
         raise ValueError(f"{argument} has to be a name, got {given!r}")
     return given

@@ -5,15 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windrow._lazy import listing, names_of
+from windrow._lazy import tensordict as td
 
 if TYPE_CHECKING:
     from windrow.modules._inference import InferenceClient, InferenceServer
+    from windrow.modules._onnx import export_onnx
     from windrow.modules._remote import RemotePolicy, RemoteServer
 
-__all__ = ["InferenceClient", "InferenceServer", "RandomPolicy", "RemotePolicy", "RemoteServer"]
+__all__ = ["InferenceClient", "InferenceServer", "RandomPolicy", "RemotePolicy", "RemoteServer", "export_onnx"]
 
 if not TYPE_CHECKING:
-    _HOMES = {"InferenceClient": "_inference", "InferenceServer": "_inference", "RemotePolicy": "_remote", "RemoteServer": "_remote"}
+    _HOMES = {
+        "InferenceClient": "_inference",
+        "InferenceServer": "_inference",
+        "RemotePolicy": "_remote",
+        "RemoteServer": "_remote",
+        "export_onnx": "_onnx",
+    }
     __getattr__ = names_of(__name__, _HOMES)
     __dir__ = listing(__name__, __all__)
 
@@ -34,7 +42,7 @@ class RandomPolicy:
         self.action_spec = action_spec
         self.action_key = action_key
 
-    def __call__(self, tensordict: Any) -> Any:
+    def __call__(self, tensordict: td.TensorDictBase) -> td.TensorDictBase:
         """Writes an action for each row of ``tensordict``, and returns it.
 
         Raises:

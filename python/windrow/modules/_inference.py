@@ -11,28 +11,30 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from windrow import _needs
 from windrow._arguments import Arguments, argument, ignored, takes
 from windrow._lazy import module, tensordict, torch
 from windrow._numbers import at_least, real
+from windrow._types import Device
 from windrow._windrow import PATIENCE, ClientCore, ServerCore
-from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of
+from windrow.envs._specs import Key
 from windrow.policies.served import Figures
 from windrow.policies.weights import check_model, copy_weights, tensors_of, weights_of
 from windrow.processes import exceptions
 
 _acting = module("windrow.policies.acting")
+T = TypeVar("T")
 _THREAD = "the server is a thread of this process"
 
 
 class ServerArguments(Arguments):
     """The arguments of a server."""
 
-    model: Any = argument(
+    model: Callable[..., Any] | None = argument(
         "maps requests, a TensorDict [requests, ...], to answers of the same batch size",
         more="a module of tensordict or any other callable. The server calls a copy of a module, whose weights "
         ":meth:`~InferenceServer.update_policy_weights_` renews",
@@ -48,22 +50,22 @@ class ServerArguments(Arguments):
         check=at_least(1),
     )
     timeout: float = argument("seconds that a request waits for others at most", default=0.01, check=real)
-    collate_fn: Callable[[list[Any]], Any] | None = argument(
+    collate_fn: "Callable[[list[tensordict.TensorDictBase]], tensordict.TensorDictBase] | None" = argument(
         "makes a batch of a list of requests; by default torch.stack", default=None
     )
-    device: Device = argument("the default of policy_device", default=None)
-    policy_device: Device = argument("where the model is, and requests are moved to", default=None)
-    output_device: "torch.device | str | int | None" = argument("where answers are moved to; by default they stay where they are", default=None)
+    device: Device | None = argument("the default of policy_device", default=None)
+    policy_device: Device | None = argument("where the model is, and requests are moved to", default=None)
+    output_device: Device | None = argument("where answers are moved to; by default they stay where they are", default=None)
     policy_version: int = argument("version of the first weights", default=0, check=at_least(0))
-    policy_version_key: Any = argument(
+    policy_version_key: Key | None = argument(
         "where answers hold the version of the weights that made them, int64; None for nowhere", default="policy_version"
     )
-    transport: Any = ignored("clients of this process hand requests over in memory, pickled ones through a socket", default="auto")
+    transport: object = ignored("clients of this process hand requests over in memory, pickled ones through a socket", default="auto")
     service_backend: str = ignored(_THREAD, default="thread")
     num_clients: int | None = ignored("any number of clients may ask", default=None)
     collect_stats: bool = ignored("figures cost next to nothing", default=True)
     stats_window_size: int = ignored("times are those of the last 1024", default=1024)
-    weight_sync: Any = ignored("update_policy_weights_ takes weights", default=None)
+    weight_sync: object = ignored("update_policy_weights_ takes weights", default=None)
     weight_sync_model_id: str = ignored("there is one model", default="policy")
 
     def __post_init__(self) -> None:
@@ -174,7 +176,7 @@ class InferenceServer(Ending):
             check_model(model_id)
         self._model.load(given[0] if given else None)
 
-    def update_model(self, fn: Callable[[Any], Any], mark_weight_update: bool = True) -> Any:
+    def update_model(self, fn: Callable[[Any], T], mark_weight_update: bool = True) -> T:
         """What ``fn`` returns, called with the served model between two of its calls: a new version, unless told otherwise."""
         with self._model.lock:
             returned = fn(self._model.served)
@@ -271,14 +273,14 @@ class InferenceClient:
             model.requests.pop(number)
             model.answers.pop(number, None)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return RemoteClient, self._server._opened().address
 
 
 class RemoteClient:
     """An :class:`InferenceClient` in another process than its server."""
 
-    def __init__(self, address: Any, key: bytes) -> None:
+    def __init__(self, address: str, key: bytes) -> None:
         self._made_with = address, key
         self._lock = threading.Lock()
         self._connection: Connection | None = None
@@ -301,7 +303,7 @@ class RemoteClient:
             raise exceptions.received(value)
         return value
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return RemoteClient, self._made_with
 
 
@@ -358,7 +360,7 @@ class _Model:
         self._collate = arguments.collate_fn or torch.stack
         self._version_key = arguments.policy_version_key
         self._source = arguments.model if isinstance(arguments.model, torch.nn.Module) else None
-        served = arguments.model if arguments.policy_factory is None else arguments.policy_factory()
+        served: Any = arguments.model if arguments.policy_factory is None else arguments.policy_factory()
         #: The model that is called.
         self.served = served if self._source is None else copy.deepcopy(served)
         if self._device is not None and isinstance(self.served, torch.nn.Module):

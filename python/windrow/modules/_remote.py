@@ -1,12 +1,13 @@
 """Policies that a server evaluates in another process, or on another machine, for collectors anywhere."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from windrow import _needs
+from windrow import _needs, envs
 from windrow._arguments import Arguments, argument, takes
 from windrow._numbers import at_least, real
+from windrow._types import Env, Policy, Weights
 from windrow._windrow import RemoteServerCore, RemoteWeightsCore
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.policies.choose import Conditions, choose, exploration_name
@@ -15,7 +16,7 @@ from windrow.policies.weights import weights_of, widened
 _FILES = ("certificate", "key", "authority")
 
 
-def _tls(name: str, value: Any) -> dict[str, str]:
+def _tls(name: str, value: Mapping[str, Any]) -> dict[str, str]:
     """The contents of the files that ``tls`` names."""
     unknown = sorted(set(value) - {*_FILES, "server_name"})
     if unknown:
@@ -65,17 +66,17 @@ class ServerArguments(RemoteArguments):
         'such as ``"127.0.0.1:0"``, is open to all its users: give a ``token`` there',
         default=None,
     )
-    policy: Any = argument(
+    policy: Policy | None = argument(
         "a policy as of a collector; random actions by default",
         more="the server has a copy of a module",
         default=None,
         kw_only=False,
     )
-    env: Any = argument(
+    env: Env | None = argument(
         "an environment that the policy acts in, or an id", more="with it, more policies are evaluated in Rust", default=None
     )
     policy_backend: str = argument("as of a collector", default="auto")
-    exploration_type: Any = argument("as of a collector, where torch evaluates the policy", default=None)
+    exploration_type: "envs.ExplorationType | str | None" = argument("as of a collector, where torch evaluates the policy", default=None)
     max_batch_size: int | None = argument("most observations in one call of the policy", default=None, check=at_least(1))
     timeout: float = argument("seconds that an observation waits for others at most", default=0.01, check=real)
 
@@ -105,7 +106,7 @@ class RemotePolicy:
         """Where the server is."""
         return str(self._remote_options["address"])
 
-    def update_policy_weights_(self, policy_or_weights: Any) -> int:
+    def update_policy_weights_(self, policy_or_weights: Weights) -> int:
         """Pushes weights to the server, for all who ask it; returns their version.
 
         Args:
@@ -127,7 +128,7 @@ class RemotePolicy:
         """
         return self._core.pull(version)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _again, (self._remote_options,)
 
     def __repr__(self) -> str:
@@ -184,7 +185,7 @@ class RemoteServer(Ending):
         """Version of the weights that were published last; 0 before the first were."""
         return int(self._core.stats()["policy_version"])
 
-    def update_policy_weights_(self, policy_or_weights: Any = None) -> int:
+    def update_policy_weights_(self, policy_or_weights: Weights | None = None) -> int:
         """Publishes weights, which act from the next call of the policy on; returns their version.
 
         Args:

@@ -37,24 +37,24 @@ class _PerThread:
         self._name = name
         self._shared = shared
 
-    def get_mode(self) -> Any:
+    def get_mode(self) -> object:
         modes = _THREAD.modes
         return self._shared.get_mode() if modes is None else modes[self._name]
 
-    def set_mode(self, mode: Any) -> None:
+    def set_mode(self, mode: object) -> None:
         if _THREAD.modes is None:
             self._shared.set_mode(mode)
         else:
             _THREAD.modes[self._name] = mode
 
 
-def aggregation() -> Any:
+def aggregation() -> bool | None:
     """How log-probabilities of several actions are aggregated in this thread."""
     return shared_modes._composite_lp_aggregate.get_mode()
 
 
 @contextlib.contextmanager
-def acting(exploration_type: str, aggregates: Any) -> Iterator[None]:
+def acting(exploration_type: str, aggregates: bool | None) -> Iterator[None]:
     """Lets this thread act in this context, as :func:`act_from_now_on` does."""
     if _THREAD.borrows and not isinstance(probabilistic._interaction_type, _PerThread):
         with torch.no_grad(), set_interaction_type(InteractionType(exploration_type)):
@@ -79,7 +79,7 @@ def borrowing() -> Iterator[None]:
         _THREAD.borrows = False
 
 
-def act_from_now_on(exploration_type: str, aggregates: Any) -> None:
+def act_from_now_on(exploration_type: str, aggregates: bool | None) -> None:
     """Lets this thread, which does nothing else, act until it ends. Costs next to nothing if it acts already.
 
     Args:
@@ -94,7 +94,7 @@ def act_from_now_on(exploration_type: str, aggregates: Any) -> None:
     torch.set_grad_enabled(False)
 
 
-def _modes(exploration_type: str, aggregates: Any) -> dict[str, Any]:
+def _modes(exploration_type: str, aggregates: bool | None) -> dict[str, Any]:
     """Modes of a thread that acts, which tensordict asks for from now on."""
     with _INSTALLING:
         if not isinstance(probabilistic._interaction_type, _PerThread):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from tensordict import TensorDictBase
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class Audit:
         # The program's own generators are left alone.
         self._random = random.Random(0)
 
-    def look(self, batch: Any) -> None:
+    def look(self, batch: TensorDictBase) -> None:
         """Compares rows of ``batch``, if that takes no more than a small share of the time so far.
 
         Raises:

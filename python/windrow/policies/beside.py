@@ -84,7 +84,7 @@ class Attributes:
         evaluates: the copies are in evaluation mode, whatever the module is in.
     """
 
-    def __init__(self, policy: Any, module: nn.Module, *, evaluates: bool) -> None:
+    def __init__(self, policy: Callable[..., Any], module: nn.Module, *, evaluates: bool) -> None:
         self._policy, self._module = policy, module
         self._skipped = reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
         self._state, self._parts = self._seen(), self._kinds()
@@ -155,7 +155,7 @@ class Attributes:
 class _Kept:
     """A value, and what it was when it was kept: its bytes, or what ``codes`` read of it where it has none."""
 
-    def __init__(self, value: Any, codes: Mapping[types.CodeType, dict[str, Any]]) -> None:
+    def __init__(self, value: object, codes: Mapping[types.CodeType, dict[str, Any]]) -> None:
         import cloudpickle
 
         self.value = value
@@ -180,7 +180,7 @@ def _dumps(changed: dict[tuple[str, str], _Kept | None], outside: str | None, mo
     tensors = {id(tensor): name for name, tensor in tensors_of(module).items()}
 
     class Pickler(cloudpickle.Pickler):
-        def persistent_id(self, value: Any) -> Any:
+        def persistent_id(self, value: object) -> tuple[str, str] | None:
             if isinstance(value, nn.Module) and id(value) in parts:
                 return "part", parts[id(value)]
             return ("tensor", tensors[id(value)]) if isinstance(value, torch.Tensor) and id(value) in tensors else None
@@ -224,7 +224,7 @@ def load_attributes(written: bytes, module: nn.Module, *, is_elsewhere: bool) ->
     parts, tensors = dict(module.named_modules()), tensors_of(module)
 
     class Unpickler(pickle.Unpickler):
-        def persistent_load(self, named: Any) -> Any:
+        def persistent_load(self, named: tuple[str, str]) -> nn.Module | torch.Tensor:
             kind, name = named
             return parts[name] if kind == "part" else tensors[name]
 

@@ -9,18 +9,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-
 from windrow._lazy import module
+from windrow._types import Policy, Weights
 from windrow._warnings import PerformanceWarning, RenamedWarning, warn, warn_once
 from windrow.modules import RandomPolicy
 from windrow.policies.weights import BESIDE, original, weights_of, widened
 
 if TYPE_CHECKING:
+    import torch
     from windrow.policies.audit import Audit
     from windrow.policies.beside import Beside
     from windrow.policies.lower.lowering import Lowered
+    from windrow.policies.torch_policy import TorchPolicy
 
 _acting, _beside = module("windrow.policies.acting"), module("windrow.policies.beside")
+_onnx = module("windrow.policies.onnx.reading")
+_predictors = module("windrow.policies.predictors")
 _lower, _torch_policy = module("windrow.policies.lower.lowering"), module("windrow.policies.torch_policy")
 
 BACKENDS = ("auto", "native", "torch")
@@ -88,7 +92,7 @@ class Choice:
         if self.doubt is not None and self.surprise is not None:
             tell_of_python(self.doubt, self.surprise)
 
-    def published(self, given: Any) -> dict[str, Any]:
+    def published(self, given: Weights) -> dict[str, Any]:
         """The weights of ``given`` in the form in which workers take them: with the policy's state beside them.
 
         Raises:
@@ -106,7 +110,7 @@ class Sent:
     pickled: bytes
 
 
-def exploration_name(exploration_type: Any, exploration_mode: Any = None) -> str:
+def exploration_name(exploration_type: object, exploration_mode: object = None) -> str:
     """The engine's name for ``exploration_type``: a member of ``ExplorationType``, its name, or None for random.
 
     ``exploration_mode`` is the former name of the argument.
@@ -125,7 +129,7 @@ def exploration_name(exploration_type: Any, exploration_mode: Any = None) -> str
     return name
 
 
-def is_random(policy: Any, env: Any) -> bool:
+def is_random(policy: Any, env: object) -> bool:
     """Whether the engine's random policy does what ``policy`` would do in ``env``."""
     if policy is None:
         return True
@@ -140,13 +144,18 @@ def is_random(policy: Any, env: Any) -> bool:
     return bool(spec == getattr(env, "action_spec", None))
 
 
+def is_model(policy: Any) -> bool:
+    """Whether ``policy`` is a path, or a model that ``onnx`` has loaded."""
+    return isinstance(policy, (str, os.PathLike)) or (type(policy).__name__ == "ModelProto" and type(policy).__module__.startswith("onnx"))
+
+
 def choose(
-    policy: Any,
+    policy: Policy | Sent | None,
     factories: Sequence[Callable[[], Any]] | None,
     conditions: Conditions,
     *,
     backend: str = "auto",
-    env: Any = None,
+    env: object = None,
 ) -> Choice:
     """The form in which the engine takes ``policy``, or what ``factories`` make for each worker.
 
@@ -179,26 +188,29 @@ def choose(
         if backend == "native":
             raise ValueError('policy_backend="native": Python calls what policy_factory makes, give the module itself as policy')
         return Choice([partial(_called, factory, conditions, copied=False) for factory in factories], source=policy)
-    if not callable(policy):
-        raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
+    called: Any = _onnx.policy_of(policy, backend) if is_model(policy) else _predictors.adapted(policy)
+    if not callable(called):
+        raise TypeError(f"expected a policy that can be called, or a model with a method predict, got {type(called).__name__}")
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
-    source: Any = original(policy) if hasattr(policy, "state_dict") else None
+    source: Any = original(called) if hasattr(called, "state_dict") else None
     lowered = doubt = surprise = None
     if backend != "torch" and conditions.device is None:
         try:
-            lowered = _lower.lower(policy, conditions, env)
+            lowered = _lower.lower(called, conditions, env)
             source = lowered.source
         except _lower.NotLowerable as reason:
-            doubt = str(reason)
+            doubt = (getattr(called, "reason", None) if is_model(policy) else None) or str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
-            surprise = _surprise(policy, reason)
-    _check_copies(policy, conditions)
-    beside = _state_beside(policy, source, conditions, lowered)
+            surprise = _surprise(called, reason)
+            called = _onnx.in_python(called)
+            source = original(called) if hasattr(called, "state_dict") else None
+    _check_copies(called, conditions)
+    beside = _state_beside(called, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None
     conditions = replace(conditions, room=len(beside.leaf) if beside is not None and is_copied else 0)
-    core: Any = [partial(_called, lambda: policy, conditions, copied=conditions.threads)]
+    core: Any = [partial(_called, lambda: called, conditions, copied=conditions.threads)]
     if lowered is not None and beside is not None:
         weights = {**lowered.core["weights"], BESIDE: beside.leaf}
         core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
@@ -207,7 +219,7 @@ def choose(
     return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, surprise=surprise, audit=audit)
 
 
-def _surprise(policy: Any, reason: Exception) -> Literal["once", "each time"] | None:
+def _surprise(policy: Callable[..., Any], reason: Exception) -> Literal["once", "each time"] | None:
     """How often to warn of the ``reason`` why Python calls ``policy``. Nobody expects Rust to evaluate a function, nor a module that
     ``compile_policy`` compiles."""
     if _lower.source_of(original(policy)) is None or "_windrow_compiled" in getattr(policy, "__dict__", {}):
@@ -224,7 +236,9 @@ def tell_of_python(doubt: str, often: Literal["once", "each time"] = "once") -> 
         warn_once("python policy", f'{told}, policy_backend="native" makes it an error', PerformanceWarning)
 
 
-def _state_beside(policy: Any, source: Any, conditions: Conditions, lowered: Lowered | None) -> Beside | None:
+def _state_beside(
+    policy: Callable[..., Any], source: torch.nn.Module | None, conditions: Conditions, lowered: Lowered | None
+) -> Beside | None:
     """The state that is published beside the weights of ``policy``; None where the policy acts itself."""
     import torch
 
@@ -235,7 +249,7 @@ def _state_beside(policy: Any, source: Any, conditions: Conditions, lowered: Low
     return _beside.Beside(bytes if lowered is None else lowered.graph, attributes)
 
 
-def _check_copies(policy: Any, conditions: Conditions) -> None:
+def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
     """Raises TypeError where workers would act with copies of a module whose lazy layers have no weights yet."""
     import torch
 
@@ -246,12 +260,14 @@ def _check_copies(policy: Any, conditions: Conditions) -> None:
         )
 
 
-def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> Any:
+def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> TorchPolicy:
     """What acts for one worker, where torch evaluates its policy."""
-    return _torch_policy.TorchPolicy(make(), conditions, copied=copied)
+    return _torch_policy.TorchPolicy(_predictors.adapted(make()), conditions, copied=copied)
 
 
-def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:
+def compiled(
+    policy: Any, compile_policy: bool | dict[str, Any] | None, cudagraph_policy: bool | dict[str, Any] | None, device: torch.device | None
+) -> Any:
     """``policy``, compiled if that was asked for.
 
     Raises:

@@ -21,7 +21,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -95,17 +95,17 @@ def _named(module: object) -> str:
     return f"module {module}" if str(module).startswith(ROOT) else str(module)
 
 
-def is_trusted(module: Any) -> bool:
+def is_trusted(module: object) -> bool:
     """Whether the code of ``module`` computes from its arguments, their attributes and weights alone."""
     return isinstance(module, str) and package(module) in TRUSTED and not is_acting(module)
 
 
-def is_acting(module: Any) -> bool:
+def is_acting(module: object) -> bool:
     # Objects of C may have something else in place of a name.
     return isinstance(module, str) and any(module == acting or module.startswith(acting + ".") for acting in ACTING)
 
 
-def impure(function: Any) -> str | None:
+def impure(function: object) -> str | None:
     """Why a function of C might not compute from its arguments alone, if so."""
     owner = getattr(function, "__self__", None)
     name = str(getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__name__))
@@ -178,14 +178,14 @@ class Watch:
         if self._collects:
             gc.enable()
 
-    def _event(self, frame: types.FrameType, event: str, argument: Any) -> None:
+    def _event(self, frame: types.FrameType, event: str, argument: object) -> None:
         try:
             self._see(frame, event, argument)
         except Exception as error:
             # Python would call this function no more.
             self.doubt = self.doubt or f"{frame.f_code.co_name}() calls what cannot be looked at: {error!r}"
 
-    def _see(self, frame: types.FrameType, event: str, argument: Any) -> None:
+    def _see(self, frame: types.FrameType, event: str, argument: object) -> None:
         code = frame.f_code
         if event == "call" and code not in self._passed and code not in self.codes:
             module = frame.f_globals.get("__name__", "")
@@ -216,7 +216,7 @@ class State:
         functions: code that was found, with its globals, which a call may run.
     """
 
-    def __init__(self, root: Any, codes: Mapping[types.CodeType, dict[str, Any]], weights: Iterable[torch.Tensor]) -> None:
+    def __init__(self, root: object, codes: Mapping[types.CodeType, dict[str, Any]], weights: Iterable[torch.Tensor]) -> None:
         self.doubt: str | None = None
         self.functions: dict[types.CodeType, dict[str, Any]] = {}
         #: What was read, by its name, in a form that can be compared.
@@ -246,7 +246,7 @@ class State:
         if len(self._seen) > MOST:
             self._refuse("it refers to too many objects")
 
-    def again(self, root: Any, weights: Iterable[torch.Tensor]) -> State:
+    def again(self, root: object, weights: Iterable[torch.Tensor]) -> State:
         """The state that the same functions read by now."""
         return State(root, self._codes, weights)
 
@@ -284,7 +284,7 @@ class State:
     def _refuse(self, reason: str) -> None:
         self.doubt = self.doubt or reason
 
-    def _walk(self, value: Any, path: str, *, takes_all: bool = False) -> None:
+    def _walk(self, value: object, path: str, *, takes_all: bool = False) -> None:
         """Adds ``value``, which is read under the name ``path``, and what can be read of it; ``takes_all`` of its attributes where code
         of a library may read them."""
         if isinstance(value, FIXED):
@@ -343,7 +343,7 @@ class State:
         self._tensors.append((value, values))
         self.facts[path] = values
 
-    def _object(self, value: Any, path: str, takes_all: bool) -> None:
+    def _object(self, value: object, path: str, takes_all: bool) -> None:
         kind = type(value)
         if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
             self._items(value, path, takes_all)
@@ -372,7 +372,7 @@ class State:
         if not own:
             self._class(kind, f"{_named(kind.__module__)}.{kind.__qualname__}")
 
-    def _attributes(self, value: Any, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool) -> None:
+    def _attributes(self, value: object, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool) -> None:
         is_module = isinstance(value, nn.Module)
         skipped = UNREAD | {"_parameters", "_buffers", "_modules"} if is_module else set()
         # A library's module reads what its class names, and nothing that a program adds to it.
@@ -393,11 +393,11 @@ class State:
             if name in self._names or not self._is_opaque(part):
                 self._walk(part, f"{path}.{name}", takes_all=takes_all)
 
-    def _is_opaque(self, value: Any) -> bool:
+    def _is_opaque(self, value: object) -> bool:
         plain = isinstance(value, (*FIXED, *PLAIN, torch.Tensor, np.ndarray, types.FunctionType, types.MethodType, type, functools.partial))
         return not plain and not _is_python(type(value))
 
-    def _items(self, value: Any, path: str, takes_all: bool) -> None:
+    def _items(self, value: Collection[Any], path: str, takes_all: bool) -> None:
         items = list(value)
         if not isinstance(value, (tuple, frozenset)):
             self._size(value)
@@ -409,7 +409,7 @@ class State:
         for index, item in enumerate(items):
             self._walk(item, f"{path}[{index}]", takes_all=takes_all)
 
-    def _mapping(self, value: Any, keys: list[Any], path: str, takes_all: bool) -> None:
+    def _mapping(self, value: Mapping[Any, Any], keys: list[Any], path: str, takes_all: bool) -> None:
         self.facts[f"{path}#keys of {id(value)}"] = [key if isinstance(key, FIXED) else id(key) for key in keys]
         for key, part in zip(keys, self._mapping_reads(value, keys, path)):
             name = f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]" if isinstance(key, FIXED) else f"{path}[{id(key)}]"
@@ -430,11 +430,11 @@ class State:
         self._reads.append((read, held))
         return held
 
-    def _size(self, value: Any) -> None:
+    def _size(self, value: Sized) -> None:
         self._sized.append(value)
         self._sizes.append(len(value))
 
-    def _read(self, read: Callable[[], Any], held: Any) -> None:
+    def _read(self, read: Callable[[], Any], held: object) -> None:
         self._reads.append((read, held))
 
     def _module(self, module: types.ModuleType, path: str) -> None:
@@ -486,7 +486,7 @@ class State:
                 elif name in self._names or isinstance(part, types.FunctionType) or not self._is_opaque(part):
                     self._walk(part, owner)
 
-    def _has_run(self, part: Any) -> bool:
+    def _has_run(self, part: object) -> bool:
         functions = (part.fget, part.fset) if isinstance(part, property) else (part,)
         return any(isinstance(one, types.FunctionType) and one.__code__ in self._codes for one in functions)
 
@@ -516,7 +516,7 @@ class State:
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             self._cell(cell, f"{path}'s {name}")
 
-    def _cell(self, cell: Any, path: str) -> None:
+    def _cell(self, cell: types.CellType, path: str) -> None:
         def contents() -> tuple[Any, ...]:
             try:
                 return (cell.cell_contents,)
@@ -578,7 +578,7 @@ def _entry(scope: Mapping[str, Any], name: str) -> tuple[Any]:
     return (scope.get(name, MISSING),)
 
 
-def _is_drawing(value: Any) -> bool:
+def _is_drawing(value: object) -> bool:
     """Whether something of a trusted package acts, such as numpy.random.rand under another name."""
     return is_acting(getattr(value, "__module__", None) or "") or isinstance(value, torch.Generator)
 
@@ -588,7 +588,7 @@ def _reads_attributes(base: type) -> bool:
     return base not in (object, nn.Module) and base.__module__ not in ("builtins", "abc", "typing", "enum") and is_trusted(base.__module__)
 
 
-def reachable(policy: Any) -> dict[types.CodeType, dict[str, Any]]:
+def reachable(policy: Callable[..., Any]) -> dict[types.CodeType, dict[str, Any]]:
     """The functions that a call of ``policy`` may run, with the globals of each: those that names in the code of others lead to. Other
     packages that are installed, such as loggers, are not followed: they lead everywhere."""
     owner = policy if isinstance(policy, nn.Module) else getattr(policy, "__self__", policy)

@@ -125,7 +125,7 @@ class Memory:
 
 
 def find(
-    policy: Any, inputs: Tensors, evaluate: Callable[[Tensors], TensorDictBase], *, batch: torch.Size, prime: bool
+    policy: Callable[..., Any], inputs: Tensors, evaluate: Callable[[Tensors], TensorDictBase], *, batch: torch.Size, prime: bool
 ) -> tuple[Memory | None, Tensors]:
     """Calls ``policy`` as at the first step of an episode. Returns the memory that it needs, if any, and all of its inputs,
     states and outputs.
@@ -218,7 +218,7 @@ def _check_zeros(sources: dict[Key, Key], without: Tensors, with_zeros: Tensors)
             )
 
 
-def primers_of(policy: Any, batch: torch.Size) -> list[Any]:
+def primers_of(policy: object, batch: torch.Size) -> list[Any]:
     """Transforms that give the first values of the states of the modules of ``policy``, for a whole batch.
 
     Raises:
@@ -258,7 +258,7 @@ def _where(rows: torch.Tensor, value: torch.Tensor, other: torch.Tensor) -> torc
     return torch.where(rows.reshape(rows.shape + (1,) * (value.dim() - rows.dim())), value, other)
 
 
-def keys_of(policy: Any, name: str) -> list[Key] | None:
+def keys_of(policy: object, name: str) -> list[Key] | None:
     """The keys that a module declares; None for a function."""
     keys = getattr(policy, name, None)
     return None if keys is None else [unravel_key(key) for key in keys]

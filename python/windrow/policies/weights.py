@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from windrow._lazy import numpy
 from windrow._windrow import CollectorCore
 from windrow.ray import _session
 
 if TYPE_CHECKING:
+    import torch
+    from windrow._types import Weights
     from windrow.policies.choose import Choice
 
 #: The name, among the weights, of the policy's state beside them: see :mod:`windrow.policies.beside`.
@@ -43,7 +46,7 @@ class WeightSource:
         if is_actor and is_native:
             self._find_slots()
 
-    def publish(self, given: Any = None, workers: Any = None) -> None:
+    def publish(self, given: Weights | Mapping[int, Weights] | None = None, workers: object = None) -> None:
         """Publishes weights as a new version.
 
         Args:
@@ -52,7 +55,7 @@ class WeightSource:
             workers: the only workers that take these weights: numbers, or one; None for all.
 
         Raises:
-            TypeError: ``given`` is none of these.
+            TypeError: ``given`` is none of these, or ``workers`` are no numbers.
             ValueError: the weights belong to another policy, or a worker does not exist.
             RuntimeError: there are no weights to publish, or the module was changed other than by its weights.
         """
@@ -61,9 +64,8 @@ class WeightSource:
             for worker, weights in given.items():
                 self._core.publish(self._choice.published(weights), worker)
             return
-        if hasattr(workers, "__index__"):
-            workers = [workers]
-        self._check_workers(workers or ())
+        chosen = _numbers_of(workers)
+        self._check_workers(chosen or ())
         if given is None:
             if self.module is None:
                 raise RuntimeError("no weights were given, and the collector has no module to take them from")
@@ -75,7 +77,7 @@ class WeightSource:
             self.follow(in_any_case=True)
             return
         weights = {} if self._is_called else self._choice.published(weights)
-        for worker in [None] if workers is None else workers:
+        for worker in [None] if chosen is None else chosen:
             self._core.publish(weights, worker)
 
     def follow(self, *, in_any_case: bool = False) -> None:
@@ -140,6 +142,17 @@ class WeightSource:
             raise ValueError(f"there is no worker {unknown[0]}: the collector has {number}")
 
 
+def _numbers_of(workers: object) -> list[int] | None:
+    """The numbers of ``workers``: several, or one; None for all."""
+    if workers is None:
+        return None
+    several: Iterable[Any] = workers if isinstance(workers, Iterable) and not isinstance(workers, SupportsIndex) else [workers]
+    try:
+        return [operator.index(worker) for worker in several]
+    except TypeError:
+        raise TypeError(f"expected the numbers of workers, or one, got {workers!r}") from None
+
+
 def original(policy: Any) -> Any:
     """The policy that was compiled or captured as a CUDA graph, or ``policy`` itself."""
     if type(policy).__name__ == "CudaGraphModule":
@@ -147,7 +160,7 @@ def original(policy: Any) -> Any:
     return getattr(policy, "_orig_mod", policy)
 
 
-def tensors_of(module: Any) -> dict[str, Any]:
+def tensors_of(module: torch.nn.Module) -> dict[str, Any]:
     """Parameters and buffers of ``module`` by their names in its ``state_dict``: the tensors themselves, not copies."""
     import torch
 
@@ -155,7 +168,7 @@ def tensors_of(module: Any) -> dict[str, Any]:
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
-def weights_of(source: Any) -> dict[str, Any]:
+def weights_of(source: object) -> dict[str, Any]:
     """Weights by name from a module, a ``TensorDict`` of parameters, a ``state_dict``, or what :func:`windrow.ray._session.pack` has made.
 
     Raises:
@@ -191,7 +204,7 @@ def check_model(model_id: str) -> None:
         raise KeyError(f"no model is called {model_id!r}: the only one is 'policy'")
 
 
-def weights_by_id(weights: Mapping[str, Any]) -> Any:
+def weights_by_id(weights: Mapping[str, Any]) -> Weights:
     """The weights of the only model; raises KeyError where ``weights`` names another one, or none."""
     for model_id in weights:
         check_model(model_id)

@@ -52,11 +52,9 @@ def _answered(verb: str, *arguments: Any) -> Any:
 
 
 def _dump(step: int) -> None:
-    """Lets the recorders of the environment write what they have recorded."""
-    # There are none of Python's own: what records is a transform of a library.
-    if _fence.loaded("envs") is not None:
-        for recorder in _statistics.recorders(_environment()):
-            recorder.dump(step=step)
+    """Makes the recorders of the environment write what they have recorded."""
+    for recorder in _statistics.recorders(_environment()):
+        recorder.dump(step=step)
 
 
 def _environment() -> Any:
@@ -64,7 +62,7 @@ def _environment() -> Any:
     return given.made if isinstance(given, Factory) else env_of(given)
 
 
-def _is_value(found: Any) -> bool:
+def _is_value(found: object) -> bool:
     if isinstance(found, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ModuleType, type)):
         return False
     if isinstance(found, (list, tuple, set, frozenset)):

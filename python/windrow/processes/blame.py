@@ -10,7 +10,7 @@ from typing import Any
 from windrow.processes.pickling import NoProcesses, Unsendable, dumps
 
 
-def pickled(value: Any, arguments: dict[str, Any]) -> bytes:
+def pickled(value: object, arguments: dict[str, Any]) -> bytes:
     """``value``, made of these ``arguments`` of the user's, as bytes.
 
     Raises:
@@ -30,7 +30,7 @@ def pickled(value: Any, arguments: dict[str, Any]) -> bytes:
         raise
 
 
-def _culprits(value: Any, path: str, depth: int = 6) -> Iterator[tuple[str, Any]]:
+def _culprits(value: object, path: str, depth: int = 6) -> Iterator[tuple[str, Any]]:
     """The innermost parts of ``value`` that cannot be pickled, and where they are in it."""
     try:
         dumps(value)
@@ -46,7 +46,7 @@ def _culprits(value: Any, path: str, depth: int = 6) -> Iterator[tuple[str, Any]
         yield path, value
 
 
-def parts(value: Any) -> list[tuple[str, Any]]:
+def parts(value: object) -> list[tuple[str, Any]]:
     """What ``value`` refers to, each with how it is written behind the name of ``value``."""
     if isinstance(value, (list, tuple)):
         return [(f"[{index}]", part) for index, part in enumerate(value)]
@@ -80,7 +80,7 @@ def _names(code: CodeType) -> list[str]:
     return [*code.co_names, *inner]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     try:
         text = repr(value)
     except Exception:
@@ -88,15 +88,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def held_weights(policy: Any) -> str | None:
+def held_weights(policy: object) -> str | None:
     """Where ``policy`` has weights that no copy of it follows: in a function, as in ``" uses net"``, not in a module of its own. None if
     it has none."""
     import torch
 
-    is_module = isinstance(policy, torch.nn.Module)
-    seen = set(map(id, (*policy.modules(), *policy.parameters()))) if is_module else set()
+    module = policy if isinstance(policy, torch.nn.Module) else None
+    seen = set() if module is None else set(map(id, (*module.modules(), *module.parameters())))
 
-    def found(value: Any, path: str, depth: int = 6) -> str | None:
+    def found(value: object, path: str, depth: int = 6) -> str | None:
         # Large data are not looked through to the end.
         if not depth or id(value) in seen or len(seen) > 10_000 or isinstance(value, (type, str, bytes)):
             return None
@@ -107,8 +107,8 @@ def held_weights(policy: Any) -> str | None:
             return path if value.requires_grad else None
         return next(filter(None, (found(part, path + name, depth - 1) for name, part in parts(value))), None)
 
-    if not is_module:
+    if module is None:
         return found(policy, "")
-    entries = [entry for module in policy.modules() for entry in vars(module).items()]
+    entries = [entry for part in module.modules() for entry in vars(part).items()]
     functions = [(name, value) for name, value in entries if isinstance(value, (FunctionType, partial))]
     return next(filter(None, (found(value, f".{name}") for name, value in functions)), None)

@@ -9,7 +9,7 @@ from typing import Any
 from windrow.processes.pickling import dumps
 
 
-#: Exceptions that take more bytes than this are sent as text, of which so many characters are left.
+#: Exceptions that take more bytes than this are sent as text, which is cut to this number of characters.
 _LONG = 1 << 20
 
 

@@ -34,7 +34,7 @@ class _Nursery:
     def __init__(self, control: socket.socket, parent: int) -> None:
         self.control = control
         self.parent = parent
-        #: By its descriptor the socket on which the parent is told of a worker, and the worker's process.
+        #: By its descriptor: the socket that reports on a worker to the parent, and the worker's process.
         self.births: dict[int, tuple[socket.socket, int]] = {}
         self.is_asked = True
         self.has_complained = False

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import io
 import pickle
+from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class NoProcesses(RuntimeError):
@@ -17,7 +20,7 @@ class Unsendable(NoProcesses, TypeError):
     """Something that a worker process needs cannot be pickled."""
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """``value`` as bytes, functions and classes of a script or a notebook included.
 
     Raises:
@@ -35,17 +38,17 @@ class Sendable:
     #: See :func:`windrow.processes.blame.parts`.
     is_around_a_function = True
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.sendable = value
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
         return pickle.loads, (dumps(self.sendable),)
 
-    def __deepcopy__(self, _: Any) -> Sendable:
+    def __deepcopy__(self, _: object) -> Sendable:
         return self
 
 
-def _itself(value: Any) -> Any:
+def _itself(value: T) -> T:
     return value
 
 
@@ -60,7 +63,7 @@ def pickler() -> type[pickle.Pickler]:
         ) from error
 
     class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, value: Any) -> Any:
+        def reducer_override(self, value: object) -> object:
             if isinstance(value, Sendable):
                 # In one piece with what is around it.
                 return _itself, (value.sendable,)
@@ -86,7 +89,7 @@ def _uncompiled(value: Any) -> tuple[Any, dict[str, Any]] | None:
     return None if plain is None else (plain, vars(value).get("_windrow_compiled", known))
 
 
-def _compiled(plain: Any, arguments: dict[str, Any]) -> Any:
+def _compiled(plain: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
     """``plain``, compiled when it is called first: code of another process is of no use here."""
     import torch
 

@@ -39,28 +39,28 @@ class Remote:
             raise AttributeError(name)
         return self._found((*self._path, ("attribute", name)))
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._found((*self._path, ("key", key)))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self._ask("set", self._path, name, value)
 
     def __repr__(self) -> str:
         return f"<in worker {self._worker}: {self._ask('repr', self._path)}>"
 
-    def _found(self, path: Path) -> Any:
+    def _found(self, path: Path) -> object:
         what, value = self._ask("get", path)
         if what == "value":
             return value
         return (RemoteMethod if what == "callable" else Remote)(self._core, self._worker, path)
 
-    def _ask(self, *request: Any) -> Any:
+    def _ask(self, *request: object) -> Any:
         return self._read(self._answer(*request))
 
-    def _answer(self, *request: Any) -> bytes:
+    def _answer(self, *request: object) -> bytes:
         return self._core.call_worker(self._worker, dumps(request))
 
-    def _read(self, answer: bytes) -> Any:
+    def _read(self, answer: bytes) -> object:
         is_raised, value = pickle.loads(answer)
         if is_raised:
             raise received(value)
@@ -87,7 +87,7 @@ class RemoteEnv(Remote):
         return vars(self)["_known"]
 
     def dump(self, step: int) -> None:
-        """Lets recorders among the environment's transforms write what they have recorded."""
+        """Makes recorders among the environment's transforms write what they have recorded."""
         self._ask("dump", step)
 
     def load_states(self, states: Mapping[str, Any]) -> None:

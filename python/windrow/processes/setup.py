@@ -18,7 +18,7 @@ from windrow._warnings import Warning
 from windrow._windrow import tensors_to_bytes
 from windrow.envs import _convert
 from windrow.envs._factory import Factory, is_function
-from windrow.envs._recipe import Parallel
+from windrow.envs._recipe import Parallel, Recipe
 from windrow.processes.blame import pickled
 from windrow.processes.pickling import dumps
 
@@ -31,7 +31,7 @@ asked = types.SimpleNamespace(environment=None)
 
 
 def environments(
-    env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], object] | None, *, is_quiet: bool = False
+    env: object, kwargs: dict[str, Any] | None, init_fn: Callable[[], object] | None, *, is_quiet: bool = False
 ) -> bytes:
     """How to make the environments ``env`` in another process, after a call of ``init_fn``. Windrow gives no warnings there if the process
     ``is_quiet``, or belongs to another worker than the first: each of many would warn of the same.
@@ -49,7 +49,7 @@ def environments(
 
 
 def member(
-    env: Any,
+    env: object,
     kwargs: dict[str, Any] | None = None,
     of: str = "ParallelEnv",
     instead: str = "take SerialEnv",
@@ -79,7 +79,7 @@ def members(recipe: Parallel) -> list[tuple[bytes, int]]:
     return [(one, draws.getrandbits(63)) for one in sent]
 
 
-def policy(core: Any) -> bytes:
+def policy(core: object) -> bytes:
     """The policy ``core``, in the form that the engine takes, for another process.
 
     A network's parameters are sent as bytes, so that the process can use it without torch.
@@ -96,7 +96,7 @@ def policy(core: Any) -> bytes:
     return pickle.dumps(core)
 
 
-def read_environments(sent: bytes) -> Any:
+def read_environments(sent: bytes) -> Recipe:
     """The recipe of the environments that :func:`environments` has sent."""
     _, specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent)
     _take_number_type(number_type)
@@ -110,7 +110,7 @@ def read_environments(sent: bytes) -> Any:
     return recipe
 
 
-def read_policy(sent: bytes) -> Any:
+def read_policy(sent: bytes) -> object:
     """The policy that :func:`policy` has sent, in the form that the engine takes."""
     return pickle.loads(sent)
 
@@ -120,7 +120,7 @@ class _Origin:
     is read, the process takes both over, so what is read after it may be of any module here, or a proxy of a ``Manager``.
     """
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         process = sys.modules.get("multiprocessing.process")
         key = None if process is None else bytes(process.current_process().authkey)
         return _take_origin, (_path(), key)
@@ -193,7 +193,7 @@ def _makers(makers: list[Callable[[], Any]]) -> list[Callable[[], Any]]:
     return [partial(_make, _number_type(), pickled(maker, {"policy": maker})) for maker in makers]
 
 
-def _make(number_type: str | None, pickled: bytes) -> Any:
+def _make(number_type: str | None, pickled: bytes) -> object:
     _take_number_type(number_type)
     return pickle.loads(pickled)()
 
@@ -216,10 +216,10 @@ def _registered() -> list[Any]:
     return specs
 
 
-def _elsewhere(entry: Any) -> Any:
+def _elsewhere(entry: object) -> object:
     """The entry point of an id, which imports what it needs when it is called first."""
     return partial(_enter, dumps(entry)) if callable(entry) else entry
 
 
-def _enter(pickled: bytes, **arguments: Any) -> Any:
+def _enter(pickled: bytes, **arguments: Any) -> object:
     return pickle.loads(pickled)(**arguments)

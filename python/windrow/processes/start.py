@@ -14,7 +14,7 @@ from windrow import _fence, _windrow
 from windrow.processes.pickling import NoProcesses, pickler
 
 
-#: By these, libraries are told how many threads to use. Workers that use several each would take turns.
+#: Variables that set how many threads libraries use. Workers that use several each would take turns.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUMTHREADS")
 #: What a nursery imports, the second only where workers need torch. Nothing of the user's: its import could start threads, or differ from
 #: one worker to the next.
@@ -65,7 +65,7 @@ def _nursery(flags: list[str], variables: dict[str, str], warm: bool) -> _windro
     return _nurseries[warm][1]
 
 
-def uses_torch(core: Any, environments: Any) -> bool:
+def uses_torch(core: object, environments: object) -> bool:
     """Whether workers import torch, as far as this process knows: for the policy ``core``, in the form that the engine takes, or as they
     read ``environments``."""
     if isinstance(core, list):
@@ -73,7 +73,7 @@ def uses_torch(core: Any, environments: Any) -> bool:
     names, modules = set(), set()
 
     class Watching(pickler()):  # type: ignore[misc]
-        def persistent_id(self, part: Any) -> None:
+        def persistent_id(self, part: object) -> None:
             if isinstance(part, (str, ModuleType)):
                 # A function imports what is among its names.
                 names.add(part if isinstance(part, str) else part.__name__)

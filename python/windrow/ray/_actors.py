@@ -6,7 +6,7 @@ import functools
 import os
 import pickle
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import ray
 
@@ -15,6 +15,9 @@ from windrow._windrow import run_worker
 from windrow.processes import exceptions, setup
 from windrow.processes.start import THREADS as LIMITS
 from windrow.ray import _session
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 #: Threads of an actor that answer questions while its main thread works.
 THREADS = {"control": 2}
@@ -50,7 +53,8 @@ class WorkerActor:
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
     def work(self, invitation: str, threads: int | None) -> int | None:
-        """Works for the collector that has sent ``invitation`` until that ends; its libraries use so many threads. The exit status."""
+        """Works for the collector that has sent ``invitation`` until that ends, with libraries that use ``threads`` threads. Returns the exit
+        status."""
         if threads is not None:
             os.environ.update(dict.fromkeys(LIMITS, str(threads)))
         return run_worker(invitation)
@@ -74,7 +78,7 @@ class EvaluatorActor:
         self._evaluator = collectors.Evaluator(env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None)
         setup.seed_torch(seed)
 
-    def _keep(self, batch: object) -> dict[str, float]:
+    def _keep(self, batch: TensorDictBase) -> dict[str, float]:
         self._frames = _session.pack(batch)
         return {}
 

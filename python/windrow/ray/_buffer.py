@@ -9,13 +9,21 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow._failure import Failure
+from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow.data._content import is_frames
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
+from windrow.data.replay_buffers.samplers import Sampler
 from windrow.ray import _session
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+    from windrow._types import Array
+    from windrow.collectors import BaseCollector
 
 __all__ = ["RayReplayBuffer"]
 
@@ -53,14 +61,14 @@ class _Owner:
         threading.Thread(target=self._listen, args=(silence,), daemon=True).start()
         return {name: getattr(self._buffer, name, None) for name in ("batch_size", "priority_key")}
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def call(self, name: str, *args: Any, **kwargs: Any) -> object:
         return _sent(getattr(self._buffer, name)(*map(_received, args), **kwargs))
 
     def tell(self, name: str, *args: Any, **kwargs: Any) -> None:
         """As :meth:`call`, for what returns parts of the buffer."""
         getattr(self._buffer, name)(*args, **kwargs)
 
-    def sample(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def sample(self, name: str, *args: Any, **kwargs: Any) -> object:
         try:
             with self._iterating if name == "next" else contextlib.nullcontext():
                 return self.call(name, *args, **kwargs)
@@ -69,7 +77,7 @@ class _Owner:
                 error.add_note(f"collectors of {self._lost} processes that wrote to the buffer have fallen silent")
             raise
 
-    def extend(self, batch: Any, author: Author) -> Any:
+    def extend(self, batch: object, author: Author) -> Array:
         """The rows of the frames."""
         with self._lock:
             hand = self._hands.pop(author, None) or ThreadPoolExecutor(1)
@@ -79,11 +87,11 @@ class _Owner:
                 self._hands.popitem(last=False)[1].shutdown(wait=False)
         return writing.result().numpy()
 
-    def _frames(self, batch: Any) -> Any:
+    def _frames(self, batch: object) -> object:
         # The engine copies frames that nothing in Python looks at.
         return _received(batch, copy=not self._buffer._takes_frames_as_they_are)
 
-    def write(self, batch: Any, author: Author, patient: bool) -> Any:
+    def write(self, batch: object, author: Author, patient: bool) -> Array | None:
         """As :meth:`extend`, for a collector; None if a ``patient`` write has to be asked for again."""
         until = time.monotonic() + _ASK_AGAIN
 
@@ -128,7 +136,7 @@ class _Owner:
                     self.leave(author)
 
 
-def _owner(remote_config: dict[str, Any] | None) -> Any:
+def _owner(remote_config: dict[str, Any] | None) -> ActorHandle[Any]:
     import ray
 
     return _session.actor(ray, _Owner, {"concurrency_groups": _THREADS, "num_cpus": 0, **(remote_config or {})})
@@ -147,7 +155,7 @@ _NOWHERE: Any = _Nowhere()
 def _forwarded(name: str) -> Callable[..., Any]:
     """A method that is called in the actor."""
 
-    def method(self: RayReplayBuffer, *args: Any, **kwargs: Any) -> Any:
+    def method(self: RayReplayBuffer, *args: Any, **kwargs: Any) -> object:
         return self._call(name, *args, **kwargs)
 
     method.__name__, method.__doc__ = name, f"As :meth:`ReplayBuffer.{name}`, in the actor."
@@ -177,7 +185,7 @@ class RayReplayBuffer:
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: ``transport`` is another one; arguments of the buffer as there.
+        ValueError: ``transport`` is another one, or the class of the buffer refuses an argument.
 
     Example:
         >>> from windrow.data import LazyTensorStorage, RayReplayBuffer
@@ -189,6 +197,7 @@ class RayReplayBuffer:
 
     _tells_writers_apart = True
     _is_owner = False
+    _prefetch: int
     #: Failures of collectors of this process; None where another process samples.
     _failures: list[Failure] | None = None
 
@@ -214,14 +223,14 @@ class RayReplayBuffer:
             raise
         self._prefetch = prefetch or 0
 
-    def _begin(self, actor: Any, known: dict[str, Any]) -> None:
+    def _begin(self, actor: ActorHandle[Any], known: dict[str, Any]) -> None:
         self._actor, self._known = actor, known
         self._name = uuid.uuid4().hex
         self._prefetch = 0
         self._ahead: deque[Any] = deque()
         self._ahead_lock = threading.Lock()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., RayReplayBuffer], tuple[Any, ...]]:
         return _handle, (type(self), self._actor, self._known, self._prefetch)
 
     def client(self) -> RayReplayBuffer:
@@ -229,7 +238,7 @@ class RayReplayBuffer:
         return _handle(type(self), self._actor, self._known, self._prefetch)
 
     def clients(self, num_clients: int) -> list[RayReplayBuffer]:
-        """So many handles of the buffer."""
+        """``num_clients`` handles of the buffer."""
         return [self.client() for _ in range(num_clients)]
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -256,10 +265,10 @@ class RayReplayBuffer:
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self._get(self._remote("call", "ask", name, *map(_sent, args), **kwargs))
 
-    def _remote(self, method: str, group: str, *args: Any, **kwargs: Any) -> Any:
+    def _remote(self, method: str, group: str, *args: Any, **kwargs: Any) -> ObjectRef[Any]:
         return getattr(self._actor, method).options(concurrency_group=group).remote(*args, **kwargs)
 
-    def _get(self, reference: Any) -> Any:
+    def _get(self, reference: ObjectRef[Any]) -> Any:
         """What the actor returned, or raised. Raises the error of a collector in this process meanwhile."""
         import ray
 
@@ -279,11 +288,11 @@ class RayReplayBuffer:
 
     # Writes
 
-    def extend(self, batch: Any) -> Any:
+    def extend(self, batch: object) -> torch.Tensor:
         """As :meth:`ReplayBuffer.extend`; threads of different processes are different threads."""
         return torch.tensor(self._get(self._remote("extend", "write", _sent(batch), (self._name, threading.get_ident()))))
 
-    def add(self, frame: Any) -> int | None:
+    def add(self, frame: object) -> int | None:
         """As :meth:`ReplayBuffer.add`."""
         if not is_frames(frame):
             added: int | None = self._call("add", frame)
@@ -291,7 +300,7 @@ class RayReplayBuffer:
         rows = self.extend(frame.unsqueeze(0))
         return int(rows[0]) if len(rows) else None
 
-    def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
+    def _write(self, batch: object, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> torch.Tensor:
         """As :meth:`ReplayBuffer._write`, for a collector."""
         import ray
 
@@ -305,13 +314,13 @@ class RayReplayBuffer:
             if not isinstance(sent, ray.ObjectRef):
                 sent = ray.put(sent)
 
-    def _accompany(self, collector: Any) -> None:
-        """Lets samples wait for a collector that was started, until it ends."""
+    def _accompany(self, collector: BaseCollector) -> None:
+        """Makes samples wait for a collector that was started, until it ends."""
         author = self._name, id(collector)
         self._get(self._remote("hear", "writers", author))
         threading.Thread(target=self._follow, args=(collector, author), daemon=True).start()
 
-    def _follow(self, collector: Any, author: Author) -> None:
+    def _follow(self, collector: BaseCollector, author: Author) -> None:
         # Ray may end before the collector does.
         with contextlib.suppress(Exception):
             heard = time.monotonic()
@@ -331,7 +340,7 @@ class RayReplayBuffer:
             return self._sample_ahead()
         return self._get(self._remote("sample", "sample", "sample", batch_size, return_info, **others))
 
-    def _sample_ahead(self) -> Any:
+    def _sample_ahead(self) -> object:
         with self._ahead_lock:
             while len(self._ahead) <= self._prefetch:
                 self._ahead.append(self._remote("sample", "sample", "sample"))
@@ -365,7 +374,7 @@ class RayReplayBuffer:
         """As :attr:`ReplayBuffer.write_count`."""
         return int(self.stats()["write_count"])
 
-    def update_tensordict_priority(self, data: Any) -> None:
+    def update_tensordict_priority(self, data: td.TensorDictBase) -> None:
         """As :meth:`TensorDictReplayBuffer.update_tensordict_priority`."""
         self._call("update_tensordict_priority", data.select(self._known["priority_key"], "index"))
 
@@ -379,11 +388,11 @@ class RayReplayBuffer:
     dumps, loads = _forwarded("dumps"), _forwarded("loads")
     save, dump, load = dumps, dumps, loads
 
-    def set_sampler(self, sampler: Any) -> None:
+    def set_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> None:
         """As :meth:`ReplayBuffer.set_sampler`; returns nothing."""
         self._get(self._remote("tell", "ask", "set_sampler", sampler))
 
-    def append_transform(self, transform: Any, *, invert: bool = False) -> RayReplayBuffer:
+    def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> RayReplayBuffer:
         """As :meth:`ReplayBuffer.append_transform`."""
         self._get(self._remote("tell", "ask", "append_transform", transform, invert=invert))
         return self
@@ -392,7 +401,7 @@ class RayReplayBuffer:
         return f"{type(self).__name__}({self._actor})"
 
 
-def _handle(kind: type[RayReplayBuffer], actor: Any, known: dict[str, Any], prefetch: int) -> RayReplayBuffer:
+def _handle(kind: type[RayReplayBuffer], actor: ActorHandle[Any], known: dict[str, Any], prefetch: int) -> RayReplayBuffer:
     made = kind.__new__(kind)
     made._begin(actor, known)
     made._prefetch = prefetch
@@ -405,7 +414,7 @@ class _Packed(tuple[Any]):
     __slots__ = ()
 
 
-def _sent(value: Any) -> Any:
+def _sent(value: object) -> object:
     """What Ray sends of a value: a TensorDict as one array where that can be."""
     if is_frames(value):
         with contextlib.suppress(TypeError):
@@ -413,5 +422,5 @@ def _sent(value: Any) -> Any:
     return value
 
 
-def _received(value: Any, copy: bool = True) -> Any:
+def _received(value: object, copy: bool = True) -> object:
     return _session.unpack(value[0], copy=copy) if isinstance(value, _Packed) else value

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from windrow._arguments import fields_of, refuse_unknown, signature_of, takes, warn_ignored
 from windrow._warnings import warn
-from windrow.collectors._arguments import RayArguments
+from windrow.collectors._arguments import CollectorArguments, RayArguments
 from windrow.collectors._base import BaseCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.policies.choose import Choice
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import Unsendable
 from windrow.ray._launcher import RayLauncher
+
+T = TypeVar("T")
 
 _CLASSES: dict[Any, Any] = {"single": Collector, "sync": MultiSyncCollector, "async": MultiAsyncCollector}
 
@@ -73,7 +76,7 @@ class RayCollector(BaseCollector):
             self._launcher.close()
             raise
 
-    def _chosen_policy(self, arguments: Any) -> Choice:
+    def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
         choice = super()._chosen_policy(arguments)
         is_copied = isinstance(choice.core, list) and self._workers.factories is None
         held = held_weights(arguments.policy) if is_copied else None
@@ -81,7 +84,7 @@ class RayCollector(BaseCollector):
             warn(f"policy{held}, whose new weights no copy of policy in an actor gets: give the module itself as policy")
         return choice
 
-    def _prepare(self) -> Any:
+    def _prepare(self) -> AbstractContextManager[None] | None:
         arguments: Any = self._arguments
         interval = 0 if arguments.update_after_each_batch else arguments.max_weight_update_interval
         if interval >= 0:
@@ -178,9 +181,9 @@ def _environments(name: str, arguments: RayArguments) -> list[Any]:
     return list(given)
 
 
-def _each(name: str, given: Any, count: int) -> list[dict[str, Any]]:
+def _each(name: str, given: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None, count: int) -> list[dict[str, Any]]:
     """Options of each actor."""
-    each = list(given) if isinstance(given, (list, tuple)) else [given] * count
+    each = [given] * count if given is None or isinstance(given, Mapping) else list(given)
     if len(each) != count:
         raise ValueError(f"{name} has {len(each)} entries for {count} actors")
     return [dict(entry or {}) for entry in each]
@@ -221,12 +224,12 @@ def _joins(arguments: RayArguments, per_actor: int) -> bool:
     return kind is not MultiAsyncCollector
 
 
-def _split(frames: Any, count: int) -> list[Any]:
+def _split(frames: int, count: int) -> list[int]:
     """The share of each worker in ``frames``."""
     return [frames // count + (number < frames % count) for number in range(count)]
 
 
-def _repeated(value: Any, count: int) -> list[Any]:
+def _repeated(value: T, count: int) -> list[T]:
     return [value] * count
 
 
@@ -234,13 +237,13 @@ def _shared_claims(config: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Options of each of ``count`` actors that claim together what one with the options ``config`` claims. Ray takes no fractions above
     1."""
 
-    def share(amount: Any) -> Any:
+    def share(amount: float) -> float:
         part = amount / count
         return -(-amount // count) if part > 1 else part
 
     if count == 1:
         return dict(config)
-    shares = {"num_cpus": share(config.get("num_cpus", 1))}
+    shares: dict[str, Any] = {"num_cpus": share(config.get("num_cpus", 1))}
     shares |= {name: share(config[name]) for name in ("num_gpus", "memory") if config.get(name)}
     if config.get("resources"):
         shares["resources"] = {name: share(amount) for name, amount in config["resources"].items()}

@@ -9,10 +9,10 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow._lazy import module
 from windrow._windrow import WorkerError
@@ -20,12 +20,16 @@ from windrow.policies.choose import Choice, Conditions, Sent, choose, exploratio
 from windrow.processes import blame, setup
 from windrow.ray import _session
 
+if TYPE_CHECKING:
+    import torch
+    from windrow.collectors._evaluator import EvaluatorArguments
+
 _actors = module("windrow.ray._actors")
 #: Seconds between two looks at the end of the evaluator while an answer is awaited.
 _LOOK = 0.2
 
 #: Arguments of the evaluator in the actor that are given to it as they are.
-_PASSED = ("num_trajectories", "max_steps", "seed", "log_prefix", "device", "policy_backend", "trust_policy", "dump_video")
+_PASSED = ("num_trajectories", "max_steps", "seed", "log_prefix", "device", "policy_backend", "trust_policy", "dump_video", "video")
 
 
 @dataclass(eq=False)
@@ -38,7 +42,7 @@ class Job:
     reply: Future[dict[str, Any]] | None
 
 
-def build(name: str, arguments: Any) -> tuple[Choice, RayEvaluatorCore]:
+def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluatorCore]:
     """The policy, and the evaluator.
 
     Raises:
@@ -87,10 +91,10 @@ def _told(pickle_: Callable[[], bytes]) -> bytes:
 class RayEvaluatorCore:
     """Answers what :class:`windrow._windrow.EvaluatorCore` answers. One thread asks the actor for one evaluation after the other."""
 
-    def __init__(self, name: str, sent: bytes, arguments: Any) -> None:
+    def __init__(self, name: str, sent: bytes, arguments: EvaluatorArguments) -> None:
         self._name, self._sent, self._pid = name, sent, os.getpid()
         self._busy_policy, self._prefix, self._patience = arguments.busy_policy, arguments.log_prefix, arguments.shutdown_timeout
-        self._metrics, self._on_result = arguments.metrics_fn, arguments.on_result
+        self._metrics, self._on_result = arguments.metrics_fn, arguments.listener
         self._seconds("shutdown_timeout", self._patience)
         #: Changed under the condition: what waits, what runs, and results or errors that nobody has read.
         self._changed = threading.Condition()
@@ -122,17 +126,17 @@ class RayEvaluatorCore:
 
     # Calls of users
 
-    def evaluate(self, weights: Any, step: int) -> dict[str, Any]:
+    def evaluate(self, weights: Mapping[str, torch.Tensor] | None, step: int) -> dict[str, Any]:
         self._surface()
         reply: Future[dict[str, Any]] = Future()
         self._submit(weights, step, reply, "queue")
         return reply.result()
 
-    def trigger(self, weights: Any, step: int) -> bool:
+    def trigger(self, weights: Mapping[str, torch.Tensor] | None, step: int) -> bool:
         self._surface()
         return self._submit(weights, step, None, self._busy_policy)
 
-    def _submit(self, weights: Any, step: int, reply: Future[dict[str, Any]] | None, when_busy: str) -> bool:
+    def _submit(self, weights: Mapping[str, torch.Tensor] | None, step: int, reply: Future[dict[str, Any]] | None, when_busy: str) -> bool:
         self._check_here()
         with self._changed:
             if self._is_ending:
@@ -142,10 +146,9 @@ class RayEvaluatorCore:
                     return False
                 running = "" if self._running is None else f" of step {self._running.step}"
                 raise RuntimeError(f"an evaluation{running} is running: wait for its result, or choose another busy_policy")
-            if weights is not None:
-                weights = self._send(weights)
-                self._version += 1
-            self._queue.append(Job(weights, self._version, step, reply))
+            sent = None if weights is None else self._send(weights)
+            self._version += sent is not None
+            self._queue.append(Job(sent, self._version, step, reply))
             self._changed.notify_all()
         return True
 
@@ -318,7 +321,7 @@ class RayEvaluatorCore:
         return os.getpid() == self._pid
 
     def _ended(self, seconds: float | None) -> bool:
-        """Ends actor and thread; whether the thread has ended within so many seconds."""
+        """Ends actor and thread; returns whether the thread has ended within ``seconds``."""
         seconds = self._seconds("timeout", self._patience if seconds is None else seconds)
         until = time.monotonic() + seconds
         with self._changed:

@@ -90,7 +90,7 @@ class RayLauncher:
         return dict(given[worker] or {})
 
     def check_claims(self, workers: int) -> None:
-        """Raises RuntimeError where Ray has less than the actors of so many workers claim together: they would wait for ever."""
+        """Raises RuntimeError where Ray has less than the actors of all ``workers`` claim together: they would wait for ever."""
         _session.check_claims(self._ray, [self.options(worker) for worker in range(workers)], "take fewer actors, or let each claim less by remote_configs")
 
     def start(self, invitation: str) -> RunningActor:
@@ -103,7 +103,7 @@ class RayLauncher:
         self.check_claims(max(worker + 1, len(self.actors)))
         actor = _session.actor(self._ray, _actors.WorkerActor, self.options(worker))
         # Answered before it works.
-        place = actor.place.remote()
+        place: object = actor.place.remote()
         with self._lock:
             self.actors += [None] * (worker + 1 - len(self.actors))
             self.actors[worker] = actor

@@ -12,19 +12,27 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from windrow import _needs, _windrow
 from windrow.collectors._ending import _end_all
 from windrow.processes.exceptions import RemoteTraceback, received
 
 if TYPE_CHECKING:
-    import numpy
+    import torch
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+    from ray.exceptions import RayTaskError
+    from tensordict import TensorDictBase
+    from windrow._types import Array, Device
+
+    Packable: TypeAlias = TensorDictBase | Mapping[str, torch.Tensor]
 
 #: Arrays of fewer bytes go with a call, larger ones through Ray's object store, once for all who get them.
 INLINE = 100_000
 
-#: Seconds that an actor may take to start, after which the user is told that it waits, and that it may take to end by itself.
+#: Seconds that an actor may take to start, after which a warning says that it waits, and that it may take to end by itself.
 PATIENCE, TELL_AFTER, FAREWELL = 120.0, 10.0, 5.0
 
 _lock = threading.Lock()
@@ -32,7 +40,7 @@ _lock = threading.Lock()
 _leases = 0
 
 
-def needs_ray(who: str) -> Any:
+def needs_ray(who: str) -> ModuleType:
     """The module ``ray``, for ``who``.
 
     Raises:
@@ -47,7 +55,7 @@ def needs_ray(who: str) -> Any:
     return ray
 
 
-def pack(batch: Any) -> numpy.ndarray[Any, Any]:
+def pack(batch: Packable) -> Array:
     """A TensorDict, or a dictionary of tensors by name, as one array of bytes.
 
     Raises:
@@ -56,7 +64,9 @@ def pack(batch: Any) -> numpy.ndarray[Any, Any]:
     return _windrow.pack(batch)
 
 
-def unpack(packed: Any, *more: Any, copy: bool = True, dim: int = 0, stack: bool = False, device: Any = None) -> Any:
+def unpack(
+    packed: Array, *more: Array, copy: bool = True, dim: int = 0, stack: bool = False, device: Device | None = None
+) -> TensorDictBase:
     """The TensorDict that was packed; of several, one after the other along dimension ``dim``, or along a new one where they are to
     ``stack``.
 
@@ -102,11 +112,11 @@ def acquire(who: str, config: Mapping[str, Any] | None = None) -> tuple[Any, Cal
 
 @functools.cache
 def _end_before_ray() -> None:
-    """Has collectors and evaluators end before Ray at the end of the interpreter: Ray's end was registered when it was imported."""
+    """Ends collectors and evaluators before Ray at the end of the interpreter: Ray's end was registered when it was imported."""
     atexit.register(_end_all)
 
 
-def actor(ray: Any, kind: type, options: Mapping[str, Any] | None, *args: Any, **kwargs: Any) -> Any:
+def actor(ray: ModuleType, kind: type, options: Mapping[str, Any] | None, *args: Any, **kwargs: Any) -> ActorHandle[Any]:
     """An actor of class ``kind``, with one CPU unless ``options`` of ``ray.remote`` say otherwise."""
     return ray.remote(**{"num_cpus": 1, **(options or {})})(kind).remote(*args, **kwargs)
 
@@ -121,7 +131,7 @@ def _claims(options: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return claims
 
 
-def wants(ray: Any, options: Mapping[str, Any]) -> str:
+def wants(ray: ModuleType, options: Mapping[str, Any]) -> str:
     """What an actor with these options waits for: what it claims, and what is free of it."""
     has, free = ray.cluster_resources(), ray.available_resources()
     claims = {name: amount for name, amount in _claims([options]).items() if amount}
@@ -129,7 +139,7 @@ def wants(ray: Any, options: Mapping[str, Any]) -> str:
     return f"it claims {', '.join(f'{amount:g} {name}' for name, amount in claims.items())}, and of what Ray has, {left} are free"
 
 
-def check_claims(ray: Any, options: Sequence[Mapping[str, Any]], advice: str) -> None:
+def check_claims(ray: ModuleType, options: Sequence[Mapping[str, Any]], advice: str) -> None:
     """Raises RuntimeError where Ray has less than actors with these options claim together: they would wait for ever. What others use now may
     be free soon."""
     claims, has = _claims(options), ray.cluster_resources()
@@ -155,11 +165,11 @@ def get(refs: Any, timeout: float | None = None) -> Any:
         raise_cause(error)
 
 
-def raise_cause(error: Any) -> None:
+def raise_cause(error: RayTaskError) -> NoReturn:
     """Raises the exception behind a ``RayTaskError``, of the innermost actor."""
     from ray.exceptions import RayTaskError
 
-    cause = error
+    cause: object = error
     while isinstance(cause, RayTaskError):
         cause = cause.cause
     if not isinstance(cause, BaseException):
@@ -174,7 +184,7 @@ class Sender:
     #: The array that was packed last, which Ray has copied.
     _memory: Any = None
 
-    def __call__(self, weights: Any) -> Any:
+    def __call__(self, weights: Packable) -> Array | ObjectRef[Any]:
         """Raises TypeError as :func:`pack`."""
         import ray
 

@@ -21,7 +21,7 @@ from windrow.envs._specs import DTYPES, Key, Leaf, delta_type, path, short
 _STATELESS = {"brax", "jumanji"}
 
 
-def of(env: Any) -> Adapter | None:
+def of(env: object) -> Adapter | None:
     """The adapter of an environment of TorchRL; None for another object."""
     return Adapter(env) if isinstance(env, EnvBase) else None
 
@@ -34,7 +34,7 @@ def innermost(env: EnvBase) -> tuple[EnvBase, Any]:
     return env, None if type(wrapped).__module__.partition(".")[0] in _STATELESS else wrapped
 
 
-def without_transforms(env: Any) -> Any:
+def without_transforms(env: EnvBase) -> EnvBase:
     """The environment inside of all ``TransformedEnv``."""
     while isinstance(env, TransformedEnv):
         env = env.base_env
@@ -176,7 +176,7 @@ class Adapter:
                 self._legal[name] = (key, tuple(mask.shape[len(self._batch) :]))
             self._masks[key] = name
 
-    def _mask(self, action: Any) -> torch.Tensor | None:
+    def _mask(self, action: Key) -> torch.Tensor | None:
         """The choices that the spec of ``action`` says are legal at present. Transforms have specs of their own around it."""
         return getattr(without_transforms(self._env).full_action_spec.get(action, None), "mask", None)
 
@@ -197,7 +197,7 @@ class Adapter:
         self._lacks("reset", self._root, self._own_rewards)
         return self._arrays(self._root)
 
-    def _like_done(self, asked: torch.Tensor, key: Any) -> torch.Tensor:
+    def _like_done(self, asked: torch.Tensor, key: Key) -> torch.Tensor:
         flag = next(flag for flag in self._all_flags if _group(flag) == _group(key))
         shape = self._env.full_done_spec[flag].shape
         asked = asked.reshape(self._batch + (1,) * (len(shape) - len(self._batch)))
@@ -208,7 +208,7 @@ class Adapter:
         self._written = [(key, self._readable[key]) for key in keys]
 
     def step(self, actions: list[Any], state: list[Any]) -> tuple[list[Any], Any, Any, Any]:
-        """Steps all environments; ``state`` is what the policy has written, as :meth:`reads` was told."""
+        """Steps all environments; ``state`` has the columns of the policy that :meth:`reads` named."""
         if self._root is None:
             raise RuntimeError(f"{self.id} was stepped before it was reset")
         for (key, spec), leaf, array in zip(self._acted, self._action, actions, strict=True):
@@ -231,7 +231,7 @@ class Adapter:
         truncated = truncated | (any_of["done"] & ~terminated)
         return self._arrays(following), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
 
-    def _write(self, key: Any, spec: Any, value: torch.Tensor) -> None:
+    def _write(self, key: Key, spec: theirs.TensorSpec, value: torch.Tensor) -> None:
         """Writes what the environment reads in its next step."""
         assert self._root is not None
         self._root.set(key, value.reshape(spec.shape).to(device=self._env.device))
@@ -291,14 +291,14 @@ class Adapter:
             arrays.append(value.detach().cpu().reshape(rows).to(getattr(torch, name)).numpy())
         return arrays
 
-    def _shape(self, spec: Any) -> tuple[int, ...]:
+    def _shape(self, spec: theirs.TensorSpec) -> tuple[int, ...]:
         return tuple(spec.shape[len(self._batch) :])
 
-    def _leaf(self, key: Key, spec: Any) -> Leaf:
+    def _leaf(self, key: Key, spec: theirs.TensorSpec) -> Leaf:
         """An observation or a state, of any value."""
         return Leaf(key, "unbounded", _type(spec.dtype), self._shape(spec))
 
-    def _action_leaf(self, key: Key, spec: Any) -> Leaf:
+    def _action_leaf(self, key: Key, spec: theirs.TensorSpec) -> Leaf:
         """An action, as windrow's random policy and heads read it."""
         shape = self._shape(spec)
         # Each of several agents would have a vector of its own.
@@ -391,7 +391,7 @@ def _split(env: EnvBase) -> dict[Key, dict[Key, Any]]:
     return found
 
 
-def _non_tensors(spec: Any) -> str:
+def _non_tensors(spec: theirs.Composite) -> str:
     """The keys of leaves that hold no tensors."""
     leaves = spec.items(True, True)
     return ", ".join(repr(unravel_key(key)) for key, leaf in leaves if isinstance(leaf, theirs.NonTensor))
@@ -428,7 +428,7 @@ def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
             yield transform
 
 
-def _leaves(spec: Any, apart: Container[Any] = ()) -> list[tuple[Any, Any]]:
+def _leaves(spec: theirs.Composite, apart: Container[Any] = ()) -> list[tuple[Any, Any]]:
     """Each leaf that holds numbers, with its key, but those that are kept ``apart``."""
     found, changing = [], {}
     for key, leaf in spec.items(True, True):

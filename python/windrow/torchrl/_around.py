@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tensordict import TensorDictBase
 from torchrl import envs as theirs
 
-
+from windrow._types import AnyTransform
 from windrow._warnings import warn
 from windrow.envs._base import EnvBase
 from windrow.envs._counterpart import is_windrows
@@ -19,7 +19,7 @@ from windrow.torchrl._adapter import Adapter
 _told: set[tuple[str, str | None]] = set()
 
 
-def tell(transform: Any) -> None:
+def tell(transform: theirs.Transform) -> None:
     """Says once for each class and reason that a transform is TorchRL's, and what it costs."""
     name, refused = type(transform).__name__, vars(transform).get("refused_by_windrow")
     if (name, refused) not in _told:
@@ -49,7 +49,7 @@ class Around:
         return {"recipe": self.recipe, "transforms": [transform.clone() for transform in self.transforms]}
 
 
-def _singly(transforms: Iterable[Any], around: Any = None) -> Iterator[tuple[Any, bool]]:
+def _singly(transforms: Iterable[Any], around: theirs.Compose | None = None) -> Iterator[tuple[Any, bool]]:
     """Each transform, also those in a ``Compose``, and whether no environment has it. TorchRL's transforms do not find the environment
     from within two."""
     for transform in transforms:
@@ -74,14 +74,14 @@ class _Transformed(theirs.TransformedEnv):
 class OfModels(theirs.TransformedEnv):
     """TorchRL's environment, which takes transforms of windrow too, and uses TorchRL's of the same names for them."""
 
-    def __init__(self, env: Any, transform: Any = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, env: theirs.EnvBase, transform: AnyTransform | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(env, _as_theirs(transform), *args, **kwargs)
 
-    def append_transform(self, transform: Any) -> Any:
+    def append_transform(self, transform: AnyTransform) -> theirs.TransformedEnv:
         """Adds a transform around the others."""
         return super().append_transform(_as_theirs(transform))
 
-    def insert_transform(self, index: int, transform: Any) -> Any:
+    def insert_transform(self, index: int, transform: AnyTransform) -> theirs.TransformedEnv:
         """Adds a transform before the one at ``index``."""
         return super().insert_transform(index, _as_theirs(transform))
 
@@ -90,7 +90,7 @@ def _as_theirs(transform: Any) -> Any:
     return transform._as_theirs() if is_windrows(transform) else transform
 
 
-def called(function: Any) -> Any:
+def called(function: Callable[[TensorDictBase], TensorDictBase]) -> theirs.Transform:
     """A function of a ``TensorDict`` as a transform."""
     return theirs.transforms.transforms._CallableTransform(function)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from windrow._arguments import warn_all_ignored, warn_ignored
+from windrow._types import Envs
 from windrow.collectors import _async_batched
 from windrow.torchrl._servers import configured
 from windrow.torchrl.collectors import AsTorchRL
@@ -36,7 +37,13 @@ class AsyncBatchedCollector(AsTorchRL, _async_batched.AsyncBatchedCollector):
     """
 
     def __init__(
-        self, create_env_fn: Any, *, server_config: Any = None, device_config: Any = None, policy_backend: Any = None, **arguments: Any
+        self,
+        create_env_fn: Envs,
+        *,
+        server_config: object = None,
+        device_config: object = None,
+        policy_backend: str | None = None,
+        **arguments: Any,
     ) -> None:
         warn_all_ignored(arguments, _IGNORED)
         arguments = {name: value for name, value in arguments.items() if name not in _IGNORED}

@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import importlib
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from windrow._arguments import argument, warn_ignored
 from windrow._warnings import warn
-from windrow.data._arguments import CommonArguments
+from windrow.data._arguments import AnyBufferArguments
 from windrow.data._part import Part
 from windrow.data.replay_buffers import replay_buffers, writers
 
@@ -44,7 +45,7 @@ class _OfAnyParts(replay_buffers.ReplayBuffer):
     def __init__(self, *args: Any, **arguments: Any) -> None:
         super().__init__(*args, **{name: value for name, value in arguments.items() if name not in _FURTHER})
 
-    def _begin(self, arguments: CommonArguments) -> None:
+    def _begin(self, arguments: AnyBufferArguments) -> None:
         super()._begin(arguments)
         warn_ignored("track_generations", getattr(self.writer, "track_generations", False), False, "frames have no generations")
 
@@ -79,7 +80,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
     __doc__ = writers.TensorDictRoundRobinWriter.__doc__
 
 
-def as_torchrl(value: Any) -> Any:
+def as_torchrl(value: object) -> object:
     """A part of a buffer as TorchRL's of the same name, or what makes it; anything else as it is."""
     if isinstance(value, type) and issubclass(value, Part):
         return _theirs(value)
@@ -92,15 +93,15 @@ def as_torchrl(value: Any) -> Any:
     return _theirs(type(value))(**{name: given for name, given in said.items() if given is not defaults[name] and given != defaults[name]})
 
 
-def _theirs(part: type[Part]) -> Any:
+def _theirs(part: type[Part]) -> Callable[..., Any]:
     return getattr(importlib.import_module("torchrl.data"), part.__name__)
 
 
-def _kind(part: Any) -> Any:
+def _kind(part: object) -> type:
     """The class of a part, or of what a function without arguments makes, as far as that is known."""
     made = part.func if isinstance(part, functools.partial) else part
     return made if isinstance(made, type) else type(made)
 
 
-def _is_foreign(part: Any) -> bool:
+def _is_foreign(part: object) -> bool:
     return part is not None and _kind(part).__module__.partition(".")[0] == "torchrl"

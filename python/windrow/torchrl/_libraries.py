@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchrl.envs import EnvBase
+    from windrow._types import Environment
 
 
-def of_pettingzoo(env: Any) -> Any:
+def of_pettingzoo(env: object) -> EnvBase | None:
     """An environment of PettingZoo in TorchRL's form; None for another object."""
     from pettingzoo import AECEnv, ParallelEnv
 
@@ -14,14 +18,14 @@ def of_pettingzoo(env: Any) -> Any:
     return _wrapped("pettingzoo", "PettingZooWrapper", env, use_mask=True) if isinstance(env, AECEnv) else None
 
 
-def of_vmas(env: Any) -> Any:
+def of_vmas(env: object) -> EnvBase | None:
     """An environment of VMAS in TorchRL's form; None for another object."""
     from vmas.simulator.environment import Environment
 
     return _wrapped("vmas", "VmasWrapper", env) if isinstance(env, Environment) else None
 
 
-def _wrapped(library: str, name: str, env: Any, **kwargs: Any) -> Any:
+def _wrapped(library: str, name: str, env: Environment, **kwargs: Any) -> EnvBase:
     try:
         import torchrl.envs
     except ImportError as error:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from windrow.policies.weights import check_model, weights_of
 
 if TYPE_CHECKING:
+    import torch
+    from windrow._types import Policy, Weights
     from windrow.collectors import BaseCollector
 
 #: A name, or a key in brackets after one.
@@ -43,7 +45,7 @@ def getattr_rb(self: BaseCollector, attr: str) -> Any:
     return getattr(self.replay_buffer, attr)
 
 
-def get_model(self: BaseCollector, model_id: str) -> Any:
+def get_model(self: BaseCollector, model_id: str) -> Policy:
     """The model called ``model_id``: ``"policy"`` is the only one.
 
     Raises:
@@ -124,7 +126,13 @@ def map_fn(
     return [method(*args, **kwargs) for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True)]
 
 
-def receive_weights(self: BaseCollector, policy_or_weights: Any = None, *, weights: Any = None, policy: Any = None) -> None:
+def receive_weights(
+    self: BaseCollector,
+    policy_or_weights: Weights | None = None,
+    *,
+    weights: Weights | None = None,
+    policy: torch.nn.Module | None = None,
+) -> None:
     """The same as :meth:`update_policy_weights_`: sender and receiver are in one process."""
     self.update_policy_weights_(policy_or_weights, weights=weights, policy=policy)
 
@@ -140,7 +148,7 @@ def set_post_collect_hook(self: BaseCollector, hook: Callable[[Any], object] | N
     self.post_collect_hook = hook
 
 
-def load_models(self: BaseCollector, models: Mapping[str, Any], workers: Any) -> None:
+def load_models(self: BaseCollector, models: Mapping[str, Any], workers: SupportsIndex | Iterable[SupportsIndex] | None) -> None:
     """Loads weights into modules that are found by their paths from the collector.
 
     Raises:
@@ -149,7 +157,7 @@ def load_models(self: BaseCollector, models: Mapping[str, Any], workers: Any) ->
         RuntimeError: the weights belong to another module.
     """
     everybody = range(int(self._core.stats()["workers"]))
-    chosen = [workers] if hasattr(workers, "__index__") else list(everybody if workers is None else workers)
+    chosen = [workers] if isinstance(workers, SupportsIndex) else list(everybody if workers is None else workers)
     unknown = [worker for worker in chosen if worker not in everybody]
     if unknown:
         raise ValueError(f"there is no worker {unknown[0]}: the collector has {len(everybody)}")
@@ -173,7 +181,7 @@ def _each_worker(self: BaseCollector) -> list[Any]:
     return [_Worker(self, worker) for worker in range(self._workers.count)]
 
 
-def policy_of(self: BaseCollector, worker: int) -> Any:
+def policy_of(self: BaseCollector, worker: int) -> Policy | None:
     """The policy of a worker; None where actions are random."""
     factories = self._workers.factories
     return self.policy if factories is None else factories[worker].made
@@ -197,7 +205,7 @@ class _Worker:
     def stats(self) -> dict[str, Any]:
         return self._collector._core.worker_stats()[self.worker_idx]
 
-    def update_policy_weights_(self, policy_or_weights: Any = None, **source: Any) -> None:
+    def update_policy_weights_(self, policy_or_weights: Weights | None = None, **source: Any) -> None:
         self._collector.update_policy_weights_(policy_or_weights, **source, worker_ids=self.worker_idx)
 
 

@@ -40,7 +40,7 @@ def stand_in(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
     """``__getattr__`` and ``__dir__`` of ``module``, below ``windrow.torchrl`` or this package itself."""
     theirs = module.removeprefix("windrow.")
 
-    def found(name: str) -> Any:
+    def found(name: str) -> object:
         if name == "__all__":
             return _all(theirs) or sorted(_own(module))
         if name.startswith("__") and name != "__version__":
@@ -64,7 +64,7 @@ def _modules_below(module: str, theirs: str) -> list[str]:
     return [found.name for found in pkgutil.iter_modules(places)]
 
 
-def _found(module: str, theirs: str, name: str) -> Any:
+def _found(module: str, theirs: str, name: str) -> object:
     home = _own(module).get(name)
     if home is not None:
         return getattr(importlib.import_module(home), name)
@@ -174,7 +174,7 @@ class _FirstDoor:
         theirs = importlib.import_module(_of_first_door(module.__name__))
         around = sys.modules[module.__name__.rpartition(".")[0]]
 
-        def found(name: str) -> Any:
+        def found(name: str) -> object:
             if name.startswith("__"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             value = getattr(theirs, name)
@@ -193,7 +193,7 @@ def spec_of_first_door(name: str) -> ModuleSpec | None:
     return theirs and ModuleSpec(name, _FirstDoor(), is_package=theirs.submodule_search_locations is not None)  # type: ignore[arg-type]
 
 
-def of_first_door(own: str, name: str) -> Any:
+def of_first_door(own: str, name: str) -> object:
     """What TorchRL's module of the same place as ``own``, a module of windrow, has under ``name``.
 
     Raises:

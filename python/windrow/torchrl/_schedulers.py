@@ -27,7 +27,9 @@ class ParameterScheduler(abc.ABC):
         ValueError: the sampler has no such argument.
     """
 
-    def __init__(self, obj: Any, param_name: str, min_value: float | None = None, max_value: float | None = None) -> None:
+    def __init__(
+        self, obj: ReplayBuffer | Sampler, param_name: str, min_value: float | None = None, max_value: float | None = None
+    ) -> None:
         if not isinstance(obj, (ReplayBuffer, Sampler)):
             raise TypeError(f"expected a sampler or a replay buffer of windrow, got {kind_of(obj)}")
         self.sampler: Sampler = obj.sampler if isinstance(obj, ReplayBuffer) else obj
@@ -61,7 +63,7 @@ class LambdaScheduler(ParameterScheduler):
 
     def __init__(
         self,
-        obj: Any,
+        obj: ReplayBuffer | Sampler,
         param_name: str,
         lambda_fn: Callable[[int], float],
         min_value: float | None = None,
@@ -77,7 +79,7 @@ class LambdaScheduler(ParameterScheduler):
 class LinearScheduler(ParameterScheduler):
     """From the initial value to ``final_value`` in ``num_steps`` equal steps."""
 
-    def __init__(self, obj: Any, param_name: str, final_value: float, num_steps: int) -> None:
+    def __init__(self, obj: ReplayBuffer | Sampler, param_name: str, final_value: float, num_steps: int) -> None:
         super().__init__(obj, param_name)
         self.final_val, self.num_steps = final_value, num_steps
 
@@ -98,7 +100,7 @@ class StepScheduler(ParameterScheduler):
 
     def __init__(
         self,
-        obj: Any,
+        obj: ReplayBuffer | Sampler,
         param_name: str,
         gamma: float = 0.9,
         n_steps: int = 1,
@@ -129,6 +131,6 @@ class SchedulerList:
         self.schedulers.append(scheduler)
 
     def step(self) -> None:
-        """Lets each take a step."""
+        """Steps each scheduler."""
         for scheduler in self.schedulers:
             scheduler.step()

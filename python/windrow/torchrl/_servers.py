@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,13 @@ class InferenceServer(_inference.InferenceServer):
     """
 
     def __init__(
-        self, model: Any = None, transport: Any = "auto", *, server_config: Any = None, device_config: Any = None, **arguments: Any
+        self,
+        model: Callable[..., Any] | None = None,
+        transport: object = "auto",
+        *,
+        server_config: object = None,
+        device_config: object = None,
+        **arguments: Any,
     ) -> None:
         warn_all_ignored(arguments, _IGNORED)
         arguments = {name: value for name, value in arguments.items() if name not in _IGNORED}
@@ -81,7 +88,7 @@ class InferenceServer(_inference.InferenceServer):
         """Answers the requests of the transport, while the server runs."""
         transport, own = self._transport, threading.local()
 
-        def answer(request: Any, callback: Any) -> None:
+        def answer(request: TensorDictBase, callback: object) -> None:
             try:
                 if not hasattr(own, "client"):
                     own.client = self.client()
@@ -102,7 +109,7 @@ class InferenceServer(_inference.InferenceServer):
 _BATCHING = ("service_backend", "max_batch_size", "min_batch_size", "timeout", "collect_stats", "stats_window_size")
 
 
-def configured(arguments: dict[str, Any], name: str, config: Any, fields: dict[str, str]) -> None:
+def configured(arguments: dict[str, Any], name: str, config: object, fields: dict[str, str]) -> None:
     """Adds what ``config`` says to ``arguments``: its ``fields``, each with the name of the argument.
 
     Raises:

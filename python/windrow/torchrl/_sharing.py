@@ -12,9 +12,13 @@ import weakref
 from collections.abc import Iterator, Mapping
 from multiprocessing.sharedctypes import Synchronized, synchronized
 from multiprocessing.synchronize import Lock, RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow._lazy import torch
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+    from torchrl.envs import EnvBase
 
 Path = tuple[Any, ...]
 
@@ -25,7 +29,7 @@ _TOKEN, _LENGTH = 16, 8
 _LINE = 64
 
 
-def share_loaded(env: Any) -> None:
+def share_loaded(env: EnvBase) -> None:
     """Shares the state that ``env`` has loaded with all that shared its state before."""
     shared = _OF.get(env)
     if shared is not None:
@@ -47,10 +51,10 @@ class SharedState:
         self._use(os.memfd_create("windrow-state") if hasattr(os, "memfd_create") else os.dup(tempfile.TemporaryFile().fileno()))
         os.pwrite(self._file, self._token, 0)
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> tuple[tuple[int, int], bytes]:
         return self._place or (os.getpid(), self._file), self._token
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: tuple[tuple[int, int], bytes]) -> None:
         self._place, self._token = state
 
     def _use(self, file: int) -> None:
@@ -74,8 +78,8 @@ class SharedState:
             raise _refused(f"the creator in process {process} was freed")
         self._use(file)
 
-    def give(self, env: Any, *, adopt: bool = True) -> None:
-        """Has ``env`` go on with the shared state from now on, after it has taken it over; without ``adopt``, or where there is none yet,
+    def give(self, env: EnvBase, *, adopt: bool = True) -> None:
+        """Makes ``env`` use the shared state from now on, after it has loaded it; without ``adopt``, or where there is none yet,
         its own state becomes the shared one.
 
         Raises:
@@ -106,14 +110,14 @@ class SharedState:
         _OF[env] = self
 
     def _described(self, length: int) -> dict[str, Any]:
-        """What is in the memory, by a description of so many bytes."""
+        """What is in the memory, by a description of ``length`` bytes."""
         if self._known is None:
             self._known = pickle.loads(os.pread(self._file, length, _TOKEN + _LENGTH))
             self._memory = mmap.mmap(self._file, 0)
             self._begin = -(-(_TOKEN + _LENGTH + length) // _LINE) * _LINE
         return self._known
 
-    def _settle(self, env: Any) -> int:
+    def _settle(self, env: EnvBase) -> int:
         """Makes room for the state of ``env``, and describes it there; how many bytes that takes."""
         state = env.state_dict()
         for path, value in _tensors(state):
@@ -141,7 +145,7 @@ class SharedState:
             at += _LINE
         return {path: tensor for path, tensor in tensors.items() if tensor is not None}, numbers
 
-    def _values(self, known: dict[str, Any]) -> Any:
+    def _values(self, known: dict[str, Any]) -> dict[str, Any]:
         """A copy of the shared state, in the form of a ``state_dict``."""
         state, (shared, _) = pickle.loads(pickle.dumps(known["state"])), self._shared(known)
         for path, value in _tensors(state):
@@ -149,7 +153,7 @@ class SharedState:
                 value.copy_(shared[path])
         return state
 
-    def _share_tensors(self, env: Any, known: dict[str, Any], adopt: bool) -> None:
+    def _share_tensors(self, env: EnvBase, known: dict[str, Any], adopt: bool) -> None:
         shared, _ = self._shared(known)
         own = dict(_tensors(env.state_dict(keep_vars=True)))
         described = {path: (value.dtype, tuple(value.shape)) for path, value in own.items()}
@@ -165,7 +169,7 @@ class SharedState:
             if path in shared and found.data_ptr() != shared[path].data_ptr():
                 raise _refused(f"{type(env).__name__} gives a copy of {_named(path)} in its state_dict")
 
-    def _share_numbers(self, env: Any, known: dict[str, Any], adopt: bool) -> None:
+    def _share_numbers(self, env: EnvBase, known: dict[str, Any], adopt: bool) -> None:
         _, shared = self._shared(known)
         for path, owner, name, value in list(_synchronized(env)):
             if isinstance(value, (Lock, RLock, FileLock)):
@@ -227,7 +231,7 @@ def _named(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def _tensors(state: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
+def _tensors(state: Mapping[str, Any] | TensorDictBase, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
     """The tensors in a ``state_dict``, by their places in it."""
     for name, value in state.items():
         if isinstance(value, Mapping) or hasattr(value, "batch_size"):
@@ -236,7 +240,7 @@ def _tensors(state: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]
             yield (*path, name), value
 
 
-def _synchronized(env: Any, path: Path = ()) -> Iterator[tuple[Path, Any, str, Any]]:
+def _synchronized(env: torch.nn.Module, path: Path = ()) -> Iterator[tuple[Path, Any, str, Any]]:
     """Numbers and locks of ``multiprocessing`` in ``env``, its transforms and the environments in it: a place, its owner, its name there."""
     for name, value in vars(env).items():
         if isinstance(value, (Synchronized, Lock, RLock, FileLock)):

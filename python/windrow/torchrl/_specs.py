@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torchrl.data import tensor_specs as theirs
 
@@ -11,7 +9,7 @@ from windrow._values import decoded
 from windrow.envs._specs import Agents, Composite, Spec
 
 
-def converted(spec: Spec | Composite, group: tuple[int, ...] | None = None) -> Any:
+def converted(spec: Spec | Composite, group: tuple[int, ...] | None = None) -> theirs.TensorSpec:
     """``spec``, an entry of a composite of shape ``group``, of TorchRL's classes."""
     if isinstance(spec, Agents):
         return torch.stack([converted(agent) for agent in spec.agents], len(spec.shape) - 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windrow import envs
 from windrow._lazy import torch
 
@@ -11,11 +9,14 @@ from windrow._lazy import torch
 class RewardScaling(envs.RewardScaling):
     __doc__ = envs.RewardScaling.__doc__
 
+    loc: torch.Tensor
+    scale: torch.Tensor
+
     def __post_init__(self) -> None:
         super().__post_init__()
         # TorchRL's are tensors, which scripts change in place: the environment around follows.
         self.loc, self.scale = (torch.as_tensor(given).clone() for given in (self.loc, self.scale))
 
     @property
-    def _version(self) -> Any:
+    def _version(self) -> tuple[int, int]:
         return self.loc._version, self.scale._version

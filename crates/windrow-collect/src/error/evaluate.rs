@@ -42,6 +42,14 @@ pub enum EvaluateError {
         /// Their error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What was recorded during an evaluation could not be written.
+    #[error("recordings of the evaluation of step {step} could not be written")]
+    Recordings {
+        /// The step of training that the evaluation was asked for.
+        step: u64,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// An evaluation was asked for while another is pending, and the busy policy says that this is an error.
     #[error(
         "the evaluator {}, and {queued} more are queued: wait for its result, or choose to skip or to queue",
@@ -67,7 +75,9 @@ impl EvaluateError {
             Self::Weights(error) => error.kind(),
             Self::Next(error) => error.kind(),
             Self::Tensor(error) => ErrorKind::of_tensor(error),
-            Self::Metrics { .. } | Self::Busy { .. } | Self::ShutDown => ErrorKind::Failure,
+            Self::Metrics { .. } | Self::Recordings { .. } | Self::Busy { .. } | Self::ShutDown => {
+                ErrorKind::Failure
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use windrow_peer::WorkerProgram;
 use windrow_policy::{ExplorationType, Policy, PolicyRecipe};
 
 use super::Evaluator;
-use super::choices::{BusyPolicy, Metrics, OnResult};
+use super::choices::{BusyPolicy, Metrics, OnResult, WriteRecordings};
 use super::recipe::{Recipe, STEPS, limited};
 use super::report::Evaluation;
 use super::requests::EvaluatorRequests;
@@ -59,6 +59,7 @@ pub struct EvaluatorBuilder {
     on_result: Option<OnResult>,
     log_prefix: Arc<str>,
     metrics: Option<Metrics>,
+    write_recordings: Option<WriteRecordings>,
     patience: Duration,
     lazy: bool,
 }
@@ -81,6 +82,7 @@ impl EvaluatorBuilder {
             on_result: None,
             log_prefix: "eval".into(),
             metrics: None,
+            write_recordings: None,
             patience: Duration::from_secs(5),
             lazy: false,
         }
@@ -237,6 +239,20 @@ impl EvaluatorBuilder {
         self
     }
 
+    /// Writes what was recorded during an evaluation, such as a video. The evaluator's thread calls `write` with the step of the
+    /// evaluation, after its episodes and before its result is there. Its error is the result of the evaluation.
+    #[must_use]
+    pub fn write_recordings<E>(
+        mut self,
+        mut write: impl FnMut(u64) -> Result<(), E> + Send + 'static,
+    ) -> Self
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.write_recordings = Some(Box::new(move |step| write(step).map_err(Into::into)));
+        self
+    }
+
     /// Makes environments and policy with the first evaluation; an error in making them is its result. For environments
     /// and policies that take long to make, or take memory that training needs first.
     #[must_use]
@@ -281,6 +297,7 @@ impl EvaluatorBuilder {
             EvaluationOptions {
                 num_trajectories: self.num_trajectories,
                 metrics: self.metrics,
+                write_recordings: self.write_recordings,
                 on_result: self.on_result,
                 log_prefix: self.log_prefix,
             },

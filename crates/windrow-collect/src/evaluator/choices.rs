@@ -10,6 +10,10 @@ type Numbers = Result<Vec<(String, f64)>, Box<dyn std::error::Error + Send + Syn
 /// Computes numbers from trajectories.
 pub(super) type Metrics = Box<dyn FnMut(&TensorDict) -> Numbers + Send>;
 
+/// Writes recordings of the evaluation of a step.
+pub(super) type WriteRecordings =
+    Box<dyn FnMut(u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
+
 /// Called with every result.
 pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
 

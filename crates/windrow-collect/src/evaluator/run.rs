@@ -7,7 +7,7 @@ use std::time::Instant;
 use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_sync::{Interrupt, catch_panic};
 
-use super::choices::{Metrics, OnResult};
+use super::choices::{Metrics, OnResult, WriteRecordings};
 use super::recipe::Recipe;
 use super::report::{About, DONE, Episodes, Evaluation, KEYS, MASK};
 use super::requests::{EvaluationJob, EvaluatorRequests, Snapshot, ThreadEnd};
@@ -20,6 +20,7 @@ use crate::trajectories::{TrajFormat, TrajectoryBatcher};
 pub(super) struct EvaluationOptions {
     pub(super) num_trajectories: usize,
     pub(super) metrics: Option<Metrics>,
+    pub(super) write_recordings: Option<WriteRecordings>,
     pub(super) on_result: Option<OnResult>,
     pub(super) log_prefix: Arc<str>,
 }
@@ -71,7 +72,7 @@ impl Runner {
             match &result {
                 Ok(evaluation) => runner.report(evaluation),
                 // Environments and policy can be used again.
-                Err(EvaluateError::Metrics { .. }) => {}
+                Err(EvaluateError::Metrics { .. } | EvaluateError::Recordings { .. }) => {}
                 Err(_) => runner.end_collector(),
             }
             shared.deliver(result);
@@ -129,6 +130,10 @@ impl Runner {
             })?,
             None => Vec::new(),
         };
+        if let Some(write) = &mut self.options.write_recordings {
+            let step = job.step;
+            write(step).map_err(|source| EvaluateError::Recordings { step, source })?;
+        }
         let about = About {
             step: job.step,
             policy_version: self.weights.as_ref().map_or(0, |given| given.version),

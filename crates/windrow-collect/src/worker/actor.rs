@@ -308,7 +308,10 @@ fn replaced(
                 true => Ok(Some(index)),
                 false => Err(BuildError::PolicyWrites {
                     env: env.id.clone(),
-                    expected: describe(observed.get(index)),
+                    expected: match env.info.contains(&column.key) {
+                        true => format!("{}, which info brings", describe(observed.get(index))),
+                        false => describe(observed.get(index)),
+                    },
                     got: describe(Some(column)),
                 }),
             }

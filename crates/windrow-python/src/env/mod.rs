@@ -13,6 +13,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+mod blocks;
 mod cast;
 mod describe;
 mod foreign;
@@ -30,6 +31,7 @@ mod source;
 mod space;
 mod statistics;
 mod vector;
+mod vector_core;
 mod wrappers;
 mod write;
 
@@ -48,6 +50,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::EnvHandle>()?;
     module.add_class::<statistics::SharedStatistics>()?;
     module.add_class::<pool::EnvPool>()?;
+    module.add_class::<vector_core::VectorCore>()?;
     #[cfg(target_os = "linux")]
     module.add_class::<parallel::ParallelMembers>()?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;

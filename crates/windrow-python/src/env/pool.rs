@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::{DType, for_dtype};
 use windrow::envs::{
-    Answer, AsyncEnvPool, Command, EnvError, PoolError, PoolOutput, RecvOptions, Reset,
+    Answer, AsyncEnvPool, Command, EnvError, PoolError, PoolOutput, RecvOptions, Reset, VecEnv,
 };
 use windrow::{Key, LeafSpec, RowBlock, Rows, error_chain};
 use windrow_sync::unpoisoned;
@@ -79,43 +79,7 @@ impl EnvPool {
         side_by_side: bool,
         threads: usize,
     ) -> PyResult<Self> {
-        let roots = GcRoots::default();
-        let recipes = envs.into_iter();
-        let recipes = recipes.map(|env| Recipe::of(&env, None, &roots));
-        let recipes = recipes.collect::<PyResult<Vec<_>>>()?;
-        let made = match side_by_side {
-            true => make_side_by_side(py, recipes, &roots)?,
-            false => recipes
-                .iter()
-                .map(|recipe| recipe::prepare(recipe, &roots, true))
-                .collect(),
-        };
-        let made = made.into_iter().enumerate();
-        let made = made.map(|(env, made)| made.map_err(|error| PoolError::Env(error.of(env))));
-        let made = made.collect::<Result<Vec<_>, _>>();
-        let made = made.map_err(|error| raise(py, &error))?;
-        let is_batched = made.first().is_some_and(|made| match made.waits {
-            // What a process has is known by its number alone.
-            true => made.envs.num_envs() > 1,
-            false => made.is_batched,
-        });
-        let own = made.iter().any(|made| made.is_python || made.waits);
-        let envs: Vec<_> = made.into_iter().map(|made| made.envs).collect();
-        let threads = if own { envs.len() } else { threads };
-        let pool = AsyncEnvPool::new(envs, threads).map_err(|error| raise(py, &error))?;
-        let pool = pool.interrupt(gil::interrupt());
-        let (spec, num_envs) = (pool.spec(), pool.num_envs());
-        let action = spec.action_leaves();
-        let actions = RowBlock::new(&action, num_envs).map_err(|error| to_py(py, &error.into()))?;
-        Ok(Self {
-            is_batched,
-            rows: num_envs / pool.members(),
-            observation: spec.observation_leaves(),
-            acted: read_leaves(&action, "action", &spec.id),
-            actions: Mutex::new(actions),
-            pool: Own::new(pool),
-            roots,
-        })
+        Self::made_of(py, envs, side_by_side, threads, Ok)
     }
 
     /// A [`Description`] of all environments, as a dictionary.
@@ -213,7 +177,7 @@ impl EnvPool {
     }
 
     /// Ends the threads, which close the environments, and waits for that.
-    fn shutdown(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
+    pub(super) fn shutdown(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let Some(pool) = self.pool.here() else {
             return Ok(());
         };
@@ -239,13 +203,67 @@ impl EnvPool {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.roots.traverse(&visit)
+        self.traverse(&visit)
     }
 }
 
 impl EnvPool {
+    /// As the constructor, with each member `around` what was made.
+    pub(super) fn made_of(
+        py: Python<'_>,
+        envs: Vec<Bound<'_, PyAny>>,
+        side_by_side: bool,
+        threads: usize,
+        around: impl Fn(Box<dyn VecEnv>) -> Result<Box<dyn VecEnv>, EnvError>,
+    ) -> PyResult<Self> {
+        let roots = GcRoots::default();
+        let recipes = envs.into_iter();
+        let recipes = recipes.map(|env| Recipe::of(&env, None, &roots));
+        let recipes = recipes.collect::<PyResult<Vec<_>>>()?;
+        let made = match side_by_side {
+            true => make_side_by_side(py, recipes, &roots)?,
+            false => recipes
+                .iter()
+                .map(|recipe| recipe::prepare(recipe, &roots, true))
+                .collect(),
+        };
+        let made = made.into_iter().enumerate();
+        let made = made.map(|(env, made)| made.map_err(|error| PoolError::Env(error.of(env))));
+        let made = made.collect::<Result<Vec<_>, _>>();
+        let made = made.map_err(|error| raise(py, &error))?;
+        let is_batched = made.first().is_some_and(|made| match made.waits {
+            // What a process has is known by its number alone.
+            true => made.envs.num_envs() > 1,
+            false => made.is_batched,
+        });
+        let own = made.iter().any(|made| made.is_python || made.waits);
+        let envs = made.into_iter().map(|made| around(made.envs));
+        let envs = envs.collect::<Result<Vec<_>, _>>();
+        let envs = envs.map_err(|error| to_py(py, &error))?;
+        let threads = if own { envs.len() } else { threads };
+        let pool = AsyncEnvPool::new(envs, threads).map_err(|error| raise(py, &error))?;
+        let pool = pool.interrupt(gil::interrupt());
+        let (spec, num_envs) = (pool.spec(), pool.num_envs());
+        let action = spec.action_leaves();
+        let actions = RowBlock::new(&action, num_envs).map_err(|error| to_py(py, &error.into()))?;
+        Ok(Self {
+            is_batched,
+            rows: num_envs / pool.members(),
+            observation: spec.observation_leaves(),
+            acted: read_leaves(&action, "action", &spec.id),
+            actions: Mutex::new(actions),
+            pool: Own::new(pool),
+            roots,
+        })
+    }
+
+    /// Visits the Python objects that the environments hold.
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.roots.traverse(visit)
+    }
+
     /// The pool, in the process that made it.
-    fn pool(&self) -> PyResult<&AsyncEnvPool> {
+    pub(super) fn pool(&self) -> PyResult<&AsyncEnvPool> {
         self.pool.get("pool of environments")
     }
 
@@ -253,7 +271,7 @@ impl EnvPool {
     ///
     /// Actions are read under the interpreter's lock into rows of this pool, all of them before the first member is told: an array of the
     /// wrong shape or type leaves no member stepping. The engine then copies each row to its member.
-    fn send_steps(
+    pub(super) fn send_steps(
         &self,
         py: Python<'_>,
         members: &[usize],
@@ -417,7 +435,7 @@ fn make_side_by_side(
 }
 
 /// `error` as an exception: the one that an environment raised, with a note that names it, or the built-in one that fits.
-fn raise(py: Python<'_>, error: &PoolError) -> PyErr {
+pub(super) fn raise(py: Python<'_>, error: &PoolError) -> PyErr {
     let message = || error_chain(error);
     match error {
         PoolError::Env(fault) => {

@@ -7,7 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast, overload
 
 from windrow import _fence, _html, _needs
 from windrow._arguments import takes, warn_ignored
@@ -17,22 +17,26 @@ from windrow._numbers import whole_or_none
 from windrow._warnings import warn
 from windrow._windrow import ReplayBufferCore
 from windrow.data._arguments import (
+    AnyBufferArguments,
     BufferArguments,
     PrioritizedBufferArguments,
     TensorDictBufferArguments,
     TensorDictPrioritizedBufferArguments,
 )
 from windrow.data._content import flat, frames_of, is_frames, is_key, kind_of, rows_of
+from windrow.data._datasets._sources import frames_of_dataset
+from windrow.data._frames import FrameDataset
 from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, stacked, unpacked
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
 from windrow.data._states import from_plain, to_plain
 from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler
-from windrow.data.replay_buffers.storages import ListStorage, Storage, TensorStorage
+from windrow.data.replay_buffers.storages import LazyTensorStorage, ListStorage, Storage, TensorStorage
 from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
 
 __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
 
+T = TypeVar("T")
 Transform: TypeAlias = Callable[[Any], Any]
 
 #: What is written where a transform lets nothing be written.
@@ -70,7 +74,7 @@ class ReplayBuffer:
     def __init__(self, arguments: BufferArguments) -> None:
         self._begin(arguments)
 
-    def _begin(self, arguments: Any) -> None:
+    def _begin(self, arguments: AnyBufferArguments) -> None:
         _needs.torch(type(self).__name__)
         self.priority_key = getattr(arguments, "priority_key", None)
         self.storage: Storage = _made("storage", Storage, arguments.storage, ListStorage(1000))
@@ -123,6 +127,46 @@ class ReplayBuffer:
     def _sampler_options(self, sampler: Sampler) -> dict[str, Any]:
         return {**sampler._options(), "priority_key": self.priority_key}
 
+    @classmethod
+    def from_dataset(cls, dataset: Any, *, keys: Mapping[str, Key] | None = None, storage: Any = None, **arguments: Any) -> Any:
+        """A buffer with the frames of a data set.
+
+        Those that a sink has written, such as :class:`ParquetSink`, come as they were; their ``("collector", "traj_ids")`` are the numbers
+        of episodes in the data set. Columns of others have the entries that their names stand for: ``observations``, ``actions``, ``rewards``,
+        ``terminations``, ``episode_id`` and similar ones are windrow's ``"observation"``, ``"action"``, ``("next", "reward")``, …;
+        ``next.reward`` is ``("next", "reward")``; and any other name is that of the entry.
+
+        Args:
+            dataset: the folder, or file, of a data set of Parquet or safetensors files, of Minari or of LeRobot; or an object: a
+                ``datasets.Dataset``, a ``minari.MinariDataset``, a ``LeRobotDataset``, a ``pyarrow.Table``, or a dictionary of arrays
+                ``[rows, ...]``.
+            keys: the entries of columns, by the columns' names, where the above is not meant.
+            storage: with room for all frames; in memory by default.
+            arguments: others of the buffer.
+
+        Raises:
+            FileNotFoundError: there is no data set at the path.
+            ValueError: a column is not of numbers, or its rows differ in shape; the storage has no room for all frames.
+            TypeError: it is no data set; an argument is unknown.
+            ImportError: a package is missing that reads it; the message names the extra that brings it.
+
+        Example:
+            >>> import torch
+            >>> from windrow.data import ReplayBuffer
+            >>> offline = {"observations": torch.zeros(5, 3), "actions": torch.zeros(5, 1), "episode_id": torch.tensor([0, 0, 0, 1, 1])}
+            >>> ReplayBuffer.from_dataset(offline, batch_size=2).sample()["observation"].shape
+            torch.Size([2, 3])
+        """
+        _needs.torch(f"{cls.__name__}.from_dataset")
+        pieces = list(frames_of_dataset(dataset, keys))
+        rows = sum(map(len, pieces))
+        buffer = cls(storage=LazyTensorStorage(max(rows, 1)) if storage is None else storage, **arguments)
+        if (room := buffer._core.capacity()) < rows:
+            raise ValueError(f"the data set has {rows} frames, and the storage has room for {room}: give it more")
+        for piece in pieces:
+            buffer.extend(piece)
+        return buffer
+
     @property
     def _asked(self) -> ReplayBufferCore:
         """The engine's buffer for calls of users, which first raise the failures of collectors."""
@@ -140,10 +184,10 @@ class ReplayBuffer:
         return self._sampler
 
     @sampler.setter
-    def sampler(self, sampler: Any) -> None:
+    def sampler(self, sampler: Sampler | Callable[[], Sampler]) -> None:
         self.set_sampler(sampler)
 
-    def set_sampler(self, sampler: Any) -> Any:
+    def set_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> Sampler:
         """Replaces the sampler by one that begins with all frames of the buffer; returns the one before.
 
         Raises:
@@ -151,10 +195,10 @@ class ReplayBuffer:
             ValueError: an argument of the sampler is invalid, or the writer does not suit it.
             TypeError: it is not a sampler of windrow.
         """
-        sampler = _made("sampler", Sampler, sampler)
-        self._asked.set_sampler(self._sampler_options(sampler))
-        sampler._attach(self)
-        before, self._sampler = self._sampler, sampler
+        made: Sampler = _made("sampler", Sampler, sampler)
+        self._asked.set_sampler(self._sampler_options(made))
+        made._attach(self)
+        before, self._sampler = self._sampler, made
         return before
 
     @property
@@ -211,7 +255,7 @@ class ReplayBuffer:
         """The buffer itself: threads share every buffer."""
         return self
 
-    def extend(self, batch: Any) -> Any:
+    def extend(self, batch: object) -> torch.Tensor:
         """Writes frames, and returns the rows of those that were kept.
 
         Every frame has a row of its own, whatever the shape of the batch: ``[envs, time]`` is written environment by
@@ -239,19 +283,19 @@ class ReplayBuffer:
         _ = self._asked
         return self._write(batch)
 
-    def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
+    def _write(self, batch: object, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> torch.Tensor:
         """As :meth:`extend`, for the collector with this number. With ``given_up``, waits without limit until that returns true."""
         frames = self._written(batch, 1)
         if frames is _NOTHING:
             return torch.zeros(0, dtype=torch.int64)
         return self._put(frames, lambda frames: self._core.extend(frames, given_up, collector))
 
-    def _written(self, data: Any, dims: int) -> Any:
+    def _written(self, data: object, dims: int) -> Any:
         """The frames that are written when ``data`` is given, of one item or of several."""
         data = self._inverted(data, dims)
         return data if data is _NOTHING else self._packed(data, dims)
 
-    def _inverted(self, data: Any, dims: int) -> Any:
+    def _inverted(self, data: object, dims: int) -> object:
         """What transforms make of what is written."""
         data = frames_of(data, dims=dims)
         for transform in reversed(self._transforms):
@@ -261,7 +305,7 @@ class ReplayBuffer:
                 return _NOTHING
         return data
 
-    def _packed(self, data: Any, dims: int) -> Any:
+    def _packed(self, data: object, dims: int) -> tensordict.TensorDictBase:
         """Frames as the engine keeps them."""
         if is_frames(data):
             frames = batches(data, dims) if data.ndim > dims and (dims == 0 or self._keeps_batches) else data
@@ -274,7 +318,7 @@ class ReplayBuffer:
         self._is_packed = self._is_packed or frames is not data
         return frames
 
-    def _put(self, frames: Any, write: Callable[[Any], Any]) -> Any:
+    def _put(self, frames: tensordict.TensorDictBase, write: Callable[[Any], T]) -> T:
         """The result of ``write``, and the items kept that the frames stand for."""
         if not self._is_packed or OBJECT not in frames.keys():
             return write(frames)
@@ -286,7 +330,7 @@ class ReplayBuffer:
         keys = (self.priority_key, getattr(self.writer, "rank_key", None))
         return frozenset((key,) if isinstance(key, str) else tuple(key) for key in keys if key is not None)
 
-    def add(self, frame: Any) -> int | None:
+    def add(self, frame: object) -> int | None:
         """Writes one frame, of batch size ``[]``, or one item, otherwise as :meth:`extend`; returns its row, if it was kept.
 
         A TensorDict ``[10]`` is one item too: it takes one row, and samples of the buffer are ``[items, 10]``. All items of a buffer
@@ -296,8 +340,8 @@ class ReplayBuffer:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
         core = self._asked
-        frame = self._written(frame, 0)
-        return None if frame is _NOTHING else self._put(frame, lambda frame: core.add(frame))
+        written = self._written(frame, 0)
+        return None if written is _NOTHING else self._put(written, lambda written: core.add(written))
 
     @overload
     def sample(self, batch_size: int | None = None, return_info: Literal[False] = False) -> tensordict.TensorDictBase: ...
@@ -323,11 +367,14 @@ class ReplayBuffer:
 
     def _sampled(self, batch_size: int | None, return_info: bool, with_info: bool) -> Any:
         batch_size = whole_or_none("batch_size", batch_size, 1)
-        if with_info and not (return_info or self._is_packed):
+        changes = self._sampler._changes_samples
+        if with_info and not (return_info or self._is_packed or changes):
             return self._finished(self._drawn(ReplayBufferCore.sample, batch_size))
         with self._objects:
             batch, info = self._drawn(ReplayBufferCore.sample_apart, batch_size)
             batch = self._unpacked(batch)
+        if changes:
+            batch, info = self._sampler._changed(batch, info, batch_size or self._batch_size or 0)
         if with_info:
             if not is_frames(batch):
                 raise RuntimeError(f"a {type(self).__name__} adds entries to samples, which must be TensorDicts: use a ReplayBuffer")
@@ -338,7 +385,7 @@ class ReplayBuffer:
         batch = self._finished(batch)
         return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
 
-    def _drawn(self, draw: Callable[[ReplayBufferCore, int | None], Any], batch_size: int | None) -> Any:
+    def _drawn(self, draw: Callable[[ReplayBufferCore, int | None], T], batch_size: int | None) -> T:
         core = self._asked
         try:
             return draw(core, batch_size)
@@ -347,7 +394,7 @@ class ReplayBuffer:
             _ = self._asked
             raise
 
-    def _unpacked(self, frames: Any) -> Any:
+    def _unpacked(self, frames: tensordict.TensorDictBase) -> object:
         """What was given, of frames of the engine."""
         return unpacked(frames, self._objects, self._orders) if self._is_packed else frames
 
@@ -357,7 +404,7 @@ class ReplayBuffer:
             return False
         return isinstance(self.storage, ListStorage) or is_marked(self._core.get([0]))
 
-    def _finished(self, batch: Any) -> Any:
+    def _finished(self, batch: Any) -> object:
         """The sample that a batch of frames becomes."""
         device = self.storage.device
         if device is not None and str(device) != "cpu":
@@ -367,7 +414,7 @@ class ReplayBuffer:
             batch = transform(batch)
         return batch.pin_memory() if self._pins_memory and torch.cuda.is_available() else batch
 
-    def _collated(self, batch: Any) -> Any:
+    def _collated(self, batch: Any) -> object:
         if not isinstance(self.storage, ListStorage):
             return batch if self.collate_fn is None else self.collate_fn(batch)
         if self.collate_fn is not None:
@@ -399,7 +446,7 @@ class ReplayBuffer:
             self._iterator = None
         return batch
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """Copies of frames as they were written.
 
         Args:
@@ -412,6 +459,8 @@ class ReplayBuffer:
         if is_key(index):
             return self[:][index]
         with self._objects:
+            rows: torch.Tensor | None
+            frames: Any
             if isinstance(index, slice) and index == slice(None):
                 rows, frames = None, self._unpacked(self._asked.all())
             else:
@@ -425,7 +474,7 @@ class ReplayBuffer:
             return map_tree(lambda value: value[0], frames)
         return map_tree(lambda value: value.reshape((*rows.shape, *value.shape[1:])), frames)
 
-    def __setitem__(self, index: Any, frames: Any) -> None:
+    def __setitem__(self, index: object, frames: object) -> None:
         """Replaces frames by others, which take over their order and priorities.
 
         Args:
@@ -446,21 +495,39 @@ class ReplayBuffer:
             return
         if is_frames(frames) and frames.ndim > rows.ndim:
             frames = batches(frames, rows.ndim)
-        try:
-            frames = frames.expand(rows.shape) if is_frames(frames) else frames
-        except RuntimeError:
+        if is_frames(frames):
             got, expected = list(frames.batch_size), list(rows.shape)
-            raise ValueError(f"expected frames {expected}, as there are rows, or one for all of them, got {got}") from None
+            try:
+                frames = frames.expand(rows.shape)
+            except RuntimeError:
+                raise ValueError(f"expected frames {expected}, as there are rows, or one for all of them, got {got}") from None
         core, numbers = self._asked, rows.flatten().tolist()
 
-        def replace(frames: Any) -> list[int]:
+        def replace(frames: tensordict.TensorDictBase) -> list[int]:
             core.set(numbers, frames)
             return numbers
 
-        frames = self._packed(frames, min(rows.ndim, 1)).reshape(-1)
-        if len(frames) != len(numbers):
-            raise ValueError(f"expected {len(numbers)} items, as there are rows, got {len(frames)}")
-        self._put(frames, replace)
+        kept = self._packed(frames, min(rows.ndim, 1)).reshape(-1)
+        if len(kept) != len(numbers):
+            raise ValueError(f"expected {len(numbers)} items, as there are rows, got {len(kept)}")
+        self._put(kept, replace)
+
+    def as_dataset(self) -> FrameDataset:
+        """The frames at this moment as a data set of torch, for a ``torch.utils.data.DataLoader``; a copy in shared memory.
+
+        Raises:
+            TypeError: the buffer has items that are no TensorDicts.
+
+        Example:
+            >>> import torch
+            >>> from windrow.data import ReplayBuffer
+            >>> buffer = ReplayBuffer.from_dataset({"observation": torch.zeros(10, 3)})
+            >>> frames = buffer.as_dataset()
+            >>> loader = torch.utils.data.DataLoader(frames, batch_size=4, shuffle=True, collate_fn=frames.collate)
+            >>> [batch.shape[0] for batch in loader]
+            [4, 4, 2]
+        """
+        return FrameDataset(self[:])
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Removes all frames. The next ones may have other entries and shapes.
@@ -476,7 +543,7 @@ class ReplayBuffer:
         """Counts of frames, samples and writers, by name."""
         return self._asked.stats()
 
-    def update_priority(self, index: Any, priority: Any) -> None:
+    def update_priority(self, index: object, priority: object) -> None:
         """Sets the priorities of the rows in ``index``; one number is for all of them. Rows that hold no frame at this moment are
         skipped: the buffer may have been emptied since they were sampled.
 
@@ -503,7 +570,7 @@ class ReplayBuffer:
                 state["objects"] = dict(zip(numbers, self._objects.of(numbers), strict=True))
         return state
 
-    def load_state_dict(self, state_dict: Any) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continues from a saved state.
 
         Raises:
@@ -532,6 +599,17 @@ class ReplayBuffer:
         self._is_packed = self._has_packed()
 
     save, dump, load = dumps, dumps, loads
+
+    def close(self) -> None:
+        """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed once no collector writes to the buffer, and
+        the files of a mapped storage stay. Any other call raises ``RuntimeError`` from then on."""
+        self._core, self._iterator, self._objects = cast("ReplayBufferCore", _Closed()), None, Objects()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         where = getattr(self.storage, "scratch_dir", None)
@@ -569,9 +647,18 @@ class ReplayBuffer:
         }
 
     def __repr__(self) -> str:
+        if isinstance(self._core, _Closed):
+            return f"{type(self).__name__}(closed)"
         # Raises no failure of a collector.
         frames = self._core.len()
         return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
+
+
+class _Closed:
+    """In the place of the engine's buffer, after its end."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("the replay buffer was closed; build a new one")
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -609,7 +696,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """
         return self._sampled(batch_size, return_info, include_info is not False)
 
-    def update_tensordict_priority(self, data: Any) -> None:
+    def update_tensordict_priority(self, data: tensordict.TensorDictBase) -> None:
         """Sets the priorities of a sample's frames, if the sampler has priorities. Several values of a frame make one as the
         sampler's ``reduction`` says.
 
@@ -647,7 +734,7 @@ class _Inverted:
     def __init__(self, transform: Transform) -> None:
         self.inv = transform
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: object) -> object:
         inverse = getattr(self.inv, "inv", None)
         return batch if inverse is None else inverse(batch)
 
@@ -655,7 +742,7 @@ class _Inverted:
         return f"Inverted({self.inv!r})"
 
 
-def _made(name: str, kind: type[Any], part: Any, default: Any = None) -> Any:
+def _made(name: str, kind: type[Any], part: object, default: Any = None) -> Any:
     """The part itself, or the one that a class or function makes; ``default`` in the place of None."""
     part = default if part is None else part() if callable(part) else part
     if not isinstance(part, kind) and part is not default:
@@ -676,7 +763,7 @@ def _consuming(sampler: Sampler, times: int) -> Sampler:
     return ConsumingSampler(times)
 
 
-def _one_of(name: str, arguments: Any, other: str, made_of: Callable[[Any], Any]) -> Any:
+def _one_of(name: str, arguments: AnyBufferArguments, other: str, made_of: Callable[[Any], Any]) -> Any:
     """The argument ``name``, or the value that ``made_of`` makes of the ``other``. Both together are a ``TypeError``."""
     value, source = getattr(arguments, name), getattr(arguments, other)
     if source is None:
@@ -686,7 +773,7 @@ def _one_of(name: str, arguments: Any, other: str, made_of: Callable[[Any], Any]
     return made_of(source)
 
 
-def _seed_from(generator: Any) -> int:
+def _seed_from(generator: torch.Generator) -> int:
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
 
 

@@ -1,11 +1,13 @@
 """Storages. Their classes declare arguments; the engine keeps frames."""
 
 import os
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from windrow import _fence
 from windrow._arguments import argument, ignored
 from windrow._numbers import at_least
+from windrow._types import Device
 from windrow.data._content import frames_of, is_frames
 from windrow.data._items import as_tree
 from windrow.data._part import Part
@@ -37,7 +39,7 @@ def _zero(name: str, value: object) -> int:
 class Storage(Part):
     """Keeps frames, each in a row of its own. Indexed, it gives those of its buffer, as that does."""
 
-    device: Any = argument("where samples go; frames themselves are kept in the memory of the CPU", default="cpu")
+    device: Device | None = argument("where samples go; frames themselves are kept in the memory of the CPU", default="cpu")
     compilable: bool = ignored("nothing is compiled", default=False)
     consolidated: bool = ignored("each frame lies in one piece", default=False)
     shared_init: bool = ignored("memory is laid out when the first frames come", default=False)
@@ -52,7 +54,7 @@ class Storage(Part):
         return self._buffers[0]
 
     @property
-    def _storage(self) -> Any:
+    def _storage(self) -> object:
         return self[:]
 
     def __len__(self) -> int:
@@ -86,7 +88,7 @@ class LazyTensorStorage(Storage, kind="LazyTensorStorage"):
 class TensorStorage(Storage, kind="LazyTensorStorage"):
     """Keeps frames in memory, and begins with some."""
 
-    storage: Any = argument(
+    storage: object = argument(
         "the first frames or items, as ReplayBuffer.extend takes them; they are copied", kw_only=False, check=lambda _, it: frames_of(it)
     )
     max_size: int | None = argument(_ROOM, more="as many as there are by default", default=None, kw_only=False, check=at_least(1))
@@ -101,7 +103,7 @@ class TensorStorage(Storage, kind="LazyTensorStorage"):
         return f"TensorStorage({_count(self.storage)} frames, max_size={self.max_size})"
 
 
-def _count(frames: Any) -> int:
+def _count(frames: object) -> int:
     return int((frames if is_frames(frames) else as_tree(frames, 1)).numel())
 
 
@@ -109,7 +111,7 @@ class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
     """Keeps frames in a file that is mapped into memory, and is laid out when the first come."""
 
     max_size: int = argument(_ROOM, kw_only=False, check=at_least(1))
-    scratch_dir: Any = argument(
+    scratch_dir: str | os.PathLike[str] | TemporaryDirectory[str] | None = argument(
         "the directory of the file, whose frames the buffer begins with if it exists",
         more="by default the file has no name, and disappears with its process, however that ends",
         default=None,
@@ -119,12 +121,12 @@ class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
     ndim: int = _dimensions()
 
     @property
-    def _storage(self) -> Any:
+    def _storage(self) -> object:
         frames = self[:]
         if self.scratch_dir is not None and is_frames(frames):
             # TorchRL's tensors know their files; here, all are in one.
             for value in frames.values(True, True):
-                value.filename = os.path.join(self.scratch_dir, "rows.bin")
+                value.filename = os.path.join(self.scratch_dir, "rows.bin")  # type: ignore[arg-type]
         return frames
 
 

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow import _fence
 from windrow._arguments import warn_all_ignored
-from windrow._lazy import gymnasium, module
+from windrow._lazy import gymnasium, module, torch
 from windrow._numbers import whole_or_none
+from windrow._types import Device, Environment
 from windrow._windrow import EnvHandle, native_ids
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv
+from windrow.envs._factory import is_function
 from windrow.envs._gymnasium import by_id, with_pixels
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Key
 from windrow.envs.transforms import primed_for
 
+if TYPE_CHECKING:
+    from windrow.envs._video import Video
+
 __all__ = ["GymEnv", "GymWrapper"]
 
 _adapters = module("windrow.envs._adapters")
 
 BACKENDS = ("auto", "native", "gymnasium")
+_NO_OPTIONS = 'native environments take no options: reset_options and reset(options=...) need backend="gymnasium"'
 _NO_INFO = 'native environments return no info: info_keys need backend="gymnasium"'
 
 
@@ -52,8 +59,46 @@ def _made_with(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name not in _IGNORED and (name, value) != ("disable_env_checker", None)}
 
 
+class ResetOptions:
+    """The options of an environment's resets: ``given`` for all of them, or returned by that for each."""
+
+    def __init__(self, given: Mapping[str, Any] | Callable[[], Mapping[str, Any] | None] | None) -> None:
+        if given is not None and not isinstance(given, Mapping) and not callable(given):
+            raise TypeError(f"expected options of resets, or a function that returns them, as reset_options, got {given!r}")
+        self.given = given
+        self._once: Mapping[str, Any] | None = None
+        #: Whether there were any.
+        self.is_used = given is not None
+
+    def around(self, make: Any) -> gymnasium.Env[Any, Any]:
+        """The environment ``make``, or that ``make()`` returns, whose resets have these options."""
+        env = make() if is_function(make) else make
+        if not self.is_around(env):
+            env.reset = partial(self._reset, env.reset)
+        return env
+
+    @contextlib.contextmanager
+    def used(self, options: Mapping[str, Any]) -> Iterator[None]:
+        """In this context, resets have ``options``."""
+        self._once, self.is_used = options, True
+        try:
+            yield
+        finally:
+            self._once = None
+
+    def is_around(self, env: Any) -> bool:
+        """Whether resets of ``env`` have these options."""
+        return getattr(vars(env).get("reset"), "func", None) == self._reset
+
+    def _reset(self, reset: Callable[..., Any], **arguments: Any) -> object:
+        options = self._once
+        if options is None:
+            options = self.given() if callable(self.given) else self.given
+        return reset(**arguments) if options is None else reset(**arguments, options=dict(options))
+
+
 class _Ids:
-    def __get__(self, env: Any, owner: type) -> list[str]:
+    def __get__(self, env: object, owner: type) -> list[str]:
         try:
             return sorted({*native_ids(), *gymnasium.registry})
         except ImportError:
@@ -79,6 +124,8 @@ class GymEnv(EnvBase):
             and what does not come there is a number (``float32``). Zeros stand where the environment returns none.
         num_workers: more than 1 makes a :class:`ParallelEnv` of so many.
         policy: a module; the environment, with transforms around it, observes what its recurrent states begin with, and where episodes do.
+        reset_options: options of every ``reset`` of Gymnasium's environment, or a function that returns those of the next episode. The
+            function is called where the environment is, in a worker process for one there.
         num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
@@ -98,7 +145,7 @@ class GymEnv(EnvBase):
     #: Ids of environments, windrow's own and those that Gymnasium has registered.
     available_envs = _Ids()
 
-    def __new__(cls, *args: Any, num_workers: int | None = None, policy: Any = None, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, num_workers: int | None = None, policy: torch.nn.Module | None = None, **kwargs: Any) -> Any:
         if policy is not None:
             return primed_for(policy, cls(*args, num_workers=num_workers, **kwargs))
         if num_workers is None or num_workers == 1:
@@ -107,7 +154,7 @@ class GymEnv(EnvBase):
 
     def __init__(
         self,
-        env_name: Any,
+        env_name: str | Environment,
         *,
         categorical_action_encoding: bool = False,
         frame_skip: int | None = None,
@@ -115,16 +162,18 @@ class GymEnv(EnvBase):
         pixels_only: bool = True,
         info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
         num_workers: int | None = None,
-        policy: Any = None,
+        policy: torch.nn.Module | None = None,
+        reset_options: Mapping[str, Any] | Callable[[], Mapping[str, Any] | None] | None = None,
         num_envs: int | None = None,
-        device: Any = None,
+        device: Device | None = None,
         backend: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(device)
         if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
             raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
-        self._name, self._kwargs = env_name, _made_with(kwargs)
+        self._name: Any = env_name
+        self._kwargs = _made_with(kwargs)
         self._one_hot = not categorical_action_encoding
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
@@ -134,6 +183,9 @@ class GymEnv(EnvBase):
         self._readers: tuple[Any, ...] = ()
         #: None until they are asked for.
         self._info_entries: tuple[Entry, ...] | None = None if self._info_wanted else ()
+        self._options = ResetOptions(reset_options)
+        #: The video that an evaluator films it for.
+        self._video: Any = None
         self._given_backend = backend or "auto"
         self.backend = self._choose(self._given_backend)
         self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
@@ -173,7 +225,9 @@ class GymEnv(EnvBase):
                 raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
             if self._info_wanted:
                 raise ValueError(_NO_INFO)
-        plain = not (self._kwargs or self._from_pixels or self._info_wanted)
+            if self._options.given is not None:
+                raise ValueError(_NO_OPTIONS)
+        plain = not (self._kwargs or self._from_pixels or self._info_wanted or self._options.given is not None)
         return ("native" if own and plain else "gymnasium") if backend == "auto" else backend
 
     def _new_recipe(self) -> Recipe:
@@ -191,6 +245,12 @@ class GymEnv(EnvBase):
             env = by_id(self._name, self._kwargs, pixels)
         if self._readers:
             env = _adapters.Reading(env, self._readers) if own else partial(_adapters.Reading.around, env, self._readers)
+        if not own:
+            env = partial(self._options.around, env)
+        elif self._options.is_used:
+            env = self._options.around(env)
+        if self._video is not None:
+            env = self._video.around(env) if own else partial(self._video.around, env)
         return Gymnasium(env, own, self._one_hot, self._frame_skip, self._info_of(env, own))
 
     def _info_of(self, env: Any, own: bool) -> tuple[Entry, ...]:
@@ -210,7 +270,7 @@ class GymEnv(EnvBase):
             self._info_entries = tuple(_info.entries(wanted, seen))
         return self._info_entries
 
-    def set_info_dict_reader(self, info_dict_reader: Any = None, ignore_private: bool = True) -> GymEnv:
+    def set_info_dict_reader(self, info_dict_reader: object = None, ignore_private: bool = True) -> GymEnv:
         """This environment, which observes entries of ``info`` from now on.
 
         Args:
@@ -247,12 +307,30 @@ class GymEnv(EnvBase):
         self._info_entries = self._source = self._handle = self._facts = None
         return self
 
+    def _with_options(self, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        if self.backend == "native":
+            raise ValueError(_NO_OPTIONS)
+        if self._num_envs or hasattr(self._name, "num_envs"):
+            return super()._with_options(options)
+        if not self._options.is_used and not isinstance(self._name, str):
+            # The engine has the reset of the object without them.
+            self._source = self._handle = None
+        return self._options.used(options)
+
+    def _film_for(self, video: Video) -> None:
+        """Lets itself be filmed; an environment that is made from an id is made with pictures."""
+        if isinstance(self._name, str):
+            if self._given_backend == "native":
+                raise ValueError(f'native environments cannot be drawn: video needs {self._name} with backend="gymnasium"')
+            self.backend, self._kwargs = "gymnasium", {"render_mode": "rgb_array", **self._kwargs}
+        self._video = video
+
     @property
     def info_dict_reader(self) -> list[Any]:
         """The functions that read entries of ``info``."""
         return list(self._readers)
 
-    def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: Any = None) -> GymEnv:
+    def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: object = None) -> GymEnv:
         """The same as :meth:`set_info_dict_reader`."""
         return self.set_info_dict_reader(info_dict_reader, ignore_private)
 
@@ -284,15 +362,16 @@ class GymWrapper(GymEnv):
 
     def __init__(
         self,
-        env: Any,
+        env: Environment,
         *,
         categorical_action_encoding: bool = False,
         frame_skip: int | None = None,
         from_pixels: bool = False,
         pixels_only: bool = True,
         info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
-        policy: Any = None,
-        device: Any = None,
+        policy: torch.nn.Module | None = None,
+        reset_options: Mapping[str, Any] | Callable[[], Mapping[str, Any] | None] | None = None,
+        device: Device | None = None,
     ) -> None:
         made = adapted(env)
         env = made if hasattr(made, "observation_space") else env
@@ -303,6 +382,7 @@ class GymWrapper(GymEnv):
             from_pixels=from_pixels,
             pixels_only=pixels_only,
             info_keys=info_keys,
+            reset_options=reset_options,
             device=device,
             backend="gymnasium",
         )

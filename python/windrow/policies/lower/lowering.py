@@ -30,11 +30,12 @@ from windrow.envs._registry import adapted
 from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.acting import acting, borrowing
+from windrow.policies.arguments import read_by, takes_dictionary
 from windrow.policies.audit import Audit
 from windrow.policies.lower import rules as rules
 from windrow.policies.lower.trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
 from windrow.policies.reads import State, Watch
-from windrow.policies.torch_policy import TorchPolicy, copied_module, read_by
+from windrow.policies.torch_policy import TorchPolicy, copied_module
 from windrow.policies.weights import original, tensors_of
 
 if TYPE_CHECKING:
@@ -71,18 +72,20 @@ class Lowered:
 
     Attributes:
         core: the description that the engine reads.
+        inputs: the names of what the graph reads.
         graph: gives the graph that the policy is by now, as bytes.
         source: the module that has the weights.
         audit: compares rows that were delivered; None for a policy with a state, and for one that reads no observation.
     """
 
     core: dict[str, Any]
+    inputs: list[Key]
     graph: Callable[[], bytes]
     source: nn.Module
     audit: Audit | None
 
 
-def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
+def lower(policy: Callable[..., Any], conditions: Conditions, env: object = None) -> Lowered:
     """The graph of ``policy``.
 
     Args:
@@ -128,7 +131,9 @@ class _Follower:
         NotLowerable: torch has to evaluate the policy.
     """
 
-    def __init__(self, policy: Any, source: nn.Module, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]) -> None:
+    def __init__(
+        self, policy: Callable[..., Any], source: nn.Module, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]
+    ) -> None:
         self._policy, self._source, self._conditions = policy, source, conditions
         self._observed, self._actions = observed, actions
         self._names = set(tensors_of(source))
@@ -145,7 +150,7 @@ class _Follower:
         # Rows are compared by what was observed in them.
         compares = self._reading.memory is None and self._reading.inputs
         audit = Audit(self._difference, self._reading.inputs) if compares else None
-        return Lowered(core, self._now, self._source, audit)
+        return Lowered(core, self._reading.inputs, self._now, self._source, audit)
 
     def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
@@ -230,14 +235,14 @@ class _Follower:
 
 
 
-def _copied(policy: Any) -> Any:
+def _copied(policy: Any) -> nn.Module | MethodType:
     """A copy of a module, or of a method of one."""
     if isinstance(policy, nn.Module):
         return copied_module(policy)
     return MethodType(policy.__func__, copied_module(policy.__self__))
 
 
-def source_of(policy: Any) -> nn.Module | None:
+def source_of(policy: object) -> nn.Module | None:
     """The module whose weights a policy has; None for other functions."""
     owner = policy if isinstance(policy, nn.Module) else getattr(policy, "__self__", None)
     if not isinstance(owner, nn.Module):
@@ -250,7 +255,7 @@ def source_of(policy: Any) -> nn.Module | None:
 # What the policy reads
 
 
-def _observed(env: Any, policy: Any, conditions: Conditions) -> list[tuple[dict[Key, Leaf], list[Key]]]:
+def _observed(env: Any, policy: Callable[..., Any], conditions: Conditions) -> list[tuple[dict[Key, Leaf], list[Key]]]:
     """The observations of an environment that ``policy`` gets, and the actions, with float32 in place of float64 second; none where that is
     not known yet."""
     if env is None or is_function(env):
@@ -287,18 +292,18 @@ def _leaf(spec: Any) -> Leaf:
     return Leaf(shape, dtype, torch.as_tensor(low), torch.as_tensor(high))
 
 
-def _asked(policy: Any, conditions: Conditions, env: Any) -> list[Iterator[tuple[dict[Key, Leaf], list[Key]]]]:
+def _asked(policy: Callable[..., Any], conditions: Conditions, env: object) -> list[Iterator[tuple[dict[Key, Leaf], list[Key]]]]:
     """Where observations are looked for that nobody knows: a guess, and then the environment, which is made for that only if it has to be."""
     keys = _inputs(policy)
     # Groups of agents have dimensions of their own, which no layer tells.
-    is_nested = any(isinstance(key, tuple) for key in keys)
+    is_nested = any(isinstance(key, tuple) for key in keys) or takes_dictionary(policy)
     asked = [] if is_nested else [_guessed(policy)]
     if is_nested or len(keys) > 1:
         asked.append(_made(env, policy, conditions))
     return asked
 
 
-def _made(env: Any, policy: Any, conditions: Conditions) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
+def _made(env: Any, policy: Callable[..., Any], conditions: Conditions) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
     """As :func:`_observed`, of an environment that the function ``env`` makes for it: of several observations, nobody guesses the sizes."""
     try:
         made = env()
@@ -312,7 +317,7 @@ def _made(env: Any, policy: Any, conditions: Conditions) -> Iterator[tuple[dict[
             made.close()
 
 
-def _inputs(policy: Any) -> list[Key]:
+def _inputs(policy: Callable[..., Any]) -> list[Key]:
     """Names of the observations that ``policy`` reads, as far as it names them."""
     read = recurrent.keys_of(policy, "in_keys")
     if read is None:
@@ -324,7 +329,7 @@ def _inputs(policy: Any) -> list[Key]:
     return [key for key in read if key not in written and path(key) not in written and key != recurrent.IS_INIT]
 
 
-def _guessed(policy: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
+def _guessed(policy: Callable[..., Any]) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
     """Observations that ``policy`` may read, by the sizes of its layers: vectors of float32."""
     keys = _inputs(policy)
     choices = []
@@ -355,7 +360,7 @@ _Graph = tuple[str, list[str], bool]
 
 
 def _compared(
-    theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key], like: tuple[str, list[int]] | None
+    theirs: Callable[..., Any], conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key], like: tuple[str, list[int]] | None
 ) -> tuple[_Graph, _Reading]:
     """The graph of ``theirs``, a copy of the policy, and how it was read. One that has other constants than the graph
     ``like``, and is the same otherwise, is compared with torch once, and for numbers of rows that were not tried with that.
@@ -420,7 +425,7 @@ def _thresholds(codes: Iterable[CodeType], facts: dict[str, Any]) -> list[int]:
     return sorted({rows for number in sorted(numbers)[:TRIED] for rows in (number, number + 1)})
 
 
-def _shape(graph: dict[str, Any]) -> Any:
+def _shape(graph: dict[str, Any]) -> dict[str, Any]:
     """``graph`` without its numbers, by which no code decides what is computed."""
     nodes = [{**node, "op": {"Constant": len(node["op"]["Constant"])}} if "Constant" in node["op"] else node for node in graph["graph"]["nodes"]]
     return {**graph, "graph": {**graph["graph"], "nodes": nodes}}
@@ -431,7 +436,7 @@ class _Reading:
 
     def __init__(
         self,
-        policy: Any,
+        policy: Callable[..., Any],
         module: nn.Module,
         conditions: Conditions,
         observed: dict[Key, Leaf],
@@ -560,7 +565,7 @@ class _Reading:
         read = [self._input(key, written) for key in self.inputs]
         return {"graph": graph, "inputs": read, "outputs": columns}
 
-    def _by_row(self, trace: Trace, tensor: Any) -> Value:
+    def _by_row(self, trace: Trace, tensor: object) -> Value:
         if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or tensor.shape[0] != self.rows or tensor.dtype not in DTYPES:
             what = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise NotLowerable(f"an output is {what}, expected one entry for each row")

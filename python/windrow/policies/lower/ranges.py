@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+#: An operation of a graph: its name, or its name with what else it needs.
+Op = str | dict[str, Any]
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
 FLAG: Range = (0.0, 1.0)
@@ -41,7 +43,7 @@ def is_within(own: Range, limits: Range) -> bool:
     return limits[0] <= own[0] and own[1] <= limits[1]
 
 
-def of(op: Any, sources: Sequence[Range]) -> Range:
+def of(op: Op, sources: Sequence[Range]) -> Range:
     """The numbers that the operation ``op`` of a graph makes of such numbers."""
     name, given = next(iter(op.items())) if isinstance(op, dict) else (op, None)
     with np.errstate(all="ignore"):

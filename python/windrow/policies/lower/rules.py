@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from windrow.policies.lower.trace import ELEMENT, MOVING, ROW, RULES, SOURCE, Operation, Trace, Value
+from windrow.policies.lower.trace import ELEMENT, MOVING, ROW, RULES, SOURCE, Found, Operand, Operation, Trace, Value
 
-Rule = Callable[[Trace, Operation], Any]
+Rule = Callable[[Trace, Operation], Found]
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -31,7 +31,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 @rule(*MOVING)
-def _moved(trace: Trace, op: Operation) -> Any:
+def _moved(trace: Trace, op: Operation) -> Found:
     first, *rest = op.args
     many = isinstance(first, (list, tuple))
     # A value without elements has no places.
@@ -72,7 +72,7 @@ def _copy(trace: Trace, op: Operation) -> Value:
 
 
 @rule("index")
-def _index(trace: Trace, op: Operation) -> Any:
+def _index(trace: Trace, op: Operation) -> Found:
     x, indices = op("self"), op("indices")
     given = [index for index in indices if index is not None]
     if not any(map(trace.follows, given)):
@@ -89,7 +89,7 @@ def _index(trace: Trace, op: Operation) -> Any:
     trace.refuse("indices that differ by row")
 
 
-def _wrapped(trace: Trace, index: Any, size: int) -> Value:
+def _wrapped(trace: Trace, index: torch.Tensor, size: int) -> Value:
     """An index, which counts from the end where it is negative."""
     value = trace.of(index)
     if trace.ranges[value.node][0] >= 0:
@@ -98,7 +98,7 @@ def _wrapped(trace: Trace, index: Any, size: int) -> Value:
 
 
 @rule("index_select")
-def _index_select(trace: Trace, op: Operation) -> Value:
+def _index_select(trace: Trace, op: Operation) -> Found:
     if trace.follows(op("index")):
         trace.refuse("indices that differ by row")
     return _moved(trace, op)
@@ -135,7 +135,7 @@ def _gather(trace: Trace, op: Operation) -> Value:
 
 
 @rule("nll_loss_forward")
-def _nll_loss(trace: Trace, op: Operation) -> Any:
+def _nll_loss(trace: Trace, op: Operation) -> Found:
     x = op("self")
     if op("reduction") != 0 or op("weight") is not None or x.dim() != 2:
         trace.refuse("a loss")
@@ -223,7 +223,7 @@ def _prelu(trace: Trace, op: Operation) -> Value:
 
 
 @rule("log_sigmoid_forward")
-def _log_sigmoid(trace: Trace, op: Operation) -> Any:
+def _log_sigmoid(trace: Trace, op: Operation) -> Found:
     return [trace.activation("LogSigmoid", trace.of(op("self"))), None]
 
 
@@ -412,7 +412,7 @@ def _arg(trace: Trace, op: Operation) -> Value:
 
 
 @rule("max", "min")
-def _extreme(trace: Trace, op: Operation) -> Any:
+def _extreme(trace: Trace, op: Operation) -> Found:
     kind, other, dim = op.name.capitalize(), op("other", None), op("dim", None)
     if other is not None:
         return trace.zip(kind, op("self"), other)
@@ -433,7 +433,7 @@ def _length(trace: Trace, value: Value, dims: Any, keepdim: bool) -> Value:
 
 
 @rule("_weight_norm_interface")
-def _weight_norm(trace: Trace, op: Operation) -> Any:
+def _weight_norm(trace: Trace, op: Operation) -> Found:
     value = trace.of(op("v"))
     others = [one for one in range(len(value.shape)) if one != op("dim") % len(value.shape)]
     return [trace.zip("Mul", value, trace.zip("Div", op("g"), _length(trace, value, others, True))), None]
@@ -446,7 +446,7 @@ def _softmax(trace: Trace, op: Operation) -> Value:
 
 
 @rule("native_layer_norm")
-def _layer_norm(trace: Trace, op: Operation) -> Any:
+def _layer_norm(trace: Trace, op: Operation) -> Found:
     value, shape = trace.of(op("input")), op("normalized_shape")
     dims = range(len(value.shape) - len(shape), len(value.shape))
     result = trace.runs(lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, value, dims, reduces=False)
@@ -454,7 +454,7 @@ def _layer_norm(trace: Trace, op: Operation) -> Any:
 
 
 @rule("native_group_norm")
-def _group_norm(trace: Trace, op: Operation) -> Any:
+def _group_norm(trace: Trace, op: Operation) -> Found:
     value, groups = trace.of(op("input")), op("group")
     shape = value.shape
     grouped = trace.move(lambda placed: placed.reshape(shape[0], groups, -1), value)
@@ -465,23 +465,23 @@ def _group_norm(trace: Trace, op: Operation) -> Any:
     return [_scaled(trace, normal, *scales), None, None]
 
 
-def _channel(trace: Trace, given: Any, dims: int) -> Value:
+def _channel(trace: Trace, given: Operand, dims: int) -> Value:
     """A number for each channel, in the shape that broadcasts to a value of ``dims`` dimensions."""
     return trace.move(lambda placed: placed.view(-1, *[1] * (dims - 2)), trace.of(given))
 
 
-def _scaled(trace: Trace, value: Value, weight: Any, bias: Any) -> Value:
+def _scaled(trace: Trace, value: Value, weight: Operand | None, bias: Operand | None) -> Value:
     value = value if weight is None else trace.zip("Mul", value, weight)
     return value if bias is None else trace.zip("Add", value, bias)
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")
-def _batch_norm(trace: Trace, op: Operation) -> Any:
+def _batch_norm(trace: Trace, op: Operation) -> Found:
     if op("training", False) or op("running_mean") is None:
         trace.refuse("batch normalisation by the numbers of a batch")
     value, weight, bias = trace.of(op("input")), op("weight"), op("bias")
 
-    def channel(given: Any) -> Value:
+    def channel(given: Operand) -> Value:
         return _channel(trace, given, len(value.shape))
 
     scale = trace.map("Rsqrt", trace.zip("Add", op("running_var"), op("eps")))
@@ -504,7 +504,7 @@ def _bmm(trace: Trace, op: Operation) -> Value:
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
-def _attention(trace: Trace, op: Operation) -> Any:
+def _attention(trace: Trace, op: Operation) -> Found:
     query, key, value = (trace.of(op(name)) for name in ("query", "key", "value"))
     if op("dropout_p") or query.shape[:2] != key.shape[:2] or key.shape[:2] != value.shape[:2]:
         trace.refuse("attention with dropout, or of groups of heads")
@@ -549,7 +549,7 @@ def _mm(trace: Trace, op: Operation) -> Value:
     return trace.linear(trace.of(op("self")), _transposed(trace, op("mat2")))
 
 
-def _transposed(trace: Trace, weight: Any) -> Value:
+def _transposed(trace: Trace, weight: torch.Tensor) -> Value:
     return trace.move(lambda placed: placed.t(), trace.of(weight))
 
 
@@ -577,12 +577,12 @@ def _dot(trace: Trace, op: Operation) -> Value:
 
 
 @rule("mkldnn_rnn_layer")
-def _lstm_layer(trace: Trace, op: Operation) -> Any:
+def _lstm_layer(trace: Trace, op: Operation) -> Found:
     x, size = op("input"), op("hidden_size")
     if op("mode") != 2 or op("bidirectional") or op("reverse") or x.shape[0] != 1:
         trace.refuse("an LSTM of several steps, or one that runs backwards")
 
-    def flat(given: Any) -> Value:
+    def flat(given: torch.Tensor) -> Value:
         return trace.move(lambda placed: placed.reshape(-1, placed.shape[-1]), trace.of(given))
 
     old, state = flat(op("cx_")), flat(op("hx_"))

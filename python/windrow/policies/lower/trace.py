@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -105,12 +106,18 @@ class Value:
         return math.prod(before) * times, rows, own // rows // times, math.prod(after)
 
 
+#: What a rule is given: a value, what becomes one, or a number.
+Operand = Value | torch.Tensor | float
+#: What a rule returns: the value of each result; None where a graph has none.
+Found = Value | Sequence[Value | None] | None
+
+
 class Operation:
     """A call of an operation of torch: its name, without the underscore of those that work in place, its arguments and its result."""
 
     out: Any
 
-    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
         self.name = func._schema.name.removeprefix("aten::").removesuffix("_")
 
@@ -170,7 +177,7 @@ class Trace(TorchDispatchMode):
 
     # Nodes
 
-    def node(self, op: Any, sources: Sequence[int], size: int) -> int:
+    def node(self, op: ranges.Op, sources: Sequence[int], size: int) -> int:
         """The node of an operation, whose result has ``size`` elements in a row."""
         key = (json.dumps(op), tuple(sources))
         if key not in self._cache:
@@ -178,7 +185,7 @@ class Trace(TorchDispatchMode):
             self._append(op, sources, size)
         return self._cache[key]
 
-    def _append(self, op: Any, sources: Sequence[int], size: int) -> None:
+    def _append(self, op: ranges.Op, sources: Sequence[int], size: int) -> None:
         own = isinstance(op, dict) and not {"Input", "Noise", "Gamma"}.isdisjoint(op)
         self._varying.append(own or any(self._varying[source] for source in sources))
         self.nodes.append((op, tuple(sources)))
@@ -187,7 +194,7 @@ class Trace(TorchDispatchMode):
         if self._is_exact:
             self.claim("integers", (len(self.nodes) - 1, ranges.EXACT))
 
-    def like(self, op: Any, sources: Sequence[Value], shape: Sequence[int], batch: int | None) -> Value:
+    def like(self, op: ranges.Op, sources: Sequence[Value], shape: Sequence[int], batch: int | None) -> Value:
         """The value of an operation, of ``shape``."""
         value = Value(-1, tuple(shape), batch)
         before, _, own, after = value.split(self.rows)
@@ -211,7 +218,15 @@ class Trace(TorchDispatchMode):
         bits = (values.view(torch.int32).to(torch.int64) & 0xFFFFFFFF).tolist()
         return self.node({"Constant": bits}, (), len(bits))
 
-    def input(self, tensor: torch.Tensor, *, is_flag: bool = False, is_state: bool = False, low: Any = None, high: Any = None) -> None:
+    def input(
+        self,
+        tensor: torch.Tensor,
+        *,
+        is_flag: bool = False,
+        is_state: bool = False,
+        low: torch.Tensor | float | None = None,
+        high: torch.Tensor | float | None = None,
+    ) -> None:
         """Makes ``tensor``, ``[rows, ...]``, the next input, whose numbers are from ``low`` to ``high`` if it has integers, and not large if
         it is a state. Where a graph rests on that, the engine looks at them."""
         value = self.like({"Input": len(self.inputs)}, (), tensor.shape, 0)
@@ -254,7 +269,7 @@ class Trace(TorchDispatchMode):
                 kept.add(place)
         self._storages[changed[0]] = kept
 
-    def of(self, given: Any) -> Value:
+    def of(self, given: Operand) -> Value:
         """The value of a tensor or a number; a value itself."""
         if isinstance(given, Value):
             return given
@@ -283,7 +298,7 @@ class Trace(TorchDispatchMode):
             self.refuse(f"a view of {list(tensor.shape)} numbers that were made or changed elsewhere")
         return value
 
-    def follows(self, given: Any) -> bool:
+    def follows(self, given: object) -> bool:
         """Whether anything in ``given`` depends on inputs or weights."""
         return any(self.known(tensor) is not None for tensor in _tensors(given))
 
@@ -359,7 +374,7 @@ class Trace(TorchDispatchMode):
                 free[node] = ranges.of(op, [free[source] for source in sources])
         return not all(any(ranges.is_within(free[node], limits) for node, limits in claim) for claim in self._claims)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> NoReturn:
         """Raises the reason, and remembers it, since code may catch any error."""
         self.doubt = self.doubt or reason
         raise NotLowerable(reason)
@@ -432,7 +447,7 @@ class Trace(TorchDispatchMode):
 
     # Computing
 
-    def each(self, op: Any, values: Sequence[Value], shape: Sequence[int] | None = None) -> Value:
+    def each(self, op: ranges.Op, values: Sequence[Value], shape: Sequence[int] | None = None) -> Value:
         """An element-wise operation of values that are broadcast."""
         shape = torch.broadcast_shapes(*(value.shape for value in values)) if shape is None else shape
         wide = [self.spread(value, shape) for value in values]
@@ -447,7 +462,7 @@ class Trace(TorchDispatchMode):
     def map(self, function: Any, value: Value) -> Value:
         return self.like({"Map": function}, [value], value.shape, value.batch)
 
-    def zip(self, kind: str, a: Any, b: Any) -> Value:
+    def zip(self, kind: str, a: Operand, b: Operand) -> Value:
         if isinstance(b, (int, float)) and (kind, b) in NOTHING:
             return self.of(a)
         return self.each({"Zip": kind}, [self.of(a), self.of(b)])
@@ -475,7 +490,7 @@ class Trace(TorchDispatchMode):
         order = [*kept, *dims]
         return self.move(lambda placed: placed.permute(*(order.index(dim) for dim in range(ndim))), result)
 
-    def reduce(self, kind: str, value: Value, dims: Any, keepdim: bool = False) -> Value:
+    def reduce(self, kind: str, value: Value, dims: int | Iterable[int] | None, keepdim: bool = False) -> Value:
         if dims is None or dims == []:
             dims = range(len(value.shape))
         dims = [dims] if isinstance(dims, int) else list(dims)
@@ -541,7 +556,7 @@ class Trace(TorchDispatchMode):
         super().__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         torch.backends.mha.set_fastpath_enabled(self._fast)
         super().__exit__(*error)
 
@@ -554,7 +569,6 @@ class Trace(TorchDispatchMode):
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
         if rule is None or "out" in kwargs:
             self.refuse(f"no operation of windrow's graphs is {name}")
-            raise AssertionError
         op = Operation(func, args, kwargs)
         if func._schema.is_mutable:
             target = args[0]
@@ -677,7 +691,7 @@ class Replay(TorchDispatchMode):
         return args[0].copy_(drawn.view(shape)) if func._schema.is_mutable else drawn.view(shape)
 
 
-def _is_random(func: Any) -> bool:
+def _is_random(func: OpOverload) -> bool:
     # Attention draws for dropout alone, which is refused.
     return torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func._schema.name
 
@@ -691,7 +705,7 @@ def _offsets(place: tuple[Any, ...]) -> torch.Tensor:
     return offsets * dtype.itemsize
 
 
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
+def _tensors(given: object) -> Iterator[torch.Tensor]:
     if isinstance(given, torch.Tensor):
         yield given
     elif isinstance(given, (list, tuple)):

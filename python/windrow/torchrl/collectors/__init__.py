@@ -7,17 +7,19 @@ large as the others. Shares of a :class:`MultiSyncCollector` are stacked, ``[wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from windrow import collectors
 
+from windrow._types import Policy
 from windrow._warnings import warn
 from windrow.collectors import _base
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._base import BaseCollector
 from windrow.envs._factory import is_function
 from windrow.envs.transforms import Wrapped
+from windrow.policies.choose import Choice
 from windrow.torchrl._names import register, stand_in
 
 if TYPE_CHECKING:
@@ -73,18 +75,19 @@ class AsTorchRL(BaseCollector):
 
     def _build(self, arguments: CollectorArguments) -> None:
         acts = arguments.policy
-        if getattr(acts, "__self__", acts) is arguments.create_env_fn is not None and acts.__name__ in ("rand_action", "rand_step"):
+        name = getattr(acts, "__name__", None)
+        if getattr(acts, "__self__", acts) is arguments.create_env_fn is not None and name in ("rand_action", "rand_step"):
             # The collector steps the environment, which draws the actions.
             object.__setattr__(arguments, "policy", None)
         if arguments.trajs_per_batch is None and not arguments.allow_partial_batch:
             self._asked_for = _whole_batches(arguments)
         super()._build(arguments)
 
-    def _chosen_policy(self, arguments: CollectorArguments) -> Any:
+    def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
         self._specify(arguments.policy)
         return super()._chosen_policy(arguments)
 
-    def _specify(self, policy: Any) -> None:
+    def _specify(self, policy: Policy | None) -> None:
         """Gives modules of ``policy`` that add noise, and know no spec of actions, that of the environment."""
         if not any(getattr(module, "_spec", policy) is None for module in getattr(policy, "modules", list)()):
             return
@@ -97,7 +100,7 @@ class AsTorchRL(BaseCollector):
         if looked_at is not given:
             looked_at.close()
 
-    def _make_core(self, arguments: CollectorArguments) -> Any:
+    def _make_core(self, arguments: CollectorArguments) -> Choice:
         total = arguments.total_frames
         try:
             choice = super()._make_core(arguments)
@@ -116,8 +119,8 @@ class AsTorchRL(BaseCollector):
             choice = super()._make_core(arguments)
         return choice
 
-    def _warn_of_rounding(self, asked: Any) -> None:
-        if not isinstance(asked, list) and asked < self.frames_per_batch:
+    def _warn_of_rounding(self, asked: int | float | Sequence[int]) -> None:
+        if isinstance(asked, (int, float)) and asked < self.frames_per_batch:
             rounded = f"frames_per_batch={asked} cannot be split over environments that step together: batches have {self.frames_per_batch} frames"
             warn(rounded)
 
@@ -211,8 +214,8 @@ def _round_up(arguments: CollectorArguments, batch: int) -> bool:
     return True
 
 
-def _known(arguments: dict[str, Any], names: Any) -> dict[str, Any]:
-    """``arguments`` without those that nobody knows, of which it warns."""
+def _known(arguments: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """``arguments`` without unknown ones, of which it warns."""
     unknown = sorted(arguments.keys() - names)
     if unknown:
         warn(f"Collector has no argument {', '.join(unknown)}: without effect, as in TorchRL")

@@ -1,0 +1,232 @@
+"""Environments of Gymnasium as vectors of windrow, in this process and in others: what Gymnasium's own vector returns, to the bit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+import windrow
+from vectors.alike import MODES, assert_alike, run_beside, sync
+
+
+class Talkative(gymnasium.Env[Any, Any]):
+    """Tells, in ``info``, of numbers, arrays, text, nested entries, and of some things now and then; its observation has parts."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
+    observation_space = spaces.Dict({"at": spaces.Box(-1, 1, (2,), np.float64), "word": spaces.Text(8), "of": spaces.Tuple([spaces.Discrete(3, start=1)])})
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, length: int = 5) -> None:
+        self.render_mode, self._length, self._left, self.weight = "rgb_array", length, 0, 1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = self._length + int(self.np_random.integers(3))
+        return self._seen(), {"options": repr(options), "left": self._left}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        info = {"left": self._left, "at": np.arange(2) + self._left, "deep": {"er": {"x": 0.5, "who": "me"}}, "even": True}
+        if self._left % 2:
+            info = {"odd": np.float32(self._left), "deep": {"y": [1]}}
+        return self._seen(), float(action.sum()) / 3, self._left == 0, self._left == 1, info
+
+    def _seen(self) -> Any:
+        return {"at": self.np_random.uniform(-1, 1, 2), "word": "w" * (self._left % 8), "of": (np.int64(self._left % 3 + 1),)}
+
+    def render(self) -> Any:
+        return np.full((2, 2, 3), self._left, np.uint8)
+
+    def weigh(self, by: int) -> int:
+        return self.weight * by
+
+
+class Commanded(Talkative):
+    """One whose actions have parts."""
+
+    action_space = spaces.Dict({"by": spaces.Box(-1, 1, (), np.float32), "to": spaces.Discrete(3, start=-1)})
+
+    def step(self, action: Any) -> Any:
+        return super().step(np.array([float(action["by"]), int(action["to"])]))
+
+
+class Tabled(Talkative):
+    """One that observes and takes tables of choices."""
+
+    observation_space = spaces.MultiDiscrete([[2, 3], [3, 2]])
+    action_space = spaces.MultiDiscrete([[2, 3], [3, 2]])
+
+    def _seen(self) -> Any:
+        return np.array([[self._left % 2, 2], [0, 1]])
+
+
+class Mortal(Talkative):
+    """One whose process can be ended."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def _seen(self) -> Any:
+        return np.int64(1)
+
+    def die(self) -> None:
+        os._exit(3)
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded, Tabled])
+def test_all_that_gymnasiums_vector_returns_is_returned(env: Any, mode: AutoresetMode, workers: int | None) -> None:
+    ours = windrow.make_vec(env, 4, workers=workers, autoreset_mode=mode)
+    try:
+        assert run_beside(ours, sync(env, 4, mode), 40) > 3
+    finally:
+        ours.close()
+
+
+def test_statistics_of_episodes_come_from_gymnasiums_wrapper() -> None:
+    ours = windrow.make_vec(Talkative, 2, autoreset_mode="SameStep", episode_statistics=True)
+    assert run_beside(ours, sync(Talkative, 2, AutoresetMode.SAME_STEP, RecordEpisodeStatistics), 20)
+
+
+@pytest.fixture(params=[None, 2])
+def talkative(request: pytest.FixtureRequest) -> Iterator[Any]:
+    envs = windrow.make_vec(Talkative, 4, workers=request.param)
+    yield envs
+    envs.close()
+
+
+def test_environments_are_reached_through_the_vector(talkative: Any) -> None:
+    observation, info = talkative.reset(seed=3, options={"a": 1})
+    assert info["options"].tolist() == ["{'a': 1}"] * 4
+    assert talkative.call("weigh", 3) == (3, 3, 3, 3)
+    talkative.set_attr("weight", [1, 2, 3, 4])
+    assert talkative.get_attr("weight") == (1, 2, 3, 4) and talkative.call("weigh", by=2) == (2, 4, 6, 8)
+    talkative.set_attr("weight", 5)
+    assert talkative.get_attr("weight") == (5, 5, 5, 5)
+    with pytest.raises(ValueError, match="a value for each of 4"):
+        talkative.set_attr("weight", [1])
+    assert talkative.np_random_seed == (3, 4, 5, 6)
+    assert [picture.shape for picture in talkative.render()] == [(2, 2, 3)] * 4
+    assert talkative.metadata["render_fps"] == 4 and talkative.render_mode == "rgb_array"
+
+
+def test_an_exception_of_an_environment_is_raised(talkative: Any) -> None:
+    talkative.reset(seed=0)
+    talkative.set_attr("weight", "heavy")
+    with pytest.raises(TypeError, match="multiply"):
+        talkative.call("weigh", 0.5)
+
+
+def test_only_the_masked_environments_are_reset_with_their_seeds(talkative: Any) -> None:
+    theirs = sync(Talkative, 4, AutoresetMode.NEXT_STEP)
+    mask = np.array([False, True, True, False])
+    for envs in (talkative, theirs):
+        envs.reset(seed=1)
+        envs.step(np.zeros((4, 2), np.float32))
+    assert_alike(*(envs.reset(seed=[0, 8, None, 0], options={"reset_mask": mask.copy(), "b": 2}) for envs in (talkative, theirs)))
+
+
+def test_what_a_caller_keeps_of_arrays_never_changes() -> None:
+    envs = windrow.make_vec("CartPole-v1", 2, native=False)
+    kept = [envs.reset(seed=0)[0]]
+    copies = [kept[0].copy()]
+    for _ in range(12):
+        kept.append(envs.step(np.array([0, 1]))[0][:1])
+        copies.append(kept[-1].copy())
+    assert all((array == copy).all() for array, copy in zip(kept, copies, strict=True))
+    del kept, copies
+    assert len({envs.step(np.array([0, 1]))[0].ctypes.data for _ in range(20)}) <= 2
+
+
+def test_arguments_and_pictures_make_an_id_gymnasiums() -> None:
+    envs = windrow.make_vec("CartPole-v1", 2, render_mode="rgb_array")
+    envs.reset(seed=0)
+    pictures = envs.render()
+    assert len(pictures) == 2 and pictures[0].ndim == 3
+    envs.set_attr("gravity", 3.0)
+    assert envs.get_attr("gravity") == (3.0, 3.0)
+
+
+def test_final_infos_are_dictionaries_where_a_script_reads_them_so() -> None:
+    envs = windrow.make_vec("CartPole-v1", 2, autoreset_mode="SameStep", episode_statistics=True, final_info="dictionaries")
+    envs.reset(seed=0)
+    found = []
+    for _ in range(60):
+        *_, infos = envs.step(np.array([0, 1]))
+        # The lines of scripts that were written for Gymnasium 0.29.
+        if "final_info" in infos:
+            for env, info in enumerate(infos["final_info"]):
+                if info and "episode" in info:
+                    found.append(info["episode"]["l"])
+                    assert infos["final_observation"][env].shape == (4,)
+    assert len(found) > 6 and all(7 < length < 12 for length in found)
+
+
+def test_environments_that_differ_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="environment 1: expected the observation_space of environment 0"):
+        windrow.make_vec([lambda: gymnasium.make("CartPole-v1"), lambda: gymnasium.make("Pendulum-v1")])
+
+
+def test_one_object_is_one_environment() -> None:
+    same = gymnasium.make("FrozenLake-v1")
+    with pytest.raises(ValueError, match="a new environment at each call"):
+        windrow.make_vec(lambda: same, 2)
+    env = gymnasium.make("FrozenLake-v1")
+    assert windrow.make_vec(env).reset(seed=0)[0].shape == (1,)
+    with pytest.raises(TypeError, match="one object, which cannot be 2 environments"):
+        windrow.make_vec(env, 2)
+
+
+def test_a_process_that_dies_is_an_error() -> None:
+    envs = windrow.make_vec(Mortal, 2, workers=2)
+    envs.reset(seed=0)
+    with pytest.raises(RuntimeError, match="environment 0"):
+        envs.call("die")
+    with pytest.raises(RuntimeError, match="environment 0"):
+        envs.step(np.array([0, 0]))
+    envs.close()
+
+
+# Some at a time
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize(("env", "workers"), [("CartPole-v1", 2), ("FrozenLake-v1", 4), (Talkative, 2)])
+def test_some_environments_are_received_while_others_step(env: Any, workers: int, mode: str) -> None:
+    envs = windrow.make_vec(env, 4, workers=workers, batch_size=2, autoreset_mode=mode)
+    envs.async_reset(seed=1)
+    steps = np.zeros(4, int)
+    for _ in range(30):
+        observation, reward, terminated, truncated, info = envs.recv()
+        assert len(info["env_id"]) == len(reward) == 2 and gymnasium.vector.utils.batch_space(envs.single_observation_space, 2).contains(observation)
+        steps[info["env_id"]] += 1
+        envs.send(np.array([envs.single_action_space.sample() for _ in range(2)]), info["env_id"])
+    envs.close()
+    assert steps.sum() == 60
+
+
+def test_each_environment_goes_on_from_its_own_state() -> None:
+    envs, alone = windrow.make_vec("CartPole-v1", 4, workers=2, batch_size=1), windrow.make_vec("CartPole-v1", 4)
+    seen: list[list[Any]] = [[] for _ in range(4)]
+    envs.async_reset(seed=5)
+    while min(map(len, seen)) < 12:
+        observation, _, _, _, info = envs.recv()
+        (env,) = info["env_id"]
+        seen[env].append(observation[0].copy())
+        if len(seen[env]) < 12:
+            envs.send(np.array([env % 2]), [env])
+    expected = [alone.reset(seed=5)[0].copy(), *(alone.step(np.array([0, 1, 0, 1]))[0].copy() for _ in range(11))]
+    for env in range(4):
+        assert (np.array(seen[env]) == np.array(expected)[:, env]).all()
+    with pytest.raises(ValueError, match="an action for each of 2"):
+        envs.send(np.array([1]), [0, 1])
+    envs.close()

@@ -1,0 +1,199 @@
+"""Native environments as vectors: the bits of Gymnasium's, in memory that is used again."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+import windrow
+from vectors.alike import MODES, run_beside, sync
+from windrow.envs import GymEnv, RewardSum, StepCounter, TransformedEnv
+
+IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
+
+
+def as_single(rewards: np.ndarray) -> np.ndarray:
+    """Native rewards are single numbers, as those of Gymnasium's own CartPole vector."""
+    return rewards.astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("id", IDS)
+def test_native_environments_give_the_bits_of_gymnasiums_sync_vector(id: str, mode: AutoresetMode) -> None:
+    steps = 230 if id != "Acrobot-v1" else 60
+    episodes = run_beside(windrow.make_vec(id, 3, autoreset_mode=mode), sync(id, 3, mode), steps, as_single)
+    assert episodes or "Continuous" in id or id == "Acrobot-v1"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_threads_give_the_same_bits(mode: AutoresetMode) -> None:
+    assert run_beside(windrow.make_vec("CartPole-v1", 4, workers=2, autoreset_mode=mode), sync("CartPole-v1", 4, mode), 100, as_single)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episode_statistics_are_those_of_gymnasiums_wrapper(mode: AutoresetMode) -> None:
+    ours = windrow.make_vec("CartPole-v1", 3, autoreset_mode=mode, episode_statistics=True)
+    assert run_beside(ours, sync("CartPole-v1", 3, mode, RecordEpisodeStatistics), 100, as_single)
+
+
+def test_a_vector_is_what_gymnasiums_make_vec_returns() -> None:
+    ours, theirs = windrow.make_vec("CartPole-v1", 2), gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    assert isinstance(ours, gymnasium.vector.VectorEnv) and ours.unwrapped is ours
+    assert ours.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert ours.spec.id == theirs.spec.id and repr(ours) == "EngineVector(CartPole-v1, num_envs=2)"
+    assert ours.get_attr("spec")[1].id == "CartPole-v1"
+    ours.reset(seed=[4, 9])
+    assert ours.np_random_seed == (4, 9)
+    # Gymnasium's wrappers go around it.
+    wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(ours)
+    wrapped.reset(seed=0)
+    for _ in range(40):
+        *_, info = wrapped.step(wrapped.action_space.sample())
+        if "episode" in info:
+            break
+    assert info["episode"]["l"].max() > 5
+
+
+def test_what_a_caller_keeps_never_changes() -> None:
+    envs = windrow.make_vec("CartPole-v1", 2)
+    first, _ = envs.reset(seed=0)
+    kept, row, flat = [], first[1], memoryview(first).cast("B")
+    copies = [(row, row.copy()), (flat, bytes(flat))]
+    del first
+    for _ in range(30):
+        observation, reward, terminated, truncated, _ = envs.step(envs.action_space.sample())
+        kept += [observation, reward, terminated, truncated]
+        copies += [(array, array.copy()) for array in kept[-4:]]
+    assert all((np.asarray(array) == copy).all() if isinstance(copy, np.ndarray) else array.tobytes() == copy for array, copy in copies)
+
+
+def test_memory_that_nobody_keeps_is_used_again() -> None:
+    envs = windrow.make_vec("CartPole-v1", 2)
+    actions = np.array([0, 1])
+    envs.reset(seed=0)
+    addresses = {envs.step(actions)[0].ctypes.data for _ in range(50)}
+    assert len(addresses) <= 2
+    observation = envs.step(actions)[0]
+    held = observation.ctypes.data
+    assert held not in {envs.step(actions)[0].ctypes.data for _ in range(10)}
+
+
+@pytest.mark.parametrize("spoil", [lambda a: a.setflags(write=False), lambda a: setattr(a, "shape", (8,)), lambda a: setattr(a, "dtype", np.int32)])
+def test_an_array_that_was_changed_in_form_is_not_used_again(spoil: object) -> None:
+    envs = windrow.make_vec("CartPole-v1", 2)
+    actions = np.array([0, 1])
+    spoil(envs.reset(seed=0)[0])  # type: ignore[operator]
+    for _ in range(6):
+        observation = envs.step(actions)[0]
+        assert observation.shape == (2, 4) and observation.dtype == np.float32 and observation.flags.writeable
+
+
+def test_environments_that_are_not_reset_are_seen_as_they_were() -> None:
+    envs = windrow.make_vec("CartPole-v1", 3, autoreset_mode="Disabled")
+    envs.reset(seed=0)
+    seen = envs.step(np.array([0, 1, 0]))[0]
+    before = seen.copy()
+    # The caller's array is his own.
+    seen[:] = 9
+    after, _ = envs.reset(seed=5, options={"reset_mask": np.array([False, True, False])})
+    assert (after[[0, 2]] == before[[0, 2]]).all() and (after[1] != before[1]).all()
+
+
+def test_an_ended_environment_is_not_stepped_where_it_does_not_begin_anew() -> None:
+    envs = windrow.make_vec("CartPole-v1", 2, autoreset_mode="Disabled")
+    envs.reset(seed=0)
+    with pytest.raises(ResetNeeded, match=r"environments \[\d(, \d)?\] have ended.*reset_mask"):
+        for _ in range(200):
+            envs.step(np.array([0, 0]))
+
+
+def test_a_closed_vector_says_so() -> None:
+    for workers in (None, 2):
+        envs = windrow.make_vec("CartPole-v1", 2, workers=workers)
+        envs.reset(seed=0)
+        envs.close()
+        envs.close()
+        with pytest.raises(ClosedEnvironmentError, match="step was called"):
+            envs.step(np.array([0, 0]))
+        with pytest.raises(ClosedEnvironmentError, match="reset was called"):
+            envs.reset()
+
+
+def test_memory_goes_with_the_vector() -> None:
+    envs = windrow.make_vec("CartPole-v1", 2)
+    observation, _ = envs.reset(seed=0)
+    before, gone = observation.copy(), weakref.ref(envs)
+    del envs
+    gc.collect()
+    assert gone() is None and (observation == before).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_transforms_go_around_each_environment(mode: AutoresetMode) -> None:
+    envs = windrow.make_vec("CartPole-v1", 2, transforms=[StepCounter(), RewardSum()], autoreset_mode=mode)
+    assert sorted(envs.single_observation_space.spaces) == ["episode_reward", "observation", "step_count"]
+    observation, _ = envs.reset(seed=0)
+    assert envs.observation_space.contains(observation)
+    for step in range(1, 4):
+        observation, *_ = envs.step(np.array([0, 1]))
+        assert observation["step_count"].ravel().tolist() == [step, step]
+        assert observation["episode_reward"].ravel().tolist() == [step, step]
+
+
+def test_environments_of_windrow_are_taken_with_their_transforms() -> None:
+    env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
+    for given in (env, lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter())):
+        envs = windrow.make_vec(given, 2)
+        # Choices are indices, as Gymnasium has them.
+        assert envs.single_action_space == gymnasium.spaces.Discrete(2)
+        assert envs.reset(seed=0)[0]["step_count"].shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda envs: envs.step(np.array([0, 2])), ValueError, "expected"),
+        (lambda envs: envs.step(np.array([0, 1, 1])), ValueError, "expected int64"),
+        (lambda envs: envs.reset(seed=[1]), ValueError, "a seed or None for each of 2"),
+        (lambda envs: envs.reset(options={"low": 0.1}), ValueError, "native=False"),
+        (lambda envs: envs.reset(options={"reset_mask": [True, False]}), TypeError, "array of booleans"),
+        (lambda envs: envs.reset(options={"reset_mask": np.zeros(2, bool)}), ValueError, "one True at least"),
+        (lambda envs: envs.get_attr("gravity"), AttributeError, "native=False"),
+        (lambda envs: envs.set_attr("gravity", 1.0), AttributeError, "native=False"),
+        (lambda envs: envs.render(), AttributeError, "native=False"),
+        (lambda envs: envs.recv(), RuntimeError, "batch_size"),
+    ],
+)
+def test_errors_say_what_was_expected(call: object, error: type[Exception], says: str) -> None:
+    envs = windrow.make_vec("CartPole-v1", 2)
+    envs.reset(seed=0)
+    with pytest.raises(error, match=says):
+        call(envs)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"env": "CartPole-v1", "num_envs": 0}, ValueError, "num_envs must be 1 or more"),
+        ({"env": "CartPole-v1", "num_envs": 3, "workers": 2}, ValueError, "workers=2 must divide"),
+        ({"env": "CartPole-v1", "final_info": "lists"}, ValueError, "final_info must be one of"),
+        ({"env": "CartPole-v1", "autoreset_mode": "Never"}, ValueError, "Never"),
+        ({"env": ["CartPole-v1"], "num_envs": 2}, ValueError, "as num_envs says, got 1"),
+        ({"env": []}, ValueError, "got 0"),
+        ({"env": 7}, TypeError, "the id of an environment"),
+        ({"env": "CartPole-v1", "num_envs": 2, "batch_size": 3}, ValueError, "batch_size must be a multiple"),
+        ({"env": "FrozenLake-v1", "num_envs": 2, "batch_size": 1}, ValueError, "workers is how many"),
+        ({"env": "CartPole-v1", "num_envs": 2, "batch_size": 1, "autoreset_mode": "Disabled"}, ValueError, "DISABLED"),
+        ({"env": gymnasium.Env, "sutton_barto_reward": True}, TypeError, "for ids"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, object], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        windrow.make_vec(**arguments)  # type: ignore[arg-type]

@@ -1,0 +1,204 @@
+"""Makes vectors of environments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
+from windrow._numbers import whole_or_none
+from windrow._windrow import VectorCore, native_ids
+from windrow.envs._convert import of
+from windrow.envs._gymnasium import by_id
+from windrow.envs._recipe import Many, Native, Recipe
+from windrow.envs._transform import around
+from windrow.vectors._base import FORMS, VectorEnv
+from windrow.vectors._engine import EngineVector
+from windrow.vectors._processes import ProcessVector, sent
+from windrow.vectors._python import PythonVector
+
+
+def make_vec(
+    env: Any,
+    num_envs: int | None = None,
+    *,
+    workers: int | None = None,
+    transforms: Sequence[Any] = (),
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    native: bool = True,
+    episode_statistics: bool = False,
+    final_info: str = "arrays",
+    batch_size: int | None = None,
+    **kwargs: Any,
+) -> VectorEnv:
+    """A vector of environments as Gymnasium has it, stepped by windrow.
+
+    Args:
+        env: the id of an environment; a function that makes one of Gymnasium, or a list of such functions or ids, one for each; or an
+            environment of :mod:`windrow.envs`, with its transforms.
+        num_envs: how many, by default 1, or as many as the list has.
+        workers: threads that step native environments, or processes that others run in; none by default: the environments step one after
+            the other in the calling thread, which is fastest for those that step in microseconds.
+        transforms: transforms of :mod:`windrow.envs` around each environment, the first nearest to it. ``info`` of an environment of
+            Gymnasium does not come through them.
+        autoreset_mode: when an environment whose episode has ended begins another one: in its next step, in the same step, or when it is
+            told to. See :class:`gymnasium.vector.AutoresetMode`.
+        native: whether ids that windrow has itself run in Rust. With ``False``, with further arguments or with ``render_mode``, they are
+            Gymnasium's.
+        episode_statistics: whether ``info["episode"]`` has returns, lengths and seconds, ``"r"``, ``"l"`` and ``"t"``, of episodes
+            that have ended, as ``RecordEpisodeStatistics`` around each environment gives them.
+        final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1; or one of ``"dictionaries"``, one for each
+            environment that has ended and None for others, and ``"final_observation"`` beside ``"final_obs"``, as scripts for versions
+            before read them.
+        batch_size: how many environments :meth:`~EngineVector.recv` waits for, those first that are ready first.
+        **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, for ids.
+
+    Raises:
+        TypeError: ``env`` is nothing that an environment can be made of.
+        ValueError: an argument is out of range, or two of them contradict each other.
+
+    Example:
+        >>> import windrow
+        >>> envs = windrow.make_vec("CartPole-v1", 3)
+        >>> observation, info = envs.reset(seed=0)
+        >>> observation, reward, terminated, truncated, info = envs.step(envs.action_space.sample())
+        >>> observation.shape, reward
+        ((3, 4), array([1., 1., 1.], dtype=float32))
+    """
+    wrap = gymnasium.wrappers.RecordEpisodeStatistics if episode_statistics else None
+    wanted = Wanted(num_envs, workers, transforms, AutoresetMode(autoreset_mode), native, wrap, final_info, batch_size, kwargs)
+    return wanted.made_of(env)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a vector is to be like: the arguments of :func:`make_vec`."""
+
+    num_envs: int | None
+    workers: int | None = None
+    transforms: Sequence[Any] = ()
+    mode: AutoresetMode = AutoresetMode.NEXT_STEP
+    native: bool = True
+    #: What goes around each environment of Gymnasium to count episodes, which the engine does itself; None where nobody counts.
+    wrap: Callable[[Any], Any] | None = None
+    form: str = "arrays"
+    batch_size: int | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise ValueError(f"final_info must be one of {FORMS}, got {self.form!r}")
+        for name in ("num_envs", "workers", "batch_size"):
+            whole_or_none(name, getattr(self, name), 1)
+        if self.batch_size is not None and self.mode is AutoresetMode.DISABLED:
+            raise ValueError("batch_size needs environments that begin another episode by themselves, got autoreset_mode DISABLED")
+
+    def made_of(self, env: Any) -> VectorEnv:
+        """The vector of ``env``."""
+        is_list = isinstance(env, (list, tuple))
+        makers = list(env) if is_list else [env] * (self.num_envs or 1)
+        if not makers or self.num_envs not in (None, len(makers)):
+            raise ValueError(f"expected a list of {self.num_envs or 'one or more'} environments, as num_envs says, got {len(makers)}")
+        if self.workers is None and not self.transforms:
+            makers = _made_by_windrow(makers)
+        vector: VectorEnv
+        if (recipes := _recipes(makers, self.native and not self.kwargs, self.transforms)) is not None:
+            if self.kwargs:
+                raise TypeError(f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}")
+            vector = EngineVector(self._core(recipes), self.mode, self.form, self.batch_size)
+        elif self.workers is None:
+            if self.batch_size is not None:
+                raise ValueError(f"batch_size={self.batch_size} is for environments in threads or processes: workers is how many")
+            vector = PythonVector(_functions(makers, self.kwargs), self.mode, self.wrap, self.form)
+        else:
+            members = divides("workers", min(self.workers, len(makers)), len(makers))
+            groups = sent(_functions(makers, self.kwargs), self.mode, self.wrap, members)
+            vector = ProcessVector(groups, self.mode, self.form, len(makers) // members, self.batch_size)
+        if isinstance(env, str) and env in gymnasium.registry:
+            vector.spec = gymnasium.spec(env)
+        return vector
+
+    def _core(self, recipes: list[Recipe]) -> VectorCore:
+        """What steps environments of the engine's."""
+        counts, mode = self.wrap is not None, self.mode
+        is_plain = all(isinstance(recipe, Native) and not recipe.transforms for recipe in recipes)
+        if not is_plain and mode is AutoresetMode.NEXT_STEP:
+            # Each by itself: one that begins anew is left out of a step.
+            recipes = [Many((recipe,)) for recipe in recipes]
+        if self.workers is None and self.batch_size is None:
+            return VectorCore([Many(tuple(recipes))], mode.value, None, False, counts)
+        if any(recipe.is_native is not True for recipe in recipes):
+            raise ValueError("workers step native environments, and those of functions and ids of Gymnasium without transforms")
+        count, threads = len(recipes), self.workers or os.cpu_count() or 1
+        members = count if self.batch_size is not None else divides("workers", min(threads, count), count)
+        each = count // members
+        groups = [Many(tuple(recipes[first : first + each])) for first in range(0, count, each)]
+        return VectorCore(groups, mode.value, threads, False, counts)
+
+
+def _recipes(makers: list[Any], native: bool, transforms: Sequence[Any]) -> list[Recipe] | None:
+    """Recipes of all environments, where the engine is to step them: windrow's own, and others with transforms around them."""
+    found: list[Recipe | None] = []
+    for maker in makers:
+        recipe: Recipe | None
+        if isinstance(maker, str):
+            is_native = native and maker in native_ids()
+            recipe = Native(maker, False) if is_native else of(by_id(maker)) if transforms else None
+        elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe"):
+            recipe = of(maker)
+        else:
+            recipe = of(maker) if transforms else None
+        found.append(None if recipe is None else around(_by_index(recipe), transforms))
+    known = [recipe for recipe in found if recipe is not None]
+    if known and len(known) < len(found):
+        raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
+    return known or None
+
+
+def _made_by_windrow(makers: list[Any]) -> list[Any]:
+    """``makers``, where functions make environments of windrow the environments. What the first function makes tells; an environment
+    of Gymnasium is kept for the first place."""
+    first = makers[0]
+    if isinstance(first, (str, Recipe)) or hasattr(first, "step") or not callable(first):
+        return makers
+    made = first()
+    if hasattr(type(made), "_recipe"):
+        return [made, *(maker() for maker in makers[1:])]
+    return [lambda: made, *makers[1:]]
+
+
+def _by_index(recipe: Recipe) -> Recipe:
+    """The same with choices as indices, as Gymnasium's spaces have them."""
+    if isinstance(recipe, Many):
+        return replace(recipe, members=tuple(map(_by_index, recipe.members)))
+    return replace(recipe, one_hot=False) if hasattr(recipe, "one_hot") else recipe  # type: ignore[call-arg]
+
+
+def divides(name: str, number: int, count: int) -> int:
+    """``number``, which divides ``count``."""
+    if count % number:
+        raise ValueError(f"{name}={number} must divide the number of environments, {count}")
+    return number
+
+
+def _functions(makers: list[Any], kwargs: dict[str, Any]) -> list[Callable[[], Any]]:
+    """Functions that make the environments of Gymnasium."""
+    functions = []
+    for maker in makers:
+        if isinstance(maker, str):
+            functions.append(by_id(maker, kwargs))
+        elif isinstance(maker, gymnasium.Env):
+            if len(makers) > 1 or kwargs:
+                raise TypeError(f"{maker} is one object, which cannot be {len(makers)} environments: give a function that makes one")
+            functions.append(lambda: maker)
+        elif callable(maker):
+            if kwargs:
+                raise TypeError(f"arguments of gymnasium.make are for ids, got {sorted(kwargs)} and a function")
+            functions.append(maker)
+        else:
+            raise TypeError(f"expected the id of an environment, or a function that makes one, got {type(maker).__name__}")
+    return functions

@@ -1,0 +1,245 @@
+"""Vectors of Gymnasium's environments in worker processes, a group of them in each.
+
+A process has a :class:`PythonVector`, which begins episodes by itself. To the engine it is a :class:`Group`: a vector that is stepped as a whole
+and never told to begin another episode. Observations that are one array travel through shared memory, and so do rewards, in full
+precision, and flags; notes and all other observations are pickled beside them, where there are any.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from windrow._windrow import ParallelMembers, VectorCore
+from windrow.envs._convert import Gift
+from windrow.envs._recipe import Many, Parallel, Recipe, Vector
+from windrow.processes import setup
+from windrow.processes.pickling import dumps
+from windrow.processes.proxy import Remote
+from windrow.vectors._base import Notes, Stepped
+from windrow.vectors._exchange import Exchange, Fold
+from windrow.vectors._python import PythonVector
+
+#: Element types that the engine has in rows.
+_ROWS = {"bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64"}
+#: Entries of ``info`` between the processes.
+_REWARD, _NOTE = "windrow reward", "windrow note"
+_ENTRIES = ((_REWARD, "float64", ()), (_NOTE, "bytes", ()))
+
+
+#: What travels in the place of values that do not.
+_NOTHING = spaces.Box(0, 1, (1,), np.uint8)
+
+
+def is_array(space: Any) -> bool:
+    """Whether values of ``space`` travel through shared memory, as one array."""
+    if type(space) is spaces.Discrete:
+        return int(space.start) == 0 and space.dtype == np.int64
+    if type(space) is spaces.MultiDiscrete:
+        # The engine has choices in a row.
+        return len(space.shape) == 1 and space.dtype == np.int64 and not space.start.any()
+    return type(space) is spaces.MultiBinary or (type(space) is spaces.Box and space.dtype.name in _ROWS and len(space.shape) > 0)
+
+
+class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """The environments of a process."""
+
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+    #: See :func:`windrow.envs._vectors.seed`.
+    takes_each_seed = True
+
+    def __init__(self, makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None) -> None:
+        self._inner = inner = PythonVector(makers, mode, wrap)
+        self.num_envs = inner.num_envs
+        self._is_array = is_array(inner.single_observation_space)
+        self.single_observation_space = inner.single_observation_space if self._is_array else _NOTHING
+        self._takes_array = is_array(inner.single_action_space)
+        self.single_action_space = inner.single_action_space if self._takes_array else _NOTHING
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._nothing = create_empty_array(self.single_observation_space, self.num_envs)
+        #: Of the next reset, and those of the next step that are no array.
+        self.options: dict[str, Any] | None = None
+        self.actions: Any = None
+        # The engine closes it in the end.
+        self._given_away = Vector(Gift(self), False, False, _ENTRIES)
+
+    def _recipe(self) -> Recipe:
+        return self._given_away
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        envs, _ = self._inner._masked(options)
+        seeds = self._inner._seeds(seed)
+        try:
+            seen, notes = self._inner._begin(envs, [seeds[env] for env in envs], self.options)
+        finally:
+            self.options = None
+        return self._told(envs[0], seen, np.zeros(self.num_envs), notes)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        seen, rewards, terminated, truncated, notes = self._inner._stepped(actions if self._takes_array else self.actions)
+        observation, info = self._told(0, seen, rewards, notes)
+        return observation, rewards, terminated, truncated, info
+
+    def _told(self, place: int, seen: Any, rewards: Any, notes: Notes) -> tuple[Any, dict[str, Any]]:
+        """The observation, and what travels in ``info``: of all environments in the ``place`` of one."""
+        said = [(env, info) for env, info in notes if info]
+        note: list[list[bytes] | None] = [None] * self.num_envs
+        if said or not self._is_array:
+            note[place] = [dumps((said, None if self._is_array else self._inner._seen))]
+        return seen if self._is_array else self._nothing, {_REWARD: rewards, _NOTE: note}
+
+    # Called from the process that the vector is in
+
+    def about(self) -> tuple[Any, ...]:
+        """Spaces, metadata and the mode of rendering."""
+        inner = self._inner
+        return inner.single_observation_space, inner.single_action_space, inner.metadata, inner.render_mode
+
+    def do(self, what: str, *arguments: Any) -> Any:
+        """Calls a method of the vector in this process."""
+        return getattr(self._inner, what)(*arguments)
+
+    def take_options(self, options: dict[str, Any] | None) -> None:
+        """Takes the options of the next reset."""
+        self.options = options
+
+    def take_actions(self, actions: Sequence[Any]) -> None:
+        """Takes the actions of the next step, one for each environment."""
+        space: Any = self._inner.single_action_space
+        into: Any = create_empty_array(space, self.num_envs)
+        self.actions = concatenate(space, actions, into)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._inner.close()
+
+
+class Starter:
+    """Makes the group of a process."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
+
+    def __call__(self) -> Group:
+        return Group(*self._arguments)
+
+
+class ProcessVector(Exchange):
+    """Environments of Gymnasium in worker processes."""
+
+    def __init__(self, sent: Sequence[bytes], mode: AutoresetMode, form: str, each: int, batch: int | None) -> None:
+        # Those that are received some at a time are started and stepped each by itself.
+        parts = [sent] if batch is None else [[one] for one in sent]
+        self._members = [ParallelMembers() for _ in parts]
+        nothing = Many(())
+        recipes = [
+            Parallel((nothing,) * len(part), sent=tuple(part), live=live, patient=batch is not None)
+            for part, live in zip(parts, self._members, strict=True)
+        ]
+        self._core = VectorCore(recipes, AutoresetMode.DISABLED.value, None if batch is None else len(sent), batch is not None)
+        places = [(live, place) for live, part in zip(self._members, parts, strict=True) for place in range(len(part))]
+        self._remotes: list[Any] = [Remote(live, place) for live, place in places]
+        observed, acted, metadata, render_mode = self._remotes[0].about()
+        super().__init__(each * len(sent), observed, acted, mode, metadata, form)
+        self.render_mode, self._each = render_mode, each
+        self._exchange(batch)
+        self._is_array, self._takes_array = is_array(observed), is_array(acted)
+        leaves = [leaf[0] for leaf in self._core.describe()["observation"]]
+        self._reward, self._note = leaves.index(_REWARD), leaves.index(_NOTE)
+        self._seen: list[Any] = [None] * self.num_envs
+
+    def _begin(self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> tuple[Any, Notes]:
+        if options is not None:
+            for member in sorted({env // self._each for env in envs}):
+                self._remotes[member].take_options(options)
+        seen = self._core.reset(envs, seeds)
+        # The others have told theirs before.
+        notes = self._notes([seen[self._note][env] for env in envs], envs)
+        return self._observation(seen[0]), notes
+
+    def _stepped(self, actions: Any) -> Stepped:
+        rows = actions if self._takes_array else self._pickled(range(len(self._remotes)), list(iterate(self.action_space, actions)))
+        seen, _, terminated, truncated, _ = self._core.step((rows,))
+        notes = self._notes(seen[self._note], range(self.num_envs))
+        return self._observation(seen[0]), seen[self._reward], terminated, truncated, notes
+
+    def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> Any:
+        """Gives ``members`` actions that are no array, and returns what travels in their place."""
+        for place, member in enumerate(members):
+            self._remotes[member].take_actions(actions[place * self._each : (place + 1) * self._each])
+        return np.zeros((self.num_envs, 1), np.uint8)
+
+    def _rows_of(self, members: list[int], actions: Any) -> Any:
+        return super()._rows_of(members, actions) if self._takes_array else self._pickled(members, list(actions))
+
+    def _received(self, envs: Any, stepped: Any) -> tuple[Any, ...]:
+        seen, _, terminated, truncated, _ = stepped
+        notes = self._notes(seen[self._note], envs)
+        rows = {env: row for row, env in enumerate(envs.tolist())}
+        infos = Fold(len(envs)).of([(rows[env], info) for env, info in notes])
+        observation = seen[0] if self._is_array else self._rows(None, envs)
+        return observation, seen[self._reward], terminated, truncated, infos
+
+    def _notes(self, pickled: Sequence[bytes], envs: Sequence[int]) -> Notes:
+        notes: Notes = []
+        for env, note in zip(envs, pickled, strict=True):
+            if note:
+                first = env - env % self._each
+                said, seen = pickle.loads(note)
+                notes += [(first + number, info) for number, info in said]
+                if seen is not None:
+                    self._seen[first : first + self._each] = seen
+        return notes
+
+    def _observation(self, array: Any) -> Any:
+        return array if self._is_array else self._rows(array, range(self.num_envs))
+
+    def _rows(self, seen: Any, envs: Any) -> Any:
+        if self._is_array:
+            return seen[envs]
+        space, rows = self.single_observation_space, [self._seen[env] for env in envs]
+        into: Any = create_empty_array(space, len(rows))
+        return concatenate(space, rows, into)
+
+    def _called(self, envs: Sequence[int], name: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
+        return self._asked("_called", envs, lambda rows: (name, args, kwargs))
+
+    def _set(self, envs: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        self._asked("_set", envs, lambda rows: (name, [values[row] for row in rows]))
+
+    def _are_wrapped(self, envs: Sequence[int], wrapper: type) -> list[bool]:
+        return self._asked("_are_wrapped", envs, lambda rows: (wrapper,))
+
+    def _asked(self, what: str, envs: Sequence[int], arguments: Callable[[list[int]], tuple[Any, ...]]) -> list[Any]:
+        """What a method of the vectors in the processes answers for each of ``envs``."""
+        found: list[Any] = [None] * len(envs)
+        for member, remote in enumerate(self._remotes):
+            rows = [row for row, env in enumerate(envs) if env // self._each == member]
+            if rows:
+                own = [envs[row] - member * self._each for row in rows]
+                answers = remote.do(what, own, *arguments(rows))
+                for row, answer in zip(rows, answers or [None] * len(rows), strict=True):
+                    found[row] = answer
+        return found
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Ends the processes, which close their environments."""
+        for live in self._members:
+            live.close()
+        self._core.close()
+
+
+def sent(
+    makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None, members: int
+) -> list[bytes]:
+    """Groups of the environments that ``makers`` make, for as many processes as there are ``members``."""
+    each = len(makers) // members
+    starters = [Starter(makers[first : first + each], mode, wrap) for first in range(0, len(makers), each)]
+    return [setup.member(one, of="make_vec", instead="leave workers out", is_quiet=place > 0) for place, one in enumerate(starters)]

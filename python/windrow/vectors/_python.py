@@ -1,0 +1,180 @@
+"""Vectors of Gymnasium's environments, which Python steps, one after the other."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+
+from windrow.vectors._base import Notes, Stepped, VectorEnv
+
+#: Spaces whose batched values are one array.
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class PythonVector(VectorEnv):
+    """Environments of Gymnasium in this process.
+
+    Attributes:
+        envs: the environments.
+    """
+
+    def __init__(
+        self, makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None = None, form: str = "arrays"
+    ) -> None:
+        self.envs = [_environment(make) for make in makers]
+        if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
+            raise ValueError(f"expected functions that make a new environment at each call, got {self.envs[0]} more than once")
+        if wrap is not None:
+            self.envs = [wrap(env) for env in self.envs]
+        first = self.envs[0]
+        for number, env in enumerate(self.envs):
+            for space in ("observation_space", "action_space"):
+                expected, got = getattr(first, space), getattr(env, space)
+                if expected != got:
+                    raise RuntimeError(f"environment {number}: expected the {space} of environment 0, {expected}, got {got}")
+        super().__init__(len(self.envs), first.observation_space, first.action_space, mode, dict(first.metadata), form)
+        self.render_mode = first.render_mode
+        #: What each environment has observed last.
+        self._seen: list[Any] = [None] * self.num_envs
+        self._over = np.zeros(self.num_envs, np.bool_)
+        self._arrays = Arrays(self.single_observation_space, self.num_envs)
+
+    def _begin(self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> tuple[Any, Notes]:
+        notes: Notes = []
+        for env, seed in zip(envs, seeds, strict=True):
+            self._seen[env], info = self.envs[env].reset(seed=seed, options=options)
+            notes.append((env, info))
+        self._over[envs] = False
+        return self._observation(), notes
+
+    def _stepped(self, actions: Any) -> Stepped:
+        rewards, flags = np.zeros(self.num_envs), np.zeros((2, self.num_envs), np.bool_)
+        terminated, truncated = flags
+        notes: Notes = []
+        mode, over, seen = self.autoreset_mode, self._over.tolist(), self._seen
+        if mode is AutoresetMode.DISABLED and any(over):
+            raise ResetNeeded(
+                f"the episodes of environments {np.flatnonzero(over).tolist()} have ended, and with autoreset_mode DISABLED they begin "
+                'another one when they are told to: call reset(options={"reset_mask": terminated | truncated}) first'
+            )
+        for number, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
+            if over[number] and mode is AutoresetMode.NEXT_STEP:
+                seen[number], info = env.reset()
+                notes.append((number, info))
+                continue
+            seen[number], rewards[number], terminated[number], truncated[number], info = env.step(action)
+            if mode is AutoresetMode.SAME_STEP and (terminated[number] or truncated[number]):
+                notes.append((number, {"final_obs": seen[number], "final_info": info}))
+                seen[number], info = env.reset()
+            notes.append((number, info))
+        self._over = terminated | truncated
+        return self._observation(), rewards, terminated, truncated, notes
+
+    def _observation(self) -> Any:
+        """An array of what all environments have observed, or the structure of arrays that their space asks for."""
+        return concatenate(self.single_observation_space, self._seen, self._arrays.free())
+
+    def _called(self, envs: Sequence[int], name: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
+        found = [self.envs[env].get_wrapper_attr(name) for env in envs]
+        return [one(*args, **(kwargs or {})) if callable(one) else one for one in found]
+
+    def _set(self, envs: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        for env, value in zip(envs, values, strict=True):
+            self.envs[env].set_wrapper_attr(name, value)
+
+    def _are_wrapped(self, envs: Sequence[int], wrapper: type) -> list[bool]:
+        return [is_wrapped(self.envs[env], wrapper) for env in envs]
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the environments."""
+        for env in self.envs:
+            env.close()
+
+
+def _environment(make: Callable[[], Any]) -> Any:
+    made = make()
+    if not isinstance(made, gymnasium.Env):
+        raise TypeError(f"expected a function that makes an environment of Gymnasium, got {type(made).__name__} from {make!r}")
+    return made
+
+
+class Counted(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives ``info["episode"]`` at the end of an episode as a ``Monitor`` of Stable-Baselines3 does, unless the environment gives its own."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._since, self._return, self._length = time.time(), 0.0, 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self._return, self._length = 0.0, 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        self._return, self._length = self._return + float(reward), self._length + 1
+        if terminated or truncated:
+            info.setdefault("episode", {"r": round(self._return, 6), "l": self._length, "t": round(time.time() - self._since, 6)})
+        return seen, reward, terminated, truncated, info
+
+
+def is_wrapped(env: Any, wrapper: type) -> bool:
+    """Whether ``env`` has this wrapper around it, at any depth."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, wrapper):
+            return True
+        env = env.env
+    return False
+
+
+def _holders(arrays: list[Any], place: int) -> int:
+    return sys.getrefcount(arrays[place])
+
+
+#: What an array counts that is in one list and nowhere else.
+_ALONE = _holders([np.zeros(1)], 0)
+
+
+class Arrays:
+    """Arrays for the observations of ``num_envs`` environments, each used again once nobody else holds it. Observations that are no single
+    array get new ones each time.
+    """
+
+    #: Arrays that are looked through before another is made.
+    MOST = 4
+
+    def __init__(self, space: Any, num_envs: int) -> None:
+        self._space, self._num_envs = space, num_envs
+        self._are_reused = type(space) in _ARRAYS
+        self._made: list[Any] = []
+        self._last = 0
+
+    def free(self) -> Any:
+        """One that nobody else holds."""
+        if not self._are_reused:
+            return create_empty_array(self._space, self._num_envs)
+        for place in range(len(self._made)):
+            if _holders(self._made, place) == _ALONE and self._is_as_made(self._made[place]):
+                self._last = place
+                return self._made[place]
+        made = create_empty_array(self._space, self._num_envs)
+        if len(self._made) < self.MOST:
+            self._made.append(made)
+            self._last = len(self._made) - 1
+        else:
+            # The oldest is left to whoever holds it.
+            self._last = (self._last + 1) % self.MOST
+            self._made[self._last] = made
+        return made
+
+    def _is_as_made(self, array: Any) -> bool:
+        expected = (self._num_envs, *(self._space.shape or ()))
+        return bool(array.shape == expected and array.flags.writeable and array.dtype == self._space.dtype)
