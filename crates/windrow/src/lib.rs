@@ -133,7 +133,7 @@ pub use ::tensordict::{DType, LeafSpec, Tensor, TensorDict, TensorError};
 #[doc(inline)]
 pub use windrow_collect::{
     ArgumentError, BuildError, ControlError, ErrorKind, EvaluateError, FaultKind, Interrupted,
-    NextError, ProfileError, Stuck, WorkerError, WorkerFault,
+    NextError, ProfileError, ResumeError, Stuck, WorkerError, WorkerFault,
 };
 #[doc(inline)]
 pub use windrow_collect::{
@@ -278,7 +278,8 @@ pub mod envs {
         Acrobot, Arguments, ByName, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
         EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, MountainCar,
         MountainCarContinuous, NamedEnv, NextStep, NumpyRng, Outcome, Outcomes, Pendulum, Reset,
-        Serial, Spec, SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
+        Serial, Spec, SpecError, StateVisitor, TimeLimit, VecEnv, VecEnvError, make, make_vec,
+        testing,
     };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]
