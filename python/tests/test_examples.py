@@ -20,11 +20,14 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("cleanrl_ppo", 2000, "see cleanrl_ppo.png"),
         ("sb3_ppo", 1000, "mean return of the last "),
         ("native_policy", 1000, "the first two did the same: True"),
+        ("onnx_policy", 1000, "all three did the same: True"),
         ("async_batched", 6400, "mean steps: "),
         ("ray_offpolicy", 1200, "mean return: "),
         ("own_environment", 4096, "mean return: "),
+        ("resume", 3000, "the weights are the same: True"),
         ("recurrent_policy", 20_000, "mean return: "),
         ("several_agents", 1200, "mean reward of the one that learns: "),
+        ("offline_data", 8000, "after learning from the data set"),
         ("worker_losses", 3000, "all there were to collect: True"),
         ("evaluator_video", 2000, "filmed in videos/eval_"),
         ("tensorboard_run", 2000, "logged in runs/dqn"),
@@ -32,6 +35,8 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
     ],
 )
 def test_examples(name: str, frames: int, told: str, tmp_path: Path) -> None:
+    if name == "onnx_policy":
+        pytest.importorskip("onnxruntime", reason="the example needs the extra onnx")
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--frames", str(frames)]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr

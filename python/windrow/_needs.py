@@ -35,19 +35,19 @@ def install(extra: str) -> str:
     return f'pip install "windrow-rl[{extra}]"'
 
 
-def package(name: str, what: str, extra: str) -> ModuleType:
-    """The module ``name``, which ``what`` needs.
+def module(what: str, name: str, extra: str) -> ModuleType:
+    """The module ``name`` of a package that comes with ``extra``, which ``what`` needs.
 
     Raises:
-        ImportError: its package is not installed; the message names the extra that brings it.
+        ImportError: the package is not installed; the message names the extra that brings it.
     """
+    package = name.partition(".")[0]
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != name.partition(".")[0]:
+        if error.name is None or error.name.partition(".")[0] != package:
             raise
-        missing = error.name.partition(".")[0]
-        raise ImportError(f"{what} needs {missing}, which is not installed: {install(extra)}", name=missing) from error
+        raise ImportError(f"{what} needs {package}, which is not installed: {install(extra)}", name=package) from error
 
 
 def torch(what: str) -> None:
@@ -57,4 +57,4 @@ def torch(what: str) -> None:
         ImportError: one is not; the message names the extra that brings it.
     """
     for name in ("torch", "tensordict"):
-        package(name, what, "torch")
+        module(what, name, "torch")

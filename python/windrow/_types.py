@@ -6,6 +6,7 @@ Until then a text stands for each, which ``help`` shows of declared arguments.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ForwardRef, Protocol, TypeAlias
 
@@ -36,6 +37,24 @@ class Buffer(Protocol):
         ...
 
 
+class Model(Protocol):
+    """A model of Stable-Baselines3, or of another library that has such a method."""
+
+    @property
+    def predict(self) -> Callable[..., Any]:
+        """Returns actions and the next state."""
+        ...
+
+
+class OnnxModel(Protocol):
+    """A model that ``onnx`` has loaded."""
+
+    @property
+    def SerializeToString(self) -> Callable[..., bytes]:
+        """The model as bytes."""
+        ...
+
+
 def _later(shown: str) -> ForwardRef:
     return ForwardRef(shown, module=__name__)
 
@@ -52,8 +71,8 @@ if TYPE_CHECKING:
     #: One for all workers, or a list with an entry for each.
     Envs: TypeAlias = Env | Sequence[Env]
     Numbers: TypeAlias = float | Sequence[float] | Array | torch.Tensor
-    #: A module can be called.
-    Policy: TypeAlias = Callable[..., Any] | modules.RemotePolicy
+    #: A module can be called; a path is that of a model of ONNX.
+    Policy: TypeAlias = Callable[..., Any] | Model | OnnxModel | str | os.PathLike[str] | modules.RemotePolicy
     #: Those of a module: itself, a TensorDict of its parameters, or its ``state_dict``.
     Weights: TypeAlias = torch.nn.Module | tensordict.TensorDictBase | Mapping[str, torch.Tensor]
 else:
@@ -64,5 +83,5 @@ else:
     Env = _later("Environment | Callable[..., Environment] | str")
     Envs = _later("Environment | Callable[..., Environment] | str | list")
     Numbers = _later("float | Sequence[float] | numpy.ndarray | torch.Tensor")
-    Policy = _later("torch.nn.Module | Callable[..., Any] | modules.RemotePolicy")
+    Policy = _later("torch.nn.Module | Callable[..., Any] | Model | OnnxModel | str | os.PathLike[str] | modules.RemotePolicy")
     Weights = _later("torch.nn.Module | tensordict.TensorDictBase | Mapping[str, torch.Tensor]")

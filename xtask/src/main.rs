@@ -1,4 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `docs`, `faults`, `figures`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `docs`, `faults`, `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@ mod counts;
 mod docs;
 mod faults;
 mod figures;
+mod formats;
 mod models;
 mod process;
 mod python;
@@ -64,6 +65,10 @@ enum Task {
     Docs,
     /// Injects a fault at random moments, many times over, and checks the result
     Faults(faults::Options),
+    /// Writes data sets with the Python package, lets the libraries read them whose formats they are, and kills processes that write
+    ///
+    /// Each library is installed into an environment of its own in `target/formats`, once; that of LeRobot is large.
+    Formats(formats::Request),
     /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle
     ///
     /// `LOOM_MAX_PREEMPTIONS` bounds the search; it is 3 unless you set it.
@@ -113,6 +118,7 @@ fn perform(task: Task) -> Result<bool> {
         Task::Bench(request) => bench::run(&root, &request),
         Task::Docs => docs::run(&root),
         Task::Faults(options) => faults::run(&root, &options),
+        Task::Formats(request) => formats::run(&root, &request),
         Task::Models => {
             let workspace = Workspace::load(&root)?;
             Report::alone(|report| models::add_to(report, &workspace))

@@ -1,6 +1,8 @@
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
-use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError, not_apart};
+use crate::{
+    EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError, not_apart,
+};
 
 /// Environments that begin another episode by themselves, one step after theirs has ended: Gymnasium's mode `NEXT_STEP`.
 ///
@@ -127,6 +129,11 @@ impl<V: VecEnv> VecEnv for NextStep<V> {
 
     fn gatherings(&mut self) -> Vec<&mut Gathering> {
         self.envs.gatherings()
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.envs.visit_state(state)?;
+        state.values(&mut self.ended)
     }
 }
 

@@ -9,11 +9,12 @@ use windrow_env::Arguments;
 use windrow_env::recipe_form::{join, split};
 use windrow_sync::unpoisoned;
 
+use crate::explore::Exploration;
 use crate::network_policy::NetworkRepr;
 use crate::registry::installed;
 use crate::{
-    GraphPolicy, NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, Weights,
-    WeightsError,
+    Explore, GraphPolicy, NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy,
+    Weights, WeightsError,
 };
 
 /// How to make the policy of each worker.
@@ -43,6 +44,7 @@ enum PolicySource {
     Network(Arc<NetworkPolicy>),
     Graph(Arc<GraphPolicy>),
     Named(Named),
+    Explore(Exploration, Box<PolicyRecipe>),
     Factory(Opaque),
 }
 
@@ -78,6 +80,8 @@ enum PolicyRecipeRepr {
     Packed {
         name: String,
     },
+    /// Noise around the policy of a recipe that follows.
+    Explore(Exploration),
 }
 
 impl PolicyRecipe {
@@ -97,6 +101,11 @@ impl PolicyRecipe {
     #[must_use]
     pub fn graph(policy: GraphPolicy) -> Self {
         Self(PolicySource::Graph(Arc::new(policy)))
+    }
+
+    /// The policies of `recipe`, with noise.
+    pub(crate) fn exploring(recipe: Self, how: Exploration) -> Self {
+        Self(PolicySource::Explore(how, Box::new(recipe)))
     }
 
     /// The policies registered as `name`, each with the parameters that the registered factory gives it.
@@ -248,6 +257,9 @@ impl PolicyRecipe {
                 let maker = registry.maker(&named.name)?;
                 maker.make(&named.name, &named.arguments, worker)?
             }
+            PolicySource::Explore(how, recipe) => {
+                Box::new(Explore::by(recipe.build_from(registry, worker)?, *how))
+            }
             PolicySource::Factory(opaque) => (opaque.factory)(worker),
         })
     }
@@ -281,6 +293,10 @@ impl PolicyRecipe {
                 };
                 (written, None)
             }
+            PolicySource::Explore(how, recipe) => {
+                packed = Some(recipe.to_bytes()?);
+                (PolicyRecipeRepr::Explore(*how), None)
+            }
             PolicySource::Factory(opaque) => {
                 let unwritable = PolicyError::Unwritable {
                     factory: opaque.type_name,
@@ -312,6 +328,9 @@ impl PolicyRecipe {
                 name,
                 arguments: Arguments::of_packed(weights.to_vec()),
             }),
+            PolicyRecipeRepr::Explore(how) => {
+                PolicySource::Explore(how, Box::new(Self::from_bytes(weights)?))
+            }
             PolicyRecipeRepr::Network(written) => {
                 let mut net = NetworkPolicy::from(written);
                 net.network().check()?;

@@ -7,6 +7,7 @@ use tensordict::{NestedKey, TensorDict};
 use crate::{Reduction, ReplayError, RowSet, RowSpan, RunKeys, Runs, SampleRng, Shortage};
 
 mod consuming;
+mod hindsight;
 mod prioritized;
 mod prioritized_slice;
 mod random;
@@ -15,13 +16,20 @@ mod slice_without_replacement;
 mod sum_tree;
 mod without_replacement;
 
-pub use consuming::ConsumingSampler;
-pub use prioritized::PrioritizedSampler;
-pub use prioritized_slice::PrioritizedSliceSampler;
-pub use random::RandomSampler;
-pub use slice::SliceSampler;
-pub use slice_without_replacement::SliceSamplerWithoutReplacement;
-pub use without_replacement::SamplerWithoutReplacement;
+/// The samplers, as the crate `windrow` exports them.
+#[doc(hidden)]
+pub mod samplers {
+    pub use super::consuming::ConsumingSampler;
+    pub use super::hindsight::{GoalStrategy, HindsightSampler};
+    pub use super::prioritized::PrioritizedSampler;
+    pub use super::prioritized_slice::PrioritizedSliceSampler;
+    pub use super::random::RandomSampler;
+    pub use super::slice::SliceSampler;
+    pub use super::slice_without_replacement::SliceSamplerWithoutReplacement;
+    pub use super::without_replacement::SamplerWithoutReplacement;
+}
+
+pub use samplers::*;
 
 /// Chooses rows. Its methods are never called concurrently: the buffer holds its lock.
 ///
@@ -237,6 +245,8 @@ pub struct Draw {
 pub struct Slices {
     /// Number of frames of each slice, without padding.
     pub lens: Vec<usize>,
+    /// Number of frames that each slice begins with that only warm up a recurrent state; empty where none do.
+    pub burn_in: Vec<usize>,
     /// Number of frames of each slice with padding, where slices are padded.
     pub padded: Option<usize>,
     /// The flag that marks the last frame of each slice; none where flags stay as they are.

@@ -295,3 +295,16 @@ def test_split_trajectories() -> None:
     assert split["mask"].sum(-1).tolist() == [10, 10, 5]
     assert split["traj_ids"][:, 0].tolist() == [0, 1, 2]
     assert split["number"][2].tolist() == [20, 21, 22, 23, 24, 0, 0, 0, 0, 0]
+
+
+def test_a_with_statement_closes_a_buffer(tmp_path) -> None:
+    frames = TensorDict({"x": torch.arange(10)}, [10])
+    for storage in (LazyTensorStorage(10), LazyMemmapStorage(10, scratch_dir=tmp_path / "rows")):
+        with ReplayBuffer(storage=storage, batch_size=4) as buffer:
+            buffer.extend(frames)
+            sample = buffer.sample()
+        for ask in (buffer.sample, lambda: buffer.extend(frames), lambda: len(buffer), buffer.state_dict):
+            with pytest.raises(RuntimeError, match="the replay buffer was closed"):
+                ask()
+        assert "closed" in repr(buffer) and len(sample) == 4
+    assert any((tmp_path / "rows").iterdir())

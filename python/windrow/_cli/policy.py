@@ -16,12 +16,12 @@ ACTIVATIONS = {"elu": "ELU", "gelu": "GELU", "relu": "ReLU", "silu": "SiLU", "ta
 _PARTS = re.compile(r"(\d+)")
 
 
-def load(path: Path, activation: str, *, trusts: bool) -> Callable[..., Any]:
+def load(path: Path, activation: str, *, trusts: bool) -> Callable[..., Any] | Path:
     """The policy in a file: a module that maps observations to actions, or to their scores.
 
     Args:
         path: weights of linear layers, in the form of safetensors or a ``state_dict``; or a program: a file of TorchScript, of ``torch.export``,
-            or a module that ``torch.save`` has pickled.
+            or a module that ``torch.save`` has pickled; or a model of ONNX.
         activation: what stands between linear layers, one of :data:`ACTIVATIONS`.
         trusts: whether the user trusts the file, and programs are loaded.
 
@@ -29,6 +29,8 @@ def load(path: Path, activation: str, *, trusts: bool) -> Callable[..., Any]:
         ValueError: the file is none of these, a program that is not trusted, or has weights of something else.
         ImportError: what reads the file is not installed.
     """
+    if path.suffix == ".onnx":
+        return path
     if path.suffix == ".safetensors":
         return _linear_layers(_safetensors(path), activation, path)
     kind = _kind(path)

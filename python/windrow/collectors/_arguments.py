@@ -102,8 +102,9 @@ class _Sources(Arguments, group="What to collect"):
         'an environment, an id such as "CartPole-v1", or a function; a list for several workers', kw_only=False
     )
     policy: Policy | None = argument(
-        "chooses actions: a module of tensordict or torch, or a callable; None: random ones",
-        more="a callable's parameters are named as observations are, or ``tensordict`` or ``td``. It must write the same entries at each "
+        "chooses actions: a module of tensordict or torch, a callable, or the path of an ONNX file; None: random ones",
+        more="a callable's parameters are named as observations are, or ``tensordict`` or ``td``; it may answer in arrays of any library, or "
+        "name its outputs in a dictionary. Models of Stable-Baselines3 are policies, too. It must write the same entries at each "
         "step. Where it replaces an observation, batches hold its value at the root, and what the environment observed under "
         '``"next"``',
         default=None,
@@ -274,7 +275,9 @@ class _Trajectories(Arguments, group="Trajectories"):
 
 class _Replay(Arguments, group="Replay"):
     replay_buffer: Buffer | None = argument(
-        "its method extend takes the batches; iteration then yields None for each", default=None
+        "its method extend takes the batches; iteration then yields None for each",
+        more="a replay buffer, or a sink that writes a data set, such as :class:`~windrow.data.ParquetSink`",
+        default=None,
     )
 
 

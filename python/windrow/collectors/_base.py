@@ -21,7 +21,7 @@ from windrow._values import unheld
 from windrow._warnings import warn
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
-from windrow.collectors._control import Control
+from windrow.collectors._control import AUTHORS, Control
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._progress import Loop, Progress
@@ -35,7 +35,7 @@ from windrow.processes.pickling import NoProcesses
 if TYPE_CHECKING:
     from windrow.policies.audit import Audit
 
-_acting = module("windrow.policies.acting")
+_acting, _predictors = module("windrow.policies.acting"), module("windrow.policies.predictors")
 
 
 class BaseCollector(Control):
@@ -95,7 +95,7 @@ class BaseCollector(Control):
         name = type(self).__name__
         if not isinstance(arguments.policy, Sent):
             _needs.torch(name)
-        self._arguments = arguments
+        self._arguments, self._author = arguments, next(AUTHORS)
         #: Compares delivered rows with the policy's module, where the engine of this process evaluates it.
         self._audit: Audit | None = None
         self._workers = Workers(name, arguments, single=self._single)
@@ -153,7 +153,7 @@ class BaseCollector(Control):
         choice = self._chosen_policy(arguments)
         if self._placement == "processes" and not self._placed and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, Sent)
-            held = held_weights(arguments.policy) if is_torch else None
+            held = held_weights(_predictors.adapted(arguments.policy)) if is_torch else None
             if held is not None:
                 self._fall_back(
                     f"policy{held}, whose new weights no copy of policy in a worker process would get. Give the module itself as "
@@ -406,7 +406,7 @@ class BaseCollector(Control):
         if number is not None:
             self.replay_buffer._write(batch, given_up, number)
         elif getattr(self.replay_buffer, "_tells_writers_apart", False):
-            self.replay_buffer._write(batch, given_up, id(self))
+            self.replay_buffer._write(batch, given_up, self._author)
         else:
             self.replay_buffer.extend(batch)
 

@@ -136,7 +136,7 @@ class Bar:
     that acted last are behind the newest, once weights were published."""
 
     def __init__(self, name: str, total: int | None) -> None:
-        self._tqdm = _needs.package("tqdm.auto", "progress=True", "progress").tqdm
+        self._tqdm = _needs.module("progress=True", "tqdm.auto", "progress").tqdm
         self._name, self._total = name, total
         self._shown: Any = None
 

@@ -20,7 +20,7 @@ from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
-_torch_policy = module("windrow.policies.torch_policy")
+_answers, _arguments = module("windrow.policies.answers"), module("windrow.policies.arguments")
 
 
 class EnvBase(Described, metaclass=Counterpart):
@@ -276,14 +276,17 @@ class EnvBase(Described, metaclass=Counterpart):
         """``policy`` as a function from root to root."""
         call = policy
         if isinstance(policy, torch.nn.Module):
-            if not _torch_policy.calls_with_tensordict(policy, trust):
-                observed = _torch_policy.read_by(policy, trust, self.observation_keys, self._known().info)
-                keys = [observed[place] for place in _torch_policy.arguments_of(policy, observed)]
+            if not _arguments.calls_with_tensordict(policy, trust):
+                observed = _arguments.read_by(policy, trust, self.observation_keys, self._known().info)
+                places = _arguments.arguments_of(policy, observed)
 
                 def call(root: td.TensorDictBase) -> td.TensorDictBase:
-                    values = policy(*(root.get(key) for key in keys))
-                    values = values if isinstance(values, tuple) else (values,)
-                    return root.update(dict(zip(self.action_keys, values)))
+                    inputs = [root.get(key) for key in observed]
+                    answer = policy(*(_arguments.placed(place, inputs) for place in places))
+                    outputs = _answers.named(answer, self.action_keys)
+                    values = answer if isinstance(answer, tuple) else (answer,)
+                    # Steps before this one keep their groups of actions.
+                    return root.copy().update(dict(zip(self.action_keys, values)) if outputs is None else outputs)
 
         parameter = next(policy.parameters(), None) if cast and isinstance(policy, torch.nn.Module) else None
         if parameter is None:

@@ -9,7 +9,7 @@ from typing import Any
 from windrow import _fence
 from windrow._lazy import numpy, torch
 from windrow._lazy import tensordict as td
-from windrow._types import Array
+from windrow._types import Array, Device
 from windrow._values import action_in, public, split_of
 from windrow._windrow import EnvHandle
 from windrow.envs._specs import Composite, Key, Leaf, Spec, draw, tree_of
@@ -112,7 +112,7 @@ class Described:
     Specs are of TorchRL's classes where torchrl is installed, and have the same names and attributes where it is not.
     """
 
-    _device: Any
+    _device: Device | None
 
     def _known(self) -> Facts:
         raise NotImplementedError
@@ -122,10 +122,10 @@ class Described:
         """Where tensors are put, a ``torch.device`` or None."""
         return None if self._device is None else torch.device(self._device)
 
-    batch_size: Any = _read(
+    batch_size: torch.Size = _read(
         "``[]`` for one environment, ``[n]`` for several in lockstep.", lambda env: torch.Size(env._known().batch)
     )
-    shape: Any = batch_size
+    shape: torch.Size = batch_size
     batch_dims: int = _read("Number of dimensions for the environments.", lambda env: len(env._known().batch))
     ndim: int = batch_dims
     num_envs: int = _read("Environments in lockstep.", lambda env: env._known().num_envs)

@@ -67,8 +67,8 @@ class RewardScaling(_Keyed):
         standard_normal: how the numbers are meant.
     """
 
-    loc: Any
-    scale: Any
+    loc: float | torch.Tensor
+    scale: float | torch.Tensor
     in_keys: Keys = None
     out_keys: Keys = None
     standard_normal: bool = False
@@ -92,8 +92,8 @@ class RewardClipping(_Keyed):
         out_keys: names of the results; those of ``in_keys`` unless given.
     """
 
-    clamp_min: Any = None
-    clamp_max: Any = None
+    clamp_min: float | torch.Tensor | None = None
+    clamp_max: float | torch.Tensor | None = None
     in_keys: Keys = None
     out_keys: Keys = None
 
@@ -126,8 +126,8 @@ class ClipTransform(_Keyed):
     out_keys: Keys = None
     in_keys_inv: Keys = None
     out_keys_inv: Keys = None
-    low: Any = field(default=None, kw_only=True)
-    high: Any = field(default=None, kw_only=True)
+    low: float | torch.Tensor | None = field(default=None, kw_only=True)
+    high: float | torch.Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._settle_keys([], ("out_keys_inv",))
@@ -178,8 +178,8 @@ class DTypeCastTransform(_Keyed):
         out_keys_inv: without effect, too.
     """
 
-    dtype_in: Any
-    dtype_out: Any
+    dtype_in: torch.dtype
+    dtype_out: torch.dtype
     in_keys: Keys = None
     out_keys: Keys = None
     in_keys_inv: Keys = None

@@ -28,7 +28,7 @@ class ToTensorImage(Pictures):
 
     from_int: bool | None = None
     unsqueeze: bool = False
-    dtype: Any = None
+    dtype: torch.dtype | str | None = None
     in_keys: Keys = field(default=None, kw_only=True)
     out_keys: Keys = field(default=None, kw_only=True)
     shape_tolerant: bool = field(default=False, kw_only=True)

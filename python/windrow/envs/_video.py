@@ -81,7 +81,7 @@ class Recording:
     _numbers = itertools.count()
 
     def __init__(self, folder: Path, prefix: str, rate: float) -> None:
-        self._ffmpeg = _needs.package("imageio_ffmpeg", "video", "video")
+        self._ffmpeg = _needs.module("video", "imageio_ffmpeg", "video")
         #: Later ones have larger numbers.
         self.number = next(self._numbers)
         self._path, self._rate = folder / f".{prefix}.{os.getpid()}.{self.number}.mp4", rate

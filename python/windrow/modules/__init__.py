@@ -9,12 +9,19 @@ from windrow._lazy import tensordict as td
 
 if TYPE_CHECKING:
     from windrow.modules._inference import InferenceClient, InferenceServer
+    from windrow.modules._onnx import export_onnx
     from windrow.modules._remote import RemotePolicy, RemoteServer
 
-__all__ = ["InferenceClient", "InferenceServer", "RandomPolicy", "RemotePolicy", "RemoteServer"]
+__all__ = ["InferenceClient", "InferenceServer", "RandomPolicy", "RemotePolicy", "RemoteServer", "export_onnx"]
 
 if not TYPE_CHECKING:
-    _HOMES = {"InferenceClient": "_inference", "InferenceServer": "_inference", "RemotePolicy": "_remote", "RemoteServer": "_remote"}
+    _HOMES = {
+        "InferenceClient": "_inference",
+        "InferenceServer": "_inference",
+        "RemotePolicy": "_remote",
+        "RemoteServer": "_remote",
+        "export_onnx": "_onnx",
+    }
     __getattr__ = names_of(__name__, _HOMES)
     __dir__ = listing(__name__, __all__)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from windrow.policies.torch_policy import TorchPolicy
 
 _acting, _beside = module("windrow.policies.acting"), module("windrow.policies.beside")
+_onnx = module("windrow.policies.onnx.reading")
+_predictors = module("windrow.policies.predictors")
 _lower, _torch_policy = module("windrow.policies.lower.lowering"), module("windrow.policies.torch_policy")
 
 BACKENDS = ("auto", "native", "torch")
@@ -142,6 +144,11 @@ def is_random(policy: Any, env: object) -> bool:
     return bool(spec == getattr(env, "action_spec", None))
 
 
+def is_model(policy: Any) -> bool:
+    """Whether ``policy`` is a path, or a model that ``onnx`` has loaded."""
+    return isinstance(policy, (str, os.PathLike)) or (type(policy).__name__ == "ModelProto" and type(policy).__module__.startswith("onnx"))
+
+
 def choose(
     policy: Policy | Sent | None,
     factories: Sequence[Callable[[], Any]] | None,
@@ -181,26 +188,29 @@ def choose(
         if backend == "native":
             raise ValueError('policy_backend="native": Python calls what policy_factory makes, give the module itself as policy')
         return Choice([partial(_called, factory, conditions, copied=False) for factory in factories], source=policy)
-    if not callable(policy):
-        raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
+    called: Any = _onnx.policy_of(policy, backend) if is_model(policy) else _predictors.adapted(policy)
+    if not callable(called):
+        raise TypeError(f"expected a policy that can be called, or a model with a method predict, got {type(called).__name__}")
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
-    source: Any = original(policy) if hasattr(policy, "state_dict") else None
+    source: Any = original(called) if hasattr(called, "state_dict") else None
     lowered = doubt = surprise = None
     if backend != "torch" and conditions.device is None:
         try:
-            lowered = _lower.lower(policy, conditions, env)
+            lowered = _lower.lower(called, conditions, env)
             source = lowered.source
         except _lower.NotLowerable as reason:
-            doubt = str(reason)
+            doubt = (getattr(called, "reason", None) if is_model(policy) else None) or str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
-            surprise = _surprise(policy, reason)
-    _check_copies(policy, conditions)
-    beside = _state_beside(policy, source, conditions, lowered)
+            surprise = _surprise(called, reason)
+            called = _onnx.in_python(called)
+            source = original(called) if hasattr(called, "state_dict") else None
+    _check_copies(called, conditions)
+    beside = _state_beside(called, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None
     conditions = replace(conditions, room=len(beside.leaf) if beside is not None and is_copied else 0)
-    core: Any = [partial(_called, lambda: policy, conditions, copied=conditions.threads)]
+    core: Any = [partial(_called, lambda: called, conditions, copied=conditions.threads)]
     if lowered is not None and beside is not None:
         weights = {**lowered.core["weights"], BESIDE: beside.leaf}
         core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
@@ -252,7 +262,7 @@ def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
 
 def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> TorchPolicy:
     """What acts for one worker, where torch evaluates its policy."""
-    return _torch_policy.TorchPolicy(make(), conditions, copied=copied)
+    return _torch_policy.TorchPolicy(_predictors.adapted(make()), conditions, copied=copied)
 
 
 def compiled(

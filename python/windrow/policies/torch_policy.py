@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from torch.overrides import TorchFunctionMode
 
 from windrow._values import Shown, public, unheld
 from windrow._warnings import warn
 from windrow.envs._specs import Key, short
-from windrow.policies import recurrent
+from windrow.policies import answers, recurrent
 from windrow.policies.acting import act_from_now_on, acting
+from windrow.policies.arguments import Convert, arguments_of, calls_with_tensordict, conversion, placed, reads_init, to_numpy
 from windrow.policies.beside import attributes_in, check_attributes, load_attributes
-from windrow.policies.weights import BESIDE, check_weights, original, tensors_of, widened
+from windrow.policies.predictors import Predictor
+from windrow.policies.weights import BESIDE, check_weights, tensors_of, widened
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions
-
-#: Observations that wrappers add.
-BOOKKEEPING = ("step_count", "is_init", "episode_reward")
 
 
 class TorchPolicy:
@@ -59,6 +59,8 @@ class TorchPolicy:
         self.reads_init = conditions.register and reads_init(policy, conditions.trust)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
         self._beside = torch.zeros(conditions.room, dtype=torch.uint8)
+        #: How tensors become the arrays that the policy takes; None for tensors.
+        self._convert: Convert | None = None
         #: What the policy has written and no array holds.
         self._left_out: list[Key] = []
         self._shown: Shown | None = None
@@ -85,7 +87,7 @@ class TorchPolicy:
             TypeError: the policy cannot be called with these observations, or does not return tensors.
             KeyError: it writes no action.
         """
-        self.keys = list(inputs)
+        self.keys, self._action_keys = list(inputs), action_keys
         held = {key: b"" for key, given in inputs.items() if isinstance(given, tuple)} | dict(examples)
         shown = Shown(held.items(), action_keys)
         self._shown = shown if shown.examples or shown.split else None
@@ -94,7 +96,9 @@ class TorchPolicy:
         self.batch = torch.Size(batch)
         self.groups = [(key, torch.Size(size[len(batch) :])) for key, size in groups]
         with acting(self.conditions.exploration_type, self.conditions.aggregates):
-            if calls_with_tensordict(self.policy, self.conditions.trust):
+            if isinstance(self.policy, Predictor):
+                found = self._bind_predictor(inputs, action_keys)
+            elif calls_with_tensordict(self.policy, self.conditions.trust):
                 found = self._bind_tensordict(inputs, action_keys)
             else:
                 with self._forked():
@@ -149,6 +153,34 @@ class TorchPolicy:
         """The module's tensors by name, in element types that the engine has, and room for its state beside them."""
         own = widened(self._tensors())
         return {**own, BESIDE: self._beside} if self.conditions.room else own
+
+    def state(self, with_generator: bool) -> bytes:
+        """What the policy remembers of each row. ``with_generator``: the state of torch's generators, too."""
+        state: dict[str, Any] = {"memory": self.memory.state() if self.wants_first else None}
+        if with_generator:
+            state["generator"] = torch.get_rng_state()
+            device = self.conditions.device
+            if device is not None and torch.device(device).type == "cuda":
+                state["cuda"] = torch.cuda.get_rng_state(device)
+        file = io.BytesIO()
+        torch.save(state, file)
+        return file.getvalue()
+
+    def set_state(self, state: bytes) -> None:
+        """Goes on from what :meth:`state` returned.
+
+        Raises:
+            ValueError: it is the state of another policy.
+        """
+        saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
+        if (saved["memory"] is not None) != self.wants_first:
+            raise ValueError("the state is that of another policy: one of the two remembers nothing")
+        if saved["memory"] is not None:
+            self.memory.set_state(saved["memory"])
+        if "generator" in saved:
+            torch.set_rng_state(saved["generator"])
+        if "cuda" in saved:
+            torch.cuda.set_rng_state(saved["cuda"], self.conditions.device)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         # Looked up at each call, since the user may replace tensors of the module.
@@ -246,6 +278,10 @@ class TorchPolicy:
         if returned is None:
             returned = given
         if not isinstance(returned, TensorDictBase):
+            outputs = answers.named(returned, self._action_keys)
+            if outputs is not None:
+                returned = given.update({key: answers.tensor_of(key, value, self.batch) for key, value in outputs.items()})
+        if not isinstance(returned, TensorDictBase):
             raise TypeError(
                 f"a policy that is given a TensorDict returns one, got {type(returned).__name__}; to be called with tensors, "
                 "name its parameters after the observations"
@@ -272,27 +308,118 @@ class TorchPolicy:
     ) -> list[tuple[Key, torch.Tensor]]:
         self.arguments = arguments_of(self.policy, self.keys)
         self.call = self._call_tensors
-        values = self.act(*inputs.values())
-        if len(values) < len(action_keys):
-            raise TypeError(f"the policy returns {len(values)} tensors, expected one for each of {list(map(public, action_keys))}")
-        extra = [f"output{number}" for number in range(1, len(values) - len(action_keys) + 1)]
-        return list(zip([*action_keys, *extra], values))
+        self._convert = conversion(self.policy)
+        self._named: list[Key] | None = None
+        given = list(inputs.values())
+        try:
+            answer = self._answer(given)
+        except (TypeError, AttributeError) as error:
+            answer = self._answer_to_arrays(given, error)
+        outputs = answers.named(answer, action_keys)
+        if outputs is not None:
+            self._named = [*action_keys, *(key for key in outputs if key not in action_keys)]
+            return list(zip(self._named, self._tensors_of(answer)))
+        count = len(answer) if isinstance(answer, tuple) else 1
+        if count < len(action_keys):
+            raise TypeError(f"the policy returns {count} tensors, expected one for each of {list(map(public, action_keys))}")
+        self._ordered = [*action_keys, *(f"output{number}" for number in range(1, count - len(action_keys) + 1))]
+        return list(zip(self._ordered, self._tensors_of(answer)))
+
+    def _answer_to_arrays(self, given: list[torch.Tensor], error: Exception) -> Any:
+        """What a policy answers that has failed with ``error``: a function that says nothing of what it takes may be written for NumPy arrays.
+
+        Raises:
+            Exception: the policy fails with these, too.
+        """
+        if any(isinstance(place, dict) for place in self.arguments):
+            error.add_note(f"the policy was given observations as a dictionary, of {self.keys}: parameters of their names take them one by one")
+        if self._convert is not None or isinstance(self.policy, torch.nn.Module):
+            raise error
+        self._convert = to_numpy
+        try:
+            return self._answer(given)
+        except Exception as second:
+            error.add_note(f"with NumPy arrays in the place of tensors: {type(second).__name__}: {second}")
+            raise error from None
 
     def _call_tensors(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
-        inputs: Sequence[Any] = self._filled(given)
+        values = self._tensors_of(self._answer(self._filled(given)))
+        # Asked once, not for each value: a quick module takes no longer than some hundred of these lookups.
+        return values if rows == self.batch else tuple(value[: rows[0]] for value in values)
+
+    def _answer(self, inputs: Sequence[Any]) -> Any:
+        """What the policy returns for these inputs."""
         if self._shown is not None:
             shown = self._shown
             inputs = [shown.value(key, one) if key in shown.examples else one for key, one in zip(self.keys, inputs, strict=True)]
-        returned = self.policy(*[inputs[index] for index in self.arguments])
-        values = returned if isinstance(returned, tuple) else (returned,)
-        # Asked once, not for each value: a quick module takes no longer than some hundred of these lookups.
-        return values if rows == self.batch else tuple(value[: rows[0]] for value in values)
+        if self._convert is not None:
+            inputs = [self._convert(one) if isinstance(one, torch.Tensor) else one for one in inputs]
+        return self.policy(*[placed(place, inputs) for place in self.arguments])
+
+    def _tensors_of(self, answer: Any) -> tuple[torch.Tensor, ...]:
+        """The outputs in ``answer``, in the order that :meth:`bind` gave.
+
+        Raises:
+            KeyError: it has other names than when the policy was first called.
+            TypeError: an output is no array.
+        """
+        if self._named is not None:
+            outputs = answers.named(answer, self._action_keys)
+            if outputs is None or outputs.keys() != set(self._named):
+                raise KeyError(f"expected the outputs {self._named}, as when it was first called, got {list(outputs or ())}")
+            return tuple(answers.tensor_of(key, outputs[key], self.batch) for key in self._named)
+        values = answer if isinstance(answer, tuple) else (answer,)
+        if all(isinstance(value, torch.Tensor) for value in values) or len(values) != len(self._ordered):
+            return values
+        return tuple(answers.tensor_of(key, value, self.batch) for key, value in zip(self._ordered, values))
+
+    def _bind_predictor(self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]) -> list[tuple[Key, torch.Tensor]]:
+        if len(action_keys) != 1:
+            raise TypeError(f"a model's predict returns one action, the environment takes {list(map(public, action_keys))}")
+        self._named, self._ordered, self._state = None, list(action_keys), None
+        self.call = self._call_predictor
+        with self._forked():
+            (actions,) = self._call_predictor(*inputs.values())
+        if self._state is not None:
+            if self.conditions.served:
+                raise TypeError("the model's predict returns a state for the rows of one call, and a served policy is called with any rows")
+            self.wants_first, self._state = True, None
+        return [(action_keys[0], actions)]
+
+    def _call_predictor(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        count, rows = len(self.keys), self.batch
+        arrays = [to_numpy(one) for one in self._filled(inputs[:count])]
+        first = to_numpy(inputs[count]) if len(inputs) > count else None
+        predictor: Any = self.policy
+        given = predictor.given(self.keys, arrays, self.batch)
+        deterministic = self.conditions.exploration_type != "random"
+        actions, self._state = predictor(given, self._state, first, deterministic)
+        return (self._cut(answers.tensor_of(self._ordered[0], actions, self.batch), rows),)
 
 
 def copied_module(module: torch.nn.Module) -> torch.nn.Module:
     """A deep copy of ``module``. Functions that its parts go around have the same code, and copies of what they close over: a module of
     tensordict would pickle them, which makes a program's own classes anew, in the copy and in the program."""
+    with _Detaching(module):
+        return _copied_module(module)
+
+
+class _Detaching(TorchFunctionMode):
+    """A context in which deep copies have results of computations, which torch does not copy, without how these were computed: modules may keep
+    the last ones. What is a part of a weight is none of these."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self._weights = {tensor.untyped_storage()._cdata for tensor in (*module.parameters(), *module.buffers())}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__deepcopy__ and not args[0].is_leaf and args[0].untyped_storage()._cdata not in self._weights:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
+
+
+def _copied_module(module: torch.nn.Module) -> torch.nn.Module:
     memo: dict[int, Any] = {}
     # Those within come last, and are copied first.
     for part in reversed(list(module.modules())):
@@ -336,90 +463,3 @@ def _copied_cell(cell: CellType, memo: dict[int, Any]) -> CellType:
         else:
             memo[id(cell)] = CellType(copy.deepcopy(contents, memo))
     return memo[id(cell)]
-
-
-def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bool:
-    """Whether ``policy`` maps a TensorDict to a TensorDict.
-
-    Modules of tensordict do, and callables with exactly one parameter that is called ``tensordict`` or ``td`` or annotated as a
-    TensorDict; any other callable does if ``trust`` says so.
-
-    Raises:
-        TypeError: it has ``in_keys`` and ``out_keys``, but is no module of tensordict.
-    """
-    policy = original(policy)
-    if trust or isinstance(policy, TensorDictModuleBase):
-        return True
-    if hasattr(policy, "in_keys") and hasattr(policy, "out_keys"):
-        raise TypeError(
-            f"{type(policy).__name__} has in_keys and out_keys, but is no tensordict.nn.TensorDictModuleBase: derive it from that "
-            "class, or pass trust_policy=True if it takes a TensorDict"
-        )
-    parameters = _parameters(policy)
-    if len(parameters) != 1:
-        return False
-    annotation = parameters[0].annotation
-    is_annotated = inspect.isclass(annotation) and issubclass(annotation, TensorDictBase)
-    return parameters[0].name in ("tensordict", "td") or is_annotated
-
-
-def reads_init(policy: Callable[..., Any], trust: bool = False) -> bool:
-    """Whether ``policy`` reads where episodes begin."""
-    if not calls_with_tensordict(policy, trust):
-        return any(parameter.name == recurrent.IS_INIT for parameter in _parameters(policy))
-    if recurrent.IS_INIT in (recurrent.keys_of(policy, "in_keys") or ()):
-        return True
-    # Some modules say so in another way than by their keys.
-    modules = policy.modules() if isinstance(policy, torch.nn.Module) else ()
-    return any(getattr(module, "is_init_key", None) == recurrent.IS_INIT for module in modules)
-
-
-def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
-    """The index of the observation that each parameter of ``policy`` takes: the observation of its name. A single parameter, or
-    one such as ``*inputs``, takes the only observation whatever its name.
-
-    Raises:
-        TypeError: no observation has the name of a parameter.
-    """
-    empty = inspect.Parameter.empty
-    required = [parameter for parameter in _parameters(policy) if parameter.default is empty]
-    names = [parameter.name for parameter in required]
-    if all(name in keys for name in names) and names:
-        return [list(keys).index(name) for name in names]
-    observed = [index for index, key in enumerate(keys) if key not in BOOKKEEPING]
-    takes_one = len(names) == 1 or (not names and bool(_parameters(policy, inspect.Parameter.VAR_POSITIONAL)))
-    if takes_one and len(observed) == 1:
-        return observed
-    raise TypeError(
-        f"expected a policy whose parameters are observations of the environment, {list(keys)}, or a single TensorDict; got "
-        f"{names}. Wrap it in a TensorDictModule, or pass trust_policy=True if it takes a TensorDict all the same"
-    )
-
-
-def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Parameter]:
-    """The parameters of ``policy`` of these kinds; positional ones unless given."""
-    kinds = kinds or (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    policy = original(policy)
-    function = policy.forward if isinstance(policy, torch.nn.Module) else policy
-    try:
-        try:
-            signature = inspect.signature(function, eval_str=True)
-        except Exception:
-            # Some annotations cannot be evaluated.
-            signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"the signature of the policy {policy!r} cannot be read: wrap it in a function") from error
-    return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]
-
-
-def read_by(policy: Callable[..., Any], trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
-    """The observations that ``policy`` gets. One that is called with tensors gets entries of ``info`` where it names them: it may take
-    the only other observation under any name.
-    """
-    if calls_with_tensordict(policy, trust):
-        return list(observed)
-    try:
-        arguments_of(policy, observed)
-    except TypeError:
-        return [key for key in observed if key not in info]
-    return list(observed)

@@ -9,6 +9,9 @@ from windrow._lazy import torch
 class RewardScaling(envs.RewardScaling):
     __doc__ = envs.RewardScaling.__doc__
 
+    loc: torch.Tensor
+    scale: torch.Tensor
+
     def __post_init__(self) -> None:
         super().__post_init__()
         # TorchRL's are tensors, which scripts change in place: the environment around follows.

@@ -118,7 +118,7 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         into: Any = create_empty_array(space, self.num_envs)
         self.actions = concatenate(space, actions, into)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         self._inner.close()
 
 
@@ -249,13 +249,13 @@ class ProcessVector(Exchange):
         seen, _, terminated, truncated, _ = self._core.step((rows,))
         return seen, terminated, truncated
 
-    def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> Any:
+    def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> object:
         """Gives ``members`` actions that are no array, and returns what travels in their place."""
         for place, member in enumerate(members):
             self._remotes[member].take_actions(actions[place * self._each : (place + 1) * self._each])
         return np.zeros((self.num_envs, 1), np.uint8)
 
-    def _rows_of(self, members: list[int], actions: Any) -> Any:
+    def _rows_of(self, members: list[int], actions: Any) -> object:
         return super()._rows_of(members, actions) if self._takes_array else self._pickled(members, list(actions))
 
     def _received(self, envs: Any, stepped: Any) -> tuple[Any, ...]:
@@ -277,10 +277,10 @@ class ProcessVector(Exchange):
                     self._seen[first : first + self._each] = seen
         return notes
 
-    def _observation(self, array: Any) -> Any:
+    def _observation(self, array: Any) -> object:
         return array if self._is_array else self._rows(array, range(self.num_envs))
 
-    def _rows(self, seen: Any, envs: Any) -> Any:
+    def _rows(self, seen: Any, envs: Any) -> object:
         if self._is_array:
             return seen[envs]
         space, rows = self.single_observation_space, [self._seen[env] for env in envs]
@@ -308,7 +308,7 @@ class ProcessVector(Exchange):
                     found[row] = answer
         return found
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Ends the processes, which close their environments."""
         for live in self._members:
             live.close()

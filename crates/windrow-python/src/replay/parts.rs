@@ -10,10 +10,11 @@ use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use windrow::error_chain;
 use windrow::replay::{
-    ConsumingSampler, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,
-    PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, RateLimiter, Reduction,
-    ReplayBuffer, ReplayBufferBuilder, ReuseWriter, RoundRobinWriter, Sampler,
-    SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement, Writer,
+    ConsumingSampler, GoalStrategy, HindsightSampler, LazyMemmapStorage, LazyTensorStorage,
+    ListStorage, MaxRewardWriter, PrioritizedSampler, PrioritizedSliceSampler, RandomSampler,
+    RateLimiter, Reduction, ReplayBuffer, ReplayBufferBuilder, ReuseWriter, RoundRobinWriter,
+    RunKeys, Sampler, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
+    Writer,
 };
 use windrow::tensordict::NestedKey;
 
@@ -71,6 +72,10 @@ const SAMPLERS: &[(&str, Make<Box<dyn Sampler>>)] = &[
     }),
     ("ConsumingSampler", |of| {
         Ok(ConsumingSampler::new(of.get("max_sample_count")?).into())
+    }),
+    ("HERSampler", |of| {
+        let sampler = HindsightSampler::new(of.get("her_ratio")?);
+        Ok(sampler.strategy(strategy(of)?).keys(run_keys(of)?).into())
     }),
     ("SliceSampler", |of| Ok(slices(of)?.into())),
     ("SliceSamplerWithoutReplacement", |of| {
@@ -234,6 +239,8 @@ fn slices(of: &Arguments<'_>) -> PyResult<SliceSampler> {
         .strict_length(of.get("strict_length")?)
         .pad_output(of.get("pad_output")?)
         .span(whole(left), whole(right))
+        .stride(of.get("stride")?)
+        .burn_in(of.get("burn_in")?)
         .truncated_key(of.key("truncated_key")?);
     if let Some(end_key) = of.key("end_key")? {
         sampler = sampler.end_key(end_key);
@@ -260,6 +267,30 @@ impl LimiterArguments {
         )
         .map_err(|error| PyValueError::new_err(error_chain(&error)))
     }
+}
+
+/// The argument `strategy`: where goals are taken from.
+fn strategy(of: &Arguments<'_>) -> PyResult<GoalStrategy> {
+    let name: String = of.get("strategy")?;
+    Ok(match name.as_str() {
+        "future" => GoalStrategy::Future,
+        "final" => GoalStrategy::Final,
+        "episode" => GoalStrategy::Episode,
+        "random" => GoalStrategy::Random,
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "strategy must be \"future\", \"final\", \"episode\" or \"random\", got {other:?}"
+            )));
+        }
+    })
+}
+
+/// The keys that separate trajectories.
+fn run_keys(of: &Arguments<'_>) -> PyResult<RunKeys> {
+    Ok(RunKeys {
+        end_key: of.key("end_key")?,
+        traj_key: of.key("traj_key")?,
+    })
 }
 
 /// The argument `reduction`: how the several values of a row make the one that rows are compared by.

@@ -10,8 +10,11 @@ pub(super) fn slices(batch: &TensorDict, slices: &Slices) -> Result<TensorDict, 
     let mut first = vec![false; batch.numel()];
     let mut last = first.clone();
     let mut real = first.clone();
+    let mut warming = first.clone();
     let mut at = 0;
-    for &len in &slices.lens {
+    for (slice, &len) in slices.lens.iter().enumerate() {
+        let burn_in = slices.burn_in.get(slice).copied().unwrap_or(0);
+        warming[at..at + burn_in].fill(true);
         first[at] = true;
         last[at + len - 1] = true;
         real[at..at + len].fill(true);
@@ -29,6 +32,12 @@ pub(super) fn slices(batch: &TensorDict, slices: &Slices) -> Result<TensorDict, 
         marks.set(
             ("collector", "mask"),
             Tensor::from_vec(real, batch.batch_size())?,
+        )?;
+    }
+    if !slices.burn_in.is_empty() {
+        marks.set(
+            ("collector", "burn_in"),
+            Tensor::from_vec(warming, batch.batch_size())?,
         )?;
     }
     Ok(marks)

@@ -14,7 +14,7 @@ impl ReplayBuffer {
     ///
     /// `"index"` holds the row of every frame, as `int64`. A prioritized sampler adds `"priority_weight"`, `float32`. Slices
     /// have `("next", "truncated")` and `("next", "done")` set with their last frame, `"is_init"`, where it is recorded, with
-    /// their first, and where they are padded `("collector", "mask")`.
+    /// their first, and where they are padded `("collector", "mask")`. Slices with a burn-in have `("collector", "burn_in")`.
     ///
     /// Waits while collectors are attached that may bring what is missing, up to the builder's `timeout`.
     ///

@@ -1,7 +1,7 @@
 use tensordict::{NestedKey, TensorDict};
 
 use super::prioritized::Priorities;
-use super::slice::{SliceRules, SliceSampler};
+use super::slice::{Piece, SliceRules, SliceSampler};
 use super::sum_tree::SumTree;
 use super::{Draw, Frames, NoDraw, Sampler};
 use crate::{Reduction, ReplayError, RowSpan, Run, RunKeys, Runs, SampleRng, Shortage, check_room};
@@ -130,6 +130,13 @@ impl Sampler for PrioritizedSliceSampler {
                 got,
             });
         }
+        if self.rules.stride() != 1 {
+            return Err(ReplayError::Argument {
+                name: "stride",
+                expected: "1: a priority is that of a first frame".to_owned(),
+                got: self.rules.stride().to_string(),
+            });
+        }
         check_room::<[f32; 3]>("the priorities", capacity)?;
         self.masses = vec![0.0; capacity];
         self.starts = SumTree::new(capacity);
@@ -191,12 +198,16 @@ impl Sampler for PrioritizedSliceSampler {
             return Err(self.rules.shortage(len, runs));
         }
         let starts = self.starts.draw(num, || rng.unit());
-        let pieces: Vec<(u64, usize)> = starts
+        let pieces: Vec<Piece> = starts
             .iter()
             .filter_map(|&row| runs.at_row(row as usize))
             .map(|(run, frame)| {
                 let left = run.first + run.len as u64 - frame;
-                (frame, len.min(left as usize))
+                Piece {
+                    first: frame,
+                    frames: len.min(left as usize),
+                    missing: 0,
+                }
             })
             .collect();
         let mut draw = self.rules.draw(len, runs, &pieces);

@@ -34,7 +34,19 @@ pub(super) struct SliceRules {
     strict_length: bool,
     pad_output: bool,
     span: [usize; 2],
+    stride: usize,
+    burn_in: usize,
     truncated_key: Option<NestedKey>,
+}
+
+/// A slice of a trajectory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Number of its first frame.
+    pub(super) first: u64,
+    pub(super) frames: usize,
+    /// Frames that it lacks since it would begin before its trajectory.
+    pub(super) missing: usize,
 }
 
 /// How a batch is divided.
@@ -67,6 +79,8 @@ impl SliceSampler {
             strict_length: true,
             pad_output: false,
             span: [0, 0],
+            stride: 1,
+            burn_in: 0,
             truncated_key: Some(("next", "truncated").into()),
         };
         Self {
@@ -114,6 +128,23 @@ impl SliceSampler {
         self
     }
 
+    /// Steps from one place where a slice may begin to the next, counted from the oldest frame that is left of the trajectory or, with
+    /// a [`span`](Self::span), from as many steps before it. 1 when not set.
+    #[must_use]
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.rules.stride = stride;
+        self
+    }
+
+    /// How many frames each slice begins with that only warm up the state of a recurrent policy: `("collector", "burn_in")` is then
+    /// true for them. Where a slice begins before its trajectory, those count that lie before. So a span of as many steps to the
+    /// left lets the first frames of trajectories be learned from, too.
+    #[must_use]
+    pub fn burn_in(mut self, burn_in: usize) -> Self {
+        self.rules.burn_in = burn_in;
+        self
+    }
+
     /// The flag that is set with the last frame of every slice, `("next", "truncated")` when not given; its neighbour
     /// `"done"` is set too. With `None`, flags stay as they are.
     #[must_use]
@@ -143,7 +174,8 @@ impl SliceRules {
         match self.cut {
             Cut::Len(0) => argument("slice_len", "at least 1", "0".to_owned()),
             Cut::Num(0) => argument("num_slices", "at least 1", "0".to_owned()),
-            Cut::Len(len) => self.check_span(len),
+            _ if self.stride == 0 => argument("stride", "at least 1", "0".to_owned()),
+            Cut::Len(len) => self.check_len(len),
             Cut::Num(_) => Ok(()),
         }
     }
@@ -160,7 +192,15 @@ impl SliceRules {
         })
     }
 
-    fn check_span(&self, len: usize) -> Result<(), ReplayError> {
+    /// Checks what must be shorter than a slice.
+    fn check_len(&self, len: usize) -> Result<(), ReplayError> {
+        if self.burn_in >= len {
+            return Err(ReplayError::Argument {
+                name: "burn_in",
+                expected: format!("fewer frames than the {len} of a slice"),
+                got: self.burn_in.to_string(),
+            });
+        }
         for side in self.span {
             if side >= len && side != SliceSampler::WHOLE {
                 return Err(ReplayError::Argument {
@@ -193,7 +233,7 @@ impl SliceRules {
         match self.cut {
             Cut::Len(len) => Ok((other, len)),
             Cut::Num(num) => {
-                self.check_span(other)?;
+                self.check_len(other)?;
                 Ok((num, other))
             }
         }
@@ -218,6 +258,28 @@ impl SliceRules {
         }
     }
 
+    /// Steps from one place where a slice may begin to the next.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// A slice of `len` frames of `run`.
+    pub(super) fn piece(&self, run: &Run, len: usize, rng: &mut SampleRng) -> Piece {
+        let [left, right] = self.reach(len);
+        let len = len.min(run.len);
+        let (left, right) = (left.min(len - 1), right.min(len - 1));
+        // Counted from the first possible start, which lies `left` steps before the trajectory.
+        let last = left + run.len - len + right;
+        let start = self.stride * rng.below(last / self.stride + 1);
+        let end = (start + len - left).min(run.len);
+        let (missing, start) = (left.saturating_sub(start), start.saturating_sub(left));
+        Piece {
+            first: run.first + start as u64,
+            frames: end - start,
+            missing,
+        }
+    }
+
     pub(super) fn shortage(&self, len: usize, runs: &Runs) -> NoDraw {
         if let Err(error) = self.check_room(len, runs.capacity()) {
             return error.into();
@@ -229,11 +291,11 @@ impl SliceRules {
         Shortage::SliceLen { needed, longest }.into()
     }
 
-    /// The batch of the slices `pieces`, each given by the number of its first frame and its frames.
-    pub(super) fn draw(&self, len: usize, runs: &Runs, pieces: &[(u64, usize)]) -> Draw {
+    /// The batch of the slices `pieces`.
+    pub(super) fn draw(&self, len: usize, runs: &Runs, pieces: &[Piece]) -> Draw {
         let padded = self.pad_output.then_some(len);
         let mut rows = Vec::with_capacity(pieces.len() * len);
-        for &(first, frames) in pieces {
+        for &Piece { first, frames, .. } in pieces {
             let start = rows.len();
             rows.extend((first..first + frames as u64).map(|frame| runs.row(frame) as u32));
             if let Some(padded) = padded
@@ -246,8 +308,18 @@ impl SliceRules {
             rows,
             weights: None,
             slices: Some(Slices {
-                lens: pieces.iter().map(|&(_, frames)| frames).collect(),
+                lens: pieces.iter().map(|piece| piece.frames).collect(),
                 padded,
+                burn_in: match self.burn_in {
+                    0 => Vec::new(),
+                    burn_in => {
+                        let left = |piece: &Piece| burn_in.saturating_sub(piece.missing);
+                        pieces
+                            .iter()
+                            .map(|piece| left(piece).min(piece.frames))
+                            .collect()
+                    }
+                },
                 truncated_key: self.truncated_key.clone(),
             }),
         }
@@ -278,31 +350,14 @@ impl Sampler for SliceSampler {
         if count == 0 {
             return Err(self.rules.shortage(len, runs));
         }
-        let [left, right] = self.rules.reach(len);
-        let pieces: Vec<(u64, usize)> = (0..num)
+        let pieces: Vec<Piece> = (0..num)
             .filter_map(|_| {
                 let run = runs.get(self.eligible.numbers[rng.below(count)])?;
-                Some(piece(run, len, [left, right], rng))
+                Some(self.rules.piece(run, len, rng))
             })
             .collect();
         Ok(self.rules.draw(len, runs, &pieces))
     }
-}
-
-/// A slice of `run`: number of its first frame, and its frames.
-pub(super) fn piece(
-    run: &Run,
-    len: usize,
-    [left, right]: [usize; 2],
-    rng: &mut SampleRng,
-) -> (u64, usize) {
-    let len = len.min(run.len);
-    let (left, right) = (left.min(len - 1), right.min(len - 1));
-    // Counted from the first possible start, which lies `left` steps before the trajectory.
-    let start = rng.below(left + run.len - len + right + 1);
-    let end = (start + len - left).min(run.len);
-    let start = start.saturating_sub(left);
-    (run.first + start as u64, end - start)
 }
 
 /// Numbers of the runs of at least `least` frames, in order.
@@ -349,9 +404,34 @@ impl Eligible {
 
 #[cfg(test)]
 mod tests {
-    use super::Eligible;
+    use super::{Eligible, SliceSampler};
+    use crate::SampleRng;
     use crate::episode_ends::EpisodeMarks;
     use crate::runs::Runs;
+
+    #[test]
+    fn slices_begin_a_stride_apart_and_those_before_their_trajectory_warm_up_less() {
+        let mut runs = Runs::new(20);
+        runs.push(&EpisodeMarks::of(None, Some(&[3; 11])));
+        let run = runs.get(0).expect("a run");
+        let rules = SliceSampler::slice_len(4)
+            .stride(3)
+            .span(2, 0)
+            .burn_in(2)
+            .rules;
+        let mut rng = SampleRng::new(0);
+        let mut drawn: Vec<_> = (0..100).map(|_| rules.piece(run, 4, &mut rng)).collect();
+        drawn.sort_by_key(|piece| piece.first);
+        drawn.dedup();
+        let found: Vec<_> = drawn
+            .iter()
+            .map(|piece| (piece.first, piece.frames))
+            .collect();
+        // From two steps before the first frame on.
+        assert_eq!(found, [(0, 2), (1, 4), (4, 4), (7, 4)]);
+        let slices = rules.draw(4, &runs, &drawn).slices.expect("slices");
+        assert_eq!(slices.burn_in, [0, 2, 2, 2]);
+    }
 
     #[test]
     fn the_only_run_can_shrink_and_grow_again() {

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use tensordict::{Tensor, TensorDict};
 
-use super::slice::piece;
+use super::slice::Piece;
 use super::{Draw, Frames, NoDraw, Sampler, SliceSampler, check_batch};
 use crate::{ReplayError, RowSpan, RunKeys, Runs, SampleRng, Shortage, StateError};
 
@@ -114,14 +114,13 @@ impl Sampler for SliceSamplerWithoutReplacement {
             }
         }
         let pass = &mut self.pass;
-        let reach = rules.reach(len);
-        let pieces: Vec<(u64, usize)> = (0..num.min(pass.pending.len()))
+        let pieces: Vec<Piece> = (0..num.min(pass.pending.len()))
             .filter_map(|_| {
                 let run = match self.shuffle {
                     true => pass.take(rng.below(pass.pending.len())),
                     false => pass.take_first()?,
                 };
-                Some(piece(runs.get(run)?, len, reach, rng))
+                Some(rules.piece(runs.get(run)?, len, rng))
             })
             .collect();
         self.over = pass.pending.len() < needed;

@@ -7,7 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast, overload
 
 from windrow import _fence, _html, _needs
 from windrow._arguments import takes, warn_ignored
@@ -24,12 +24,14 @@ from windrow.data._arguments import (
     TensorDictPrioritizedBufferArguments,
 )
 from windrow.data._content import flat, frames_of, is_frames, is_key, kind_of, rows_of
+from windrow.data._datasets._sources import frames_of_dataset
+from windrow.data._frames import FrameDataset
 from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, stacked, unpacked
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
 from windrow.data._states import from_plain, to_plain
 from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler
-from windrow.data.replay_buffers.storages import ListStorage, Storage, TensorStorage
+from windrow.data.replay_buffers.storages import LazyTensorStorage, ListStorage, Storage, TensorStorage
 from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
 
 __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
@@ -125,6 +127,46 @@ class ReplayBuffer:
     def _sampler_options(self, sampler: Sampler) -> dict[str, Any]:
         return {**sampler._options(), "priority_key": self.priority_key}
 
+    @classmethod
+    def from_dataset(cls, dataset: Any, *, keys: Mapping[str, Key] | None = None, storage: Any = None, **arguments: Any) -> Any:
+        """A buffer with the frames of a data set.
+
+        Those that a sink has written, such as :class:`ParquetSink`, come as they were; their ``("collector", "traj_ids")`` are the numbers
+        of episodes in the data set. Columns of others have the entries that their names stand for: ``observations``, ``actions``, ``rewards``,
+        ``terminations``, ``episode_id`` and similar ones are windrow's ``"observation"``, ``"action"``, ``("next", "reward")``, …;
+        ``next.reward`` is ``("next", "reward")``; and any other name is that of the entry.
+
+        Args:
+            dataset: the folder, or file, of a data set of Parquet or safetensors files, of Minari or of LeRobot; or an object: a
+                ``datasets.Dataset``, a ``minari.MinariDataset``, a ``LeRobotDataset``, a ``pyarrow.Table``, or a dictionary of arrays
+                ``[rows, ...]``.
+            keys: the entries of columns, by the columns' names, where the above is not meant.
+            storage: with room for all frames; in memory by default.
+            arguments: others of the buffer.
+
+        Raises:
+            FileNotFoundError: there is no data set at the path.
+            ValueError: a column is not of numbers, or its rows differ in shape; the storage has no room for all frames.
+            TypeError: it is no data set; an argument is unknown.
+            ImportError: a package is missing that reads it; the message names the extra that brings it.
+
+        Example:
+            >>> import torch
+            >>> from windrow.data import ReplayBuffer
+            >>> offline = {"observations": torch.zeros(5, 3), "actions": torch.zeros(5, 1), "episode_id": torch.tensor([0, 0, 0, 1, 1])}
+            >>> ReplayBuffer.from_dataset(offline, batch_size=2).sample()["observation"].shape
+            torch.Size([2, 3])
+        """
+        _needs.torch(f"{cls.__name__}.from_dataset")
+        pieces = list(frames_of_dataset(dataset, keys))
+        rows = sum(map(len, pieces))
+        buffer = cls(storage=LazyTensorStorage(max(rows, 1)) if storage is None else storage, **arguments)
+        if (room := buffer._core.capacity()) < rows:
+            raise ValueError(f"the data set has {rows} frames, and the storage has room for {room}: give it more")
+        for piece in pieces:
+            buffer.extend(piece)
+        return buffer
+
     @property
     def _asked(self) -> ReplayBufferCore:
         """The engine's buffer for calls of users, which first raise the failures of collectors."""
@@ -134,6 +176,8 @@ class ReplayBuffer:
                 # Another thread may remove it at this moment.
                 with contextlib.suppress(ValueError):
                     self._failures.remove(failure)
+        if isinstance(self._core, _Closed):
+            raise _Closed.error()
         return self._core
 
     @property
@@ -325,11 +369,14 @@ class ReplayBuffer:
 
     def _sampled(self, batch_size: int | None, return_info: bool, with_info: bool) -> Any:
         batch_size = whole_or_none("batch_size", batch_size, 1)
-        if with_info and not (return_info or self._is_packed):
+        changes = self._sampler._changes_samples
+        if with_info and not (return_info or self._is_packed or changes):
             return self._finished(self._drawn(ReplayBufferCore.sample, batch_size))
         with self._objects:
             batch, info = self._drawn(ReplayBufferCore.sample_apart, batch_size)
             batch = self._unpacked(batch)
+        if changes:
+            batch, info = self._sampler._changed(batch, info, batch_size or self._batch_size or 0)
         if with_info:
             if not is_frames(batch):
                 raise RuntimeError(f"a {type(self).__name__} adds entries to samples, which must be TensorDicts: use a ReplayBuffer")
@@ -467,6 +514,23 @@ class ReplayBuffer:
             raise ValueError(f"expected {len(numbers)} items, as there are rows, got {len(kept)}")
         self._put(kept, replace)
 
+    def as_dataset(self) -> FrameDataset:
+        """The frames at this moment as a data set of torch, for a ``torch.utils.data.DataLoader``; a copy in shared memory.
+
+        Raises:
+            TypeError: the buffer has items that are no TensorDicts.
+
+        Example:
+            >>> import torch
+            >>> from windrow.data import ReplayBuffer
+            >>> buffer = ReplayBuffer.from_dataset({"observation": torch.zeros(10, 3)})
+            >>> frames = buffer.as_dataset()
+            >>> loader = torch.utils.data.DataLoader(frames, batch_size=4, shuffle=True, collate_fn=frames.collate)
+            >>> [batch.shape[0] for batch in loader]
+            [4, 4, 2]
+        """
+        return FrameDataset(self[:])
+
     def empty(self, empty_write_count: bool = True) -> None:
         """Removes all frames. The next ones may have other entries and shapes.
 
@@ -538,6 +602,17 @@ class ReplayBuffer:
 
     save, dump, load = dumps, dumps, loads
 
+    def close(self) -> None:
+        """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed once no collector writes to the buffer, and
+        the files of a mapped storage stay. Any other call raises ``RuntimeError`` from then on."""
+        self._core, self._iterator, self._objects = cast("ReplayBufferCore", _Closed()), None, Objects()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __getstate__(self) -> dict[str, Any]:
         where = getattr(self.storage, "scratch_dir", None)
         if where is not None:
@@ -574,9 +649,22 @@ class ReplayBuffer:
         }
 
     def __repr__(self) -> str:
+        if isinstance(self._core, _Closed):
+            return f"{type(self).__name__}(closed)"
         # Raises no failure of a collector.
         frames = self._core.len()
         return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
+
+
+class _Closed:
+    """In the place of the engine's buffer, after its end."""
+
+    @staticmethod
+    def error() -> RuntimeError:
+        return RuntimeError("the replay buffer was closed; build a new one")
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.error()
 
 
 class TensorDictReplayBuffer(ReplayBuffer):

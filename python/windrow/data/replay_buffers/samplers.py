@@ -8,9 +8,11 @@ from windrow._arguments import argument, ignored, warn_ignored
 from windrow._lazy import torch
 from windrow._numbers import at_least, real
 from windrow.data._part import Key, Part
+from windrow.envs._specs import path
 
 __all__ = [
     "ConsumingSampler",
+    "HERSampler",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
     "RandomSampler",
@@ -25,6 +27,12 @@ class Sampler(Part):
 
     #: Whether it draws frames by their priorities.
     has_priorities: ClassVar[bool] = False
+    #: Whether :meth:`_changed` changes samples.
+    _changes_samples: ClassVar[bool] = False
+
+    def _changed(self, batch: Any, info: Any, count: int) -> tuple[Any, Any]:
+        """The sample of ``count`` frames that the frames which were drawn become, and the entries that the sampler adds."""
+        return batch, info
 
 
 class RandomSampler(Sampler, kind="RandomSampler"):
@@ -84,6 +92,19 @@ class SliceSampler(Sampler, kind="SliceSampler"):
         more="True for all but one, a number, or one of these for each side",
         default=False,
     )
+    stride: int = argument(
+        "steps from one place where a piece may begin to the next",
+        more="counted from the oldest frame that is left of the trajectory or, with a span, from as many steps before it",
+        default=1,
+        check=at_least(1),
+    )
+    burn_in: int = argument(
+        "frames at the start of each piece that only warm up the state of a recurrent policy",
+        more='the entry ("collector", "burn_in") says which. Of a piece that begins before its trajectory, as with span=(burn_in, 0), those '
+        "count that lie before: so the first frames of trajectories are learned from, too",
+        default=0,
+        check=at_least(0),
+    )
     cache_values: bool = argument("the buffer always keeps the ends of trajectories, whatever is given", default=False)
     compile: object = ignored("nothing is compiled", default=False)
     use_gpu: object = ignored("slices are chosen on the CPU", default=False)
@@ -123,11 +144,84 @@ class SliceSamplerWithoutReplacement(SliceSampler, kind="SliceSamplerWithoutRepl
     shuffle: bool = argument("draw trajectories in random order, not in that in which they were written", default=True)
 
 
-def _reduction(name: str, value: object) -> str:
-    names = ("max", "min", "mean", "median", "sum")
+def _share(name: str, value: object) -> float:
+    share = real(name, value)
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name} must be from 0 to 1, got {value!r}")
+    return share
+
+
+def _callable(name: str, value: object) -> object:
+    if not callable(value):
+        raise TypeError(f"{name} must be a function of a sample, got {value!r}")
+    return value
+
+
+class HERSampler(Sampler, kind="HERSampler"):
+    """Draws all frames with the same probability, and gives a share of each sample the goals that its trajectories reached later: hindsight
+    experience replay.
+
+    The desired goal of such a frame, at the root and under ``"next"``, becomes the goal that another frame has achieved by its step, and its
+    reward is what ``reward_fn`` returns; flags of ends stay as they are. These frames are the first of a sample. Goals come from the same
+    draw as frames, so that a collector can write meanwhile.
+
+    Raises:
+        TypeError: ``reward_fn`` is no function.
+        ValueError: the strategy is unknown, or the share is none.
+
+    Example:
+        >>> import torch
+        >>> from windrow.data import HERSampler, ReplayBuffer
+        >>> def reward(frames):
+        ...     return -(frames["next", "achieved_goal"] - frames["desired_goal"]).norm(dim=-1, keepdim=True)
+        >>> ReplayBuffer(sampler=HERSampler(reward, her_ratio=0.8), batch_size=256)
+        ReplayBuffer(0 frames, ...)
+    """
+
+    _changes_samples: ClassVar[bool] = True
+
+    reward_fn: Any = argument(
+        "takes the frames with new goals, and returns a reward for each", kw_only=False, check=_callable
+    )
+    her_ratio: float = argument("share of a sample that gets new goals", default=0.8, check=_share)
+    strategy: str = argument(
+        'frames that goals are taken from: "future", "final", "episode" or "random"',
+        more='``"future"`` takes a frame of the same trajectory that does not come before, ``"final"`` the last one that is there, '
+        '``"episode"`` any one of the trajectory, and ``"random"`` any one of the buffer',
+        default="future",
+        check=lambda name, value: _one_of(name, value, ("future", "final", "episode", "random")),
+    )
+    goal_key: Key = argument("the goal that is desired", default="desired_goal")
+    achieved_goal_key: Key = argument("the goal that is achieved, of which that under next is taken", default="achieved_goal")
+    reward_key: Key = argument("the reward", default=("next", "reward"))
+    end_key: Key | None = argument('the flag that ends an episode; None stands for ("next", "done")', default=None)
+    traj_key: Key | None = argument("the id of the trajectory", more="None stands for the same as in SliceSampler", default=None)
+
+    def _changed(self, batch: Any, info: Any, count: int) -> tuple[Any, Any]:
+        # The goals of the first ones lie behind the frames.
+        frames, goals = batch[:count], batch[count:]
+        new, goal = frames[: len(goals)], path(self.goal_key)
+        if len(goals):
+            achieved = goals["next", *path(self.achieved_goal_key)]
+            for key in (goal, ("next", *goal)):
+                if key == goal or key in frames.keys(True):
+                    new[key].copy_(achieved)
+            old = new[self.reward_key]
+            reward = torch.as_tensor(self.reward_fn(new.clone(recurse=False)))
+            if reward.numel() != old.numel():
+                raise ValueError(f"reward_fn must return a reward for each of {len(new)} frames, {list(old.shape)}, got {list(reward.shape)}")
+            old.copy_(reward.detach().reshape(old.shape))
+        return frames, info[:count]
+
+
+def _one_of(name: str, value: object, names: tuple[str, ...]) -> str:
     if value not in names:
         raise ValueError(f"{name} must be one of {', '.join(names)}, got {value!r}")
     return str(value)
+
+
+def _reduction(name: str, value: object) -> str:
+    return _one_of(name, value, ("max", "min", "mean", "median", "sum"))
 
 
 class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):

@@ -30,11 +30,12 @@ from windrow.envs._registry import adapted
 from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.acting import acting, borrowing
+from windrow.policies.arguments import read_by, takes_dictionary
 from windrow.policies.audit import Audit
 from windrow.policies.lower import rules as rules
 from windrow.policies.lower.trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
 from windrow.policies.reads import State, Watch
-from windrow.policies.torch_policy import TorchPolicy, copied_module, read_by
+from windrow.policies.torch_policy import TorchPolicy, copied_module
 from windrow.policies.weights import original, tensors_of
 
 if TYPE_CHECKING:
@@ -71,12 +72,14 @@ class Lowered:
 
     Attributes:
         core: the description that the engine reads.
+        inputs: the names of what the graph reads.
         graph: gives the graph that the policy is by now, as bytes.
         source: the module that has the weights.
         audit: compares rows that were delivered; None for a policy with a state, and for one that reads no observation.
     """
 
     core: dict[str, Any]
+    inputs: list[Key]
     graph: Callable[[], bytes]
     source: nn.Module
     audit: Audit | None
@@ -147,7 +150,7 @@ class _Follower:
         # Rows are compared by what was observed in them.
         compares = self._reading.memory is None and self._reading.inputs
         audit = Audit(self._difference, self._reading.inputs) if compares else None
-        return Lowered(core, self._now, self._source, audit)
+        return Lowered(core, self._reading.inputs, self._now, self._source, audit)
 
     def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
@@ -293,7 +296,7 @@ def _asked(policy: Callable[..., Any], conditions: Conditions, env: object) -> l
     """Where observations are looked for that nobody knows: a guess, and then the environment, which is made for that only if it has to be."""
     keys = _inputs(policy)
     # Groups of agents have dimensions of their own, which no layer tells.
-    is_nested = any(isinstance(key, tuple) for key in keys)
+    is_nested = any(isinstance(key, tuple) for key in keys) or takes_dictionary(policy)
     asked = [] if is_nested else [_guessed(policy)]
     if is_nested or len(keys) > 1:
         asked.append(_made(env, policy, conditions))

@@ -1,0 +1,107 @@
+"""Frames as columns: one array for each entry, ``[rows, ...]``, in a data set under the names of its key, joined by dots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from windrow._lazy import numpy, tensordict, torch
+from windrow._types import Array
+from windrow._values import unheld
+from windrow.data._content import frames_of, is_frames, kind_of
+from windrow.envs._specs import path as path_of
+
+Path = tuple[str, ...]
+#: Arrays of equal length, by the keys of their entries.
+Columns = dict[Path, Any]
+
+IDS, MASK = ("collector", "traj_ids"), ("collector", "mask")
+DONE, TRUNCATED, TERMINATED = ("next", "done"), ("next", "truncated"), ("next", "terminated")
+#: What a data set has in place of ids of trajectories, which differ from one run to the next.
+EPISODE = ("episode_index",)
+
+
+def columns_of(batch: tensordict.TensorDictBase, keys: Iterable[Path] | None) -> tuple[Columns, tuple[int, ...]]:
+    """The columns of a batch, views where that is possible, and the batch's shape.
+
+    Args:
+        keys: the entries that are wanted beside flags, ids and mask; all of them by default.
+
+    Raises:
+        TypeError: the batch is no TensorDict, or an entry is no tensor that numpy has a type for.
+        KeyError: an entry is not there.
+        ValueError: two entries have one name in a data set, or none says where episodes end.
+    """
+    frames = frames_of(batch)
+    if not is_frames(frames):
+        raise TypeError(f"expected a batch as a TensorDict, got {kind_of(batch)}")
+    shape = tuple(frames.batch_size)
+    if not shape:
+        raise ValueError("expected a batch [time] or [..., time], got a single frame without dimensions: frame.unsqueeze(0) is a batch")
+    odd = dict(unheld(frames))
+    wanted = None if keys is None else {*keys, IDS, MASK, DONE, TRUNCATED, TERMINATED}
+    there = list(dict.fromkeys([*map(path_of, frames.keys(True, True)), *odd]))
+    if keys is not None and (missing := [key for key in keys if key not in there]):
+        raise KeyError(f"the batch has no entry {missing[0]!r}; it has {', '.join(map(repr, there))}")
+    names = {".".join(key): key for key in there}
+    if same := [key for key in there if names[".".join(key)] != key]:
+        raise ValueError(f"entries {same[0]!r} and {names['.'.join(same[0])]!r} have one name in a data set, {'.'.join(same[0])}: rename one")
+    columns = {}
+    for key in there:
+        if wanted is None or key in wanted:
+            why = None if key not in odd else "changes its shape from frame to frame" if odd[key] else "is no tensor"
+            columns[key] = _array(key, None if why else frames.get(key), len(shape), why)
+    flags = [columns[key] for key in (TERMINATED, TRUNCATED) if key in columns]
+    if DONE not in columns:
+        if not flags:
+            raise ValueError(f'expected an entry ("next", "done"), which says where episodes end; the batch has {", ".join(map(repr, there))}')
+        columns[DONE] = numpy.logical_or.reduce(flags)
+    return columns, shape
+
+
+def _array(key: Path, value: Any, dims: int, why: str | None) -> Array:
+    """The values of an entry as an array ``[rows, ...]``; or the error that says ``why`` it is none."""
+    if why is None:
+        try:
+            return value.detach().cpu().numpy().reshape(-1, *value.shape[dims:])
+        except TypeError:
+            why = f"is {value.dtype}, for which numpy has no type"
+    raise TypeError(f"entry {'.'.join(key)} {why}: name the entries that are to be written, keys=[...], without it")
+
+
+def frames_from(columns: Columns) -> tensordict.TensorDictBase:
+    """Columns as a TensorDict ``[rows]``."""
+    rows = len(next(iter(columns.values())))
+    made = tensordict.TensorDict({}, [rows])
+    for key, values in columns.items():
+        made.set(key, torch.from_numpy(values))
+    return made
+
+
+def joined(chunks: list[Columns]) -> Columns:
+    """The rows of several chunks, one after the other."""
+    return chunks[0] if len(chunks) == 1 else {key: numpy.concatenate([chunk[key] for chunk in chunks]) for key in chunks[0]}
+
+
+def size(columns: Columns) -> int:
+    """Bytes of all values."""
+    return sum(values.nbytes for values in columns.values())
+
+
+#: Type and shape of a row of each column, by its key.
+Layout = dict[Path, tuple[str, tuple[int, ...]]]
+
+
+def layout_of(columns: Columns) -> Layout:
+    """The layout of what a data set has of ``columns``."""
+    return {key: (values.dtype.name, values.shape[1:]) for key, values in columns.items() if key not in (IDS, MASK)}
+
+
+def described(layout: Layout) -> dict[str, dict[str, Any]]:
+    """A layout in plain values, by the names that columns have in a data set."""
+    return {".".join(key): {"key": list(key), "dtype": dtype, "shape": list(shape)} for key, (dtype, shape) in layout.items()}
+
+
+def layout_from(described: dict[str, dict[str, Any]]) -> Layout:
+    """The layout that :func:`described` was given."""
+    return {tuple(column["key"]): (column["dtype"], tuple(column["shape"])) for column in described.values()}

@@ -1,0 +1,144 @@
+"""Parquet, in the layout that ``datasets.load_dataset`` of Hugging Face reads: a card, and files in ``data``."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from windrow import _needs
+from windrow._arguments import argument
+from windrow._lazy import numpy
+from windrow._types import Array
+from windrow.data._datasets._columns import EPISODE, Columns, described, layout_from, layout_of
+from windrow.data._datasets._folder import Folder
+from windrow.data._datasets._sink import Sink, SinkArguments, Writer, takes
+
+#: What `datasets` reads first.
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/*.parquet
+---
+
+Frames of reinforcement learning, one a row, in whole episodes: rows of one episode have one `episode_index` and follow each other.
+"""
+#: The entry of a file's metadata that is windrow's.
+METADATA = b"windrow"
+
+
+class ParquetArguments(SinkArguments):
+    """Arguments of a Parquet sink."""
+
+    compression: str = argument("of the files: ``zstd``, ``snappy``, ``lz4``, ``gzip`` or ``none``", default="zstd")
+
+
+class ParquetSink(Sink):
+    """Writes whole episodes into Parquet files, a row for each frame, which ``datasets.load_dataset(path)`` of Hugging Face loads.
+
+    A column has the names of its entry's key, joined by dots, such as ``next.reward``, and is a list of fixed size where a frame has several
+    values. ``episode_index`` numbers the episodes. A file appears when it is whole and on the disk, so a program that is killed at any moment
+    leaves a data set of whole episodes. A sink of a folder that is there goes on with it.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        RuntimeError: another sink writes the folder.
+        OSError: the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.collectors import Collector
+        >>> from windrow.data import ParquetSink, ReplayBuffer
+        >>> folder = tempfile.mkdtemp()
+        >>> with ParquetSink(folder) as sink:
+        ...     for _ in Collector("CartPole-v1", frames_per_batch=500, total_frames=1000, replay_buffer=sink):
+        ...         pass
+        >>> sink.num_rows, len(ReplayBuffer.from_dataset(folder))
+        (1000, 1000)
+    """
+
+    @takes(ParquetArguments)
+    def __init__(self, arguments: ParquetArguments) -> None:
+        pq = _needs.module("ParquetSink", "pyarrow.parquet", "parquet")
+        self._begin(arguments, lambda folder: _ParquetWriter(folder, pq, arguments.compression))
+
+
+class _ParquetWriter(Writer):
+    def __init__(self, folder: Folder, parquet: Any, compression: str) -> None:
+        super().__init__(folder)
+        self._parquet, self._compression = parquet, compression
+        self._files = 0
+        for path in folder.names("data/*.parquet"):
+            metadata = parquet.read_metadata(path)
+            self._files = max(self._files, int(path.stem.rpartition("-")[2] or -1) + 1)
+            self.rows += metadata.num_rows
+            if METADATA not in (metadata.metadata or {}):
+                raise ValueError(f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder")
+            about = json.loads(metadata.metadata[METADATA])
+            self.episodes, self.layout = about["end_episode"], layout_from(about["columns"])
+        if not (folder.path / "README.md").exists():
+            folder.publish_text("README.md", CARD)
+
+    def save(self, columns: Columns, lengths: Any) -> None:
+        import pyarrow
+
+        rows, end = int(lengths.sum()), self.episodes + len(lengths)
+        about = {"rows": rows, "first_episode": self.episodes, "end_episode": end, "columns": described(layout_of(columns))}
+        columns = {EPISODE: numpy.repeat(numpy.arange(self.episodes, end), lengths), **columns}
+        names, values = [".".join(key) for key in columns], [arrow_of(values) for values in columns.values()]
+        table = pyarrow.Table.from_arrays(values, names=names)
+        table = table.replace_schema_metadata({METADATA: json.dumps(about)})
+        # Floats do not repeat, and a dictionary of them takes most of the time.
+        options = {"compression": self._compression, "use_dictionary": False, "write_statistics": False}
+        self.folder.publish(f"data/train-{self._files:06}.parquet", lambda path: self._parquet.write_table(table, path, **options))
+        self._files, self.rows, self.episodes = self._files + 1, self.rows + rows, end
+
+
+def arrow_of(values: Array) -> Any:
+    """An array ``[rows, ...]`` as one of Arrow: lists of fixed size, of lists where a row has several dimensions."""
+    import pyarrow
+
+    shape = values.shape[1:]
+    made = pyarrow.array(numpy.ascontiguousarray(values).reshape(-1))
+    if shape not in ((), (1,)):
+        for length in reversed(shape):
+            made = pyarrow.FixedSizeListArray.from_arrays(made, length)
+    return made
+
+
+def array_of(name: str, column: Any) -> Array:
+    """A column of Arrow as an array ``[rows, ...]``.
+
+    Raises:
+        ValueError: its lists differ in length, values are missing, or are no numbers.
+    """
+    import pyarrow
+
+    types, shape = pyarrow.types, [len(column)]
+    made = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
+    if isinstance(made, pyarrow.ChunkedArray):
+        made = pyarrow.concat_arrays(made.chunks)
+    while types.is_fixed_size_list(made.type) or types.is_list(made.type) or types.is_large_list(made.type):
+        rows, made = len(made), made.flatten()
+        if len(made) % max(rows, 1):
+            raise ValueError(f"column {name}: expected lists of one length, got {len(made)} values in {rows} lists")
+        shape.append(len(made) // max(rows, 1))
+    if made.null_count or not (types.is_boolean(made.type) or types.is_integer(made.type) or types.is_floating(made.type)):
+        raise ValueError(f"column {name}: expected numbers, got {made.type}" + (" with missing values" if made.null_count else ""))
+    values = made.to_numpy(zero_copy_only=False).reshape(shape)
+    return values if values.flags.writeable else values.copy()
+
+
+def columns_in(table: Any) -> dict[str, Any]:
+    """The columns of a table by their names; those of windrow have the shapes that their entries had."""
+    found = {name: array_of(name, table.column(name)) for name in table.column_names if name != "__index_level_0__"}
+    about = json.loads((table.schema.metadata or {}).get(METADATA, b"{}")).get("columns", {})
+    return {name: values.reshape(-1, *about[name]["shape"]) if name in about else values for name, values in found.items()}
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The columns of each file below ``path``, or of the file."""
+    pq = _needs.module("a data set of Parquet files", "pyarrow.parquet", "parquet")
+    for file in [path] if path.is_file() else sorted(found for found in path.rglob("*.parquet") if not found.name.startswith(".")):
+        yield columns_in(pq.read_table(file))

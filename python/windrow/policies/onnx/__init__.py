@@ -1,0 +1,1 @@
+"""Policies as ONNX: models that are read and evaluated, and graphs that are written."""
