@@ -197,6 +197,23 @@ mod tests {
     }
 
     #[test]
+    fn whose_episode_has_ended_is_part_of_the_state() {
+        let limited = || Serial::new(vec![TimeLimit::new(CartPole::new(), 1).unwrap()]).unwrap();
+        let (mut envs, mut other) = (
+            NextStep::new(limited()).unwrap(),
+            NextStep::new(limited()).unwrap(),
+        );
+        assert_eq!(run(&mut envs, 1), [[(1.0, true)]]);
+        let mut saving = StateVisitor::saving();
+        envs.visit_state(&mut saving).unwrap();
+        let bytes = saving.finish().unwrap();
+        other
+            .visit_state(&mut StateVisitor::loading(&bytes))
+            .unwrap();
+        assert_eq!(other.ended, [true]);
+    }
+
+    #[test]
     fn environments_that_step_together_are_refused() {
         let pair = Serial::from_fn(2, CartPole::v1).unwrap();
         let together = pair.transformed(RewardSum::new()).unwrap();
