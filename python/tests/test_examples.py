@@ -24,6 +24,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("async_batched", 6400, "mean steps: "),
         ("ray_offpolicy", 1200, "mean return: "),
         ("own_environment", 4096, "mean return: "),
+        ("resume", 3000, "the weights are the same: True"),
         ("recurrent_policy", 20_000, "mean return: "),
         ("several_agents", 1200, "mean reward of the one that learns: "),
         ("offline_data", 8000, "after learning from the data set"),

@@ -20,6 +20,7 @@ from PIL import Image
 
 import windrow
 import windrow._windrow as engine
+from windrow.data.replay_buffers import samplers
 
 PROJECT = Path(__file__).parents[2]
 ERRORS = (PROJECT / "docs" / "errors.md").read_text()
@@ -77,6 +78,15 @@ def test_the_page_of_errors_has_every_variant_of_rust() -> None:
 def test_pages_that_others_name_are_there(name: str) -> None:
     named = set(re.findall(r"\]\((?!https?:)([^)#\s]+\.md)", (PROJECT / name).read_text()))
     assert named and {path for path in named if not (PROJECT / path).is_file()} == set()
+
+
+# Tables
+
+
+def test_the_table_of_parts_has_every_sampler() -> None:
+    page = (PROJECT / "docs" / "replay.md").read_text().splitlines()
+    row = next(line for line in page if line.startswith("| samplers |"))
+    assert [name for name in samplers.__all__ if f"`{name}`" not in row] == []
 
 
 # Reference

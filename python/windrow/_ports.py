@@ -19,6 +19,7 @@ from windrow.envs._convert import of as recipe_of
 from windrow.envs._gym_wrappers import peel
 from windrow.envs._info import tell_of_the_rest
 from windrow.envs._innermost import innermost
+from windrow.envs._simulators import env_state, load_env_state
 from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
 from windrow.processes.answers import answer
@@ -31,10 +32,12 @@ __all__ = [
     "PolicyPort",
     "StagePort",
     "answer",
+    "env_state",
     "environments",
     "example_of",
     "habits",
     "innermost",
+    "load_env_state",
     "members",
     "needs_torch",
     "observed",
@@ -133,6 +136,14 @@ class PolicyPort(Protocol):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The weights by name."""
+        ...
+
+    def state(self, with_generator: bool) -> bytes:
+        """What is remembered from one step to the next; of a worker process, torch's generator too."""
+        ...
+
+    def set_state(self, state: bytes) -> None:
+        """Goes on from what :meth:`state` returned."""
         ...
 
 

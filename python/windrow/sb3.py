@@ -8,7 +8,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import concatenate, create_empty_array
 from stable_baselines3.common import vec_env
 from stable_baselines3.common.monitor import Monitor
 
@@ -85,7 +87,7 @@ class VecEnv(vec_env.VecEnv):
 
     def step_wait(self) -> Any:
         """Steps all environments by them: observations, rewards, whether episodes have ended, and infos."""
-        seen, rewards, terminated, truncated, notes = self._vector._stepped(self._actions)
+        seen, rewards, terminated, truncated, notes = self._vector._stepped(self._batched(self._actions))
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for env, info in notes:
             if "final_obs" in info:
@@ -98,6 +100,13 @@ class VecEnv(vec_env.VecEnv):
         for info, is_cut in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info["TimeLimit.truncated"] = is_cut
         return seen, rewards.astype(np.float32, copy=False), dones, infos
+
+    def _batched(self, actions: Any) -> Any:
+        """Actions in the structure that Gymnasium's vectors take, where they are a list with one for each environment."""
+        if isinstance(actions, np.ndarray) or not isinstance(self.action_space, (spaces.Dict, spaces.Tuple)):
+            return np.asarray(actions)
+        into: Any = create_empty_array(self.action_space, self.num_envs)
+        return concatenate(self.action_space, actions, into)
 
     def _with_episode(self, info: dict[str, Any]) -> dict[str, Any]:
         """``info`` with the episode as a ``Monitor`` gives it."""

@@ -12,7 +12,7 @@ use std::time::Duration;
 use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{Layout, LeafSpec, PartOrder, RecordSpec, RingSpec, Shares, Sink, SlabError};
-use windrow_sync::atomic::AtomicBool;
+use windrow_sync::atomic::{AtomicBool, AtomicU64};
 use windrow_sync::{Interrupt, Mutex};
 
 use crate::config::builder::CollectorBuilder;
@@ -183,6 +183,8 @@ fn core(
         counters: Mutex::new(Counters::default()),
         interrupt,
         forget: AtomicBool::new(false),
+        undelivered: AtomicU64::new(0),
+        not_held: Mutex::new(None),
         running: AtomicBool::new(false),
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod core;
 pub(crate) mod driver;
 pub(crate) mod handle;
 mod profiling;
+mod simulators;
 pub(crate) mod sink_writer;
 pub(crate) mod slabs;
 pub(crate) mod stage;

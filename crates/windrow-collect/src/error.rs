@@ -5,7 +5,7 @@
 //! | a constructor with arguments | [`ArgumentError`] |
 //! | building a collector or an evaluator, and making a lost worker anew | [`BuildError`] |
 //! | collecting batches | [`NextError`] |
-//! | controlling and ending a collector | [`ControlError`]; [`ProfileError`] for profiles |
+//! | controlling and ending a collector | [`ControlError`]; [`ProfileError`] for profiles, [`ResumeError`] for states |
 //! | evaluating | [`EvaluateError`] |
 //! | `worker_main` | [`WorkerMainError`] |
 //!
@@ -18,6 +18,7 @@ mod evaluate;
 mod kind;
 mod next;
 mod profile;
+mod resume;
 mod worker;
 #[cfg(target_os = "linux")]
 mod worker_main;
@@ -30,6 +31,7 @@ pub use evaluate::EvaluateError;
 pub use kind::ErrorKind;
 pub use next::NextError;
 pub use profile::ProfileError;
+pub use resume::ResumeError;
 pub use worker::{FaultKind, SentError, WorkerError, WorkerFault};
 pub(crate) use worker::{IsInterruption, Place};
 #[cfg(target_os = "linux")]

@@ -36,7 +36,7 @@ pub use deliver::stream::BatchStream;
 pub use error::WorkerMainError;
 pub use error::{
     ArgumentError, BuildError, ControlError, ErrorKind, EvaluateError, FaultKind, NextError,
-    ProfileError, SentError, Stuck, WorkerError, WorkerFault,
+    ProfileError, ResumeError, SentError, Stuck, WorkerError, WorkerFault,
 };
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{

@@ -13,6 +13,7 @@ use crate::error::NextError;
 #[cfg(target_os = "linux")]
 use crate::process::pool::PoolGuard;
 use crate::shared::ThreadLink;
+use crate::shared::link::Progress;
 use crate::shared::service::Service;
 use crate::worker::Worker;
 
@@ -38,6 +39,27 @@ impl Workers {
         match inline {
             true => Self::Inline(Inline::new(workers)),
             false => Self::Threads(Threads::new(workers, service)),
+        }
+    }
+
+    /// Worker `worker`, where no thread has it and the caller may look at it: otherwise it is asked.
+    pub(crate) fn here(&mut self, worker: usize) -> Option<&mut Worker<ThreadLink>> {
+        match self {
+            Self::Inline(inline) => inline.worker(worker),
+            Self::Threads(threads) => threads.waiting(worker),
+            #[cfg(target_os = "linux")]
+            Self::Processes(_) => None,
+        }
+    }
+
+    /// Workers that are lost go on from `progress` in other processes.
+    pub(crate) fn go_on_from(&self, progress: Progress) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Processes(pool) => pool.go_on_from(progress),
+            Self::Inline(_) | Self::Threads(_) => {
+                let _ = progress;
+            }
         }
     }
 

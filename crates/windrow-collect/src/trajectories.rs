@@ -87,6 +87,21 @@ pub struct TrajectoryBatcher {
     unwanted: usize,
 }
 
+/// The trajectories of a batcher, as they are saved.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SavedTrajectories {
+    /// Lengths of those that are complete, in the order in which they ended.
+    complete: Vec<usize>,
+    #[serde(with = "serde_bytes")]
+    complete_frames: Vec<u8>,
+    /// Lengths of the others.
+    open: Vec<usize>,
+    #[serde(with = "serde_bytes")]
+    open_frames: Vec<u8>,
+    severed: Vec<(i64, i64)>,
+    unwanted: usize,
+}
+
 /// The stored frames that make up a trajectory, in the order of time.
 #[derive(Debug)]
 struct Trajectory {
@@ -266,11 +281,12 @@ impl TrajectoryBatcher {
         let lens: Vec<usize> = next.map(|trajectory| trajectory.len).collect();
         let taken: usize = lens.iter().sum();
         let longest = lens.iter().copied().max().unwrap_or(0);
+        let first = self.queue.iter().take(count);
         let (size, (moves, spans)) = match format {
-            TrajFormat::Cat => (vec![taken], self.places(count, |span| span.to + span.len)),
+            TrajFormat::Cat => (vec![taken], places(first, |span| span.to + span.len)),
             TrajFormat::Padded => (
                 vec![lens.len(), longest],
-                self.places(count, |span| span.to + longest),
+                places(first, |span| span.to + longest),
             ),
         };
         let Some(frames) = &mut self.frames else {
@@ -288,24 +304,101 @@ impl TrajectoryBatcher {
         Ok(Some(batch))
     }
 
-    /// Where the frames of the next `count` trajectories go: those of the first to the beginning, those of each other
-    /// one where `after` says, given the trajectory before.
-    fn places(&self, count: usize, after: impl Fn(&Span) -> usize) -> (Vec<Move>, Vec<Span>) {
-        let (mut moves, mut spans) = (Vec::with_capacity(2 * count), Vec::with_capacity(count));
-        for trajectory in self.queue.iter().take(count) {
-            let span = Span {
-                id: trajectory.id,
-                to: spans.last().map_or(0, &after),
-                len: trajectory.len,
-            };
-            let mut to = span.to;
-            for &Piece { start: from, len } in trajectory.pieces() {
-                moves.push(Move { from, to, len });
-                to += len;
-            }
-            spans.push(span);
+    /// All trajectories, from which [`loaded`](Self::loaded) makes a batcher.
+    ///
+    /// # Errors
+    /// [`TensorError`] where the frames cannot be copied.
+    pub(crate) fn saved(&mut self) -> Result<SavedTrajectories, TensorError> {
+        let open: Vec<Trajectory> = self.open.drain().map(|(_, begun)| begun).collect();
+        let complete = std::mem::take(&mut self.queue);
+        let lens = |all: &mut dyn Iterator<Item = &Trajectory>| all.map(|one| one.len).collect();
+        let mut saved = SavedTrajectories {
+            complete: lens(&mut complete.iter()),
+            open: lens(&mut open.iter()),
+            severed: self.severed.iter().map(|(a, b)| (*a, *b)).collect(),
+            unwanted: self.unwanted,
+            ..SavedTrajectories::default()
+        };
+        let copied = self
+            .copied(complete.iter(), true)
+            .and_then(|complete| Ok((complete, self.copied(open.iter(), false)?)));
+        self.queue = complete;
+        for begun in open {
+            let owner = self.envs.map_or(begun.id, |envs| begun.id.rem_euclid(envs));
+            self.open.insert(owner, begun);
         }
-        (moves, spans)
+        (saved.complete_frames, saved.open_frames) = copied?;
+        Ok(saved)
+    }
+
+    /// Copies of the frames of `trajectories`, one after the other; empty for none.
+    fn copied<'a>(
+        &mut self,
+        trajectories: impl Iterator<Item = &'a Trajectory>,
+        are_complete: bool,
+    ) -> Result<Vec<u8>, TensorError> {
+        let (moves, spans) = places(trajectories, |span| span.to + span.len);
+        let taken = spans.last().map_or(0, |span| span.to + span.len);
+        let Some(frames) = self.frames.as_mut().filter(|_| taken > 0) else {
+            return Ok(Vec::new());
+        };
+        let mut batch = frames.build(&[taken], &moves, &spans)?;
+        let done = batch.get(runs::DONE)?;
+        if !are_complete && done.len() == taken {
+            let zeros = Tensor::zeros(DType::Bool, done.shape())?;
+            batch.set(runs::DONE, zeros)?;
+        }
+        batch.to_bytes()
+    }
+
+    /// An empty batcher of the same kind with what was [saved](Self::saved). `like` is a batch with the entries of those that are pushed.
+    ///
+    /// # Errors
+    /// [`TensorError`] where other frames were saved.
+    pub(crate) fn loaded(
+        &self,
+        saved: &SavedTrajectories,
+        like: &TensorDict,
+    ) -> Result<Self, TensorError> {
+        let mut loaded = Self {
+            frames: None,
+            open: HashMap::default(),
+            queue: VecDeque::new(),
+            pending: 0,
+            pushed: 0,
+            severed: HashMap::default(),
+            unwanted: 0,
+            ..*self
+        };
+        loaded.push_all(&saved.complete_frames, &saved.complete, like)?;
+        loaded.push_all(&saved.open_frames, &saved.open, like)?;
+        loaded.severed.extend(saved.severed.iter().copied());
+        loaded.unwanted = saved.unwanted;
+        Ok(loaded)
+    }
+
+    fn push_all(
+        &mut self,
+        frames: &[u8],
+        lens: &[usize],
+        like: &TensorDict,
+    ) -> Result<(), TensorError> {
+        if lens.is_empty() {
+            return Ok(());
+        }
+        let saved = TensorDict::from_bytes(frames)?;
+        let mut all = TensorDict::new([lens.iter().sum()]);
+        // In the order of the batches that follow.
+        for (key, _) in like.exclude(&[MASK]).leaves() {
+            all.set(&key, saved.get(&key)?.clone())?;
+        }
+        all.set_names(&[Some("time")])?;
+        let mut start = 0;
+        for &len in lens {
+            self.push(&all.narrow(0, start, len)?)?;
+            start += len;
+        }
+        Ok(())
     }
 
     /// Complete trajectories that wait to be popped.
@@ -372,6 +465,29 @@ impl TrajectoryBatcher {
             .collect();
         frames.keep(&moves);
     }
+}
+
+/// Where the frames of `trajectories` go: those of the first to the beginning, those of each other one where `after` says, given the
+/// trajectory before.
+fn places<'a>(
+    trajectories: impl Iterator<Item = &'a Trajectory>,
+    after: impl Fn(&Span) -> usize,
+) -> (Vec<Move>, Vec<Span>) {
+    let (mut moves, mut spans) = (Vec::new(), Vec::new());
+    for trajectory in trajectories {
+        let span = Span {
+            id: trajectory.id,
+            to: spans.last().map_or(0, &after),
+            len: trajectory.len,
+        };
+        let mut to = span.to;
+        for &Piece { start: from, len } in trajectory.pieces() {
+            moves.push(Move { from, to, len });
+            to += len;
+        }
+        spans.push(span);
+    }
+    (moves, spans)
 }
 
 /// `bool` `[lens.len(), longest]`: the first `lens[i]` elements of row `i` are true.

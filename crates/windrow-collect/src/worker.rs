@@ -4,6 +4,7 @@ pub(crate) mod actor;
 pub(crate) mod cursor;
 pub(crate) mod factory;
 mod rollout;
+pub(crate) mod saved;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +15,7 @@ use windrow_sync::catch_panic;
 use crate::error::{BuildError, WorkerError, WorkerFault};
 use crate::probe::{Phase, Probe, Recorder};
 use crate::shared::commands::Commands;
-use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
+use crate::shared::link::{Assignment, OnFault, Order, Progress, WorkerLink};
 use crate::shared::reentrancy::ReentrancyGuard;
 use crate::shared::statistics;
 use actor::Actor;
@@ -45,10 +46,22 @@ impl<D: WorkerLink> Worker<D> {
 
     /// Fills parts until there are no more.
     pub(crate) fn run(mut self) {
-        while let Some(assignment) = self.link.claim() {
-            if let Err(interruption) = self.fill(assignment) {
-                // The interrupted call waits in another thread: only the end of the collector reaches it.
-                self.link.fail(interruption);
+        while let Some(order) = self.link.claim() {
+            match order {
+                Order::Fill(assignment) => {
+                    if let Err(interruption) = self.fill(assignment) {
+                        // The interrupted call waits in another thread: only the end of the collector reaches it.
+                        self.link.fail(interruption);
+                    }
+                }
+                Order::Save { pickle } => {
+                    let saved = self.save(pickle);
+                    self.link.answer(saved.to_bytes());
+                }
+                Order::Load(state) => {
+                    let loaded = self.load(&state);
+                    self.link.answer(loaded.to_bytes());
+                }
             }
         }
     }

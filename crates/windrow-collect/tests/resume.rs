@@ -107,8 +107,8 @@ fn what_was_drawn_before_a_loss_is_not_drawn_again_after_a_resume() {
                 drop(collector.next().unwrap().unwrap());
             }
             // Nobody draws meanwhile.
-            let paused = collector.pause().unwrap();
-            let state = paused.collector().state_dict().unwrap();
+            let mut paused = collector.pause().unwrap();
+            let state = paused.state_dict().unwrap();
             let (seeds, noise) = (before.seeds(), before.noise());
             drop(paused);
             drop(collector);

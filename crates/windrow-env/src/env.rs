@@ -1,6 +1,6 @@
 use windrow_slab::{Row, RowMut};
 
-use crate::{EnvError, EnvSpec};
+use crate::{EnvError, EnvSpec, StateVisitor};
 
 /// One environment. It writes into lent rows and keeps no reference to them.
 ///
@@ -26,6 +26,17 @@ pub trait Env: Send {
     /// [`EnvError::Action`] for an action outside the space, [`EnvError::NotReset`] before the first reset, or
     /// the reason why the step failed.
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError>;
+
+    /// Saves or loads the state of the simulator and its generator, all that changes from step to step: an environment of the same
+    /// kind that has loaded it goes on as this one would.
+    ///
+    /// # Errors
+    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default: an environment of a resumed run then begins a new
+    /// episode. [`EnvError::State`] for a state that does not fit.
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let _ = state;
+        Err(EnvError::not_held(&self.spec().id))
+    }
 }
 
 /// Reward and flags of one step.
@@ -51,6 +62,10 @@ impl<E: Env + ?Sized> Env for Box<E> {
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
         (**self).step(action, obs)
     }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        (**self).visit_state(state)
+    }
 }
 
 impl<E: Env + ?Sized> Env for &mut E {
@@ -64,5 +79,9 @@ impl<E: Env + ?Sized> Env for &mut E {
 
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
         (**self).step(action, obs)
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        (**self).visit_state(state)
     }
 }

@@ -124,6 +124,18 @@ pub enum EnvError {
         /// Why it cannot be read.
         reason: String,
     },
+    /// A state that cannot be saved, see [`Env::visit_state`](crate::Env::visit_state).
+    /// It says whose state, and what lets it be saved.
+    #[error("{0}")]
+    NotHeld(String),
+    /// A state that does not fit.
+    #[error("the state does not fit: expected {expected}, got {got}")]
+    State {
+        /// What was to be loaded.
+        expected: String,
+        /// What was saved.
+        got: String,
+    },
     /// An error of the environment's own.
     #[error(transparent)]
     Failed(Box<dyn Error + Send + Sync>),
@@ -133,6 +145,13 @@ impl EnvError {
     /// An error of the environment's own, from a message or another error.
     pub fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Failed(error.into())
+    }
+
+    /// The error of `what`, which does not implement `visit_state`.
+    #[must_use]
+    pub fn not_held(what: &str) -> Self {
+        let way = "implement visit_state for it";
+        Self::NotHeld(format!("the state of {what} cannot be saved: {way}"))
     }
 
     /// The same as an error of environment `env` among several.

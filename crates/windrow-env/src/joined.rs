@@ -2,7 +2,7 @@ use tensordict::{DType, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
 
 use crate::vec_env::{check_rows, out_of_range};
-use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError};
+use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 
 /// Several vectors of environments as one. They have the same observations and actions, and may differ otherwise.
 ///
@@ -144,6 +144,12 @@ impl VecEnv for Joined {
         members
             .flat_map(|member| member.envs.gatherings())
             .collect()
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.section(format!("{} vectors", self.members.len()))?;
+        let mut members = self.members.iter_mut();
+        members.try_for_each(|member| member.envs.visit_state(state))
     }
 }
 

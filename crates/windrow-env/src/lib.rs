@@ -21,6 +21,9 @@ mod registry;
 mod rng;
 pub mod serde_form;
 mod spec;
+mod state;
+#[cfg(test)]
+mod state_tests;
 pub mod testing;
 mod transform;
 mod transformed;
@@ -43,6 +46,7 @@ pub use recipe::EnvRecipe;
 pub use registry::{ByName, EnvRegistry, IntoEnv, Maker, NamedEnv, make, make_vec};
 pub use rng::{EnvRng, NumpyRng};
 pub use spec::{EnvSpec, Spec, SpecError};
+pub use state::StateVisitor;
 pub use transform::{Attach, BoundTransform, Observations, Transform};
 pub use transformed::Transformed;
 pub use transforms::*;

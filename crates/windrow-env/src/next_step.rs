@@ -1,6 +1,8 @@
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
-use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError, not_apart};
+use crate::{
+    EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError, not_apart,
+};
 
 /// Environments that begin another episode by themselves, one step after theirs has ended: Gymnasium's mode `NEXT_STEP`.
 ///
@@ -22,8 +24,8 @@ use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError, 
 ///     envs.step(actions.rows(), obs.rows_mut(), outcomes)?;
 ///     rewards.push(reward[0]);
 /// }
-/// // The pole falls in the tenth step; the eleventh begins anew.
-/// assert_eq!(rewards, [1., 1., 1., 1., 1., 1., 1., 1., 1., 1., 0., 1.]);
+/// // The pole falls in the eleventh step, and the twelfth begins anew.
+/// assert_eq!(rewards, [[1.0; 11].as_slice(), &[0.0]].concat());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -127,6 +129,11 @@ impl<V: VecEnv> VecEnv for NextStep<V> {
 
     fn gatherings(&mut self) -> Vec<&mut Gathering> {
         self.envs.gatherings()
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.envs.visit_state(state)?;
+        state.values(&mut self.ended)
     }
 }
 

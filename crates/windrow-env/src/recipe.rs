@@ -312,6 +312,7 @@ mod tests {
 
     use super::*;
     use crate::testing::CountingEnv;
+    use crate::transforms::NAMES;
     use crate::transforms::vec_driver::VecDriver;
     use crate::{
         ActionDiscretizer, ActionMask, BinarizeReward, CartPole, CatFrames, CatTensors, CenterCrop,
@@ -379,6 +380,14 @@ mod tests {
             let bytes = recipe.to_bytes().unwrap();
             assert_eq!(EnvRecipe::from_bytes(&bytes).unwrap(), recipe);
         }
+    }
+
+    #[test]
+    fn no_transform_is_missing_in_the_recipe_that_is_written_and_read() {
+        let recipe = full();
+        let tested: Vec<&str> = recipe.transforms().iter().map(AnyTransform::name).collect();
+        let missing = NAMES.iter().filter(|name| !tested.contains(name));
+        assert_eq!(missing.collect::<Vec<_>>(), [&""; 0]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 
 use rand_core::Rng;
 use rand_pcg::Pcg64;
+use serde::{Deserialize, Serialize};
 
 /// `numpy.random.default_rng(seed)`: PCG64 seeded by a seed sequence, and the draws that environments make.
 ///
@@ -16,7 +17,7 @@ use rand_pcg::Pcg64;
 /// // numpy.random.default_rng(42).random()
 /// assert_eq!(NumpyRng::new(42).random(), 0.7739560485559633);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumpyRng {
     pcg: Pcg64,
 }
@@ -68,7 +69,7 @@ impl NumpyRng {
 /// The generator that belongs to one environment, made when the first reset needs it.
 ///
 /// It treats seeds as [`Env::reset`](crate::Env::reset) promises.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvRng(Option<NumpyRng>);
 
 impl EnvRng {

@@ -5,7 +5,11 @@ use std::fmt::Debug;
 use tensordict::{DType, NestedKey};
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
-use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, Spec, SpecError, VecEnv, VecEnvError};
+use crate::state::short_name;
+use crate::{
+    EnvError, EnvSpec, Gathering, Outcomes, Reset, Spec, SpecError, StateVisitor, VecEnv,
+    VecEnvError,
+};
 
 /// A change of what environments observe, accept or earn, described by its arguments alone.
 ///
@@ -123,6 +127,16 @@ pub trait BoundTransform: Debug + Send {
     /// No memory for rows of these columns.
     fn bind(&mut self, _columns: &[LeafSpec]) -> Result<(), EnvError> {
         Ok(())
+    }
+
+    /// Saves or loads what changes from step to step, see [`Env::visit_state`](crate::Env::visit_state). A transform without such a
+    /// state returns `Ok(())`.
+    ///
+    /// # Errors
+    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default; [`EnvError::State`] for a state that does not fit.
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let _ = state;
+        Err(EnvError::not_held(short_name::<Self>()))
     }
 
     /// The running statistics that it gathers and shares with others, which are the last in [`EnvSpec::statistics`].

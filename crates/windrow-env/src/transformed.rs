@@ -2,8 +2,9 @@
 
 use windrow_slab::{LeafSpec, RowBlock, Rows, RowsMut};
 
+use crate::state::short_name;
 use crate::transform::{Attach, BoundTransform, Observations, Transform};
-use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnv, VecEnvError};
+use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 
 /// Environments with a [`Transform`] around them.
 ///
@@ -175,6 +176,12 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
         let mut gatherings = self.envs.gatherings();
         gatherings.extend(self.effect.gathering());
         gatherings
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.envs.visit_state(state)?;
+        state.section(short_name::<T>())?;
+        self.effect.visit_state(state)
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {

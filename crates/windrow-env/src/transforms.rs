@@ -132,6 +132,16 @@ macro_rules! transforms {
                 Self::$name(transform)
             }
         })*
+
+        /// The transforms of the table, as the crate `windrow` exports them.
+        #[doc(hidden)]
+        pub mod all_transforms {
+            pub use super::{$($name),*};
+        }
+
+        /// The names of the transforms of the table.
+        #[cfg(test)]
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
 

@@ -1,7 +1,9 @@
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::factory::many;
-use crate::{Env, EnvError, EnvSpec, Gathering, SpecError, Transform, Transformed, VecEnvError};
+use crate::{
+    Env, EnvError, EnvSpec, Gathering, SpecError, StateVisitor, Transform, Transformed, VecEnvError,
+};
 
 /// `num_envs` environments in lockstep. They never reset by themselves: the engine resets them.
 pub trait VecEnv: Send {
@@ -69,6 +71,15 @@ pub trait VecEnv: Send {
     /// forward the call.
     fn gatherings(&mut self) -> Vec<&mut Gathering> {
         Vec::new()
+    }
+
+    /// Saves or loads the states of all environments, see [`Env::visit_state`].
+    ///
+    /// # Errors
+    /// Those of [`Env::visit_state`].
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let _ = state;
+        Err(EnvError::not_held(&self.spec().id))
     }
 
     /// These environments with `transform` around them.
@@ -236,6 +247,13 @@ impl<E: Env> VecEnv for Serial<E> {
     fn panicked_at(&self) -> Option<usize> {
         self.panicked_at
     }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.section(format!("{} x {}", self.envs.len(), self.spec().id))?;
+        self.envs
+            .iter_mut()
+            .try_for_each(|env| env.visit_state(state))
+    }
 }
 
 impl<E: Env> Serial<E> {
@@ -369,6 +387,10 @@ impl<V: VecEnv + ?Sized> VecEnv for Box<V> {
 
     fn gatherings(&mut self) -> Vec<&mut Gathering> {
         (**self).gatherings()
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        (**self).visit_state(state)
     }
 }
 

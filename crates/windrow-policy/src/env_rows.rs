@@ -1,3 +1,5 @@
+use windrow_env::{EnvError, StateVisitor};
+
 use crate::Noise;
 
 /// The environments behind the rows of a block: their numbers, their frames so far, and their random numbers.
@@ -198,6 +200,21 @@ impl EnvRows {
     pub fn set_frame(&mut self, frame: u64) {
         self.frames.fill(frame);
         self.set_seed(self.seed);
+    }
+
+    /// Saves or loads frames, beginnings and the seed of the noise, between two steps.
+    ///
+    /// # Errors
+    /// [`EnvError::State`] where rows of other environments were saved.
+    pub fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.section(format!("environments {:?}", self.ids))?;
+        let mut seed = self.seed;
+        state.value(&mut seed)?;
+        state.values(&mut self.frames)?;
+        state.values(&mut self.is_first)?;
+        self.any_first = self.is_first.contains(&true);
+        self.set_seed(seed);
+        Ok(())
     }
 
     /// Draws all further noise from another seed.

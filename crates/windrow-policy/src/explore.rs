@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, Element, for_dtype};
-use windrow_env::Spec;
+use windrow_env::{EnvError, Spec, StateVisitor};
 use windrow_slab::{Key, LeafSpec, RowBlock, RowsMut};
 
 use crate::fit::Fit;
@@ -343,9 +343,33 @@ impl<P: Policy> Policy for Explore<P> {
         let inner = self.policy.recipe()?;
         Some(PolicyRecipe::exploring(inner, self.how))
     }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.policy.visit_state(state)?;
+        match (&mut self.bound, self.how) {
+            (Some(bound), Exploration::Process(_)) => bound.visit_state(state),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Bound {
+    /// Saves or loads the process of each place.
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.known.visit_state(state)?;
+        let mut process = self.process.clone();
+        state.value(&mut process)?;
+        let expected = self.known.len() * self.elements;
+        if process.len() < expected {
+            return Err(EnvError::State {
+                expected: format!("{expected} numbers of noise"),
+                got: process.len().to_string(),
+            });
+        }
+        self.process = process;
+        Ok(())
+    }
+
     /// Puts random actions into some of the rows.
     fn replace(
         &mut self,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use windrow_env::{EnvError, StateVisitor};
 use windrow_slab::{LeafSpec, RowsMut};
 
 use crate::weights::expect_none;
@@ -67,5 +68,10 @@ where
 
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
         Ok(expect_none(weights)?)
+    }
+
+    /// A function is taken for one that remembers nothing.
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@ mod action;
 
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
-use windrow_env::EnvSpec;
+use windrow_env::{EnvError, EnvSpec, StateVisitor};
 use windrow_slab::{Key, LeafSpec, Rows, RowsMut};
 
 use crate::error::names;
@@ -380,6 +380,14 @@ impl Policy for GraphPolicy {
         unbound.bound = None;
         Some(PolicyRecipe::graph(unbound))
     }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let states: Vec<bool> = self.inputs.iter().map(Read::is_state).collect();
+        match &mut self.bound {
+            Some(bound) if states.contains(&true) => bound.visit_state(&states, state),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The index of the environment's leaf for `own`, and its element type.
@@ -483,6 +491,30 @@ impl Bound {
         }
         for (index, (leaf, _)) in outputs.iter().enumerate().skip(self.actions.len()) {
             action::copy(leaf.dtype, index, &self.values[index], out)?;
+        }
+        Ok(())
+    }
+
+    /// Saves or loads the inputs that are states.
+    fn visit_state(
+        &mut self,
+        states: &[bool],
+        state: &mut StateVisitor<'_>,
+    ) -> Result<(), EnvError> {
+        self.known.visit_state(state)?;
+        for index in (0..states.len()).filter(|&index| states[index]) {
+            for numbers in [&mut self.gathered[index], &mut self.kept[index]] {
+                let mut loaded = numbers.clone();
+                state.value(&mut loaded)?;
+                let expected = self.known.len() * self.widths[index];
+                if !loaded.is_empty() && loaded.len() < expected {
+                    return Err(EnvError::State {
+                        expected: format!("{expected} numbers of a policy's state"),
+                        got: loaded.len().to_string(),
+                    });
+                }
+                *numbers = loaded;
+            }
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Which environments a policy has states of.
 
+use windrow_env::{EnvError, StateVisitor};
+
 use crate::EnvRows;
 
 /// The environments whose states a policy has, for policies that keep states by [place](EnvRows::place).
@@ -34,6 +36,19 @@ impl KnownRows {
             first || self.next_frames.get(envs.place(row)) != Some(frame)
         }));
         &self.begins
+    }
+
+    /// Saves or loads which environments these are, and their frames.
+    ///
+    /// # Errors
+    /// [`EnvError::State`] where something else was saved.
+    pub fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.next_frames)
+    }
+
+    /// Places up to the last with a state.
+    pub(crate) fn len(&self) -> usize {
+        self.next_frames.len()
     }
 
     /// Records that the policy has acted: it now has states of these rows for their next frames.

@@ -5,7 +5,7 @@ mod serde_form;
 use std::path::Path;
 
 use tensordict::{DType, NestedKey};
-use windrow_env::{ChoiceCode, largest};
+use windrow_env::{ChoiceCode, EnvError, StateVisitor, largest};
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
 use crate::categorical::{Categorical, Choose};
@@ -283,6 +283,10 @@ impl Policy for NetworkPolicy {
         let mut unbound = self.clone();
         unbound.bound = None;
         Some(PolicyRecipe::network(unbound))
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        Ok(())
     }
 }
 

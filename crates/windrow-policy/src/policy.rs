@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize};
 use tensordict::TensorDict;
+use windrow_env::{EnvError, StateVisitor};
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::{Binding, EnvRows, ExplorationType, PolicyError, PolicyRecipe};
@@ -111,6 +112,17 @@ pub trait Policy: Send {
         None
     }
 
+    /// Saves or loads what the policy remembers from one step to the next, such as the state of a recurrent network, of the environments
+    /// that it is bound to; its weights and [`EnvRows::noise`] are saved without it. A policy that remembers nothing returns `Ok(())`.
+    ///
+    /// # Errors
+    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default: environments of a resumed run then begin new
+    /// episodes. [`EnvError::State`] for a state that does not fit.
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let _ = state;
+        Err(EnvError::not_held("the policy"))
+    }
+
     /// The policy with its parameters as a value that can be serialized; `None` for closures and the like.
     fn recipe(&self) -> Option<PolicyRecipe> {
         None
@@ -154,6 +166,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn recipe(&self) -> Option<PolicyRecipe> {
         (**self).recipe()
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        (**self).visit_state(state)
     }
 }
 

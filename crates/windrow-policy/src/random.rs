@@ -2,7 +2,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 use tensordict::{DType, Element, NestedKey};
-use windrow_env::{ChoiceCode, EnvSpec, Spec};
+use windrow_env::{ChoiceCode, EnvError, EnvSpec, Spec, StateVisitor};
 use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::weights::expect_none;
@@ -91,6 +91,10 @@ impl Policy for RandomPolicy {
 
     fn recipe(&self) -> Option<PolicyRecipe> {
         Some(PolicyRecipe::random())
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        Ok(())
     }
 }
 

@@ -320,12 +320,29 @@ impl CollectorCore {
         Ok(())
     }
 
-    /// The state from which a collector goes on.
-    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    /// The state from which a collector goes on, and the reason why it has no simulators, if it has none. Environments may be
+    /// pickled, where `pickle`.
+    fn state_dict<'py>(
+        &self,
+        py: Python<'py>,
+        pickle: bool,
+    ) -> PyResult<(Bound<'py, PyAny>, Option<String>)> {
         let core = self.here()?;
         core.check_outside()?;
-        let state = py.detach(|| core.handle.state_dict());
-        batch::to_python(py, &of(py, state)?)
+        if core.engine.is_taken_here() {
+            // A function that the collector calls, while it collects.
+            let state = py.detach(|| core.handle.state_dict());
+            let reason = "a function that the collector calls has asked for the state";
+            return Ok((
+                batch::to_python(py, &of(py, state)?)?,
+                Some(reason.to_owned()),
+            ));
+        }
+        let (state, reason) = core.with(py, |collector| {
+            let state = collector.state_dict_with(pickle);
+            (state, collector.not_held())
+        })?;
+        Ok((batch::to_python(py, &of(py, state)?)?, reason))
     }
 
     /// Goes on from a saved state.

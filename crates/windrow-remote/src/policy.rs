@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tensordict::LeafSpec;
+use windrow_env::{EnvError, StateVisitor};
 use windrow_policy::{
     Binding, EnvRows, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, States, Weights,
 };
@@ -38,6 +39,8 @@ struct Seat {
     columns: Vec<LeafSpec>,
     envs: usize,
     request: Arc<[u8]>,
+    /// Whether the served policy remembers its environments.
+    remembers: bool,
     /// The producer that the server knows by it.
     producer: u128,
 }
@@ -122,6 +125,7 @@ impl Policy for RemotePolicy {
             columns: spec.columns.clone(),
             envs: binding.num_envs,
             request,
+            remembers: spec.states == States::ByPlace,
             producer: self.link.producer(),
         });
         // Here, each call has the same environments.
@@ -187,5 +191,15 @@ impl Policy for RemotePolicy {
             Some(written) => recipe.written_as(written),
             None => recipe,
         })
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        match &self.seat {
+            Some(seat) if seat.remembers => Err(EnvError::NotHeld(format!(
+                "the state of the recurrent policy at {} cannot be saved: let workers evaluate it themselves",
+                self.link.remote.address
+            ))),
+            _ => Ok(()),
+        }
     }
 }

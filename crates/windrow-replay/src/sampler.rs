@@ -16,14 +16,20 @@ mod slice_without_replacement;
 mod sum_tree;
 mod without_replacement;
 
-pub use consuming::ConsumingSampler;
-pub use hindsight::{GoalStrategy, HindsightSampler};
-pub use prioritized::PrioritizedSampler;
-pub use prioritized_slice::PrioritizedSliceSampler;
-pub use random::RandomSampler;
-pub use slice::SliceSampler;
-pub use slice_without_replacement::SliceSamplerWithoutReplacement;
-pub use without_replacement::SamplerWithoutReplacement;
+/// The samplers, as the crate `windrow` exports them.
+#[doc(hidden)]
+pub mod samplers {
+    pub use super::consuming::ConsumingSampler;
+    pub use super::hindsight::{GoalStrategy, HindsightSampler};
+    pub use super::prioritized::PrioritizedSampler;
+    pub use super::prioritized_slice::PrioritizedSliceSampler;
+    pub use super::random::RandomSampler;
+    pub use super::slice::SliceSampler;
+    pub use super::slice_without_replacement::SliceSamplerWithoutReplacement;
+    pub use super::without_replacement::SamplerWithoutReplacement;
+}
+
+pub use samplers::*;
 
 /// Chooses rows. Its methods are never called concurrently: the buffer holds its lock.
 ///

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tensordict::{DType, Extent, Owner, Shape, Strides, Tensor, TensorDict, TensorError};
 
+use crate::SlabError;
 use crate::layout::{Delivered, Layout, PartOrder, Shares};
+use crate::part::bytes::write_part;
 use crate::ring::{Commit, Ring};
 use crate::slab::Slab;
 
@@ -122,6 +124,19 @@ impl Lease {
         // SAFETY: the offset lies within the slab's memory and is aligned. Nobody writes a leased slab, memory starts zeroed, and every
         // bit pattern is a number.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), count) }
+    }
+
+    /// Appends the rows and notes of part `part` to `bytes`, as [`Part::write_to`](crate::Part::write_to) does; nothing for a part that the
+    /// slab does not have.
+    ///
+    /// # Errors
+    /// Those of [`Part::write_to`](crate::Part::write_to).
+    pub fn write_part(&self, part: usize, bytes: &mut Vec<u8>) -> Result<(), SlabError> {
+        let Some(commit) = self.commits.get(part) else {
+            return Ok(());
+        };
+        // SAFETY: nobody writes a leased slab, and the ring's layout is that of its slabs.
+        unsafe { write_part(&self.leased.slab, self.layout(), part, commit.steps, bytes) }
     }
 
     /// All parts one after the other along time, `[frames]` or `[env, time]`: only where parts are

@@ -1,6 +1,6 @@
 //! One worker's share of a slab, while it is being written.
 
-mod bytes;
+pub(crate) mod bytes;
 
 use std::fmt::Debug;
 use std::ptr::NonNull;

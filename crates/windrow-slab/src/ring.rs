@@ -147,6 +147,12 @@ impl Ring {
         self.locked(|states| states.slabs())
     }
 
+    /// How many workers there are.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.locked(|states| states.workers())
+    }
+
     /// Slabs that were started so far.
     #[must_use]
     pub fn begun(&self) -> u64 {
@@ -175,6 +181,51 @@ impl Ring {
             .map(|lent| self.part(lent))
     }
 
+    /// As [`claim`](Self::claim), until `other` returns something: an order beside the ring, of which [`notify`](Self::notify) tells.
+    /// `other` must not use the ring.
+    ///
+    /// # Errors
+    /// What `other` has returned.
+    ///
+    /// # Panics
+    /// As [`claim`](Self::claim).
+    pub fn claim_unless<R>(
+        self: &Arc<Self>,
+        worker: usize,
+        mut other: impl FnMut() -> Option<R>,
+    ) -> Result<Option<Part>, R> {
+        let lent = self.waits.room.wait(&self.states, |states| {
+            if let Some(other) = other() {
+                return Some(Err(other));
+            }
+            match states.lend(worker) {
+                Ok(lent) => Some(Ok(Some(lent))),
+                Err(Refusal::Over) => Some(Ok(None)),
+                Err(Refusal::NotNow | Refusal::Exhausted) => None,
+            }
+        })?;
+        Ok(lent.map(|lent| self.part(lent)))
+    }
+
+    /// Lets all who wait look again: something beside the ring has changed that they look at too.
+    pub fn notify(&self) {
+        // Whoever has looked before the change is known to wait once the lock is free.
+        self.locked(|_| ());
+        self.waits.wake_everyone();
+    }
+
+    /// A part for frames that were collected before, while the ring is [held](Self::hold) and workers get none. By worker, it is the
+    /// part of `worker`. `None` when nothing may be filled now.
+    ///
+    /// # Errors
+    /// As [`try_claim`](Self::try_claim).
+    ///
+    /// # Panics
+    /// As [`claim`](Self::claim).
+    pub fn claim_held(self: &Arc<Self>, worker: usize) -> Result<Option<Part>, SlabError> {
+        self.lent(|states| states.lend_held(worker))
+    }
+
     /// As [`claim`](Self::claim) without waiting: `None` when nothing may be filled now.
     ///
     /// # Errors
@@ -184,7 +235,14 @@ impl Ring {
     /// # Panics
     /// As [`claim`](Self::claim).
     pub fn try_claim(self: &Arc<Self>, worker: usize) -> Result<Option<Part>, SlabError> {
-        let lent = self.locked(|states| match states.lend(worker) {
+        self.lent(|states| states.lend(worker))
+    }
+
+    fn lent(
+        self: &Arc<Self>,
+        lend: impl FnOnce(&mut SlabStates) -> Result<(Ticket, Arc<Slab>), Refusal>,
+    ) -> Result<Option<Part>, SlabError> {
+        let lent = self.locked(|states| match lend(states) {
             Ok(lent) => Ok(Some(lent)),
             Err(Refusal::Over | Refusal::NotNow) => Ok(None),
             Err(Refusal::Exhausted) => Err(states.exhausted()),
@@ -298,6 +356,12 @@ impl Ring {
     pub fn end_at(&self, end: u64) {
         self.locked(|states| states.end = end);
         self.waits.wake_everyone();
+    }
+
+    /// Whether it is [held](Self::hold).
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.locked(|states| states.paused)
     }
 
     /// Lends nothing until [`resume`](Self::resume). Returns whether every part is committed or dropped.

@@ -133,7 +133,7 @@ pub use ::tensordict::{DType, LeafSpec, Tensor, TensorDict, TensorError};
 #[doc(inline)]
 pub use windrow_collect::{
     ArgumentError, BuildError, ControlError, ErrorKind, EvaluateError, FaultKind, Interrupted,
-    NextError, ProfileError, Stuck, WorkerError, WorkerFault,
+    NextError, ProfileError, ResumeError, Stuck, WorkerError, WorkerFault,
 };
 #[doc(inline)]
 pub use windrow_collect::{
@@ -278,23 +278,19 @@ pub mod envs {
         Acrobot, Arguments, ByName, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
         EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, MountainCar,
         MountainCarContinuous, NamedEnv, NextStep, NumpyRng, Outcome, Outcomes, Pendulum, Reset,
-        Serial, Spec, SpecError, TimeLimit, VecEnv, VecEnvError, make, make_vec, testing,
+        Serial, Spec, SpecError, StateVisitor, TimeLimit, VecEnv, VecEnvError, make, make_vec,
+        testing,
     };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]
     pub use windrow_env::{Answer, AsyncEnvPool, Command, PoolError, PoolOutput, RecvOptions};
     // Transforms, and what one of your own implements.
     #[doc(inline)]
+    pub use windrow_env::all_transforms::*;
+    #[doc(inline)]
     pub use windrow_env::{
-        ActionDiscretizer, ActionMask, AnyTransform, Attach, BinarizeReward, BoundTransform,
-        CatFrames, CatTensors, CenterCrop, ClipTransform, DTypeCastTransform, DoneKey,
-        DoubleToFloat, EndOfLifeTransform, ExcludeTransform, FiniteCheck, FlattenObservation,
-        FrameSkipTransform, GrayScale, InitTracker, Interpolation, Keys, LimitFlag, Lockstep,
-        NextObservationDelta, NoopResetEnv, NotFinite, ObservationNorm, Observations,
-        OneHotActions, Padding, PermuteTransform, Primer, RenameTransform, Resize, RewardClipping,
-        RewardScaling, RewardSum, Sampling, SelectTransform, SignTransform, SqueezeTransform,
-        Statistics, StepCounter, TargetMode, TargetReturn, TimeMaxPool, ToTensorImage, Transform,
-        Transformed, UnsqueezeTransform, VecNorm, VecNormV2,
+        AnyTransform, Attach, BoundTransform, DoneKey, Interpolation, Keys, Lockstep, NotFinite,
+        Observations, Padding, Sampling, Statistics, TargetMode, Transform, Transformed,
     };
 }
 
@@ -484,11 +480,11 @@ pub mod replay {
     };
     // Samplers, and what one of your own implements.
     #[doc(inline)]
+    pub use windrow_replay::samplers::*;
+    #[doc(inline)]
     pub use windrow_replay::{
-        ConsumingSampler, Draw, Frames, GoalStrategy, HindsightSampler, NoDraw, PrioritizedSampler,
-        PrioritizedSliceSampler, RandomSampler, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys,
-        Runs, SampleRng, Sampler, SamplerWithoutReplacement, SliceSampler,
-        SliceSamplerWithoutReplacement, Slices,
+        Draw, Frames, NoDraw, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys, Runs, SampleRng,
+        Sampler, Slices,
     };
     #[doc(inline)]
     pub use windrow_replay::{MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};

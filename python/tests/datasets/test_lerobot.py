@@ -73,6 +73,25 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert len(ReplayBuffer.from_dataset(tmp_path / "set")) == 5
 
 
+def test_a_write_that_fails_or_is_interrupted_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LeRobotSink(tmp_path / "set") as sink:
+        sink.extend(moving([3]))
+        sink.flush()
+        before = {path: path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file()}
+        sink.extend(moving([2], first=1))
+        monkeypatch.setattr(json, "dumps", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sink.flush()
+        monkeypatch.undo()
+        assert {path: path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file()} == before
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert len(ReplayBuffer.from_dataset(tmp_path / "set")) == 5
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_what_lerobot_cannot_have_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="codec: expected one of FFmpeg's encoders, got 'none'"):
         LeRobotSink(tmp_path / "set", codec="none")

@@ -14,7 +14,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
-from vectors.test_gymnasium import Talkative
+from vectors.talkative import Commanded, Talkative
 from windrow.sb3 import VecEnv
 
 
@@ -77,6 +77,16 @@ def test_environments_are_reached_through_the_vector() -> None:
     assert env.env_is_wrapped(Monitor) == [True] * 3 and env.env_is_wrapped(gymnasium.wrappers.TimeLimit, 0) == [False]
     assert [picture.shape for picture in env.get_images()] == [(2, 2, 3)] * 3
     assert env.render().shape[-1] == 3
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_actions_with_parts_are_a_list_with_one_for_each_environment(workers: int | None) -> None:
+    env = VecEnv(Commanded, 2, workers=workers)
+    env.seed(0)
+    env.reset()
+    rewards = env.step([{"by": np.float32(0.5), "to": 1}, {"by": np.float32(-0.25), "to": -1}])[1]
+    assert rewards.tolist() == pytest.approx([0.5, -1.25 / 3])
+    env.close()
 
 
 def test_native_environments_count_as_monitored() -> None:

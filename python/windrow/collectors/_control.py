@@ -53,6 +53,8 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     _failure: Failure | None = None
     _paused = False
     _ended = False
+    #: A warning has said that simulators are not saved.
+    _told_of_simulators = False
     #: By this number, a buffer that the engine does not write tells the collector's trajectories from those of others.
     _author: int
 
@@ -265,20 +267,37 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             raise RuntimeError("reset begins new episodes in all environments: index must be left out")
         self._lasting.reset()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, pickle: bool = False) -> dict[str, Any]:
         """What a later run needs to go on: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``,
-        ``policy_state_dict`` and ``env_state_dict``. The last holds what transforms of environments have gathered, under
-        ``"worker<i>"`` where there are several workers. Simulators are not saved. A batch that waits for a limiter counts.
+        ``policy_state_dict``, ``env_state_dict`` and ``simulators``. ``env_state_dict`` holds what transforms of environments have
+        gathered, under ``"worker<i>"`` where there are several workers. Workers finish their present share before, and
+        :meth:`start` its present batch.
+
+        ``simulators`` is there where the state of all environments can be saved, and of the policy: then a run goes on bit for bit. That
+        holds for windrow's own environments and transforms; for Gymnasium's with methods ``get_state`` and ``set_state``, or
+        ``state_dict`` and ``load_state_dict``, whose generator is saved too; and for others of Gymnasium's with ``pickle``.
+        Otherwise a warning says once why, and a run that is resumed begins new episodes.
 
         After a worker process has ended, its environments' states are those at the shutdown, if it answered then; otherwise those that
-        were asked for last."""
-        state = self._asked.state_dict().to_dict()
+        were asked for last.
+
+        Args:
+            pickle: pickle environments of Gymnasium that have no such methods, with their generators.
+        """
+        found, reason = self._asked.state_dict(pickle)
+        if reason is not None and not self._told_of_simulators:
+            self._told_of_simulators = True
+            warn(f"simulators are not saved, so that a run that is resumed begins new episodes: {reason}")
+        state = found.to_dict()
         state["env_state_dict"] = _env_states.states_of(self._workers.stateful)
         self._source.add_to(state)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **_: object) -> None:
-        """Goes on from a saved state, with new episodes in every environment. An error changes nothing.
+        """Goes on from a saved state: bit for bit from one with ``simulators``, otherwise with new episodes in every environment. An
+        error changes nothing.
+
+        States of Gymnasium's environments are pickled: load such a state only where you trust who has written it.
 
         Raises:
             TypeError: ``state_dict`` is no mapping.

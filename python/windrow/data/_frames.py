@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from windrow._lazy import torch
+from windrow._lazy import tensordict, torch
 from windrow.data._content import is_frames, kind_of
 
 __all__ = ["FrameDataset"]
@@ -33,7 +33,7 @@ class FrameDataset:
         return self[indices]
 
     @staticmethod
-    def collate(frames: Any) -> Any:
+    def collate(frames: Any) -> torch.Tensor | tensordict.TensorDictBase:
         """The ``collate_fn`` of a ``DataLoader``: a batch is one TensorDict ``[batch_size]``."""
         return frames if is_frames(frames) else torch.stack(frames)
 

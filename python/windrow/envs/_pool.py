@@ -2,8 +2,7 @@
 
 import operator
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, _windrow

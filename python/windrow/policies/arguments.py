@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
+from windrow._types import Array
 from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.weights import original
@@ -108,7 +109,7 @@ def _tree(leaves: Iterator[tuple[tuple[str, ...], int]]) -> dict[str, Place]:
     return tree
 
 
-def placed(place: Place, inputs: Sequence[Any]) -> Any:
+def placed(place: Place, inputs: Sequence[Any]) -> object:
     """The argument for ``place``: an input, or a dictionary of inputs."""
     return inputs[place] if isinstance(place, int) else {name: placed(inner, inputs) for name, inner in place.items()}
 
@@ -144,11 +145,11 @@ def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Paramet
 Convert = Callable[[torch.Tensor], Any]
 
 
-def to_numpy(tensor: torch.Tensor) -> Any:
+def to_numpy(tensor: torch.Tensor) -> Array:
     return tensor.numpy(force=True)
 
 
-def _to_jax(tensor: torch.Tensor) -> Any:
+def _to_jax(tensor: torch.Tensor) -> object:
     import jax.numpy as jnp  # type: ignore[import-not-found, unused-ignore]
 
     return jnp.asarray(to_numpy(tensor))

@@ -7,6 +7,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from tensordict import TensorDictBase
 from types import MethodType
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type
 from torch import nn
 
+from windrow._types import Array
 from windrow.envs._specs import Key
 from windrow.policies.arguments import BOOKKEEPING
 
@@ -109,7 +111,7 @@ class _OfDictionaries(TensorDictModuleBase):
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.network.state_dict(*args, **kwargs)
 
-    def forward(self, tensordict: Any) -> Any:
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.set("action", self.network.acted({key: tensordict.get(key) for key in self.in_keys}))
 
 
@@ -120,7 +122,7 @@ class Predictor:
         self.predict = predict
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Predictor], tuple[Any, ...]]:
         return Predictor, (self.predict,)
 
     def __call__(self, observation: Any, state: Any, episode_start: Any, deterministic: bool) -> tuple[Any, Any]:
@@ -130,7 +132,7 @@ class Predictor:
             raise TypeError(f"expected predict to return actions and a state, got {type(returned).__name__}")
         return returned
 
-    def given(self, keys: Sequence[Key], inputs: Sequence[Any], batch: Sequence[int]) -> Any:
+    def given(self, keys: Sequence[Key], inputs: Sequence[Any], batch: Sequence[int]) -> Array | dict[Key, Array]:
         """What ``predict`` observes of ``inputs``, which begin with dimensions of a batch: one array, or a dictionary where the model's space, or
         the environment, has several.
 
@@ -152,7 +154,7 @@ class Predictor:
         return observed
 
 
-def _indexed(observed: Any, space: Any, batch: int) -> Any:
+def _indexed(observed: Array, space: Any, batch: int) -> Array:
     """An observation with ``batch`` dimensions of a batch, as ``space`` has it: choices are indices, where an environment may observe vectors."""
     is_one_hot = hasattr(space, "n") and space.shape == () and observed.ndim == batch + 1
     return observed.argmax(-1) if is_one_hot else observed

@@ -85,6 +85,25 @@ class Memory:
                 for key, value in values.items():
                     kept[key][self._places] = value.detach()
 
+    def state(self) -> list[Tensors]:
+        """What is remembered."""
+        remembered = [self.given, self._began, *self._kept]
+        return [{key: value.detach().cpu() for key, value in part.items()} for part in remembered]
+
+    def set_state(self, state: list[Tensors]) -> None:
+        """Goes on from what :meth:`state` returned.
+
+        Raises:
+            ValueError: another policy remembers something else.
+        """
+        given, began, *kept = state
+        for own, other in ((self.given, given), (self._began, began)):
+            if own.keys() != other.keys():
+                raise ValueError(f"the state is that of another policy: expected {list(own)}, got {list(other)}")
+        devices = {key: value.device for key, value in self.given.items()}
+        parts = [{key: value.to(devices[key]) for key, value in part.items()} for part in (given, began, *kept)]
+        self.given, self._began, *self._kept = parts
+
     def _drawn(self, rows: int | None) -> Tensors:
         """First values, for so many rows where their number differs from that of the first call."""
         drawn = [self._draw()]

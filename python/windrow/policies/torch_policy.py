@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ from windrow.policies.acting import act_from_now_on, acting
 from windrow.policies.arguments import Convert, arguments_of, calls_with_tensordict, conversion, placed, reads_init, to_numpy
 from windrow.policies.beside import attributes_in, check_attributes, load_attributes
 from windrow.policies.predictors import Predictor
-from windrow.policies.weights import BESIDE, check_weights, original, tensors_of, widened
+from windrow.policies.weights import BESIDE, check_weights, tensors_of, widened
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions
@@ -152,6 +153,34 @@ class TorchPolicy:
         """The module's tensors by name, in element types that the engine has, and room for its state beside them."""
         own = widened(self._tensors())
         return {**own, BESIDE: self._beside} if self.conditions.room else own
+
+    def state(self, with_generator: bool) -> bytes:
+        """What the policy remembers of each row. ``with_generator``: the state of torch's generators, too."""
+        state: dict[str, Any] = {"memory": self.memory.state() if self.wants_first else None}
+        if with_generator:
+            state["generator"] = torch.get_rng_state()
+            device = self.conditions.device
+            if device is not None and torch.device(device).type == "cuda":
+                state["cuda"] = torch.cuda.get_rng_state(device)
+        file = io.BytesIO()
+        torch.save(state, file)
+        return file.getvalue()
+
+    def set_state(self, state: bytes) -> None:
+        """Goes on from what :meth:`state` returned.
+
+        Raises:
+            ValueError: it is the state of another policy.
+        """
+        saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
+        if (saved["memory"] is not None) != self.wants_first:
+            raise ValueError("the state is that of another policy: one of the two remembers nothing")
+        if saved["memory"] is not None:
+            self.memory.set_state(saved["memory"])
+        if "generator" in saved:
+            torch.set_rng_state(saved["generator"])
+        if "cuda" in saved:
+            torch.cuda.set_rng_state(saved["cuda"], self.conditions.device)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         # Looked up at each call, since the user may replace tensors of the module.

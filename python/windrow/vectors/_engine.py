@@ -104,7 +104,7 @@ class EngineVector(Exchange):
             last[env] = self._observation(seen)
         return {"final_obs": last, "_final_obs": mask, "final_info": info, "_final_info": mask.copy()}
 
-    def _observation(self, seen: Sequence[Any]) -> Any:
+    def _observation(self, seen: Sequence[Any]) -> object:
         """Leaves in the structure of the observation space."""
         if self._is_bare:
             return seen[0]
@@ -154,12 +154,12 @@ class EngineVector(Exchange):
     def _are_wrapped(self, envs: Sequence[int], wrapper: type) -> list[bool]:
         return [False for _ in envs]
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Ends threads."""
         self._core.close()
 
 
-def _space(leaves: list[Leaf], role: str) -> Any:
+def _space(leaves: list[Leaf], role: str) -> spaces.Space[Any]:
     """The space of values with these leaves: a single one that is called after its role is bare."""
     if len(leaves) == 1 and leaves[0].key == role:
         return _space_of(leaves[0], role)

@@ -64,7 +64,7 @@ class Exchange(VectorEnv):
             raise ValueError(f"expected an action for each of {len(members) * self._each} environments, got {len(actions)}")
         self._core.send(members, (self._rows_of(members, actions),))
 
-    def _rows_of(self, members: list[int], actions: Any) -> Any:
+    def _rows_of(self, members: list[int], actions: Any) -> object:
         """``actions`` of ``members``, and zeros for the others behind them."""
         given = np.asarray(actions)
         rows = np.zeros((self.num_envs, *given.shape[1:]), given.dtype)
@@ -87,7 +87,7 @@ class Exchange(VectorEnv):
         """What a step returns of ``envs``, from what the engine returned."""
         raise NotImplementedError
 
-    def _rows(self, seen: Any, envs: Any) -> Any:
+    def _rows(self, seen: Any, envs: Any) -> object:
         """The rows of ``envs`` in observations of all, in arrays of their own."""
         return {name: self._rows(inner, envs) for name, inner in seen.items()} if isinstance(seen, dict) else seen[envs]
 

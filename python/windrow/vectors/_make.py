@@ -54,7 +54,8 @@ def make_vec(
         final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1; or one of ``"dictionaries"``, one for each
             environment that has ended and None for others, and ``"final_observation"`` beside ``"final_obs"``, as scripts for versions
             before read them.
-        batch_size: how many environments :meth:`~EngineVector.recv` waits for, those first that are ready first.
+        batch_size: how many environments are received at a time, those first that are ready first, as from EnvPool: ``async_reset()``
+            begins episodes, ``recv()`` returns what ``step`` returns, of ``batch_size`` environments, and ``send(actions, info["env_id"])`` has them step.
         **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, for ids.
 
     Raises:

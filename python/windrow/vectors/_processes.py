@@ -23,7 +23,7 @@ from windrow.envs._recipe import Many, Parallel, Recipe, Vector
 from windrow.processes import setup
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import Remote
-from windrow.vectors._base import Notes, Stepped
+from windrow.vectors._base import Notes, Stepped, closed_before, columns_of, with_masks
 from windrow.vectors._exchange import Exchange, Fold
 from windrow.vectors._python import PythonVector
 
@@ -90,10 +90,10 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _told(self, place: int, seen: Any, rewards: Any, notes: Notes) -> tuple[Any, dict[str, Any]]:
         """The observation, and what travels in ``info``: of all environments in the ``place`` of one."""
-        said = [(env, info) for env, info in notes if info]
         note: list[list[bytes] | None] = [None] * self.num_envs
+        said = Said.of(notes, self.num_envs)
         if said or not self._is_array:
-            note[place] = [dumps((said, None if self._is_array else self._inner._seen))]
+            note[place] = [_bytes((said, None if self._is_array else self._inner._seen))]
         return seen if self._is_array else self._nothing, {_REWARD: rewards, _NOTE: note}
 
     # Called from the process that the vector is in
@@ -117,8 +117,56 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         into: Any = create_empty_array(space, self.num_envs)
         self.actions = concatenate(space, actions, into)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         self._inner.close()
+
+
+class Said:
+    """What the notes of a group say, as it travels: entries that all environments have as numbers are arrays, of all others there is a list.
+    A number of Python's and one of NumPy's differ where nobody makes arrays of them.
+    """
+
+    def __init__(self, columns: list[tuple[str, str, bool, bytes]] | None, notes: Notes) -> None:
+        self.columns, self.notes = columns, notes
+
+    def __bool__(self) -> bool:
+        return bool(self.columns or self.notes)
+
+    def __reduce__(self) -> Any:
+        return Said, (self.columns, self.notes)
+
+    @classmethod
+    def of(cls, notes: Notes, num_envs: int) -> Said:
+        """The notes of ``num_envs`` environments."""
+        columns = columns_of(notes, num_envs)
+        if columns is None:
+            return cls(None, [(env, info) for env, info in notes if info])
+        first = notes[0][1]
+        told = [(name, array.dtype.str, isinstance(first[name], np.generic), array.tobytes()) for name, array in columns.items()]
+        return cls(told, [])
+
+    def arrays(self) -> dict[str, Any] | None:
+        """The entries that all environments have, where there are no others."""
+        return None if self.columns is None else {name: np.frombuffer(values, kind) for name, kind, _, values in self.columns}
+
+    def each(self, num_envs: int) -> Notes:
+        """A note for each environment."""
+        if self.columns is None:
+            return self.notes
+        infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
+        for name, kind, is_numpys, values in self.columns:
+            array = np.frombuffer(values, kind)
+            for info, value in zip(infos, array if is_numpys else array.tolist(), strict=True):
+                info[name] = value
+        return list(enumerate(infos))
+
+
+def _bytes(value: object) -> bytes:
+    """``value`` for the other process: by plain pickle, which is faster, where that can."""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        return dumps(value)
 
 
 class Starter:
@@ -129,6 +177,10 @@ class Starter:
 
     def __call__(self) -> Group:
         return Group(*self._arguments)
+
+
+def _kinds(arrays: dict[str, Any] | None) -> Any:
+    return None if arrays is None else {name: array.dtype for name, array in arrays.items()}
 
 
 class ProcessVector(Exchange):
@@ -164,19 +216,45 @@ class ProcessVector(Exchange):
         notes = self._notes([seen[self._note][env] for env in envs], envs)
         return self._observation(seen[0]), notes
 
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Steps all environments."""
+        if self.closed:
+            raise closed_before("step")
+        seen, terminated, truncated = self._step(actions)
+        # Observations that are no array come with the notes.
+        infos = self._infos(seen[self._note])
+        return self._observation(seen[0]), seen[self._reward], terminated, truncated, infos
+
+    def _infos(self, pickled: Sequence[bytes]) -> dict[str, Any]:
+        """``info`` of a step: arrays are joined, where all groups have the same."""
+        if not any(pickled):
+            return {}
+        if not self._is_array:
+            return self._told(self._notes(pickled, range(self.num_envs)))
+        found = [pickle.loads(note) if note else None for note in pickled[:: self._each]]
+        parts = [None if one is None else one[0].arrays() for one in found]
+        if any(part is None or _kinds(part) != _kinds(parts[0]) for part in parts):
+            return self._told(self._notes(pickled, range(self.num_envs)))
+        columns = {name: np.concatenate([part[name] for part in parts if part]) for name in parts[0] or {}}
+        return with_masks(columns, self.num_envs)
+
     def _stepped(self, actions: Any) -> Stepped:
-        rows = actions if self._takes_array else self._pickled(range(len(self._remotes)), list(iterate(self.action_space, actions)))
-        seen, _, terminated, truncated, _ = self._core.step((rows,))
+        seen, terminated, truncated = self._step(actions)
         notes = self._notes(seen[self._note], range(self.num_envs))
         return self._observation(seen[0]), seen[self._reward], terminated, truncated, notes
 
-    def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> Any:
+    def _step(self, actions: Any) -> tuple[Any, Any, Any]:
+        rows = actions if self._takes_array else self._pickled(range(len(self._remotes)), list(iterate(self.action_space, actions)))
+        seen, _, terminated, truncated, _ = self._core.step((rows,))
+        return seen, terminated, truncated
+
+    def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> object:
         """Gives ``members`` actions that are no array, and returns what travels in their place."""
         for place, member in enumerate(members):
             self._remotes[member].take_actions(actions[place * self._each : (place + 1) * self._each])
         return np.zeros((self.num_envs, 1), np.uint8)
 
-    def _rows_of(self, members: list[int], actions: Any) -> Any:
+    def _rows_of(self, members: list[int], actions: Any) -> object:
         return super()._rows_of(members, actions) if self._takes_array else self._pickled(members, list(actions))
 
     def _received(self, envs: Any, stepped: Any) -> tuple[Any, ...]:
@@ -193,15 +271,15 @@ class ProcessVector(Exchange):
             if note:
                 first = env - env % self._each
                 said, seen = pickle.loads(note)
-                notes += [(first + number, info) for number, info in said]
+                notes += [(first + number, info) for number, info in said.each(self._each)]
                 if seen is not None:
                     self._seen[first : first + self._each] = seen
         return notes
 
-    def _observation(self, array: Any) -> Any:
+    def _observation(self, array: Any) -> object:
         return array if self._is_array else self._rows(array, range(self.num_envs))
 
-    def _rows(self, seen: Any, envs: Any) -> Any:
+    def _rows(self, seen: Any, envs: Any) -> object:
         if self._is_array:
             return seen[envs]
         space, rows = self.single_observation_space, [self._seen[env] for env in envs]
@@ -229,7 +307,7 @@ class ProcessVector(Exchange):
                     found[row] = answer
         return found
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Ends the processes, which close their environments."""
         for live in self._members:
             live.close()

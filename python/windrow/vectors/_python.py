@@ -79,7 +79,7 @@ class PythonVector(VectorEnv):
         self._over = terminated | truncated
         return self._observation(), rewards, terminated, truncated, notes
 
-    def _observation(self) -> Any:
+    def _observation(self) -> object:
         """An array of what all environments have observed, or the structure of arrays that their space asks for."""
         return concatenate(self.single_observation_space, self._seen, self._arrays.free())
 
@@ -94,13 +94,13 @@ class PythonVector(VectorEnv):
     def _are_wrapped(self, envs: Sequence[int], wrapper: type) -> list[bool]:
         return [is_wrapped(self.envs[env], wrapper) for env in envs]
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Closes the environments."""
         for env in self.envs:
             env.close()
 
 
-def _environment(make: Callable[[], Any]) -> Any:
+def _environment(make: Callable[[], Any]) -> gymnasium.Env[Any, Any]:
     made = make()
     if not isinstance(made, gymnasium.Env):
         raise TypeError(f"expected a function that makes an environment of Gymnasium, got {type(made).__name__} from {make!r}")

@@ -1,7 +1,10 @@
 //! Makes batches of filled slabs.
 
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 use tensordict::{Tensor, TensorDict, TensorError};
-use windrow_slab::Lease;
+use windrow_slab::{Commit, Lease, Part, Ring, SlabError};
 
 use crate::config::plan::CatResults;
 use crate::trajectories::{IDS, MASK, TrajectoryBatcher, rebuilt};
@@ -12,6 +15,88 @@ pub(crate) struct Filled {
     pub(crate) lease: Lease,
     /// Steps that its longest part was asked for.
     pub(crate) steps: usize,
+}
+
+/// A slab as it is saved.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedSlab {
+    steps: usize,
+    parts: Vec<SavedPart>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedPart {
+    steps: usize,
+    /// Version of the weights that acted.
+    version: i64,
+    #[serde(with = "serde_bytes")]
+    rows: Vec<u8>,
+}
+
+impl Filled {
+    /// # Errors
+    /// [`SlabError::System`] where values that another process has written cannot be mapped.
+    pub(crate) fn saved(&self) -> Result<SavedSlab, SlabError> {
+        let part = |(index, commit): (usize, &Commit)| {
+            let mut rows = Vec::new();
+            self.lease.write_part(index, &mut rows)?;
+            Ok(SavedPart {
+                steps: commit.steps,
+                version: commit.version,
+                rows,
+            })
+        };
+        let parts = self.lease.commits().iter().enumerate().map(part);
+        Ok(SavedSlab {
+            steps: self.steps,
+            parts: parts.collect::<Result<_, SlabError>>()?,
+        })
+    }
+
+    /// The slab that was `saved`, in the memory of `ring`, which is held.
+    ///
+    /// # Errors
+    /// [`SlabError::RowBytes`] where a slab of another layout was saved, and errors of claims.
+    pub(crate) fn loaded(saved: &SavedSlab, ring: &Arc<Ring>) -> Result<Self, SlabError> {
+        let shares = ring.layout().shares();
+        if saved.parts.len() != shares.steps.len() {
+            return Err(SlabError::RowBytes {
+                expected: shares.steps.len(),
+                got: format!("{} parts", saved.parts.len()),
+            });
+        }
+        ring.end_at(u64::MAX);
+        ring.request()?;
+        let mut read = Ok(());
+        for (index, saved) in saved.parts.iter().enumerate() {
+            let mut part = claim(ring, index)?;
+            if read.is_ok() {
+                part.shorten(saved.steps);
+                read = part.read_from(&saved.rows);
+            }
+            if read.is_err() {
+                // The slab is completed even so: nobody else is to fill it.
+                part.shorten(0);
+            }
+            part.commit_version(saved.version);
+        }
+        let lease = ring.try_next();
+        let lease = lease.expect("All parts of the slab are committed.");
+        read.map(|()| Self {
+            lease,
+            steps: saved.steps,
+        })
+    }
+}
+
+/// The part `index` of the next slab of a ring that is held.
+fn claim(ring: &Arc<Ring>, index: usize) -> Result<Part, SlabError> {
+    for worker in index..index + ring.workers() {
+        if let Some(part) = ring.claim_held(worker % ring.workers())? {
+            return Ok(part);
+        }
+    }
+    Err(SlabError::Stopped)
 }
 
 /// Gives the frames of a slab to `batcher`.

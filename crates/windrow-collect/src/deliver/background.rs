@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windrow_sync::atomic::Ordering;
+use windrow_sync::mpsc::channel;
 use windrow_sync::thread::{Builder, JoinHandle, ThreadId, current as current_thread};
 use windrow_sync::{Condvar, Mutex, MutexGuard, catch_panic, error_chain, lock, unpoisoned};
 
@@ -17,23 +18,25 @@ use crate::{ControlError, NextError};
 #[derive(Debug)]
 pub(crate) struct Background<S: LastStage> {
     thread: Option<JoinHandle<Driver<S>>>,
-    gate: Arc<Gate>,
+    gate: Arc<Gate<S>>,
 }
 
+/// What somebody else asks the thread to do at the gate.
+type Job<S> = Box<dyn FnOnce(&mut Driver<S>) + Send>;
+
 /// Holds the thread between two batches while there is a pause.
-#[derive(Debug)]
-struct Gate {
-    state: Mutex<GateState>,
+struct Gate<S: LastStage> {
+    state: Mutex<GateState<S>>,
     changed: Condvar,
     lifecycle: Arc<Lifecycle>,
 }
 
-#[derive(Debug)]
-struct GateState {
+struct GateState<S: LastStage> {
     phase: ThreadPhase,
     thread: Option<ThreadId>,
     /// The thread waits before the next batch.
     closed: bool,
+    job: Option<Job<S>>,
 }
 
 /// What the thread does.
@@ -55,6 +58,7 @@ impl<S: LastStage> Background<S> {
                 phase: ThreadPhase::Collecting,
                 thread: None,
                 closed: false,
+                job: None,
             }),
             changed: Condvar::new(),
             lifecycle: Arc::clone(&driver.core.lifecycle),
@@ -96,6 +100,21 @@ impl<S: LastStage> Background<S> {
             .wait_until(timeout, |state| state.phase != ThreadPhase::Collecting)
     }
 
+    /// The result of `job` with the driver of the thread, which is [held](Self::hold_within); `None` where it ends instead.
+    pub(crate) fn run<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Driver<S>) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (result, received) = channel();
+        self.gate.change(|state| {
+            state.job = Some(Box::new(move |driver| {
+                // Whoever has asked waits.
+                let _ = result.send(job(driver));
+            }));
+        });
+        received.recv().ok()
+    }
+
     /// Lets the thread go on.
     pub(crate) fn release(&self) {
         self.gate.change(|state| state.closed = false);
@@ -128,21 +147,29 @@ impl<S: LastStage> Background<S> {
     }
 }
 
-impl Gate {
+impl<S: LastStage> Gate<S> {
     /// Waits while the gate is closed; whether the thread collects another batch.
-    fn pass(&self) -> bool {
+    fn pass(&self, driver: &mut Driver<S>) -> bool {
         let mut state = self.lock();
         while state.closed && !self.lifecycle.is_ending() {
             state.phase = ThreadPhase::AtGate;
+            if let Some(job) = state.job.take() {
+                drop(state);
+                job(driver);
+                state = self.lock();
+                continue;
+            }
             self.changed.notify_all();
             state = unpoisoned(self.changed.wait(state));
         }
         state.phase = ThreadPhase::Collecting;
+        // Nobody does it any more: whoever waits for it learns of that.
+        state.job = None;
         !self.lifecycle.is_ending()
     }
 
     /// Waits up to `timeout` until `is_so`: whether it is.
-    fn wait_until(&self, timeout: Duration, is_so: impl Fn(&GateState) -> bool) -> bool {
+    fn wait_until(&self, timeout: Duration, is_so: impl Fn(&GateState<S>) -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
@@ -155,28 +182,35 @@ impl Gate {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut GateState)) {
+    fn change(&self, change: impl FnOnce(&mut GateState<S>)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, GateState> {
+    fn lock(&self) -> MutexGuard<'_, GateState<S>> {
         // User code never runs under the lock.
         lock(&self.state)
     }
 }
 
-/// Notes the end of the thread, also after a panic.
-struct End<'a>(&'a Gate, Arc<Core>);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.1.running.store(false, Ordering::Relaxed);
-        self.0.change(|state| state.phase = ThreadPhase::Ended);
+impl<S: LastStage> std::fmt::Debug for Gate<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
     }
 }
 
-fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
+/// Notes the end of the thread, also after a panic.
+struct End<'a, S: LastStage>(&'a Gate<S>, Arc<Core>);
+
+impl<S: LastStage> Drop for End<'_, S> {
+    fn drop(&mut self) {
+        self.1.running.store(false, Ordering::Relaxed);
+        self.0
+            .change(|state| (state.phase, state.job) = (ThreadPhase::Ended, None));
+    }
+}
+
+fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate<S>) -> Driver<S> {
     let _end = End(gate, Arc::clone(&driver.core));
     gate.lock().thread = Some(current_thread().id());
     // The last stage and the sink call user code, which may panic.
@@ -201,10 +235,10 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
     driver
 }
 
-fn drive<S: LastStage>(driver: &mut Driver<S>, gate: &Gate) -> Result<(), NextError> {
+fn drive<S: LastStage>(driver: &mut Driver<S>, gate: &Gate<S>) -> Result<(), NextError> {
     // Signals interrupt calls, which are of other threads.
     driver.uninterrupted(|driver| {
-        while gate.pass() && driver.write_next()? {}
+        while gate.pass(driver) && driver.write_next()? {}
         Ok(())
     })
 }

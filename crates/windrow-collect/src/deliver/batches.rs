@@ -3,16 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::Layout;
 
 use crate::config::plan::Delivery;
-use crate::deliver::assemble::{Filled, assemble, push_parts, put_together, unpadded};
+use crate::deliver::assemble::{Filled, SavedSlab, assemble, push_parts, put_together, unpadded};
 use crate::deliver::core::Core;
 use crate::deliver::slabs::Slabs;
 use crate::error::NextError;
 use crate::postproc::split_trajectories;
-use crate::trajectories::TrajectoryBatcher;
+use crate::trajectories::{SavedTrajectories, TrajectoryBatcher};
 
 /// How frames make batches.
 #[derive(Debug, Default)]
@@ -22,6 +24,23 @@ pub(crate) struct Shape {
     /// Trajectories of one write to a replay buffer; all that are complete, unless given.
     pub(crate) trajs_per_write: Option<usize>,
     pub(crate) split_trajs: bool,
+}
+
+/// What is collected and not delivered, as it is saved.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedBatches {
+    /// Frames of the slabs that are in the count of frames already.
+    pub(crate) counted: u64,
+    slabs: Vec<SavedSlab>,
+    ready: Vec<ByteBuf>,
+    trajectories: Option<SavedTrajectories>,
+}
+
+/// What was saved, before a collector goes on with it.
+pub(crate) struct LoadedBatches {
+    slabs: VecDeque<Filled>,
+    ready: VecDeque<TensorDict>,
+    batcher: Option<TrajectoryBatcher>,
 }
 
 /// Makes batches of slabs.
@@ -117,6 +136,59 @@ impl Batches {
         core.shared.schedule().counting = true;
         core.count_on(core.ring.begun());
         Ok(self.assemble(&slabs?)?)
+    }
+
+    /// What is collected and not delivered.
+    ///
+    /// # Errors
+    /// [`NextError::Slab`] and [`NextError::Postproc`] where frames cannot be copied.
+    pub(crate) fn saved(&mut self) -> Result<SavedBatches, NextError> {
+        let slabs = &self.slabs;
+        let all = self.gathered.iter().chain(&slabs.waiting);
+        let all = all.chain(&slabs.last).map(Filled::saved);
+        let ready = self.ready.iter().map(|batch| Ok(batch.to_bytes()?.into()));
+        let counted = self.gathered.iter().chain(&slabs.last);
+        Ok(SavedBatches {
+            counted: counted.map(|slab| slab.lease.frames() as u64).sum(),
+            slabs: all.collect::<Result<_, _>>()?,
+            ready: ready.collect::<Result<_, TensorError>>()?,
+            trajectories: match &mut self.shape.batcher {
+                Some(batcher) => Some(batcher.saved()?),
+                None => None,
+            },
+        })
+    }
+
+    /// What [`saved`](Self::saved) has returned, in the memory of the ring, which is held.
+    ///
+    /// # Errors
+    /// [`NextError::Slab`] and [`NextError::Postproc`] where other frames were saved, or there is no memory.
+    pub(crate) fn read(&self, saved: &SavedBatches) -> Result<LoadedBatches, NextError> {
+        let ring = &self.core.ring;
+        let slabs = saved.slabs.iter().map(|slab| Filled::loaded(slab, ring));
+        let slabs = slabs.collect::<Result<_, _>>()?;
+        let ready = saved.ready.iter();
+        let ready = ready.map(|batch| TensorDict::from_bytes(batch));
+        let like = zeros(ring.layout(), 1)?;
+        let batcher = match (&self.shape.batcher, &saved.trajectories) {
+            (Some(batcher), Some(saved)) => Some(batcher.loaded(saved, &like)?),
+            _ => None,
+        };
+        Ok(LoadedBatches {
+            slabs,
+            ready: ready.collect::<Result<_, _>>()?,
+            batcher,
+        })
+    }
+
+    /// Goes on with what was [read](Self::read), in the place of all that was collected.
+    pub(crate) fn go_on_with(&mut self, loaded: LoadedBatches) {
+        self.clear();
+        self.slabs.begin_with(loaded.slabs);
+        self.ready = loaded.ready;
+        if loaded.batcher.is_some() {
+            self.shape.batcher = loaded.batcher;
+        }
     }
 
     /// Zeros in the shape of a batch.

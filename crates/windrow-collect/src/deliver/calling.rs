@@ -1,10 +1,9 @@
 //! Calls of the program's own in worker processes.
 
-use windrow_sync::mpsc::TryRecvError;
-
 use super::handle::Handle;
 use crate::config::plan::Placement;
 use crate::error::{ArgumentError, ControlError};
+use crate::shared::calls::Request;
 
 impl Handle {
     /// Has worker `worker`, a process whose program [answers calls](crate::WorkerMain::answer_calls), answer `request` between two
@@ -26,15 +25,7 @@ impl Handle {
         if worker >= self.core.workers() {
             return Err(ControlError::NoAnswer { worker });
         }
-        let answer = self.core.shared.calls.ask(worker, request);
-        let received = || match answer.try_recv() {
-            Ok(answer) => Some(Ok(answer)),
-            Err(TryRecvError::Disconnected) => Some(Err(ControlError::NoAnswer { worker })),
-            Err(TryRecvError::Empty) => None,
-        };
-        let ring = &self.core.ring;
-        self.core
-            .interrupt
-            .wait(|slice| ring.wait_within(slice, received))?
+        let request = Request::Program(request);
+        self.core.ask(worker, request, &self.core.interrupt)
     }
 }

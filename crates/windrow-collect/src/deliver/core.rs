@@ -5,12 +5,15 @@ use std::sync::Arc;
 use tensordict::NestedKey;
 use windrow_policy::ServerStats;
 use windrow_slab::Ring;
-use windrow_sync::atomic::AtomicBool;
+use windrow_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use windrow_sync::mpsc::TryRecvError;
 use windrow_sync::{Interrupt, Mutex, MutexGuard, lock};
 
 use crate::config::plan::{CatResults, Plan};
 use crate::deliver::sink_writer::SinkWriter;
+use crate::error::ControlError;
 use crate::shared::Shared;
+use crate::shared::calls::Request;
 use crate::shared::commands::Restart;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::publisher::WeightPublisher;
@@ -38,6 +41,10 @@ pub(crate) struct Core {
     /// Whether trajectories that are begun are to be forgotten before the next batch.
     pub(crate) forget: AtomicBool,
     pub(crate) lifecycle: Arc<Lifecycle>,
+    /// Frames of slabs that were taken from the ring, and not counted: of those that a saved state has, too.
+    pub(crate) undelivered: AtomicU64,
+    /// Why the state that was saved last has no simulators.
+    pub(crate) not_held: Mutex<Option<String>>,
     /// Whether it collects in a thread of its own.
     pub(crate) running: AtomicBool,
 }
@@ -120,9 +127,30 @@ impl Core {
         self.shared.restart(how);
     }
 
+    /// The answer of worker `worker`, in a thread or a process, to `request`. `interrupt` ends the wait for it.
+    ///
+    /// # Errors
+    /// [`ControlError::NoAnswer`] where the worker has ended; [`ControlError::WaitInterrupted`].
+    pub(crate) fn ask(
+        &self,
+        worker: usize,
+        request: Request,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<u8>, ControlError> {
+        let answer = self.shared.calls.ask(worker, request);
+        // A worker in a thread waits for the ring.
+        self.ring.notify();
+        let received = || match answer.try_recv() {
+            Ok(answer) => Some(Ok(answer)),
+            Err(TryRecvError::Disconnected) => Some(Err(ControlError::NoAnswer { worker })),
+            Err(TryRecvError::Empty) => None,
+        };
+        interrupt.wait(|slice| self.ring.wait_within(slice, received))?
+    }
+
     /// Counts the frames that are left from slab `seq` on.
     pub(crate) fn count_on(&self, seq: u64) {
-        let frames = self.counters().frames;
+        let frames = self.counters().frames + self.undelivered.load(Ordering::Relaxed);
         let end = {
             let mut schedule = self.shared.schedule();
             schedule.count_from(frames, seq);

@@ -147,7 +147,7 @@ impl Handle {
         self.core.restart(Restart::Unseeded);
     }
 
-    /// As [`Collector::state_dict`](crate::Collector::state_dict). Counts a batch that waits to be written.
+    /// As [`Collector::state_dict`](crate::Collector::state_dict), without simulators and at once. Counts a batch that waits to be written.
     ///
     /// # Errors
     /// [`ControlError::Tensor`], as [`Collector::state_dict`](crate::Collector::state_dict).

@@ -1,9 +1,11 @@
 //! Slabs that workers have filled, one after the other and counted, up to a short last one.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use windrow_slab::SlabError;
 use windrow_sync::Interrupt;
+use windrow_sync::atomic::Ordering;
 
 use crate::deliver::assemble::Filled;
 use crate::deliver::core::Core;
@@ -17,7 +19,9 @@ pub(crate) struct Slabs {
     /// Ends waits for workers.
     pub(crate) interrupt: Interrupt,
     /// The slab that was started last, where it was ready before others.
-    last: Option<Filled>,
+    pub(crate) last: Option<Filled>,
+    /// Slabs that are taken, and not counted, before any other: workers had to complete them, or a saved state had them.
+    pub(crate) waiting: VecDeque<Filled>,
     /// A slab was asked for, and the wait for it interrupted: workers have begun it.
     pub(crate) asked: bool,
 }
@@ -29,6 +33,7 @@ impl Slabs {
             interrupt: core.interrupt.clone(),
             core,
             last: None,
+            waiting: VecDeque::new(),
             asked: false,
         }
     }
@@ -45,7 +50,7 @@ impl Slabs {
     pub(crate) fn next(&mut self) -> Result<Option<Filled>, NextError> {
         let core = Arc::clone(&self.core);
         while core.frames_left() > 0 {
-            if core.ring.is_at_end() {
+            if core.ring.is_at_end() && self.waiting.is_empty() {
                 if let Some(last) = self.last.take() {
                     return Ok(Some(last));
                 }
@@ -74,7 +79,10 @@ impl Slabs {
         core.counters().frames += frames;
         if core.plan.ahead(core.workers()) == 0 {
             // Frames that were not collected, since a part was cut short or a worker is gone, are left to be.
-            core.count_on(lease.seq() + 1);
+            core.count_on(match self.waiting.is_empty() {
+                true => lease.seq() + 1,
+                false => core.ring.begun(),
+            });
         }
         if frames > 0 {
             let newest = core.shared.weights.version();
@@ -89,6 +97,62 @@ impl Slabs {
     /// [`NextError::WaitInterrupted`]: the next call waits for the same slab. Otherwise the failure of a worker, or
     /// [`NextError::ShutDown`].
     pub(crate) fn take(&mut self) -> Result<Filled, NextError> {
+        let filled = match self.waiting.pop_front() {
+            Some(filled) => {
+                self.asked = false;
+                self.count_waiting();
+                filled
+            }
+            None => self.fill()?,
+        };
+        self.core.shared.statistics.take(&filled.lease);
+        Ok(filled)
+    }
+
+    fn count_waiting(&self) {
+        let frames = self.waiting.iter().map(|slab| slab.lease.frames() as u64);
+        self.core.undelivered.store(frames.sum(), Ordering::Relaxed);
+    }
+
+    /// Sets the slabs that are taken first.
+    pub(crate) fn begin_with(&mut self, waiting: VecDeque<Filled>) {
+        self.waiting = waiting;
+        self.count_waiting();
+    }
+
+    /// Has workers of a ring that is held complete the slabs that they have begun, and keeps these to be taken first. Then no frame that
+    /// was collected lies in a slab that is not whole. The ring is held again.
+    ///
+    /// # Errors
+    /// Those of [`take`](Self::take).
+    pub(crate) fn complete_begun(&mut self) -> Result<(), NextError> {
+        let ring = Arc::clone(&self.core.ring);
+        ring.end_at(ring.begun());
+        if ring.is_at_end() {
+            self.end_as_scheduled();
+            return Ok(());
+        }
+        let asked = self.asked;
+        ring.resume();
+        let mut completed = Ok(());
+        while completed.is_ok() && !ring.is_at_end() {
+            completed = self.fill().map(|slab| self.waiting.push_back(slab));
+        }
+        ring.pause();
+        self.end_as_scheduled();
+        self.count_waiting();
+        self.asked = asked;
+        completed
+    }
+
+    /// Lets the ring end where the schedule says so.
+    pub(crate) fn end_as_scheduled(&self) {
+        let end = self.core.shared.schedule().end();
+        self.core.ring.end_at(end);
+    }
+
+    /// A slab that workers fill now.
+    fn fill(&mut self) -> Result<Filled, NextError> {
         let (core, taken) = (
             &self.core,
             self.workers.next(&self.core.ring, &self.interrupt),
@@ -102,7 +166,6 @@ impl Slabs {
             }
             other => other,
         })?;
-        core.shared.statistics.take(&lease);
         let schedule = core.shared.schedule();
         let shares = (0..lease.commits().len()).map(|part| schedule.share(lease.seq(), part));
         let steps = shares.map(|share| share.steps).max().unwrap_or(0);
@@ -113,5 +176,6 @@ impl Slabs {
     /// Forgets a slab that was collected and not delivered.
     pub(crate) fn clear(&mut self) {
         self.last = None;
+        self.begin_with(VecDeque::new());
     }
 }

@@ -8,6 +8,7 @@ use super::argument::ArgumentError;
 use super::kind::ErrorKind;
 use super::next::NextError;
 use super::profile::ProfileError;
+use super::resume::ResumeError;
 use super::worker::WorkerError;
 
 /// An error of controlling a collector: of starting, pausing and ending it, and of its weights, states and profiles.
@@ -84,6 +85,9 @@ pub enum ControlError {
         /// Its value.
         got: i64,
     },
+    /// Simulators of a saved state do not fit, or cannot be saved.
+    #[error("failed with the state of simulators")]
+    Simulators(#[from] ResumeError),
     /// A saved state lacks an entry, or has one of another type, or a state could not be put together.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -110,7 +114,8 @@ impl ControlError {
             | Self::Weights(_)
             | Self::NoWeightSource
             | Self::NoSuchWorker { .. }
-            | Self::State { .. } => ErrorKind::Argument,
+            | Self::State { .. }
+            | Self::Simulators(_) => ErrorKind::Argument,
             Self::NoAnswer { .. }
             | Self::NoReplayBuffer
             | Self::Start(_)

@@ -40,6 +40,10 @@ impl Inline {
         Ok(ring.try_next().ok_or(SlabError::Stopped)?)
     }
 
+    pub(super) fn worker(&mut self, worker: usize) -> Option<&mut Worker<ThreadLink>> {
+        self.workers.get_mut(worker)
+    }
+
     /// Drops the workers, in the thread that asks.
     pub(crate) fn end(&mut self) {
         for worker in self.workers.drain(..) {

@@ -34,6 +34,11 @@ impl Threads {
         }
     }
 
+    /// Worker `worker`, before the threads start.
+    pub(super) fn waiting(&mut self, worker: usize) -> Option<&mut Worker<ThreadLink>> {
+        self.waiting.get_mut(worker)
+    }
+
     pub(crate) fn begin(&mut self) {
         if !self.waiting.is_empty() {
             let (end, ended) = channel();

@@ -13,7 +13,7 @@ use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, FromWorker, ToWorker};
 use crate::error::{FaultKind, WorkerError, WorkerFault};
 use crate::probe::{Recorded, Recorder};
-use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
+use crate::shared::link::{Assignment, OnFault, Order, Progress, WorkerLink};
 use crate::shared::reentrancy::CollectorId;
 
 /// Reaches the collector by its channel, and for what is rare by a message.
@@ -79,12 +79,24 @@ impl ProcessLink {
     }
 }
 
+/// An order whose part was not looked up yet.
+enum ProcessOrder {
+    Fill(Fill),
+    Save { pickle: bool },
+    Load(Vec<u8>),
+}
+
 impl Connection {
-    /// The next part to be filled; `None` once there are none.
-    fn next_part(&mut self) -> Option<Fill> {
+    /// The next order; `None` once there are none.
+    fn next_order(&mut self) -> Option<ProcessOrder> {
         loop {
             match self.receive() {
-                Some(Command::Fill(fill)) => return Some(fill),
+                Some(Command::Fill(fill)) => return Some(ProcessOrder::Fill(fill)),
+                Some(Command::Save { pickle }) => return Some(ProcessOrder::Save { pickle }),
+                Some(Command::Load) => match self.child.next() {
+                    Ok((ToWorker::State(state), _)) => return Some(ProcessOrder::Load(state)),
+                    _ => self.over = true,
+                },
                 Some(Command::Record) => self.record(),
                 Some(Command::EndRecording) => {
                     self.end_recording();
@@ -176,19 +188,29 @@ impl WorkerLink for ProcessLink {
         self.collector
     }
 
-    fn claim(&mut self) -> Option<Assignment> {
+    fn claim(&mut self) -> Option<Order> {
         let asked = Instant::now();
-        let fill = {
+        let order = {
             let mut connection = self.connection();
-            let fill = connection.next_part();
+            let order = connection.next_order();
             connection.waited += asked.elapsed();
-            fill?
+            order?
         };
-        Some(Assignment {
-            part: self.part(&fill)?,
-            share: fill.share,
-            commands: fill.commands,
+        Some(match order {
+            ProcessOrder::Fill(fill) => Order::Fill(Assignment {
+                part: self.part(&fill)?,
+                share: fill.share,
+                commands: fill.commands,
+            }),
+            ProcessOrder::Save { pickle } => Order::Save { pickle },
+            ProcessOrder::Load(state) => Order::Load(state),
         })
+    }
+
+    fn answer(&mut self, answer: Vec<u8>) {
+        let mut connection = self.connection();
+        connection.report(&FromWorker::Returned(answer));
+        connection.answer(Answer::Done);
     }
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {

@@ -38,6 +38,8 @@ pub(super) enum ToWorker {
     Record(Box<Order>),
     /// A call, in the program's own form; the command to answer it comes by the lane.
     Call(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// A state; the command to load it comes by the lane.
+    State(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 /// From a worker process.
@@ -55,7 +57,7 @@ pub(super) enum FromWorker {
     LastFault(WorkerError),
     /// The profile recorded so far.
     Recorded(Box<Recorded>),
-    /// The answer to a call.
+    /// The answer to a call, or to a command about states.
     Returned(#[serde(with = "serde_bytes")] Vec<u8>),
     /// A member has its rows.
     Attached,
@@ -121,6 +123,18 @@ pub(super) enum Command {
     EndRecording,
     /// Answer a call, a [`ToWorker::Call`].
     Call,
+    /// Answer with the state.
+    Save { pickle: bool },
+    /// Go on from a state, a [`ToWorker::State`].
+    Load,
+}
+
+impl Command {
+    /// Whether a [`ToWorker`] comes with it.
+    #[cfg(feature = "remote")]
+    pub(super) fn has_message(&self) -> bool {
+        matches!(self, Self::Record | Self::Call | Self::Load)
+    }
 }
 
 /// A part to be filled.

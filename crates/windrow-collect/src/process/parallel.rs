@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use tensordict::LeafSpec;
 use windrow_env::{
-    EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Gathering, Outcomes, Reset, VecEnv,
-    VecEnvError,
+    EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Gathering, Outcomes, Reset,
+    StateVisitor, VecEnv, VecEnvError,
 };
 use windrow_peer::WorkerProgram;
 use windrow_slab::{Rows, RowsMut};
@@ -271,6 +271,13 @@ impl VecEnv for ParallelEnvs {
 
     fn gatherings(&mut self) -> Vec<&mut Gathering> {
         self.gatherings.iter_mut().collect()
+    }
+
+    /// Saves or loads the states of the members, and the running statistics of all.
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        lock(&self.members).visit_state(state)?;
+        let mut gatherings = self.gatherings.iter_mut();
+        gatherings.try_for_each(|gathering| gathering.visit_state(state))
     }
 }
 

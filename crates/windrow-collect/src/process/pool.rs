@@ -15,6 +15,8 @@ use super::slot::{SlotState, WorkerProcess, WorkerSlot};
 use crate::error::BuildError;
 use crate::probe::NextRecording;
 use crate::shared::Shared;
+use crate::shared::calls::Request;
+use crate::shared::link::Progress;
 
 /// How long workers may take to end by themselves where nobody waits for them.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -122,6 +124,14 @@ impl WorkerPool {
         }
     }
 
+    /// Workers have loaded a state that goes on from `progress`.
+    pub(crate) fn go_on_from(&self, progress: Progress) {
+        for slot in &mut self.state().slots {
+            slot.progress = progress;
+            slot.resume = None;
+        }
+    }
+
     /// The process of worker `worker` has ended, and that has been handled.
     pub(super) fn count_out(&self, worker: usize) {
         self.slot(worker, |slot| slot.process = None);
@@ -156,8 +166,17 @@ impl WorkerPool {
                 slot.send(command);
             }
         } else if let Some(request) = shared.calls.next(worker) {
-            match self.send(worker, &ToWorker::Call(request)) {
-                Ok(()) => slot.send(Command::Call),
+            let sent = match request {
+                Request::Program(call) => self
+                    .send(worker, &ToWorker::Call(call))
+                    .map(|()| Command::Call),
+                Request::Save { pickle } => Ok(Command::Save { pickle }),
+                Request::Load(state) => self
+                    .send(worker, &ToWorker::State(state))
+                    .map(|()| Command::Load),
+            };
+            match sent {
+                Ok(command) => slot.send(command),
                 Err(_) => shared.calls.lose(worker),
             }
         } else if phase == Phase::Working {

@@ -1,4 +1,4 @@
-//! Calls of the program's own in worker processes, which workers answer between two parts.
+//! What workers are asked between two parts: calls of the program's own, in processes, and their states.
 
 use std::collections::VecDeque;
 
@@ -18,9 +18,20 @@ struct Queue {
     over: bool,
 }
 
+/// What a worker is asked.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Request {
+    /// A call in the program's own form.
+    Program(Vec<u8>),
+    /// Its state. Environments of Python may be pickled, where `pickle`.
+    Save { pickle: bool },
+    /// To go on from a state.
+    Load(Vec<u8>),
+}
+
 #[derive(Debug)]
 struct Call {
-    request: Vec<u8>,
+    request: Request,
     caller: Sender<Vec<u8>>,
 }
 
@@ -34,7 +45,7 @@ impl Calls {
     }
 
     /// Puts a call to worker `worker` behind those that wait. The answer comes by the receiver; it is disconnected where none will.
-    pub(crate) fn ask(&self, worker: usize, request: Vec<u8>) -> Receiver<Vec<u8>> {
+    pub(crate) fn ask(&self, worker: usize, request: Request) -> Receiver<Vec<u8>> {
         let (caller, answer) = channel();
         let mut queue = self.queue(worker);
         if !queue.over {
@@ -44,7 +55,7 @@ impl Calls {
     }
 
     /// The call that worker `worker` is to have now.
-    pub(crate) fn next(&self, worker: usize) -> Option<Vec<u8>> {
+    pub(crate) fn next(&self, worker: usize) -> Option<Request> {
         let mut queue = self.queue(worker);
         if queue.caller.is_some() {
             return None;
@@ -81,16 +92,20 @@ mod tests {
     use super::*;
     use windrow_sync::mpsc::TryRecvError;
 
+    fn program(number: u8) -> Request {
+        Request::Program(vec![number])
+    }
+
     #[test]
     fn calls_are_answered_in_order() {
         let calls = Calls::new(2);
-        let (first, second) = (calls.ask(1, vec![1]), calls.ask(1, vec![2]));
+        let (first, second) = (calls.ask(1, program(1)), calls.ask(1, program(2)));
         assert_eq!(calls.next(0), None);
-        assert_eq!(calls.next(1), Some(vec![1]));
+        assert_eq!(calls.next(1), Some(program(1)));
         assert_eq!(calls.next(1), None, "the worker has one already");
         assert_eq!(first.try_recv(), Err(TryRecvError::Empty));
         calls.answer(1, vec![1, 0]);
-        assert_eq!(calls.next(1), Some(vec![2]));
+        assert_eq!(calls.next(1), Some(program(2)));
         calls.answer(1, vec![]);
         assert_eq!(
             (first.try_recv(), second.try_recv()),
@@ -104,19 +119,19 @@ mod tests {
     fn a_lost_worker_takes_one_call_with_it_and_one_that_ends_takes_all() {
         let calls = Calls::new(1);
         let (first, second, third) = (
-            calls.ask(0, vec![1]),
-            calls.ask(0, vec![2]),
-            calls.ask(0, vec![3]),
+            calls.ask(0, program(1)),
+            calls.ask(0, program(2)),
+            calls.ask(0, program(3)),
         );
         calls.next(0);
         calls.lose(0);
         assert_eq!(first.try_recv(), Err(TryRecvError::Disconnected));
         assert_eq!(second.try_recv(), Err(TryRecvError::Empty));
-        assert_eq!(calls.next(0), Some(vec![2]));
+        assert_eq!(calls.next(0), Some(program(2)));
         calls.answer(0, vec![20]);
         assert_eq!(second.try_recv(), Ok(vec![20]));
         calls.end(0);
-        for answer in [third, calls.ask(0, vec![4])] {
+        for answer in [third, calls.ask(0, program(4))] {
             assert_eq!(answer.try_recv(), Err(TryRecvError::Disconnected));
         }
         assert_eq!(calls.next(0), None);

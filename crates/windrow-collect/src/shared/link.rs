@@ -24,8 +24,11 @@ pub(crate) trait WorkerLink: Clone {
     /// The collector whose worker it is.
     fn collector(&self) -> CollectorId;
 
-    /// Waits for the next part; `None` when this worker has none to fill any more.
-    fn claim(&mut self) -> Option<Assignment>;
+    /// Waits for the next order; `None` when this worker has no part to fill any more.
+    fn claim(&mut self) -> Option<Order>;
+
+    /// Answers the last order, which was to save or to load a state.
+    fn answer(&mut self, answer: Vec<u8>);
 
     /// The newest weights, unless they have the version `held`.
     fn newer_weights(&self, held: Option<i64>) -> Option<Published>;
@@ -50,6 +53,17 @@ pub(crate) trait WorkerLink: Clone {
 
     /// Ends the collector with `error`.
     fn fail(&mut self, error: WorkerError);
+}
+
+/// What a worker does next.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Fill a part.
+    Fill(Assignment),
+    /// Answer with its state.
+    Save { pickle: bool },
+    /// Go on from a state.
+    Load(Vec<u8>),
 }
 
 /// A part to be filled, and what to do for it.

@@ -121,6 +121,23 @@ impl Shared {
         }
     }
 
+    /// What each worker was commanded to do with its next part.
+    pub(crate) fn commanded(&self) -> Vec<Commands> {
+        self.commands
+            .iter()
+            .map(|commands| *lock(commands))
+            .collect()
+    }
+
+    /// Goes on from a saved state, which workers have loaded: with what they were `commanded` then.
+    pub(crate) fn go_on_from(&self, saved: Resume, commanded: &[Commands]) {
+        self.reports.go_on_from(saved);
+        self.seed.store(saved.seed, Ordering::Relaxed);
+        for (commands, saved) in self.commands.iter().zip(commanded) {
+            *lock(commands) = *saved;
+        }
+    }
+
     /// What worker `worker` has to do for `part`, which was claimed for it.
     pub(crate) fn assignment(&self, worker: usize, mut part: Part) -> Assignment {
         self.statistics.send(worker, &mut part);

@@ -1,6 +1,6 @@
 //! Running statistics that environments share: workers get them with their parts, and hand in what was gathered.
 
-use windrow_env::{EnvError, Gathers, Statistics, VecEnv, gatherings};
+use windrow_env::{EnvError, Gathers, StateVisitor, Statistics, VecEnv, gatherings};
 use windrow_slab::{Lease, Part};
 
 use crate::config::options::CollectorConfig;
@@ -81,6 +81,22 @@ impl SharedStatistics {
                 rest = others;
             }
         }
+    }
+
+    /// Saves or loads the statistics.
+    ///
+    /// # Errors
+    /// [`EnvError::State`] where other statistics were saved.
+    pub(crate) fn visit_state(&self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let mut seen: Vec<&Gathers> = Vec::new();
+        for gathers in self.workers.iter().flatten() {
+            if !seen.iter().any(|other| other.are_of(gathers)) {
+                seen.push(gathers);
+            }
+        }
+        state.section(format!("{} running statistics", seen.len()))?;
+        seen.into_iter()
+            .try_for_each(|gathers| gathers.statistics().visit_state(state))
     }
 
     /// Takes what was handed in with the parts of a slab.

@@ -7,7 +7,8 @@ use windrow_policy::Published;
 use windrow_slab::{Part, SlabError};
 
 use super::Shared;
-use super::link::{Assignment, OnFault, Progress, WorkerLink};
+use super::calls::Request;
+use super::link::{Assignment, OnFault, Order, Progress, WorkerLink};
 use super::reentrancy::CollectorId;
 use crate::error::WorkerError;
 use crate::probe::{NoProbe, Recorder};
@@ -51,14 +52,32 @@ impl WorkerLink for ThreadLink {
         self.shared.collector
     }
 
-    fn claim(&mut self) -> Option<Assignment> {
+    fn claim(&mut self) -> Option<Order> {
         let asked = Instant::now();
-        let Some(part) = self.shared.ring.claim(self.worker) else {
-            self.shared.profile.end_with_thread(self.worker);
-            return None;
-        };
-        self.shared.reports.waited(self.worker, asked.elapsed());
-        Some(self.shared.assignment(self.worker, part))
+        let (calls, worker) = (&self.shared.calls, self.worker);
+        let claimed = self.shared.ring.claim_unless(worker, || calls.next(worker));
+        match claimed {
+            Ok(Some(part)) => {
+                self.shared.reports.waited(worker, asked.elapsed());
+                Some(Order::Fill(self.shared.assignment(worker, part)))
+            }
+            Ok(None) => {
+                calls.end(worker);
+                self.shared.profile.end_with_thread(worker);
+                None
+            }
+            Err(Request::Save { pickle }) => Some(Order::Save { pickle }),
+            Err(Request::Load(state)) => Some(Order::Load(state)),
+            Err(Request::Program(_)) => {
+                unreachable!("Only workers in processes get calls of the program's own.")
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: Vec<u8>) {
+        self.shared.calls.answer(self.worker, answer);
+        // Whoever has asked waits for the ring.
+        self.shared.ring.notify();
     }
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {

@@ -1,5 +1,5 @@
 use tensordict::{NestedKey, Tensor, for_dtype};
-use windrow_env::{EnvSpec, Reset, VecEnv};
+use windrow_env::{EnvError, EnvSpec, Reset, StateVisitor, VecEnv};
 use windrow_policy::{
     Binding, EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, PolicySpec, Published,
     RandomPolicy,
@@ -78,6 +78,12 @@ impl Actor {
             version: 0,
             forgotten: false,
         })
+    }
+
+    /// Saves or loads what the policy remembers, between two parts.
+    pub(crate) fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.version)?;
+        self.policy.visit_state(state)
     }
 
     /// What the policy says about itself.

@@ -2,9 +2,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use tensordict::DType;
-use windrow_env::{EnvSpec, Reset, VecEnv};
+use windrow_env::{EnvError, EnvSpec, Reset, StateVisitor, VecEnv};
 use windrow_policy::EnvRows;
-use windrow_slab::{Key, Part, PartRows, RowBlock, RowsMut, SlabError, Step};
+use windrow_slab::{Key, LeafSpec, Part, PartRows, RowBlock, RowsMut, SlabError, Step};
 
 use crate::error::{Place, WorkerFault};
 use crate::shared::commands::{Restart, Resume};
@@ -12,6 +12,7 @@ use crate::shared::commands::{Restart, Resume};
 /// Where each environment of a worker stands: what lasts from one part to the next.
 #[derive(Debug)]
 pub(crate) struct Cursor {
+    leaves: Vec<LeafSpec>,
     /// Observations that the next part starts from.
     carry: RowBlock,
     /// Numbers of the environments, and the frames that each has delivered since it was seeded.
@@ -107,8 +108,10 @@ impl Cursor {
     ) -> Result<Self, SlabError> {
         let env_ids: Vec<u32> = envs.collect();
         let envs = env_ids.len();
+        let leaves = spec.observation_leaves();
         Ok(Self {
-            carry: RowBlock::new(&spec.observation_leaves(), envs)?,
+            carry: RowBlock::new(&leaves, envs)?,
+            leaves,
             traj_ids: env_ids.iter().map(|&env| ids.id(env, 0)).collect(),
             envs: EnvRows::new(seed, env_ids),
             episode: vec![0; envs],
@@ -134,6 +137,19 @@ impl Cursor {
         if how != Restart::Unseeded || self.restart.is_none() {
             self.restart = Some(how);
         }
+    }
+
+    /// Saves or loads where each environment stands, between two parts.
+    pub(crate) fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.section(format!("{} environments in all", self.ids.total_envs))?;
+        self.envs.visit_state(state)?;
+        state.rows(&self.leaves, &mut self.carry)?;
+        state.values(&mut self.episode)?;
+        state.values(&mut self.began)?;
+        state.values(&mut self.traj_ids)?;
+        state.value(&mut self.ids.base)?;
+        state.value(&mut self.primed)?;
+        state.value(&mut self.restart)
     }
 
     /// Goes on from a saved state.

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use windrow_env::{CartPole, Serial, make_vec};
 use windrow_policy::{Binding, ExplorationType, PolicyError, PolicyRecipe, Published, policy_fn};
-use windrow_slab::{Key, Layout, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares};
+use windrow_slab::{
+    Key, Layout, Order as RingOrder, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares,
+};
 use windrow_sync::error_chain;
 
 use super::actor::Actor;
@@ -14,7 +16,7 @@ use super::{Worker, WorkerFactory};
 use crate::error::WorkerError;
 use crate::probe::{NoProbe, Recorder};
 use crate::shared::commands::{Commands, Restart, Resume};
-use crate::shared::link::{Assignment, OnFault, Progress, WorkerLink};
+use crate::shared::link::{Assignment, OnFault, Order, Progress, WorkerLink};
 use crate::shared::reentrancy::CollectorId;
 use crate::shared::schedule::Share;
 
@@ -54,7 +56,7 @@ impl WorkerLink for ScriptedDesk {
         CollectorId::next()
     }
 
-    fn claim(&mut self) -> Option<Assignment> {
+    fn claim(&mut self) -> Option<Order> {
         let commands = self.commands.lock().unwrap().pop()?;
         self.ring.request().unwrap();
         let share = Share {
@@ -62,12 +64,14 @@ impl WorkerLink for ScriptedDesk {
             random: false,
         };
         let part = self.ring.try_claim(0).unwrap()?;
-        Some(Assignment {
+        Some(Order::Fill(Assignment {
             part,
             share,
             commands,
-        })
+        }))
     }
+
+    fn answer(&mut self, _: Vec<u8>) {}
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
         self.note(Entry::Weights { held });
@@ -136,7 +140,7 @@ fn worker(
         order: PartOrder::Sequential,
     };
     let ring = RingSpec {
-        order: Order::ByWorker,
+        order: RingOrder::ByWorker,
         workers: 1,
         ahead: 0,
         max_slabs: 2,
@@ -225,7 +229,9 @@ fn a_worker_executes_the_commands_of_its_link_and_reports_its_progress() {
 #[test]
 fn a_worker_reports_a_fault_once_its_part_is_given_back_and_is_replaced_if_its_desk_says_so() {
     let (mut worker, made) = worker(vec![Commands::default()], failing, |_| OnFault::Replace);
-    let assignment = worker.link.claim().unwrap();
+    let Some(Order::Fill(assignment)) = worker.link.claim() else {
+        panic!("no part");
+    };
     worker.fill(assignment).unwrap();
     let expected = [
         Entry::Weights { held: Some(0) },
@@ -240,7 +246,9 @@ fn a_worker_reports_a_fault_once_its_part_is_given_back_and_is_replaced_if_its_d
 fn a_worker_whose_policy_cannot_be_made_anew_says_so() {
     let (mut worker, _) = worker(vec![Commands::default()], failing, |_| OnFault::Replace);
     worker.maker.policy = PolicyRecipe::named("absent");
-    let assignment = worker.link.claim().unwrap();
+    let Some(Order::Fill(assignment)) = worker.link.claim() else {
+        panic!("no part");
+    };
     worker.fill(assignment).unwrap();
     let log = worker.link.log.lock().unwrap();
     let Some(Entry::Lost(last)) = log.last() else {
@@ -253,7 +261,9 @@ fn a_worker_whose_policy_cannot_be_made_anew_says_so() {
 #[test]
 fn an_interrupted_worker_returns_the_interruption_and_keeps_its_environments() {
     let (mut worker, made) = worker(vec![Commands::default()], failing, OnFault::Interrupted);
-    let assignment = worker.link.claim().unwrap();
+    let Some(Order::Fill(assignment)) = worker.link.claim() else {
+        panic!("no part");
+    };
     let interruption = worker.fill(assignment).unwrap_err();
     assert_eq!(
         error_chain(interruption.fault()),

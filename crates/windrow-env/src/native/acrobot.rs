@@ -5,7 +5,7 @@ use windrow_slab::{Row, RowMut};
 
 use super::numpy_pow::square;
 use super::space::{OBSERVATION, choice, interval};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, TimeLimit};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
 /// Seconds of one step.
@@ -161,6 +161,11 @@ impl Env for Acrobot {
             terminated,
             truncated: false,
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.state)?;
+        state.value(&mut self.rng)
     }
 }
 

@@ -1,10 +1,11 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::space::{OBSERVATION, choice, interval};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, TimeLimit};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;
@@ -50,7 +51,7 @@ pub struct CartPole {
     spec: Arc<EnvSpec>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct CartPoleState {
     x: f64,
     x_dot: f64,
@@ -157,6 +158,12 @@ impl Env for CartPole {
             terminated,
             truncated: false,
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.state)?;
+        state.value(&mut self.fallen)?;
+        state.value(&mut self.rng)
     }
 }
 

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::space::{OBSERVATION, choice, interval};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, TimeLimit};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 pub(super) const MIN_POSITION: f64 = -1.2;
 pub(super) const MAX_POSITION: f64 = 0.6;
@@ -28,7 +29,7 @@ pub struct MountainCar {
     spec: Arc<EnvSpec>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct CarState {
     position: f64,
     velocity: f64,
@@ -116,6 +117,11 @@ impl Env for MountainCar {
             terminated: state.position >= GOAL && state.velocity >= 0.0,
             truncated: false,
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.state)?;
+        state.value(&mut self.rng)
     }
 }
 

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
 use super::space::{OBSERVATION, interval, number};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, TimeLimit};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
 const GOAL: f64 = 0.45;
 const MAX_ACTION: f32 = 1.0;
@@ -27,7 +28,7 @@ pub struct MountainCarContinuous {
 }
 
 /// Gymnasium starts an episode in `float64` and goes on in `float32` after the first step.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum CarState {
     Fresh { position: f64 },
     Moved { position: f32, velocity: f32 },
@@ -136,6 +137,11 @@ impl Env for MountainCarContinuous {
             terminated: landing.terminated,
             truncated: false,
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.state)?;
+        state.value(&mut self.rng)
     }
 }
 

@@ -2,10 +2,11 @@ use std::f64::consts::{PI, TAU};
 use std::hint::black_box;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::space::{OBSERVATION, interval, number};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, TimeLimit};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
 /// Fastest rotation, in rad/s.
 const MAX_SPEED: f64 = 8.0;
@@ -32,7 +33,7 @@ pub struct Pendulum {
     spec: Arc<EnvSpec>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct PendulumState {
     theta: f64,
     theta_dot: f64,
@@ -135,6 +136,11 @@ impl Env for Pendulum {
             terminated: false,
             truncated: false,
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.state)?;
+        state.value(&mut self.rng)
     }
 }
 

@@ -1,7 +1,7 @@
 use tensordict::{DType, Shape};
 use windrow_slab::{Key, Row, RowMut};
 
-use crate::{Env, EnvError, EnvSpec, Outcome, Spec};
+use crate::{Env, EnvError, EnvSpec, Outcome, Spec, StateVisitor};
 
 /// An environment that counts the ones among its actions.
 ///
@@ -80,6 +80,10 @@ impl Env for CountingEnv {
             terminated: *count > self.max_steps,
             truncated: false,
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.count)
     }
 }
 

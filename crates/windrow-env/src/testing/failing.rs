@@ -2,7 +2,7 @@ use tensordict::{DType, Element, for_dtype};
 use windrow_slab::{Key, Row, RowMut};
 
 use crate::number::Number;
-use crate::{Env, EnvError, EnvSpec, Outcome};
+use crate::{Env, EnvError, EnvSpec, Outcome, StateVisitor};
 
 /// The call in which a [`FailingEnv`] fails, counted from 1 over its whole life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +134,12 @@ impl<E: Env> Env for FailingEnv<E> {
         self.call(FailAt::Step(self.steps), obs, |env, obs| {
             env.step(action, obs)
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.env.visit_state(state)?;
+        state.value(&mut self.resets)?;
+        state.value(&mut self.steps)
     }
 }
 

@@ -1,9 +1,10 @@
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tensordict::DType;
 use windrow_slab::{Key, Row, RowMut};
 
-use crate::{Env, EnvError, EnvSpec, Outcome, Spec};
+use crate::{Env, EnvError, EnvSpec, Outcome, Spec, StateVisitor};
 
 /// How the episodes of a [`LedgerEnv`] end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +53,7 @@ pub struct LedgerEnv {
 }
 
 /// Where an environment is in its ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct EpisodePosition {
     episode: i64,
     t: i64,
@@ -257,6 +258,11 @@ impl Env for LedgerEnv {
             terminated: over && terminated,
             truncated: over && truncated,
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.index)?;
+        state.value(&mut self.place)
     }
 }
 

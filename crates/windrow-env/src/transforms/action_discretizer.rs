@@ -6,7 +6,7 @@ use super::elementwise::{Real, for_real};
 use super::one_hot_actions::choose;
 use crate::{
     Attach, BoundTransform, EnvError, EnvRng, Observations, Outcomes, Reset, Spec, SpecError,
-    Transform, VecEnvError, serde_form,
+    StateVisitor, Transform, VecEnvError, serde_form,
 };
 
 /// Which number of its interval a choice stands for.
@@ -284,6 +284,10 @@ impl BoundTransform for Discretizing {
     #[inline(always)]
     fn step(&mut self, _: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
         Ok(())
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.values(self.random.as_deref_mut().unwrap_or_default())
     }
 }
 

@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, SpecError, Transform,
-    VecEnvError, serde_form,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, SpecError, StateVisitor,
+    Transform, VecEnvError, serde_form,
 };
 
 /// Declares which actions are legal for random policies: those whose element of an observation is set.
@@ -82,6 +82,10 @@ impl BoundTransform for Told {
 
     #[inline(always)]
     fn step(&mut self, _: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
+        Ok(())
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         Ok(())
     }
 }

@@ -1,9 +1,14 @@
 use std::fmt::Debug;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tensordict::{Element, NestedKey};
 use windrow_slab::{Key, RowsMut, SlabError};
 
-use crate::{Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, VecEnvError};
+use crate::{
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, StateVisitor,
+    VecEnvError,
+};
 
 /// A leaf `[1]` behind all observations of the environments, with one number that changes with every step: the
 /// common form of [`StepCounter`](crate::StepCounter), [`LimitFlag`](crate::LimitFlag) and [`InitTracker`](crate::InitTracker).
@@ -17,7 +22,7 @@ pub struct Appended<A: Appendix> {
 /// The number that is appended.
 pub trait Appendix: Debug + Send {
     /// Type of the number.
-    type Value: Element;
+    type Value: Element + Serialize + DeserializeOwned;
 
     /// Its value after a reset.
     const FIRST: Self::Value;
@@ -27,6 +32,11 @@ pub trait Appendix: Debug + Send {
 
     /// Turns the numbers before a step into those after it, `[num_envs]`; `outcomes` are the step's.
     fn change(&mut self, values: &mut [Self::Value], outcomes: Outcomes<'_>);
+
+    /// Saves or loads what changes from step to step: by default nothing does.
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        Ok(())
+    }
 }
 
 impl<A: Appendix> Appended<A> {
@@ -67,6 +77,11 @@ impl<A: Appendix> BoundTransform for Appended<A> {
         self.own.change(&mut self.values, outcomes);
         seen.copy_from_slice(&self.values);
         Ok(())
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.values(&mut self.values)?;
+        self.own.visit_state(state)
     }
 }
 

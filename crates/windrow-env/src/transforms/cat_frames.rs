@@ -5,7 +5,7 @@ use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 use super::keys::Keys;
 use super::relayout::{FillLeaf, ObservationLayout, Relayout, dimension, rearranged};
 use crate::number::Number;
-use crate::{Attach, EnvError, Spec, SpecError, Transform};
+use crate::{Attach, EnvError, Spec, SpecError, StateVisitor, Transform};
 
 /// Observes the last `n` observations as one, the newest behind the others.
 ///
@@ -210,5 +210,11 @@ impl FillLeaf for Frames {
 
     fn next(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         self.show(env, from, to, false)
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.values(&mut self.oldest)?;
+        let mut rows = self.ring.rows_mut();
+        for_dtype!(self.dtype, T => state.values(rows.get_mut(Key::<T>::new(0))?))
     }
 }

@@ -6,8 +6,8 @@ use super::elementwise::{paired, reward};
 use crate::joined::copy_leaf;
 use crate::number::Number;
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
-    serde_form,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, StateVisitor, Transform,
+    VecEnvError, serde_form,
 };
 
 /// Casts observations and rewards of one element type to another, as PyTorch does: casts to integers truncate, and anything but 0
@@ -298,6 +298,10 @@ impl BoundTransform for Casting {
                 *reward = f32::from(u8::from(*reward > 0.0));
             }
         }
+        Ok(())
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use windrow_slab::{Key, LeafSpec, Rows, RowsMut};
 
 use crate::{
     Attach, BoundTransform, EnvError, Gathering, Observations, Outcomes, Reset, Spec, SpecError,
-    VecEnvError,
+    StateVisitor, VecEnvError,
 };
 
 /// `float32` or `float64`.
@@ -195,6 +195,11 @@ pub trait ElementwiseOp: Debug + Send {
     /// As [`Effect::gathering`].
     fn gathering(&mut self) -> Option<&mut Gathering> {
         None
+    }
+
+    /// Saves or loads what changes from step to step: by default nothing does.
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        Ok(())
     }
 }
 
@@ -383,5 +388,9 @@ impl<K: ElementwiseOp> BoundTransform for Elementwise<K> {
 
     fn gathering(&mut self) -> Option<&mut Gathering> {
         self.kernel.gathering()
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.kernel.visit_state(state)
     }
 }

@@ -4,8 +4,8 @@ use windrow_slab::{Key, LeafSpec};
 
 use crate::number::Number;
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
-    serde_form,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, StateVisitor, Transform,
+    VecEnvError, serde_form,
 };
 
 /// Observes whether a step has cost a life or ended the episode, `bool [1]`. It ends no episode by itself.
@@ -123,6 +123,10 @@ impl BoundTransform for Lives {
         let flag = |env, before, lives| before > lives || is_done(env);
         self.note(0..obs.rows.envs(), obs, flag)
             .map_err(|error| error.of(0))
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.values(&mut self.before)
     }
 }
 

@@ -3,7 +3,8 @@ use tensordict::{DType, NestedKey};
 use windrow_slab::{Key, Row, Rows, SlabError};
 
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Transform, VecEnvError,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, StateVisitor, Transform,
+    VecEnvError,
 };
 
 /// Fails as soon as the environments write an infinite number or NaN.
@@ -197,6 +198,10 @@ impl BoundTransform for Checking {
             return Ok(());
         }
         self.search(obs, rewards)
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        Ok(())
     }
 }
 

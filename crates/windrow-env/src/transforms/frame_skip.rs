@@ -4,8 +4,8 @@ use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::number::Number;
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, SpecError, Transform, VecEnv,
-    VecEnvError,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, SpecError, StateVisitor,
+    Transform, VecEnv, VecEnvError,
 };
 
 /// Takes every action several times, or until the episode ends: rewards add up, and only the last observation counts.
@@ -141,6 +141,10 @@ impl BoundTransform for Repeating {
             }
             self.sum(&mut obs, false)?;
         }
+        Ok(())
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::elementwise::Real;
 use super::statistics::{Kept, Since, Statistics};
-use crate::{EnvError, VecEnv};
+use crate::{EnvError, StateVisitor, VecEnv};
 
 /// Running statistics that environments share with others: which, of what, and by which rule. A part of their
 /// [spec](crate::EnvSpec::statistics).
@@ -464,6 +464,21 @@ impl Gathering {
             only_reads,
             apart: None,
         }
+    }
+
+    /// Saves or loads what environments have gathered apart, or the statistics that they change at each step.
+    ///
+    /// # Errors
+    /// [`EnvError::State`] where something else was saved.
+    pub fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let Some(apart) = &mut self.apart else {
+            return self.of.statistics.visit_state(state);
+        };
+        state.values(&mut apart.base)?;
+        state.values(&mut apart.deltas)?;
+        state.value(&mut apart.left)?;
+        state.value(&mut apart.weight)?;
+        state.value(&mut apart.is_frozen)
     }
 
     /// What is gathered.

@@ -3,7 +3,7 @@ use tensordict::NestedKey;
 
 use super::appended::{Appended, Appendix};
 use super::step_counter::steps;
-use crate::{Attach, EnvError, Outcomes, Transform, serde_form};
+use crate::{Attach, EnvError, Outcomes, StateVisitor, Transform, serde_form};
 
 /// Observes whether each episode has lasted a number of steps, which does not end it.
 ///
@@ -72,6 +72,10 @@ impl Appendix for Late {
             *count += 1;
             *flag = *count >= self.limit;
         }
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.values(&mut self.counts)
     }
 }
 

@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Transform, VecEnvError,
-    serde_form,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, StateVisitor, Transform,
+    VecEnvError, serde_form,
 };
 
 /// Names observations that Python's batches have as differences under `"next"`: the next one minus the one before, in a smaller
@@ -72,6 +72,10 @@ impl BoundTransform for Named {
 
     #[inline(always)]
     fn step(&mut self, _: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
+        Ok(())
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         Ok(())
     }
 }

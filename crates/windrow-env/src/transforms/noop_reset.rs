@@ -5,7 +5,7 @@ use windrow_slab::{LeafSpec, RowBlock, Rows, RowsMut};
 use crate::number::numbers;
 use crate::{
     Attach, BoundTransform, EnvError, EnvRng, EnvSpec, NumpyRng, Observations, Outcomes, Reset,
-    Spec, Transform, VecEnv, VecEnvError,
+    Spec, StateVisitor, Transform, VecEnv, VecEnvError,
 };
 
 /// How often an episode may end within its random steps.
@@ -213,6 +213,10 @@ impl BoundTransform for Beginning {
             envs.spec().id
         );
         Err(EnvError::Foreign(message).of(env))
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.value(&mut self.rng)
     }
 }
 

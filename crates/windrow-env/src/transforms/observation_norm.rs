@@ -4,8 +4,8 @@ use windrow_slab::Key;
 
 use crate::number::Number;
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, Transform,
-    VecEnvError, serde_form,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, StateVisitor,
+    Transform, VecEnvError, serde_form,
 };
 
 /// Scales and shifts an observation, element by element: `x * scale + loc`.
@@ -147,6 +147,10 @@ impl BoundTransform for Normalising {
 
     fn step(&mut self, obs: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
         self.apply(0..obs.rows.envs(), obs)
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        Ok(())
     }
 }
 

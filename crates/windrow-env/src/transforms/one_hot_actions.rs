@@ -4,8 +4,8 @@ use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::number::Number;
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
-    largest,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, StateVisitor, Transform,
+    VecEnvError, largest,
 };
 
 /// Takes discrete actions as vectors instead of indices: the largest element is the choice.
@@ -86,6 +86,10 @@ impl BoundTransform for Decoding {
 
     #[inline]
     fn step(&mut self, _: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
+        Ok(())
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         Ok(())
     }
 }

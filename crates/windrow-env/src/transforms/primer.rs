@@ -3,8 +3,8 @@ use tensordict::{DType, NestedKey};
 use windrow_slab::{Key, SlabError};
 
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
-    serde_form,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, StateVisitor, Transform,
+    VecEnvError, serde_form,
 };
 
 /// Observes the initial value of a policy's state: a leaf `f32` that always holds one number.
@@ -83,6 +83,10 @@ impl BoundTransform for Primed {
     fn step(&mut self, mut obs: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
         let values = obs.rows.get_mut(self.key);
         values.map_err(|error| broken(0, error))?.fill(self.value);
+        Ok(())
+    }
+
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         Ok(())
     }
 }

@@ -8,7 +8,8 @@ use windrow_slab::{LeafSpec, Row, RowMut};
 
 use crate::joined::copy_leaf_to;
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, VecEnvError,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, StateVisitor,
+    VecEnvError,
 };
 
 /// The leaves of a spec as a list, for a transform to change by name.
@@ -206,6 +207,11 @@ pub trait FillLeaf: Debug + Send {
 
     /// After a step of environment `env`.
     fn next(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError>;
+
+    /// Saves or loads what changes from step to step: by default nothing does.
+    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        Ok(())
+    }
 }
 
 /// For transforms that only copy.
@@ -270,6 +276,11 @@ impl<M: FillLeaf> BoundTransform for Relayout<M> {
 
     fn step(&mut self, obs: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
         self.fill_all(0..obs.rows.envs(), obs, false)
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let mut makes = self.makes.iter_mut();
+        makes.try_for_each(|make| make.visit_state(state))
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use windrow_sync::unpoisoned;
 
 use super::elementwise::TransformedColumn;
-use crate::{EnvError, SpecError, serde_form};
+use crate::{EnvError, SpecError, StateVisitor, serde_form};
 
 /// A place for running statistics that several environments share.
 ///
@@ -58,7 +58,7 @@ pub(super) struct Kept {
 }
 
 /// Running statistics at a time, and what has happened to them since.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Since {
     pub(super) numbers: Vec<f64>,
     /// What is left of their weight, for each column and group.
@@ -227,6 +227,35 @@ impl Statistics {
         Ok(())
     }
 
+    /// Saves or loads the numbers, and what has happened to them.
+    ///
+    /// # Errors
+    /// [`EnvError::State`] and [`SpecError::Argument`] for statistics of something else.
+    pub fn visit_state(&self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let mut kept = self.lock();
+        let mut gathered = kept.gathered.clone();
+        let mut is_there = gathered.is_some();
+        state.value(&mut is_there)?;
+        if is_there {
+            let Gathered {
+                rule,
+                columns,
+                numbers,
+            } = gathered.get_or_insert_with(Gathered::default);
+            state.value(rule)?;
+            state.value(columns)?;
+            state.value(numbers)?;
+        }
+        if let (Some(own), Some(other)) = (&kept.gathered, &gathered) {
+            own.check(&other.kind(), other.numbers.len())?;
+        }
+        kept.gathered = gathered.filter(|_| is_there);
+        state.value(&mut kept.is_frozen)?;
+        state.value(&mut kept.writes)?;
+        state.value(&mut kept.merges)?;
+        state.value(&mut kept.since)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Kept> {
         unpoisoned(self.kept.lock())
     }
@@ -248,7 +277,7 @@ impl Statistics {
 }
 
 /// Running statistics, as they were at some time.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gathered {
     /// Name of the transform.
     pub rule: String,

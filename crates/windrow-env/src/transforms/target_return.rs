@@ -4,8 +4,8 @@ use windrow_slab::{Key, LeafSpec};
 
 use super::elementwise::{Real, for_real, paired, reward};
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
-    serde_form,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, StateVisitor, Transform,
+    VecEnvError, serde_form,
 };
 
 /// How rewards change the target during an episode.
@@ -210,6 +210,11 @@ impl BoundTransform for Remaining {
             done.map_err(|error: EnvError| error.of(0))?;
         }
         Ok(())
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let mut targets = self.targets.iter_mut();
+        targets.try_for_each(|target| state.values(&mut target.left))
     }
 }
 

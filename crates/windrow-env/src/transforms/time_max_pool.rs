@@ -5,7 +5,7 @@ use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 use super::keys::Keys;
 use super::relayout::{FillLeaf, ObservationLayout, Relayout};
 use crate::number::Number;
-use crate::{Attach, EnvError, Spec, SpecError, Transform};
+use crate::{Attach, EnvError, Spec, SpecError, StateVisitor, Transform};
 
 /// Observes the largest value of each element over the last `steps` observations. Zeros stand for observations before the first one.
 ///
@@ -138,5 +138,11 @@ impl FillLeaf for Pooled {
 
     fn next(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
         self.show(env, from, to, false)
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.values(&mut self.oldest)?;
+        let mut rows = self.past.rows_mut();
+        for_dtype!(self.dtype, T => state.values(rows.get_mut(Key::<T>::new(0))?))
     }
 }

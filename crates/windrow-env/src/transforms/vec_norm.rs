@@ -8,7 +8,7 @@ use windrow_sync::unpoisoned;
 use super::elementwise::{Elementwise, ElementwiseOp, Real, columns, reward};
 use super::gathering::{Gathering, Gathers, Rule as Kind};
 use super::statistics::{Gathered, Kept, Statistics};
-use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
+use crate::{Attach, EnvError, Spec, SpecError, StateVisitor, Transform, serde_form};
 
 /// Normalises observations and rewards by running statistics of them: sums, sums of squares and a count, from which older steps
 /// fade.
@@ -458,6 +458,14 @@ impl ElementwiseOp for Running {
             }
         }
         Ok(())
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.values(&mut self.numbers)?;
+        match &mut self.gathering {
+            Some(gathering) => gathering.visit_state(state),
+            None => Ok(()),
+        }
     }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use windrow_slab::{Row, RowMut};
 
-use crate::{Env, EnvError, EnvSpec, Outcome, SpecError};
+use crate::{Env, EnvError, EnvSpec, Outcome, SpecError, StateVisitor};
 
 /// An environment whose episodes are truncated after a number of steps.
 ///
@@ -62,6 +62,11 @@ impl<E: Env> Env for TimeLimit<E> {
         self.elapsed += 1;
         outcome.truncated |= self.elapsed >= self.limit;
         Ok(outcome)
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.env.visit_state(state)?;
+        state.value(&mut self.elapsed)
     }
 }
 

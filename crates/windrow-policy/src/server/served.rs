@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use windrow_env::{EnvError, StateVisitor};
 use windrow_slab::RowsMut;
 use windrow_sync::lock;
 
 use super::ServerState;
 use super::queue::Request;
-use crate::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use crate::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, States, Weights};
 
 /// A client of an [`InferenceServer`](super::InferenceServer): a policy whose actions are the server's answers.
 ///
@@ -29,6 +30,8 @@ struct Registration {
     state_rows: Range<usize>,
     /// Whether those rows may still hold states of an earlier client.
     is_new: bool,
+    /// Whether the policy remembers its environments, at the server.
+    remembers: bool,
     /// `None` while the server has it. It is not returned once the server has ended.
     request: Option<Request>,
 }
@@ -74,6 +77,7 @@ impl Policy for Served {
             client: request.client,
             state_rows: self.state.reserve_state_rows(rows),
             is_new: true,
+            remembers: shared.spec.states == States::ByPlace,
             request: Some(request),
         });
         Ok(shared.spec)
@@ -125,6 +129,19 @@ impl Policy for Served {
 
     fn version(&self) -> Option<i64> {
         Some(self.version)
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let _ = state;
+        match &self.registration {
+            Some(Registration {
+                remembers: true, ..
+            }) => Err(EnvError::NotHeld(
+                "the state of a recurrent policy that a server evaluates cannot be saved: let workers evaluate it themselves"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

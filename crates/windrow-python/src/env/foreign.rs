@@ -13,7 +13,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use tensordict::{DType, NestedKey};
-use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 use windrow::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use super::describe::Description;
@@ -275,5 +275,10 @@ impl VecEnv for ForeignEnvs {
     ) -> Result<(), VecEnvError> {
         let stepped = attach(|py| self.step_all(py, actions, obs, outcomes));
         stepped.map_err(|source| VecEnvError { env: 0, source })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.section(format!("{} x {}", self.num_envs, self.spec.id))?;
+        self.held.visit_state(state)
     }
 }

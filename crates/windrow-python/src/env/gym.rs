@@ -9,7 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
-use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 use windrow::{LeafSpec, RowMut, Rows, RowsMut, error_chain};
 
 use super::info::{Entry, InfoReader};
@@ -339,5 +339,11 @@ impl VecEnv for GymEnvs {
             }
             Ok(())
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        state.section(format!("{} x {}", self.worlds.len(), self.spec.id))?;
+        let mut worlds = self.worlds.iter();
+        worlds.try_for_each(|world| world.held.visit_state(state))
     }
 }

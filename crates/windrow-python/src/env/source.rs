@@ -5,8 +5,8 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use windrow::envs::EnvError;
+use pyo3::types::{PyBytes, PyDict};
+use windrow::envs::{EnvError, StateVisitor};
 
 use super::loan::Loan;
 use crate::factory_lock::FactoryLock;
@@ -126,6 +126,37 @@ impl Held {
     /// The error of an environment that has `raised`.
     pub(super) fn failed(&self, py: Python<'_>, raised: PyErr) -> EnvError {
         EnvError::failed(self.roots.raised(py, raised))
+    }
+
+    /// Saves or loads the state of the environment, as `windrow.envs._simulators` does.
+    ///
+    /// # Errors
+    /// [`EnvError::NotHeld`] where the state cannot be saved, and what the environment raises.
+    pub(super) fn visit_state(&self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        attach(|py| {
+            let object = self.object.bind(py);
+            let mut bytes = Vec::new();
+            if !state.is_loading() {
+                let save = || {
+                    let arguments = (object, state.may_pickle());
+                    gil::call_method(&gil::ports(py)?, "env_state", arguments)
+                };
+                let saved = save().map_err(|raised| self.failed(py, raised))?;
+                if let Ok(reason) = saved.extract::<String>() {
+                    return Err(EnvError::NotHeld(reason));
+                }
+                bytes = saved.extract().map_err(EnvError::failed)?;
+            }
+            state.value(&mut bytes)?;
+            if state.is_loading() {
+                let load = || {
+                    let arguments = (object, PyBytes::new(py, &bytes));
+                    gil::call_method(&gil::ports(py)?, "load_env_state", arguments)
+                };
+                load().map_err(|raised| self.failed(py, raised))?;
+            }
+            Ok(())
+        })
     }
 
     /// Holds an object that belongs to this one.

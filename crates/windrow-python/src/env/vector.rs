@@ -14,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::DType;
-use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 use windrow::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use super::foreign::{outcome_leaves, read_outcomes};
@@ -469,5 +469,13 @@ impl VecEnv for VectorEnvs {
     ) -> Result<(), VecEnvError> {
         let stepped = attach(|py| self.step_all(py, actions, obs, outcomes));
         stepped.map_err(|source| VecEnvError { env: 0, source })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let _ = state;
+        Err(EnvError::NotHeld(format!(
+            "the state of {} cannot be saved, since it is a vector of its own: give a function that makes one environment",
+            self.spec.id
+        )))
     }
 }

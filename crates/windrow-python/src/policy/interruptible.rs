@@ -3,6 +3,7 @@
 //! Where workers step in the thread that asks for batches, that thread does not return to Python until a batch is full, which may take
 //! seconds. Workers in threads need no watch: the thread that waits for them handles signals itself.
 
+use windrow::envs::{EnvError, StateVisitor};
 use windrow::policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec};
 use windrow::{RowsMut, Weights};
 
@@ -63,5 +64,9 @@ impl<P: Policy> Policy for Interruptible<P> {
 
     fn weights(&self) -> Weights {
         self.policy.weights()
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.policy.visit_state(state)
     }
 }

@@ -3,6 +3,7 @@
 //! Whether a network fits is known only when the policy is bound, since it depends on the environment: its observations and its action
 //! space. Then one of the two is chosen for good, and the other dropped.
 
+use windrow::envs::{EnvError, StateVisitor};
 use windrow::policy::{Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec};
 use windrow::{RowsMut, Weights};
 
@@ -71,6 +72,13 @@ impl Policy for Lowered {
         match &self.module {
             None => self.network.weights(),
             Some(module) => module.weights(),
+        }
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        match &mut self.module {
+            None => self.network.policy.visit_state(state),
+            Some(module) => module.visit_state(state),
         }
     }
 }

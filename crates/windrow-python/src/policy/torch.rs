@@ -10,10 +10,10 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use tensordict::{DType, Tensor, for_dtype};
 use windrow::binding::{EnvRows, KnownRows};
-use windrow::envs::EnvSpec;
+use windrow::envs::{EnvError, EnvSpec, StateVisitor};
 use windrow::policy::{
     Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec, States, Weights,
 };
@@ -295,6 +295,30 @@ impl Known {
         }
     }
 
+    /// Saves or loads what the object remembers of each row, and torch's generator in a worker process.
+    fn visit_state(
+        &mut self,
+        py: Python<'_>,
+        state: &mut StateVisitor<'_>,
+    ) -> Result<(), EnvError> {
+        self.known.visit_state(state)?;
+        state.value(&mut self.seeded_to)?;
+        let is_worker = self.seeded_to.is_some();
+        let failed = |raised: PyErr| EnvError::failed(self.roots.raised(py, raised));
+        let object = self.object.bind(py);
+        let mut bytes = Vec::new();
+        if !state.is_loading() {
+            let saved = gil::call_method(object, "state", (is_worker,)).map_err(failed)?;
+            bytes = saved.extract().map_err(failed)?;
+        }
+        state.value(&mut bytes)?;
+        if state.is_loading() {
+            let bytes = PyBytes::new(py, &bytes);
+            gil::call_method(object, "set_state", (bytes,)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Calls the object's `act`, which returns a tuple.
     fn call<'py>(
         &self,
@@ -396,6 +420,13 @@ impl Policy for TorchPolicy {
                 Weights::new([])
             })
         })
+    }
+
+    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        match &mut self.bound {
+            Some(bound) => attach(|py| bound.visit_state(py, state)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use tensordict::{Cell, DType, Extent};
 use super::Part;
 use crate::SlabError;
 use crate::arena::Arena;
+use crate::layout::Layout;
 use crate::rows::Column;
+use crate::slab::Slab;
 
 /// A run of bytes of a part's memory: of one step of a column, or of all steps where they lie one behind the other.
 struct Run {
@@ -25,26 +27,16 @@ impl Part {
     /// # Errors
     /// [`SlabError::System`] where values that another process has written cannot be mapped.
     pub fn write_to(&self, bytes: &mut Vec<u8>) -> Result<(), SlabError> {
-        let extents = match self.arena() {
-            Some(arena) => arena.extents()?,
-            None => Vec::new(),
-        };
-        let values: usize = extents.iter().map(|extent| extent.len).sum();
-        bytes.reserve(self.byte_len() + values);
-        for Run { offset, len, .. } in self.runs() {
-            // SAFETY: the run lies within the slab's memory, and this `Part` has it to itself. Memory starts zeroed, so all of it is
-            // initialised.
-            let run = unsafe {
-                let start = self.slab.memory.ptr().as_ptr().add(offset);
-                std::slice::from_raw_parts(start, len)
-            };
-            bytes.extend_from_slice(run);
+        // SAFETY: this `Part` has its part of the slab to itself, and is borrowed.
+        unsafe {
+            write_part(
+                &self.slab,
+                self.owner.layout(),
+                self.ticket.part,
+                self.steps,
+                bytes,
+            )
         }
-        for Extent { ptr, len, .. } in extents {
-            // SAFETY: an arena has its extents for as long as it is not emptied, which takes this `Part`; their memory starts zeroed.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), len) });
-        }
-        Ok(())
     }
 
     /// Writes the rows of the first [`steps`](Self::steps) steps, and the notes, from what [`write_to`](Self::write_to) has appended for a
@@ -114,20 +106,58 @@ impl Part {
         self.runs().map(|run| run.len).sum()
     }
 
-    /// The memory of the rows that are written, in the order of the columns, and of the notes.
     fn runs(&self) -> impl Iterator<Item = Run> {
-        let layout = self.owner.layout();
-        let columns = self.layout().columns.written();
-        let (offset, notes) = layout.notes(self.ticket.part);
-        let notes = Run {
-            offset,
-            len: notes * size_of::<f64>(),
-            dtype: DType::F64,
-        };
-        columns
-            .flat_map(|column| runs_of(column, self.steps))
-            .chain([notes])
+        runs(self.owner.layout(), self.ticket.part, self.steps)
     }
+}
+
+/// Appends what [`Part::write_to`] does, for part `part` of `slab`, of which `steps` steps were written.
+///
+/// # Safety
+/// Nobody writes the part meanwhile, and `layout` is that of the slab.
+pub(crate) unsafe fn write_part(
+    slab: &Slab,
+    layout: &Layout,
+    part: usize,
+    steps: usize,
+    bytes: &mut Vec<u8>,
+) -> Result<(), SlabError> {
+    let extents = match slab.arenas.get(part) {
+        Some(arena) => arena.extents()?,
+        None => Vec::new(),
+    };
+    let values: usize = extents.iter().map(|extent| extent.len).sum();
+    let rows: usize = runs(layout, part, steps).map(|run| run.len).sum();
+    bytes.reserve(rows + values);
+    for Run { offset, len, .. } in runs(layout, part, steps) {
+        // SAFETY: the run lies within the slab's memory, which nobody writes, as the caller promises. Memory starts zeroed, so all of
+        // it is initialised.
+        let run = unsafe {
+            let start = slab.memory.ptr().as_ptr().add(offset);
+            std::slice::from_raw_parts(start, len)
+        };
+        bytes.extend_from_slice(run);
+    }
+    for Extent { ptr, len, .. } in extents {
+        // SAFETY: an arena has its extents for as long as it is not emptied, which takes the right to write the part; their memory
+        // starts zeroed.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), len) });
+    }
+    Ok(())
+}
+
+/// The memory of the first `steps` rows of a part, in the order of the columns, and of its notes.
+fn runs(layout: &Layout, part: usize, steps: usize) -> impl Iterator<Item = Run> {
+    let columns = layout.parts[part].columns.written();
+    let (offset, notes) = layout.notes(part);
+    let notes = Run {
+        offset,
+        len: notes * size_of::<f64>(),
+        dtype: DType::F64,
+    };
+    columns
+        .flat_map(move |column| runs_of(column, steps))
+        .chain([notes])
 }
 
 /// The cells of a run, whose bytes may begin anywhere.

@@ -151,6 +151,10 @@ impl SlabStates {
         self.slots.len()
     }
 
+    pub(super) fn workers(&self) -> usize {
+        self.spec.workers
+    }
+
     pub(super) fn begun(&self) -> u64 {
         match self.spec.order {
             Order::ByWorker => self.laps.iter().copied().max().unwrap_or(0),
@@ -176,11 +180,16 @@ impl SlabStates {
 
     /// The part that `worker` is to fill now.
     pub(super) fn lend(&mut self, worker: usize) -> Result<(Ticket, Arc<Slab>), Refusal> {
-        if self.stopped || self.retired[worker] {
-            return Err(Refusal::Over);
+        match self.paused && !self.is_over_for(worker) {
+            true => Err(Refusal::NotNow),
+            false => self.lend_held(worker),
         }
-        if self.paused {
-            return Err(Refusal::NotNow);
+    }
+
+    /// As [`lend`](Self::lend), also while it is paused.
+    pub(super) fn lend_held(&mut self, worker: usize) -> Result<(Ticket, Arc<Slab>), Refusal> {
+        if self.is_over_for(worker) {
+            return Err(Refusal::Over);
         }
         let ticket = match self.orphan_of(worker) {
             Some(i) => self.orphans.swap_remove(i),
@@ -190,6 +199,10 @@ impl SlabStates {
         let slot = &mut self.slots[ticket.slot];
         slot.workers[ticket.part] = worker;
         Ok((ticket, Arc::clone(&slot.slab)))
+    }
+
+    fn is_over_for(&self, worker: usize) -> bool {
+        self.stopped || self.retired[worker]
     }
 
     /// A part that was not claimed before.

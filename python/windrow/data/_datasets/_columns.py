@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from windrow._lazy import numpy, tensordict, torch
+from windrow._types import Array
 from windrow._values import unheld
 from windrow.data._content import frames_of, is_frames, kind_of
 from windrow.envs._specs import path as path_of
@@ -20,7 +21,7 @@ DONE, TRUNCATED, TERMINATED = ("next", "done"), ("next", "truncated"), ("next", 
 EPISODE = ("episode_index",)
 
 
-def columns_of(batch: Any, keys: Iterable[Path] | None) -> tuple[Columns, tuple[int, ...]]:
+def columns_of(batch: tensordict.TensorDictBase, keys: Iterable[Path] | None) -> tuple[Columns, tuple[int, ...]]:
     """The columns of a batch, views where that is possible, and the batch's shape.
 
     Args:
@@ -58,7 +59,7 @@ def columns_of(batch: Any, keys: Iterable[Path] | None) -> tuple[Columns, tuple[
     return columns, shape
 
 
-def _array(key: Path, value: Any, dims: int, why: str | None) -> Any:
+def _array(key: Path, value: Any, dims: int, why: str | None) -> Array:
     """The values of an entry as an array ``[rows, ...]``; or the error that says ``why`` it is none."""
     if why is None:
         try:
@@ -68,7 +69,7 @@ def _array(key: Path, value: Any, dims: int, why: str | None) -> Any:
     raise TypeError(f"entry {'.'.join(key)} {why}: name the entries that are to be written, keys=[...], without it")
 
 
-def frames_from(columns: Columns) -> Any:
+def frames_from(columns: Columns) -> tensordict.TensorDictBase:
     """Columns as a TensorDict ``[rows]``."""
     rows = len(next(iter(columns.values())))
     made = tensordict.TensorDict({}, [rows])

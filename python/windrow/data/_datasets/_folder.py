@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 #: Names of files that are being written end like this: no reader takes them for one of the data set.
 TEMPORARY = ".partial"
@@ -44,7 +44,7 @@ class Folder:
             for leftover in self.path.rglob(f".*{TEMPORARY}"):
                 leftover.unlink()
 
-    def _locked(self) -> Any:
+    def _locked(self) -> TextIO:
         busy = f"{self.path} is being written by %s: close that one first, or give this one a folder of its own"
         with _holding:
             if self._name in _held:
@@ -173,7 +173,7 @@ def told(path: Path) -> Iterator[None]:
         raise OSError(number, f"a data set could not be written: {reason}", str(path)) from error
 
 
-def _lock_file(file: Any) -> None:
+def _lock_file(file: TextIO) -> None:
     """Locks a file until it is closed, or the process ends."""
     try:
         import fcntl

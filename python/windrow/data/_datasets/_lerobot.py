@@ -14,6 +14,7 @@ from windrow import _needs
 from windrow._arguments import argument
 from windrow._lazy import numpy
 from windrow._numbers import at_least
+from windrow._types import Array
 from windrow.data._datasets._columns import DONE, TERMINATED, TRUNCATED, Columns, Layout, described, layout_from, layout_of
 from windrow.data._datasets._columns import Path as Entry
 from windrow.data._datasets._folder import Folder
@@ -119,16 +120,14 @@ class _LeRobotWriter(Writer):
 
         def write(folder: Path) -> None:
             for name, pictures in videos.items():
-                path = _made(folder / _VIDEO.format(video_key=name, **files))
+                path = _new(folder / _VIDEO.format(video_key=name, **files))
                 encode(path, pictures, self._arguments.fps, self._arguments.codec, self._arguments.crf)
             self._table(folder / _DATA.format(**files), {name: arrow_of(values) for name, values in vectors.items()})
             self._table(folder / _EPISODES.format(**files), self._places(lengths, list(videos), files))
             if not (folder / _TASKS).exists():
                 self._table(folder / _TASKS, {"task_index": [0], "__index_level_0__": [self._arguments.task]}, _TASKS_METADATA)
             for name, content in ((_STATS, stats), (_INFO, info)):
-                # Another file than the one that is linked.
-                (folder / name).unlink(missing_ok=True)
-                (folder / name).write_text(json.dumps(content, indent=1))
+                _new(folder / name).write_text(json.dumps(content, indent=1))
 
         self.folder.exchange(write)
         self._info, self._stats, self._files = info, stats, self._files + 1
@@ -138,7 +137,7 @@ class _LeRobotWriter(Writer):
         import pyarrow
 
         table = pyarrow.Table.from_pydict(dict(columns))
-        self._parquet.write_table(table.replace_schema_metadata(metadata), _made(path), compression="snappy", use_dictionary=False)
+        self._parquet.write_table(table.replace_schema_metadata(metadata), _new(path), compression="snappy", use_dictionary=False)
 
     def _places(self, lengths: Any, videos: list[str], files: dict[str, int]) -> dict[str, Any]:
         """Where the episodes are, a row for each."""
@@ -200,8 +199,10 @@ _TASKS_METADATA = {
 }
 
 
-def _made(path: Path) -> Path:
+def _new(path: Path) -> Path:
+    """The path of a file that is not there. One that is there is a link to a file of the data set, which would change, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     return path
 
 
@@ -211,7 +212,7 @@ def is_picture(dtype: str, shape: tuple[int, ...]) -> bool:
     return dtype == "uint8" and len(size) == 2 and (len(shape) == 2 or (len(shape) == 3 and {shape[0], shape[2]} & {1, 3} != set()))
 
 
-def _pictures(values: Any) -> Any:
+def _pictures(values: Array) -> Array:
     """Pictures ``[rows, height, width, 3]``."""
     values = values[..., None] if values.ndim == 3 else values
     values = values if values.shape[-1] in (1, 3) else values.transpose(0, 2, 3, 1)
@@ -298,7 +299,7 @@ def _short(name: str) -> str:
     return "observation" if name == "observation.state" else name.removeprefix(_PICTURES)
 
 
-def _as_given(name: str, values: Any, layout: Layout) -> Any:
+def _as_given(name: str, values: Array, layout: Layout) -> Array:
     """Values in the shape that the entry had."""
     dtype, shape = layout.get(tuple(name.split(".")), (None, ()))
     if dtype is None:

@@ -10,6 +10,7 @@ from typing import Any
 from windrow import _needs
 from windrow._arguments import argument
 from windrow._lazy import gymnasium, numpy
+from windrow._types import Array
 from windrow.data._datasets._columns import DONE, TERMINATED, TRUNCATED, Columns, Layout, described, layout_from, layout_of
 from windrow.data._datasets._columns import Path as Entry
 from windrow.data._datasets._folder import Folder, flush, told
@@ -124,7 +125,7 @@ class _MinariWriter(Writer):
         """The columns of an episode, by Minari's names."""
         rows = len(columns[DONE])
 
-        def flag(key: Entry) -> Any:
+        def flag(key: Entry) -> Array:
             return columns[key].reshape(rows) if key in columns else numpy.zeros(rows, bool)
 
         terminated, truncated = flag(TERMINATED), flag(TRUNCATED)
@@ -164,7 +165,7 @@ def _identifier(path: Path, given: str | None) -> str:
     return name
 
 
-def _space_of(name: str, columns: Columns) -> Any:
+def _space_of(name: str, columns: Columns) -> "gymnasium.Space[Any]":
     """The space of an entry without a space of its own: all values of its type."""
     key = _entry((name,), columns)
     values = columns[key]
@@ -212,7 +213,7 @@ def _encoded(space: Any, key: Entry, columns: Columns, ahead: Columns) -> Any:
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values.astype(space.dtype, copy=False).reshape(-1)), values[0].size)
 
 
-def _lengthened(values: Any, last: Any = None) -> Any:
+def _lengthened(values: Array, last: Array | None = None) -> Array:
     """``values`` and one row more."""
     return numpy.concatenate([values, numpy.zeros_like(values[-1:]) if last is None else last])
 

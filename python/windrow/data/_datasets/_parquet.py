@@ -8,6 +8,7 @@ from typing import Any
 from windrow import _needs
 from windrow._arguments import argument
 from windrow._lazy import numpy
+from windrow._types import Array
 from windrow.data._datasets._columns import EPISODE, Columns, described, layout_from, layout_of
 from windrow.data._datasets._folder import Folder
 from windrow.data._datasets._sink import Sink, SinkArguments, Writer, takes
@@ -94,7 +95,7 @@ class _ParquetWriter(Writer):
         self._files, self.rows, self.episodes = self._files + 1, self.rows + rows, end
 
 
-def arrow_of(values: Any) -> Any:
+def arrow_of(values: Array) -> Any:
     """An array ``[rows, ...]`` as one of Arrow: lists of fixed size, of lists where a row has several dimensions."""
     import pyarrow
 
@@ -106,7 +107,7 @@ def arrow_of(values: Any) -> Any:
     return made
 
 
-def array_of(name: str, column: Any) -> Any:
+def array_of(name: str, column: Any) -> Array:
     """A column of Arrow as an array ``[rows, ...]``.
 
     Raises:

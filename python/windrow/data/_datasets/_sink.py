@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from windrow._arguments import Arguments, argument, takes
 from windrow._numbers import at_least
@@ -188,7 +188,7 @@ class Sink:
         """
         self._target.close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

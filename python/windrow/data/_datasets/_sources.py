@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow._lazy import numpy
+from windrow._types import Array
 from windrow.data._content import is_frames, kind_of
 from windrow.data._datasets import _lerobot, _minari, _parquet, _safetensors
 from windrow.data._datasets._columns import DONE, IDS, TERMINATED, TRUNCATED, Columns, frames_from
@@ -55,7 +56,7 @@ def _pieces(dataset: Any) -> Iterator[Named]:
     raise TypeError(f"expected the path of a data set, or one of {known}, got {kind_of(dataset)}")
 
 
-def _numbers(name: str, values: Any) -> Any:
+def _numbers(name: str, values: object) -> Array:
     made = numpy.asarray(values)
     if made.dtype.kind not in "biuf" or made.ndim == 0:
         raise ValueError(f"column {name}: expected an array of numbers [rows, ...], got {kind_of(values)}")

@@ -176,6 +176,8 @@ class ReplayBuffer:
                 # Another thread may remove it at this moment.
                 with contextlib.suppress(ValueError):
                     self._failures.remove(failure)
+        if isinstance(self._core, _Closed):
+            raise _Closed.error()
         return self._core
 
     @property
@@ -657,8 +659,12 @@ class ReplayBuffer:
 class _Closed:
     """In the place of the engine's buffer, after its end."""
 
+    @staticmethod
+    def error() -> RuntimeError:
+        return RuntimeError("the replay buffer was closed; build a new one")
+
     def __getattr__(self, name: str) -> Any:
-        raise RuntimeError("the replay buffer was closed; build a new one")
+        raise self.error()
 
 
 class TensorDictReplayBuffer(ReplayBuffer):

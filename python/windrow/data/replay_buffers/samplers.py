@@ -151,7 +151,7 @@ def _share(name: str, value: object) -> float:
     return share
 
 
-def _callable(name: str, value: Any) -> Any:
+def _callable(name: str, value: object) -> object:
     if not callable(value):
         raise TypeError(f"{name} must be a function of a sample, got {value!r}")
     return value

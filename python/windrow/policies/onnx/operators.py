@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn import functional
@@ -22,12 +22,15 @@ TYPES = {
 }
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
 class UnknownOperator(Exception):
     """An operator, or a form of one, that graphs of the engine do not have."""
 
 
-def operator(*names: str) -> Callable[[Any], Any]:
-    def add(function: Any) -> Any:
+def operator(*names: str) -> Callable[[F], F]:
+    def add(function: F) -> F:
         OPERATORS.update(dict.fromkeys(names, function))
         return function
 

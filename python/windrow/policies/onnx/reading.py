@@ -182,7 +182,7 @@ def _constant(given: dict[str, Any], arrays: Any) -> torch.Tensor:
     raise UnknownOperator(f"Constant with {name}")
 
 
-def _attribute(value: Any, arrays: Any) -> Any:
+def _attribute(value: object, arrays: Any) -> object:
     if isinstance(value, bytes):
         return value.decode()
     return torch.from_numpy(arrays.to_array(value).copy()) if type(value).__name__ == "TensorProto" else value
@@ -222,7 +222,7 @@ class _Session(_Model):
         # A session may be used by several threads.
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[_Session], tuple[Any, ...]]:
         return _Session, (self.written, self.name)
 
 

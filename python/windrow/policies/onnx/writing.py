@@ -136,16 +136,16 @@ class _Writer:
         name, size = write(given, names, sizes, sources)
         return name, size, varies
 
-    def _input(self, index: int, *_: Any) -> tuple[str, int]:
+    def _input(self, index: int, *_: object) -> tuple[str, int]:
         return self._inputs[index], self._graph["inputs"][index]
 
-    def _parameter(self, index: int, *_: Any) -> tuple[str, int]:
+    def _parameter(self, index: int, *_: object) -> tuple[str, int]:
         parameter = self._graph["parameters"][index]
         name, values = parameter["name"], self._weights[parameter["name"]].detach().cpu().float().numpy()
         self._held[name] = values
         return self.shaped(name, 1, values.size), values.size
 
-    def _constant(self, bits: list[int], *_: Any) -> tuple[str, int]:
+    def _constant(self, bits: list[int], *_: object) -> tuple[str, int]:
         values = np.array(bits, np.uint32).view(np.float32).reshape(1, -1)
         return self.hold(values), len(bits)
 
@@ -165,14 +165,14 @@ class _Writer:
             return str(parameter["name"])
         return self.shaped(self._values[node][0], outputs, inputs)
 
-    def _matmul(self, op: dict[str, int], names: list[str], sizes: list[int], _: Any) -> tuple[str, int]:
+    def _matmul(self, op: dict[str, int], names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         rows, inner, columns = op["rows"], op["inner"], op["columns"]
         times = sizes[0] // (rows * inner)
         a, b = self.shaped(names[0], -1, times, rows, inner), self.shaped(names[1], -1, times, inner, columns)
         size = times * rows * columns
         return self.shaped(self.add("MatMul", [a, b]), -1, size), size
 
-    def _map(self, function: Any, names: list[str], sizes: list[int], _: Any) -> tuple[str, int]:
+    def _map(self, function: Any, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         return self._mapped(function, names[0]), sizes[0]
 
     def _mapped(self, function: Any, x: str) -> str:
@@ -240,7 +240,7 @@ class _Writer:
         """``x (1 + share) / 2``."""
         return self.add("Mul", [self.add("Mul", [x, self.number(0.5)]), self.add("Add", [share, self.number(1.0)])])
 
-    def _zip(self, kind: str, names: list[str], sizes: list[int], _: Any) -> tuple[str, int]:
+    def _zip(self, kind: str, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         a, b = names
         match kind:
             case _ if kind in ZIPS:
@@ -258,10 +258,10 @@ class _Writer:
                 raise ValueError(f"ONNX has no operator for {kind}, which the policy computes")
         return result, sizes[0]
 
-    def _where(self, _: Any, names: list[str], sizes: list[int], __: Any) -> tuple[str, int]:
+    def _where(self, _: object, names: list[str], sizes: list[int], __: object) -> tuple[str, int]:
         return self.add("Where", [self.truth(names[0]), *names[1:]]), sizes[0]
 
-    def _within(self, _: Any, names: list[str], sizes: list[int], __: Any) -> tuple[str, int]:
+    def _within(self, _: object, names: list[str], sizes: list[int], __: object) -> tuple[str, int]:
         return names[0], sizes[0]
 
     def _take(self, runs: list[list[int]], names: list[str], sizes: list[int], sources: list[int]) -> tuple[str, int]:
@@ -277,30 +277,30 @@ class _Writer:
     def _runs(self, name: str, size: int, run: int) -> str:
         return self.shaped(name, -1, size // run, run)
 
-    def _reduce(self, op: list[Any], names: list[str], sizes: list[int], _: Any) -> tuple[str, int]:
+    def _reduce(self, op: list[Any], names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         kind, run = op
         cut = self._runs(names[0], sizes[0], run)
         if kind in ("Argmax", "Argmin"):
             return self.flags(self.add("ArgMax" if kind == "Argmax" else "ArgMin", [cut], axis=2, keepdims=0)), sizes[0] // run
         return self.add(REDUCTIONS[kind], [cut, self.hold(np.array([2], np.int64))], keepdims=0), sizes[0] // run
 
-    def _softmax(self, run: int, names: list[str], sizes: list[int], _: Any) -> tuple[str, int]:
+    def _softmax(self, run: int, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         return self._normal("Softmax", run, names[0], sizes[0])
 
-    def _logsoftmax(self, run: int, names: list[str], sizes: list[int], _: Any) -> tuple[str, int]:
+    def _logsoftmax(self, run: int, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         return self._normal("LogSoftmax", run, names[0], sizes[0])
 
     def _normal(self, kind: str, run: int, name: str, size: int) -> tuple[str, int]:
         return self.shaped(self.add(kind, [self._runs(name, size, run)], axis=2), -1, size), size
 
-    def _normalize(self, op: dict[str, Any], names: list[str], sizes: list[int], _: Any) -> tuple[str, int]:
+    def _normalize(self, op: dict[str, Any], names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         cut, last = self._runs(names[0], sizes[0], op["run"]), self.hold(np.array([2], np.int64))
         centred = self.add("Sub", [cut, self.add("ReduceMean", [cut, last], keepdims=1)])
         variance = self.add("ReduceMean", [self.add("Mul", [centred, centred]), last], keepdims=1)
         deviation = self.add("Sqrt", [self.add("Add", [variance, self.number(float(op["eps"]))])])
         return self.shaped(self.add("Div", [centred, deviation]), -1, sizes[0]), sizes[0]
 
-    def _lookup(self, run: int, names: list[str], sizes: list[int], _: Any) -> tuple[str, int]:
+    def _lookup(self, run: int, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         table, index = self.shaped(names[0], -1, run), self.add("Cast", [names[1]], to=7)
         return self.shaped(self.add("Gather", [table, index], axis=0), -1, sizes[1] * run), sizes[1] * run
 
@@ -319,7 +319,7 @@ class _Writer:
         below = self.add("ReduceSum", [self.flags(self.add("GreaterOrEqual", [threshold, sums])), last], keepdims=0)
         return self.add("Min", [below, self.number(run - 1)]), sizes[1]
 
-    def _noise(self, op: list[Any], *_: Any) -> tuple[str, int]:
+    def _noise(self, op: list[Any], *_: object) -> tuple[str, int]:
         kind, size, _branch = op
         zeros = self.add("Expand", [self.hold(np.zeros((1, 1), np.float32)), self.add("Mul", [self._rows, self.hold(np.array([1, size], np.int64))])])
         return self.add("RandomNormalLike" if kind == "Normal" else "RandomUniformLike", [zeros], dtype=1), size

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensordict::TensorDict;
 use windrow_policy::Weights;
 use windrow_sync::atomic::Ordering;
 
@@ -120,7 +121,7 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    fn wait_until_held(&self, patience: Duration) -> Result<(), ControlError> {
+    pub(super) fn wait_until_held(&self, patience: Duration) -> Result<(), ControlError> {
         self.check_background()?;
         let background = self.background.as_ref();
         if background.is_some_and(Background::is_here) {
@@ -156,6 +157,14 @@ pub struct Paused<'a, S: LastStage = Hooks> {
 }
 
 impl<S: LastStage> Paused<'_, S> {
+    /// As [`Collector::state_dict`], within the pause.
+    ///
+    /// # Errors
+    /// Those of [`Collector::state_dict`].
+    pub fn state_dict(&mut self) -> Result<TensorDict, ControlError> {
+        self.collector.state_dict()
+    }
+
     /// The collector, to read from; its workers are paused.
     #[must_use]
     pub fn collector(&self) -> &Collector<S> {

@@ -377,7 +377,7 @@ impl Link<'_> {
             _ => None,
         };
         self.stream.send(Said::Command(command))?;
-        if matches!(command, Command::Record | Command::Call) {
+        if command.has_message() {
             let message = next(self.parent)?;
             self.stream.send(Said::Message(message.body))?;
         }

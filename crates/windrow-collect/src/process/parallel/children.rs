@@ -103,7 +103,9 @@ impl Member {
                 let doing = match self.doing {
                     Some(MemberCommand::Step) => "in `step`",
                     Some(MemberCommand::Reset) => "in `reset`",
-                    Some(MemberCommand::Call) => "answering a call",
+                    Some(
+                        MemberCommand::Call | MemberCommand::Save { .. } | MemberCommand::Load,
+                    ) => "answering a call",
                     Some(MemberCommand::Move) | None => "",
                 };
                 let status = death.exit.unasked();

@@ -15,6 +15,7 @@ use crate::error::{ErrorKind, message_to_send, sent};
 use crate::process::child::Child;
 use crate::process::messages::{FromWorker, ToWorker};
 use crate::process::serve_error::ServeError;
+use crate::worker::saved::StateAnswer;
 
 /// Serves the owner of an environment whose recipe was `written`, until it closes the socket.
 pub(in crate::process) fn serve(child: &Child, written: &[u8]) -> Result<(), ServeError> {
@@ -105,6 +106,19 @@ impl Attachment {
                     let answered = child.answer_call().map(|()| true)?;
                     self.note(env, |gathering, notes| gathering.tell(notes));
                     answered
+                }
+                MemberCommand::Save { pickle } => {
+                    let saved = StateAnswer::of_saving(pickle, |state| env.visit_state(state));
+                    child.send(&FromWorker::Returned(saved.to_bytes()))?;
+                    true
+                }
+                MemberCommand::Load => {
+                    let (ToWorker::State(state), _) = child.next()? else {
+                        return Err(ServeError::Order);
+                    };
+                    let loaded = StateAnswer::of_loading(&state, |state| env.visit_state(state));
+                    child.send(&FromWorker::Returned(loaded.to_bytes()))?;
+                    true
                 }
                 MemberCommand::Move => true,
                 MemberCommand::Step | MemberCommand::Reset => {

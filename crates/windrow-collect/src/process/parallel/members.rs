@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensordict::{DType, LeafSpec, for_dtype};
-use windrow_env::{EnvError, EnvSpec, Gathering, Outcomes, Reset, VecEnvError, not_apart};
+use windrow_env::{
+    EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnvError, not_apart,
+};
 use windrow_peer::{ControlBlock, ControlSpec, Frame, Lane, ProcessError};
 use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
 use windrow_sync::Interrupt;
@@ -20,6 +22,7 @@ use super::messages::{MemberAnswer, MemberCommand, RowsLayout, SEEDED, UNSEEDED}
 use super::statistics::MemberStatistics;
 use crate::error::BuildError;
 use crate::process::messages::{FromWorker, Specified, ToWorker};
+use crate::worker::saved::StateAnswer;
 
 /// All members.
 pub(super) struct Members {
@@ -165,6 +168,45 @@ impl Members {
 
     /// Has `member` answer `request`.
     pub(super) fn call(&mut self, member: usize, request: &[u8]) -> Result<Vec<u8>, VecEnvError> {
+        let call = ToWorker::Call(request.to_vec());
+        self.answer(member, MemberCommand::Call, Some(&call))
+    }
+
+    /// Saves or loads the states of all members.
+    pub(super) fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        let members = self.children.each.len();
+        state.section(format!("{members} members of a Parallel"))?;
+        let failed = |error: VecEnvError| EnvError::Member(Box::new(error));
+        for member in 0..members {
+            let mut bytes = Vec::new();
+            if !state.is_loading() {
+                let pickle = state.may_pickle();
+                let saved = self.answer(member, MemberCommand::Save { pickle }, None);
+                bytes = match StateAnswer::from_bytes(&saved.map_err(failed)?) {
+                    StateAnswer::Saved(bytes) => bytes,
+                    other => return Err(other.into_error()),
+                };
+            }
+            state.value(&mut bytes)?;
+            if state.is_loading() {
+                let load = ToWorker::State(bytes);
+                let loaded = self.answer(member, MemberCommand::Load, Some(&load));
+                match StateAnswer::from_bytes(&loaded.map_err(failed)?) {
+                    StateAnswer::Loaded => {}
+                    other => return Err(other.into_error()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The answer of `member` to `command`, to which `message` belongs.
+    fn answer(
+        &mut self,
+        member: usize,
+        command: MemberCommand,
+        message: Option<&ToWorker>,
+    ) -> Result<Vec<u8>, VecEnvError> {
         self.prepare()?;
         let members = self.children.each.len();
         if member >= members {
@@ -175,9 +217,12 @@ impl Members {
             };
             return Err(EnvError::failed(error).of(member));
         }
-        let call = Frame::of(&ToWorker::Call(request.to_vec())).map_err(EnvError::failed);
-        call.and_then(|call| self.children.send(member, call))
-            .map_err(|error| error.of(member))?;
+        if let Some(message) = message {
+            let message = Frame::of(message).map_err(EnvError::failed);
+            message
+                .and_then(|message| self.children.send(member, message))
+                .map_err(|error| error.of(member))?;
+        }
         for (index, other) in self.children.each.iter_mut().enumerate() {
             other.selected = index == member;
         }
@@ -186,12 +231,14 @@ impl Members {
         } = self;
         rows.iter_mut()
             .for_each(|rows| statistics.show(member, &mut rows.parts));
-        self.ask(MemberCommand::Call)?;
+        self.ask(command)?;
         let Self {
             rows, statistics, ..
         } = self;
-        rows.iter_mut()
-            .for_each(|rows| statistics.keep(member, &mut rows.parts));
+        if command == MemberCommand::Call {
+            rows.iter_mut()
+                .for_each(|rows| statistics.keep(member, &mut rows.parts));
+        }
         Ok(self.children.each[member]
             .returned
             .take()

@@ -16,6 +16,10 @@ pub(super) enum MemberCommand {
     Reset,
     /// Answer a call, which comes by the socket.
     Call,
+    /// Answer with the state.
+    Save { pickle: bool },
+    /// Go on from a state, which comes by the socket.
+    Load,
     /// Leave these rows for others, which come by the socket.
     Move,
 }
