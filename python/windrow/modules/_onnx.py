@@ -6,10 +6,11 @@ import json
 import os
 from typing import Any
 
+from windrow import _needs
 from windrow._lazy import module
 
 _choose, _factory = module("windrow.policies.choose"), module("windrow.envs._factory")
-_lower, _reading = module("windrow.policies.lower.lowering"), module("windrow.policies.onnx.reading")
+_lower = module("windrow.policies.lower.lowering")
 _predictors, _writing = module("windrow.policies.predictors"), module("windrow.policies.onnx.writing")
 
 
@@ -35,7 +36,7 @@ def export_onnx(
         ValueError: windrow does not read the policy as a graph, or ONNX has no operator for a part of it.
         ImportError: ``onnx`` is not installed.
     """
-    onnx, checker = (_reading.package(name, "export_onnx") for name in ("onnx", "onnx.checker"))
+    onnx, checker = (_needs.module("export_onnx", name, "onnx") for name in ("onnx", "onnx.checker"))
     made = env() if _factory.is_function(env) else None
     try:
         given = env if made is None else made

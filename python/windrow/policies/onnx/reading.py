@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import nn
 
-from windrow._needs import install
+from windrow import _needs
 from windrow.envs._specs import Key, path, short
 from windrow.policies.arguments import to_numpy
 from windrow.policies.onnx.operators import OPERATORS, TYPES, UnknownOperator
@@ -43,7 +42,7 @@ def policy_of(model: Any, backend: str) -> OfArray | OfEntries:
         lacks = f"{name} has the operator {reason}, which windrow does not evaluate"
         if backend == "native":
             raise ValueError(f'policy_backend="native": {lacks}') from None
-        package("onnxruntime", f"{lacks}: it")
+        _needs.module(f"{lacks}: it", "onnxruntime", "onnx")
         shell = _shell(_Session(model.SerializeToString(), name))
         shell.reason = lacks
         return shell
@@ -56,7 +55,7 @@ def in_python(policy: Any) -> Any:
 
 
 def _loaded(model: Any) -> tuple[Any, str]:
-    onnx = package("onnx", "a policy of ONNX")
+    onnx = _needs.module("a policy of ONNX", "onnx", "onnx")
     if not isinstance(model, (str, os.PathLike)):
         return model, f"the model {model.graph.name!r}"
     file = Path(model)
@@ -70,18 +69,6 @@ def _loaded(model: Any) -> tuple[Any, str]:
 
 def _finds(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
-
-
-def package(name: str, what: str) -> ModuleType:
-    """The module ``name``, which ``what`` needs.
-
-    Raises:
-        ImportError: it is not installed; the error has the command that installs it.
-    """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{what} needs {name}, which is not installed: {install('onnx')}") from error
 
 
 class _Port(NamedTuple):
