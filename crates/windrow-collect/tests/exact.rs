@@ -393,13 +393,15 @@ fn what_cannot_be_saved_begins_new_episodes_and_says_why() {
     }
 }
 
+type Build = fn(Placement) -> CollectorBuilder;
+
 #[test]
 fn a_state_that_does_not_fit_is_an_error_and_changes_nothing() {
     for placement in placements() {
         let mut saving = builder("CartPole-v1", placement).build().unwrap();
         digests(&mut saving, 1);
         let state = saving.state_dict().unwrap();
-        let others: [(&str, fn(Placement) -> CollectorBuilder); 3] = [
+        let others: [(&str, Build); 3] = [
             ("got the state of 3 x CartPole-v1", |placement| {
                 builder("CartPole-v1", placement).num_envs(2)
             }),

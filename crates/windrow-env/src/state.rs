@@ -4,7 +4,7 @@ use std::any::type_name;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensordict::{DType, Tensor, TensorDict, TensorError, for_dtype};
+use tensordict::{DType, Tensor, TensorDict, for_dtype};
 use windrow_slab::{Key, LeafSpec, RowBlock};
 
 use crate::EnvError;
@@ -118,7 +118,7 @@ impl<'a> StateVisitor<'a> {
         &mut self,
         values: &mut [T],
     ) -> Result<(), EnvError> {
-        self.expect(format!("{} values", values.len()))?;
+        self.check(format!("{} values", values.len()))?;
         values.iter_mut().try_for_each(|value| self.value(value))
     }
 
@@ -127,10 +127,10 @@ impl<'a> StateVisitor<'a> {
     /// # Errors
     /// [`EnvError::State`] where the state is something else's.
     pub fn section(&mut self, name: impl Into<String>) -> Result<(), EnvError> {
-        self.expect(format!("the state of {}", name.into()))
+        self.check(format!("the state of {}", name.into()))
     }
 
-    fn expect(&mut self, expected: String) -> Result<(), EnvError> {
+    fn check(&mut self, expected: String) -> Result<(), EnvError> {
         let mut got = expected.clone();
         self.value(&mut got)?;
         match got == expected {
@@ -144,7 +144,7 @@ impl<'a> StateVisitor<'a> {
     /// # Errors
     /// [`EnvError::State`] where other rows were saved; [`EnvError::Row`] for other leaves than those of `rows`.
     pub fn rows(&mut self, leaves: &[LeafSpec], rows: &mut RowBlock) -> Result<(), EnvError> {
-        self.expect(format!("{} rows", rows.rows().envs()))?;
+        self.check(format!("{} rows", rows.rows().envs()))?;
         let mut bytes = match self.is_loading() {
             true => Vec::new(),
             false => written(leaves, rows)?,
@@ -179,13 +179,6 @@ pub(crate) fn short_name<T: ?Sized>() -> &'static str {
     own.rsplit("::").next().unwrap_or(own)
 }
 
-fn broken(error: TensorError) -> EnvError {
-    EnvError::State {
-        expected: "rows".to_owned(),
-        got: error.to_string(),
-    }
-}
-
 fn written(leaves: &[LeafSpec], rows: &RowBlock) -> Result<Vec<u8>, EnvError> {
     let rows = rows.rows();
     let mut dict = TensorDict::new([]);
@@ -201,18 +194,18 @@ fn written(leaves: &[LeafSpec], rows: &RowBlock) -> Result<Vec<u8>, EnvError> {
                 Tensor::from_slice(values, [values.len()])
             }),
         };
-        dict.set(index.to_string(), tensor.map_err(broken)?)
-            .map_err(broken)?;
+        dict.set(index.to_string(), tensor.map_err(EnvError::failed)?)
+            .map_err(EnvError::failed)?;
     }
-    dict.to_bytes().map_err(broken)
+    dict.to_bytes().map_err(EnvError::failed)
 }
 
 fn read(leaves: &[LeafSpec], bytes: &[u8], rows: &mut RowBlock) -> Result<(), EnvError> {
-    let dict = TensorDict::from_bytes(bytes).map_err(broken)?;
+    let dict = TensorDict::from_bytes(bytes).map_err(EnvError::failed)?;
     let mut rows = rows.rows_mut();
     let envs = rows.envs();
     for (index, leaf) in leaves.iter().enumerate() {
-        let tensor = dict.get(index.to_string()).map_err(broken)?;
+        let tensor = dict.get(index.to_string()).map_err(EnvError::failed)?;
         let expected = envs * leaf.elements();
         if tensor.dtype() != leaf.dtype || tensor.shape() != [expected] {
             return Err(EnvError::State {
@@ -230,7 +223,7 @@ fn read(leaves: &[LeafSpec], bytes: &[u8], rows: &mut RowBlock) -> Result<(), En
             continue;
         }
         for_dtype!(leaf.dtype, T => {
-            let values = tensor.as_slice::<T>().map_err(broken)?;
+            let values = tensor.as_slice::<T>().map_err(EnvError::failed)?;
             rows.get_mut::<T>(Key::new(index))?.copy_from_slice(values);
         });
     }

@@ -78,10 +78,11 @@ impl<S: LastStage> Collector<S> {
     }
 
     fn note_not_held(&self, reason: String) {
-        let before = lock(&self.core.not_held).replace(reason.clone());
-        if before.is_none() {
+        let is_first = lock(&self.core.not_held).is_none();
+        if is_first {
             warn!(target: TARGET, reason, "simulators are not saved: a run that is resumed begins new episodes");
         }
+        *lock(&self.core.not_held) = Some(reason);
     }
 
     /// Simulators, or the reason why they cannot be saved.

@@ -63,7 +63,7 @@ impl Member {
         match self.answered {
             None => false,
             // Messages come by another way than answers, and may be later.
-            Some(MemberAnswer::Done) => doing != MemberCommand::Call || self.returned.is_some(),
+            Some(MemberAnswer::Done) => !doing.returns() || self.returned.is_some(),
             Some(MemberAnswer::Failed) => self.fault.is_some(),
         }
     }
@@ -103,10 +103,8 @@ impl Member {
                 let doing = match self.doing {
                     Some(MemberCommand::Step) => "in `step`",
                     Some(MemberCommand::Reset) => "in `reset`",
-                    Some(
-                        MemberCommand::Call | MemberCommand::Save { .. } | MemberCommand::Load,
-                    ) => "answering a call",
-                    Some(MemberCommand::Move) | None => "",
+                    Some(command) if command.returns() => "answering a call",
+                    Some(_) | None => "",
                 };
                 let status = death.exit.unasked();
                 let words = last_words(doing, None, &death.stderr_tail);

@@ -24,6 +24,13 @@ pub(super) enum MemberCommand {
     Move,
 }
 
+impl MemberCommand {
+    /// Whether a [`FromWorker::Returned`](crate::process::messages::FromWorker::Returned) belongs to the answer.
+    pub(super) fn returns(self) -> bool {
+        matches!(self, Self::Call | Self::Save { .. } | Self::Load)
+    }
+}
+
 /// From a member to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum MemberAnswer {
