@@ -15,6 +15,9 @@ class FrameDataset:
 
     They are in shared memory: processes of a ``DataLoader`` have them without a copy, whether they are forked or spawned. Indexed by a
     number, it gives a frame; by several, a batch of them.
+
+    Args:
+        frames: a TensorDict ``[frames]``, whose memory becomes shared.
     """
 
     def __init__(self, frames: Any) -> None:

@@ -33,7 +33,8 @@ class SinkArguments(Arguments):
     )
     bytes_per_file: int = argument("bytes of frames from which on a file is written", default=64 * 2**20, check=at_least(1))
     unfinished: Literal["truncate", "drop"] = argument(
-        "episodes that have not ended when the sink is closed: mark their last frames as truncated, or drop them",
+        "what becomes of episodes that have not ended",
+        more='when the sink is closed: ``"truncate"`` marks the last frame of each as truncated, ``"drop"`` leaves them out',
         default="truncate",
         check=_unfinished,
     )
