@@ -442,6 +442,9 @@ def test_every_way_to_begin_an_episode_forgets(placement) -> None:
         assert not frames_begin_with_zeros(batch), "an episode goes on"
         state = collector.state_dict()
         collector.load_state_dict(state)
+        assert not frames_begin_with_zeros(next(collector)), "with its simulators, a state goes on within an episode"
+        del state["simulators"]
+        collector.load_state_dict(state)
         assert frames_begin_with_zeros(next(collector))
 
 
