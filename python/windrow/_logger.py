@@ -6,11 +6,13 @@ import csv
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 #: Takes figures by name, and the number of frames or the step that they belong to.
 Log = Callable[[Mapping[str, float], int], object]
 
+#: A library, by whose names figures are logged.
+LogNames: TypeAlias = Literal["sb3", "cleanrl", "torchrl"]
 #: Names of figures that scripts of these libraries plot, by those of Stable-Baselines3. Others have one name everywhere.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "sb3": {},

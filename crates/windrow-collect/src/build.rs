@@ -377,9 +377,8 @@ fn ring_spec(config: &CollectorConfig, workers: usize) -> RingSpec {
     }
 }
 
-/// A seed that differs from run to run: the standard library keys its hash maps with the operating system's entropy.
+/// A seed that differs from run to run.
 pub(crate) fn entropy() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
     // Seeds are shown as `i64` in saved states.
-    RandomState::new().hash_one(0u8) >> 1
+    windrow_sync::entropy() >> 1
 }

@@ -1,8 +1,5 @@
 //! NumPy's default random number generator, so that a seed gives the same episode as in Gymnasium.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
 use rand_core::Rng;
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
@@ -36,8 +33,7 @@ impl NumpyRng {
     /// A generator seeded by the operating system, which gives other numbers every time.
     #[must_use]
     pub fn from_entropy() -> Self {
-        // The standard library keys each hash map with other numbers from the operating system.
-        Self::new(RandomState::new().build_hasher().finish())
+        Self::new(windrow_sync::entropy())
     }
 
     /// The next 64 bits, as `Generator.bit_generator.random_raw()`.

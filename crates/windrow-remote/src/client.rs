@@ -1,6 +1,5 @@
 //! A client's side of a connection: one request at a time, each done once.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -378,8 +377,7 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// A number that nobody else has: hashed with keys that the system draws for each thread.
+/// A number that nobody else has.
 pub(crate) fn random() -> u128 {
-    let half = || u128::from(RandomState::new().hash_one(std::time::SystemTime::now()));
-    half() << 64 | half()
+    u128::from(windrow_sync::entropy()) << 64 | u128::from(windrow_sync::entropy())
 }

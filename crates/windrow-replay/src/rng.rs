@@ -1,6 +1,3 @@
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -26,8 +23,7 @@ impl SampleRng {
     /// A generator with a seed from the operating system.
     #[must_use]
     pub fn from_entropy() -> Self {
-        // The standard library keys each hash map with other numbers from the operating system.
-        Self::new(RandomState::new().build_hasher().finish())
+        Self::new(windrow_sync::entropy())
     }
 
     /// The generator of `seed` after `drawn` numbers.

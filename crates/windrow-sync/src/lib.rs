@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod entropy;
 mod error_chain;
 mod interrupt;
 mod panic;
@@ -28,6 +29,7 @@ pub use loom::sync::atomic as mapped;
 #[cfg(not(loom))]
 pub use std::sync::atomic as mapped;
 
+pub use entropy::entropy;
 pub use error_chain::error_chain;
 pub use interrupt::{Interrupt, Interrupted};
 pub use panic::catch_panic;

@@ -22,6 +22,7 @@ from test_processes import TERMINAL, Greedy, build, processes, run
 from waiting import ends
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.envs import GymEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 
@@ -329,3 +330,27 @@ def test_workers_are_spawned_where_no_process_can_fork_them(tmp_path, trouble) -
 def test_started_by_hand_it_says_what_it_is_for() -> None:
     done = subprocess.run([sys.executable, "-m", "windrow.processes.nursery"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "is started by collectors" in done.stderr
+
+
+class Unseeded(gym.Env[Any, Any]):
+    """Observes the first observation of an environment of windrow that it has made without a seed."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._inner = GymEnv("CartPole-v1").reset()["observation"].numpy()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._inner, {}
+
+    def step(self, action: Any) -> Any:
+        return self._inner, 0.0, False, False, {}
+
+
+def test_what_workers_make_without_a_seed_draws_other_numbers_in_each() -> None:
+    seen = []
+    for _ in range(2):
+        with MultiSyncCollector([Unseeded] * 2, placement="processes", frames_per_batch=2, cat_results="stack") as collector:
+            seen += [tuple(worker[0].tolist()) for worker in next(collector)["observation"]]
+    assert len(set(seen)) == 4

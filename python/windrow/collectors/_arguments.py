@@ -6,7 +6,7 @@ from typing import Any, Literal
 from windrow import collectors, envs
 from windrow._arguments import Arguments, Check, argument, ignored, warn_ignored
 from windrow._lazy import tensordict
-from windrow._logger import NAMES, loggable
+from windrow._logger import NAMES, LogNames, loggable
 from windrow._numbers import at_least, real
 from windrow._types import Buffer, Envs, Policy, WorkerDevices
 from windrow.collectors._interruptor import Interrupts
@@ -102,7 +102,7 @@ class _Sources(Arguments, group="What to collect"):
         'an environment, an id such as "CartPole-v1", or a function; a list for several workers', kw_only=False
     )
     policy: Policy | None = argument(
-        "chooses actions: a module of tensordict or torch, a callable, or the path of an ONNX file; None: random ones",
+        "chooses actions: a module, a callable or the path of an ONNX file; None: random ones",
         more="a callable's parameters are named as observations are, or ``tensordict`` or ``td``; it may answer in arrays of any library, or "
         "name its outputs in a dictionary. Models of Stable-Baselines3 are policies, too. It must write the same entries at each "
         "step. Where it replaces an observation, batches hold its value at the root, and what the environment observed under "
@@ -250,7 +250,7 @@ class _Shown(Arguments, group="Progress and logs"):
         default=None,
         check=loggable,
     )
-    log_names: Literal["sb3", "cleanrl", "torchrl"] = argument(
+    log_names: LogNames = argument(
         "whose names for figures are used",
         more="``rollout/ep_rew_mean``, ``charts/episodic_return`` or ``train/reward``, and so on",
         default="sb3",

@@ -1,7 +1,6 @@
 //! Running statistics that environments share.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
 use serde::{Deserialize, Serialize};
@@ -171,7 +170,7 @@ impl Statistics {
     #[must_use]
     pub fn new() -> Self {
         // Half of the range, which other languages have a signed integer for.
-        let number = RandomState::new().hash_one(0u8) >> 1;
+        let number = windrow_sync::entropy() >> 1;
         Place::numbered(number).section(0, Kept::default())
     }
 
