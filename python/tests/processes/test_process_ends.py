@@ -39,7 +39,9 @@ def wait(place):
     if place == where:
         # In one piece: workers come here at once, and an unbuffered print writes the end of the line on its own.
         os.write(1, b"here\\n")
-        threading.Event().wait()
+        # A wait without end misses a signal that comes between the last instruction of Python's and the wait itself.
+        while not threading.Event().wait(1):
+            pass
 
 class Mine(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (3,))
