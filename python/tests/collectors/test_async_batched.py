@@ -244,6 +244,8 @@ def test_a_saved_state_goes_on(build: Build) -> None:
     before = [next(first) for _ in range(3)]
     first.update_policy_weights_(Pushes(10.0))
     state = first.state_dict()
+    # They have frames that were collected ahead, with the weights before.
+    del state["simulators"]
     first.shutdown()
     second = build(4, Pushes(), **options)
     second.load_state_dict(state)

@@ -151,8 +151,8 @@ def test_one_hot_actions_have_a_single_one(wrong: list[int]) -> None:
 def test_outputs_that_cannot_be_read_are_named() -> None:
     with pytest.raises(RuntimeError, match='"action": expected a tensor of bool.*got DLPack type 2 of 16 bits'):
         act(box(np.float32, 1), torch.zeros(1, dtype=torch.float16))
-    with pytest.raises(RuntimeError, match='"action": expected a tensor, got float'):
-        act(box(np.float32, 1), 0.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'action': expected a tensor, an array, a number or a list of numbers, got str"):
+        act(box(np.float32, 1), "left")  # type: ignore[arg-type]
 
 
 # Endings

@@ -249,8 +249,17 @@ def test_info_takes_no_policy_away(kind: str, policy: str) -> None:
 def test_several_observations_beside_info_need_names() -> None:
     space = gymnasium.spaces.Dict(dict.fromkeys("ab", Telling.observation_space))
     env = gymnasium.wrappers.TransformObservation(Telling(), lambda seen: {"a": seen, "b": seen}, space)
-    with pytest.raises(TypeError, match="expected a policy whose parameters are observations"):
+    with pytest.raises(KeyError, match=r"the policy writes \['a', 'b'\], but no 'action'"):
         Collector(GymWrapper(env, info_keys=["at"]), lambda x: x, frames_per_batch=5)
+    # What info brings is not among them.
+    seen: list[set[str]] = []
+
+    def push(observations: dict[str, Any]) -> Any:
+        seen.append(set(observations))
+        return (observations["a"][..., 0] > 0).long()
+
+    next(Collector(GymWrapper(env, info_keys=["at"], categorical_action_encoding=True), push, frames_per_batch=5))
+    assert seen[-1] == {"a", "b"}
 
 
 class Limited(gymnasium.Env[Any, Any]):

@@ -310,7 +310,8 @@ class TorchPolicy:
         self.call = self._call_tensors
         self._convert = conversion(self.policy)
         self._named: list[Key] | None = None
-        given = list(inputs.values())
+        rows = self.batch
+        given = list(self._filled(list(inputs.values())))
         try:
             answer = self._answer(given)
         except (TypeError, AttributeError) as error:
@@ -318,12 +319,12 @@ class TorchPolicy:
         outputs = answers.named(answer, action_keys)
         if outputs is not None:
             self._named = [*action_keys, *(key for key in outputs if key not in action_keys)]
-            return list(zip(self._named, self._tensors_of(answer)))
+            return list(zip(self._named, self._first(rows, self._tensors_of(answer))))
         count = len(answer) if isinstance(answer, tuple) else 1
         if count < len(action_keys):
             raise TypeError(f"the policy returns {count} tensors, expected one for each of {list(map(public, action_keys))}")
         self._ordered = [*action_keys, *(f"output{number}" for number in range(1, count - len(action_keys) + 1))]
-        return list(zip(self._ordered, self._tensors_of(answer)))
+        return list(zip(self._ordered, self._first(rows, self._tensors_of(answer))))
 
     def _answer_to_arrays(self, given: list[torch.Tensor], error: Exception) -> Any:
         """What a policy answers that has failed with ``error``: a function that says nothing of what it takes may be written for NumPy arrays.
@@ -344,7 +345,10 @@ class TorchPolicy:
 
     def _call_tensors(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
-        values = self._tensors_of(self._answer(self._filled(given)))
+        return self._first(rows, self._tensors_of(self._answer(self._filled(given))))
+
+    def _first(self, rows: torch.Size, values: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The first ``rows`` of what a call has returned."""
         # Asked once, not for each value: a quick module takes no longer than some hundred of these lookups.
         return values if rows == self.batch else tuple(value[: rows[0]] for value in values)
 
