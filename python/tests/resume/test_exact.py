@@ -218,21 +218,21 @@ def test_a_started_collector_goes_on_where_its_last_write_ended() -> None:
     from windrow.data import LazyTensorStorage, ReplayBuffer
 
     def run(frames: int, state: Any) -> tuple[Any, Any]:
-        buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
+        buffer = ReplayBuffer(storage=LazyTensorStorage(4000))
         collector = AsyncCollector(
-            StatefulWalk, None, frames_per_batch=20, total_frames=400, seed=4, placement="threads", replay_buffer=buffer
+            StatefulWalk, None, frames_per_batch=20, total_frames=4000, seed=4, placement="threads", replay_buffer=buffer
         )
         if state is not None:
             collector.load_state_dict(state)
         collector.start()
         while len(buffer) < frames:
-            assert collector.is_running()
+            assert collector.is_running() or len(buffer) >= frames
         state = written(collector.state_dict())
         collector.shutdown()
         return state, buffer[: int(state["frames"]) if frames < 200 else len(buffer)]
 
-    buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
-    with Collector(StatefulWalk, None, frames_per_batch=20, total_frames=400, seed=4) as whole:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(4000))
+    with Collector(StatefulWalk, None, frames_per_batch=20, total_frames=4000, seed=4) as whole:
         for batch in whole:
             buffer.extend(batch)
     state, first = run(60, None)

@@ -48,25 +48,30 @@ impl<S: LastStage> Collector<S> {
         self.check_background()?;
         let was_held = self.core.ring.is_held();
         let saved = self.saved_simulators(pickle);
+        // Once it is released, the background goes on, and counts.
+        let state = saved.and_then(|saved| self.state_with(saved));
         if !was_held {
             self.release();
         }
-        let (frames, simulators) = match saved? {
+        state
+    }
+
+    /// The state with `simulators`, or without for a reason.
+    fn state_with(
+        &mut self,
+        simulators: Result<Simulators, String>,
+    ) -> Result<TensorDict, ControlError> {
+        let mut state = self.core.state_dict()?;
+        match simulators {
             Ok(saved) => {
                 let frames = self.core.counters().frames - saved.batches.counted;
-                (Some(frames), Some(saved.to_bytes()?))
+                let bytes = saved.to_bytes()?;
+                let len = bytes.len();
+                state.set("frames", Tensor::scalar(frames as i64))?;
+                state.set(SIMULATORS, Tensor::from_vec(bytes, [len])?)?;
+                *lock(&self.core.not_held) = None;
             }
-            Err(reason) => {
-                self.note_not_held(reason);
-                (None, None)
-            }
-        };
-        let mut state = self.core.state_dict()?;
-        if let (Some(frames), Some(bytes)) = (frames, simulators) {
-            let len = bytes.len();
-            state.set("frames", Tensor::scalar(frames as i64))?;
-            state.set(SIMULATORS, Tensor::from_vec(bytes, [len])?)?;
-            *lock(&self.core.not_held) = None;
+            Err(reason) => self.note_not_held(reason),
         }
         Ok(state)
     }
