@@ -21,7 +21,7 @@ pub(crate) struct Background<S: LastStage> {
     gate: Arc<Gate<S>>,
 }
 
-/// What somebody else asks the thread to do at the gate.
+/// A request of another thread, which the background thread carries out between two batches.
 type Job<S> = Box<dyn FnOnce(&mut Driver<S>) + Send>;
 
 /// Holds the thread between two batches while there is a pause.

@@ -26,7 +26,7 @@ pub(crate) struct Shape {
     pub(crate) split_trajs: bool,
 }
 
-/// What is collected and not delivered, as it is saved.
+/// The frames that were collected and not delivered yet, as a state has them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedBatches {
     /// Frames of the slabs that are in the count of frames already.
@@ -36,7 +36,7 @@ pub(crate) struct SavedBatches {
     trajectories: Option<SavedTrajectories>,
 }
 
-/// What was saved, before a collector goes on with it.
+/// Saved frames that were read, and that the collector does not deliver yet.
 pub(crate) struct LoadedBatches {
     slabs: VecDeque<Filled>,
     ready: VecDeque<TensorDict>,
@@ -138,7 +138,7 @@ impl Batches {
         Ok(self.assemble(&slabs?)?)
     }
 
-    /// What is collected and not delivered.
+    /// The frames that were collected and not delivered yet.
     ///
     /// # Errors
     /// [`NextError::Slab`] and [`NextError::Postproc`] where frames cannot be copied.
@@ -159,7 +159,7 @@ impl Batches {
         })
     }
 
-    /// What [`saved`](Self::saved) has returned, in the memory of the ring, which is held.
+    /// Copies the frames that [`saved`](Self::saved) has returned into memory of the ring, which is held.
     ///
     /// # Errors
     /// [`NextError::Slab`] and [`NextError::Postproc`] where other frames were saved, or there is no memory.

@@ -1,4 +1,5 @@
-//! What lets a run go on bit for bit, beside its counters and weights: the states of workers, and what is collected and not delivered.
+//! The part of a state with which a run goes on bit for bit, beside counters and weights: the states of workers, and the frames that were
+//! collected and not delivered yet.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -21,7 +22,7 @@ const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Simulators {
     workers: Vec<ByteBuf>,
-    /// What each worker is to do before its next part.
+    /// Commands to each worker for its next part.
     commands: Vec<Commands>,
     #[serde(with = "serde_bytes")]
     statistics: Vec<u8>,

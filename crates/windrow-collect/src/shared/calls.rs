@@ -1,4 +1,4 @@
-//! What workers are asked between two parts: calls of the program's own, in processes, and their states.
+//! Requests that workers answer between two parts: a program's own calls, in processes, and loads and saves of their states.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ struct Queue {
     over: bool,
 }
 
-/// What a worker is asked.
+/// A request to a worker.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Request {
     /// A call in the program's own form.
