@@ -12,6 +12,9 @@ mod numpy_pow;
 mod pendulum;
 mod space;
 
+#[cfg(feature = "mujoco")]
+pub(crate) use numpy_pow::square;
+
 pub use acrobot::Acrobot;
 pub use cartpole::CartPole;
 pub use mountain_car::MountainCar;

@@ -174,8 +174,11 @@ impl EnvRegistry {
             ),
             ("Acrobot-v1", NamedEnv::plain(Acrobot::v1)),
         ];
+        let own = own.map(|(id, maker)| (id.to_owned(), maker));
+        #[cfg(feature = "mujoco")]
+        let own = own.into_iter().chain(mujoco_envs());
         Self {
-            makers: own.map(|(id, maker)| (id.to_owned(), maker)).into(),
+            makers: own.into_iter().collect(),
         }
     }
 
@@ -291,6 +294,21 @@ impl EnvRegistry {
     }
 }
 
+/// Those of MuJoCo, whose library and models are found when they are made.
+#[cfg(feature = "mujoco")]
+fn mujoco_envs() -> impl Iterator<Item = (String, NamedEnv)> {
+    use crate::mujoco::{MUJOCO_IDS, make};
+    let one: Arc<One> =
+        Arc::new(|id, arguments| Ok(Box::new(make(id, &arguments.read(id)?, 1)?.single()?)));
+    let many: Arc<Many> =
+        Arc::new(|id, arguments, envs| Ok(Box::new(make(id, &arguments.read(id)?, envs)?)));
+    let named = move |id: &str| {
+        let (one, many) = (Arc::clone(&one), Arc::clone(&many));
+        (id.to_owned(), NamedEnv { one, many })
+    };
+    MUJOCO_IDS.into_iter().map(named)
+}
+
 /// Return types of registered factories: an environment, or a [`Result`] of one.
 pub trait IntoEnv {
     /// The environment.
@@ -338,14 +356,15 @@ pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::native_ids;
     use crate::testing::CountingEnv;
     use crate::{EnvFactory, EnvRecipe, TimeLimit};
 
     #[test]
     fn builtin_environments_are_made_with_their_own_limits() {
-        let limits = EnvRegistry::builtin()
-            .names()
-            .map(|id| (id.to_owned(), make(id).unwrap().spec().max_episode_steps))
+        let limits = native_ids()
+            .into_iter()
+            .map(|id| (id.clone(), make(&id).unwrap().spec().max_episode_steps))
             .collect::<Vec<_>>();
         let expected = [
             ("Acrobot-v1", 500),
@@ -366,6 +385,8 @@ mod tests {
 
     #[test]
     fn unknown_ids_come_with_near_ones() {
+        let all = EnvRegistry::builtin();
+        let all: Vec<_> = all.names().collect();
         let message = |id| make(id).err().unwrap().to_string();
         assert_eq!(
             message("cartpole-v0"),
@@ -379,7 +400,8 @@ mod tests {
             assert_eq!(
                 message(far),
                 format!(
-                    "no environment is called \"{far}\"; there are Acrobot-v1, CartPole-v1, MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1"
+                    "no environment is called \"{far}\"; there are {}",
+                    all.join(", ")
                 )
             );
         }

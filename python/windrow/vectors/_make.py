@@ -11,9 +11,10 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from windrow._numbers import whole_or_none
-from windrow._windrow import VectorCore, native_ids
+from windrow._windrow import VectorCore
 from windrow.envs._convert import of
 from windrow.envs._gymnasium import by_id
+from windrow.envs._native import NotNative, arguments_of
 from windrow.envs._recipe import Many, Native, Recipe
 from windrow.envs._transform import around
 from windrow.vectors._base import FORMS, VectorEnv
@@ -47,8 +48,8 @@ def make_vec(
             Gymnasium does not come through them.
         autoreset_mode: when an environment whose episode has ended begins another one: in its next step, in the same step, or when it is
             told to. See :class:`gymnasium.vector.AutoresetMode`.
-        native: whether ids that windrow has itself run in Rust. With ``False``, with further arguments or with ``render_mode``, they are
-            Gymnasium's.
+        native: whether ids that windrow has itself run in Rust. With ``False``, with ``render_mode`` or with arguments that these do not
+            take, they are Gymnasium's. Those of MuJoCo have no entries of ``info`` then, and rewards are ``float32``.
         episode_statistics: whether ``info["episode"]`` has returns, lengths and seconds, ``"r"``, ``"l"`` and ``"t"``, of episodes
             that have ended, as ``RecordEpisodeStatistics`` around each environment gives them.
         final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1; or one of ``"dictionaries"``, one for each
@@ -107,8 +108,8 @@ class Wanted:
         if self.workers is None and not self.transforms:
             makers = _made_by_windrow(makers)
         vector: VectorEnv
-        if (recipes := _recipes(makers, self.native and not self.kwargs, self.transforms)) is not None:
-            if self.kwargs:
+        if (recipes := self._recipes(makers)) is not None:
+            if self.kwargs and not all(isinstance(maker, str) and isinstance(recipe, Native) for maker, recipe in zip(makers, recipes, strict=True)):
                 raise TypeError(f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}")
             vector = EngineVector(self._core(recipes), self.mode, self.form, self.batch_size)
         elif self.workers is None:
@@ -122,6 +123,23 @@ class Wanted:
         if isinstance(env, str) and env in gymnasium.registry:
             vector.spec = gymnasium.spec(env)
         return vector
+
+    def _recipes(self, makers: list[Any]) -> list[Recipe] | None:
+        """Recipes of all environments, where the engine is to step them: windrow's own, and others with transforms around them."""
+        found: list[Recipe | None] = []
+        for maker in makers:
+            recipe: Recipe | None = None
+            if isinstance(maker, str) and self.native:
+                recipe = _native(maker, self.kwargs)
+            if recipe is None and self.transforms:
+                recipe = of(by_id(maker) if isinstance(maker, str) else maker)
+            elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe"):
+                recipe = of(maker)
+            found.append(None if recipe is None else around(_by_index(recipe), self.transforms))
+        known = [recipe for recipe in found if recipe is not None]
+        if known and len(known) < len(found):
+            raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
+        return known or None
 
     def _core(self, recipes: list[Recipe]) -> VectorCore:
         """What steps environments of the engine's."""
@@ -141,23 +159,12 @@ class Wanted:
         return VectorCore(groups, mode.value, threads, False, counts)
 
 
-def _recipes(makers: list[Any], native: bool, transforms: Sequence[Any]) -> list[Recipe] | None:
-    """Recipes of all environments, where the engine is to step them: windrow's own, and others with transforms around them."""
-    found: list[Recipe | None] = []
-    for maker in makers:
-        recipe: Recipe | None
-        if isinstance(maker, str):
-            is_native = native and maker in native_ids()
-            recipe = Native(maker, False) if is_native else of(by_id(maker)) if transforms else None
-        elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe"):
-            recipe = of(maker)
-        else:
-            recipe = of(maker) if transforms else None
-        found.append(None if recipe is None else around(_by_index(recipe), transforms))
-    known = [recipe for recipe in found if recipe is not None]
-    if known and len(known) < len(found):
-        raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
-    return known or None
+def _native(env_name: str, kwargs: dict[str, Any]) -> Native | None:
+    """windrow's own environment with this id, where it has one that takes these arguments."""
+    try:
+        return Native(env_name, False, arguments=arguments_of(env_name, kwargs))
+    except NotNative:
+        return None
 
 
 def _made_by_windrow(makers: list[Any]) -> list[Any]:

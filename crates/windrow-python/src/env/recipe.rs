@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use windrow::envs::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
+use serde_json::{Map, Value};
+use windrow::envs::{
+    AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, MUJOCO_IDS, OneHotActions, VecEnv,
+};
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
@@ -66,6 +69,8 @@ struct Native {
     id: String,
     one_hot: bool,
     frame_skip: usize,
+    /// What it is made with, as an object of JSON; nothing for one that takes no arguments.
+    arguments: String,
 }
 
 /// An environment of Gymnasium.
@@ -333,12 +338,33 @@ fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
 
 /// `num_envs` environments that come with windrow, all alike.
 fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-    let envs = EnvRecipe::of_skipping(&env.id, env.frame_skip).build(num_envs)?;
+    let mut recipe = EnvRecipe::of_skipping(&env.id, env.frame_skip);
+    if !env.arguments.is_empty() {
+        recipe = recipe.with_arguments(&arguments(env)?)?;
+    }
+    let envs = recipe.build(num_envs)?;
     // Asked of the environments, since a recipe does not know which actions they take.
     match env.one_hot && envs.spec().action.choices().is_some() {
         true => Ok(Box::new(envs.transformed(OneHotActions::new())?)),
         false => Ok(envs),
     }
+}
+
+/// The arguments of an environment; for one of MuJoCo, with the folders that this process has the library and the models in.
+fn arguments(env: &Native) -> Result<Map<String, Value>, EnvError> {
+    let mut arguments: Map<String, Value> =
+        serde_json::from_str(&env.arguments).map_err(EnvError::failed)?;
+    if MUJOCO_IDS.contains(&env.id.as_str()) {
+        let folders: [Option<String>; 2] = attach(|py| {
+            let folders = gil::ports(py).and_then(|ports| ports.call_method0("mujoco_folders"));
+            folders.and_then(|folders| folders.extract())
+        })
+        .map_err(EnvError::failed)?;
+        for (name, folder) in ["library", "models"].into_iter().zip(folders) {
+            arguments.extend(folder.map(|folder| (name.to_owned(), Value::String(folder))));
+        }
+    }
+    Ok(arguments)
 }
 
 /// Environments of Gymnasium that agree on how choices are encoded.

@@ -12,12 +12,13 @@ from windrow._arguments import warn_all_ignored
 from windrow._lazy import gymnasium, module, torch
 from windrow._numbers import whole_or_none
 from windrow._types import Device, Environment
-from windrow._windrow import EnvHandle, native_ids
+from windrow._windrow import EnvHandle, mujoco_arguments, native_ids
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv
 from windrow.envs._factory import is_function
 from windrow.envs._gymnasium import by_id, with_pixels
+from windrow.envs._native import NotNative, arguments_of
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Key
@@ -102,7 +103,7 @@ class _Ids:
         try:
             return sorted({*native_ids(), *gymnasium.registry})
         except ImportError:
-            return sorted(native_ids())
+            return sorted({*native_ids(), *mujoco_arguments()})
 
 
 class GymEnv(EnvBase):
@@ -187,6 +188,8 @@ class GymEnv(EnvBase):
         #: The video that an evaluator films it for.
         self._video: Any = None
         self._given_backend = backend or "auto"
+        #: What a native environment is made with.
+        self._arguments = ""
         self.backend = self._choose(self._given_backend)
         self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
         if self._num_envs and not isinstance(env_name, str):
@@ -215,20 +218,23 @@ class GymEnv(EnvBase):
     def _choose(self, backend: str) -> str:
         if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None, got {backend!r}")
-        own = isinstance(self._name, str) and self._name in native_ids()
+        if backend == "gymnasium":
+            return backend
+        try:
+            self._arguments = arguments_of(self._name, self._kwargs)
+        except NotNative:
+            if backend == "native":
+                raise
+            return "gymnasium"
         if backend == "native":
-            if not own:
-                raise ValueError(f"windrow has no {self._name!r} of its own; it has {', '.join(native_ids())}")
-            if self._kwargs:
-                raise ValueError(f"native environments take no further arguments, got {', '.join(self._kwargs)}")
             if self._from_pixels:
                 raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
             if self._info_wanted:
                 raise ValueError(_NO_INFO)
             if self._options.given is not None:
                 raise ValueError(_NO_OPTIONS)
-        plain = not (self._kwargs or self._from_pixels or self._info_wanted or self._options.given is not None)
-        return ("native" if own and plain else "gymnasium") if backend == "auto" else backend
+        is_plain = not (self._from_pixels or self._info_wanted or self._options.given is not None)
+        return "native" if is_plain else "gymnasium"
 
     def _new_recipe(self) -> Recipe:
         single = self._single_recipe()
@@ -236,7 +242,7 @@ class GymEnv(EnvBase):
 
     def _single_recipe(self) -> Recipe:
         if self.backend == "native":
-            return Native(self._name, self._one_hot, self._frame_skip)
+            return Native(self._name, self._one_hot, self._frame_skip, self._arguments)
         own = not isinstance(self._name, str)
         if own:
             env = with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
