@@ -41,12 +41,13 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Native(Recipe, kind="native"):
-    """An environment that comes with windrow."""
+    """An environment that comes with windrow, made with ``arguments``. That called ``info`` lists entries that are observed."""
 
     is_native = True
     id: str
     one_hot: bool
     frame_skip: int = 1
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from windrow._arguments import warn_all_ignored
 from windrow._lazy import gymnasium, module, torch
 from windrow._numbers import whole_or_none
 from windrow._types import Device, Environment
-from windrow._windrow import EnvHandle, native_ids
+from windrow._windrow import EnvHandle, native_ids, native_info
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv
 from windrow.envs._factory import is_function
-from windrow.envs._gymnasium import by_id, with_pixels
+from windrow.envs._gymnasium import by_id, native, with_pixels
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Key
@@ -32,7 +32,6 @@ _adapters = module("windrow.envs._adapters")
 
 BACKENDS = ("auto", "native", "gymnasium")
 _NO_OPTIONS = 'native environments take no options: reset_options and reset(options=...) need backend="gymnasium"'
-_NO_INFO = 'native environments return no info: info_keys need backend="gymnasium"'
 
 
 #: Arguments of TorchRL that have no effect: the value that holds, and why.
@@ -130,7 +129,7 @@ class GymEnv(EnvBase):
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
             arguments.
-        kwargs: passed to ``gymnasium.make``.
+        kwargs: passed to ``gymnasium.make``, or to windrow's own environment where it takes them.
 
     Raises:
         ValueError: there is no such backend, or it cannot make the environment, or draw it.
@@ -219,16 +218,26 @@ class GymEnv(EnvBase):
         if backend == "native":
             if not own:
                 raise ValueError(f"windrow has no {self._name!r} of its own; it has {', '.join(native_ids())}")
-            if self._kwargs:
-                raise ValueError(f"native environments take no further arguments, got {', '.join(self._kwargs)}")
             if self._from_pixels:
                 raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
-            if self._info_wanted:
-                raise ValueError(_NO_INFO)
+            if not self._has_info():
+                has = native_info(self._name) or "nothing"
+                raise ValueError(f'{self._name} observes {has} of info natively: other info_keys need backend="gymnasium"')
             if self._options.given is not None:
                 raise ValueError(_NO_OPTIONS)
-        plain = not (self._kwargs or self._from_pixels or self._info_wanted or self._options.given is not None)
-        return ("native" if own and plain else "gymnasium") if backend == "auto" else backend
+            # Its error says what is wrong with arguments.
+            EnvHandle(Native(self._name, False, 1, self._kwargs))
+        if backend != "auto":
+            return backend
+        fits = own and not self._from_pixels and self._options.given is None and self._has_info()
+        return "native" if fits and native(self._name, self._kwargs) is not None else "gymnasium"
+
+    def _has_info(self) -> bool:
+        """Whether windrow's own environment observes what is wanted of ``info``, in the form that it has."""
+        if self._readers or self._info_wanted is None:
+            return False
+        known = {(name,) for name in native_info(self._name)}
+        return all(names in known and spec is None for names, spec in self._info_wanted.items())
 
     def _new_recipe(self) -> Recipe:
         single = self._single_recipe()
@@ -236,7 +245,8 @@ class GymEnv(EnvBase):
 
     def _single_recipe(self) -> Recipe:
         if self.backend == "native":
-            return Native(self._name, self._one_hot, self._frame_skip)
+            info = {"info": [names[0] for names in self._info_wanted]} if self._info_wanted else {}
+            return Native(self._name, self._one_hot, self._frame_skip, {**self._kwargs, **info})
         own = not isinstance(self._name, str)
         if own:
             env = with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
@@ -285,10 +295,6 @@ class GymEnv(EnvBase):
         """
         if not ignore_private:
             raise ValueError("ignore_private=False: entries of info that begin with an underscore are not observed")
-        if self.backend == "native":
-            if self._given_backend == "native":
-                raise ValueError(_NO_INFO)
-            self.backend = "gymnasium"
         keys, specs = getattr(info_dict_reader, "keys", None), getattr(info_dict_reader, "info_spec", None)
         if info_dict_reader is not None and not hasattr(info_dict_reader, "keys"):
             if not callable(info_dict_reader):
@@ -304,6 +310,8 @@ class GymEnv(EnvBase):
             self._info_wanted = None
         else:
             self._info_wanted = {**self._info_wanted, **_info.wanted(keys)}
+        if self.backend == "native":
+            self.backend = self._choose(self._given_backend)
         self._info_entries = self._source = self._handle = self._facts = None
         return self
 
