@@ -18,7 +18,6 @@ use serde::de::{
     Visitor,
 };
 use serde::{Deserialize, forward_to_deserialize_any};
-use serde_json::{Number, Value};
 
 /// The configuration that `given` describes. `None` stands for an argument that is not given, and leaves the default in place.
 ///
@@ -45,44 +44,6 @@ pub(crate) fn read_variant<'de, T: Deserialize<'de>>(
     let whole = PyDict::new(given.py());
     whole.set_item(name, given)?;
     T::deserialize(Plain(whole.into_any())).map_err(PyErr::from)
-}
-
-/// `given` as a value of JSON; numbers that JSON cannot hold become the strings `inf`, `-inf` and `NaN`.
-///
-/// # Errors
-/// `TypeError` for a value that is not plain.
-pub(crate) fn to_json(given: &Bound<'_, PyAny>) -> PyResult<Value> {
-    if given.is_none() {
-        return Ok(Value::Null);
-    }
-    if let Ok(flag) = given.cast::<PyBool>() {
-        return Ok(flag.is_true().into());
-    }
-    if let Ok(text) = given.cast::<PyString>() {
-        return Ok(text.to_string().into());
-    }
-    if let Ok(number) = given.cast::<PyFloat>() {
-        let number = number.value();
-        let held = Number::from_f64(number);
-        return Ok(held.map_or_else(|| number.to_string().into(), Value::Number));
-    }
-    if let Ok(entries) = given.cast::<PyDict>() {
-        let entries = entries.iter().map(|(name, value)| {
-            let name: String = name.extract()?;
-            Ok((name, to_json(&value)?))
-        });
-        return Ok(Value::Object(entries.collect::<PyResult<_>>()?));
-    }
-    if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() {
-        let items = given.try_iter()?.map(|item| to_json(&item?));
-        return Ok(Value::Array(items.collect::<PyResult<_>>()?));
-    }
-    let whole = given.extract::<i64>().map(Value::from);
-    whole.or_else(|_| {
-        Err(PyTypeError::new_err(format!(
-            "expected text, numbers, True or False, or lists or dictionaries of these, got {given:?}"
-        )))
-    })
 }
 
 /// The arguments that are given, as a map for serde.

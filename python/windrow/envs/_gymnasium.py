@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from windrow import _needs
 from windrow._lazy import gymnasium
-from windrow._windrow import EnvHandle, native_ids, native_info
+from windrow._windrow import EnvHandle, native_ids
 from windrow.envs._recipe import Gymnasium, Native, Recipe
 
 
@@ -19,22 +19,6 @@ def of_id(env_name: str) -> Recipe:
     if env_name in native_ids():
         return Native(env_name, False)
     return Gymnasium(by_id(env_name), own=False, one_hot=False)
-
-
-def native(
-    env_name: str, kwargs: dict[str, Any], info: Sequence[str] = (), one_hot: bool = False, frame_skip: int = 1
-) -> Native | None:
-    """The recipe of windrow's own environment with this id, which observes the entries ``info``; None where it has none that takes
-    these arguments.
-    """
-    if env_name not in native_ids() or "info" in kwargs or not set(info) <= set(native_info(env_name)):
-        return None
-    recipe = Native(env_name, one_hot, frame_skip, {**kwargs, "info": list(info)} if info else kwargs)
-    try:
-        # Whether it takes arguments shows when it is made.
-        return recipe if not kwargs or EnvHandle(recipe) else None
-    except (TypeError, ValueError):
-        return None
 
 
 def by_id(env_name: str, kwargs: dict[str, Any] | None = None, pixels: str | None = None) -> Callable[[], gymnasium.Env[Any, Any]]:

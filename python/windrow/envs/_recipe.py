@@ -41,13 +41,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Native(Recipe, kind="native"):
-    """An environment that comes with windrow, made with ``arguments``. That called ``info`` lists entries that are observed."""
+    """An environment that comes with windrow."""
 
     is_native = True
     id: str
     one_hot: bool
     frame_skip: int = 1
-    arguments: dict[str, Any] = field(default_factory=dict)
+    #: What it is made with, as an object of JSON; nothing for one that takes no arguments.
+    arguments: str = ""
 
 
 @dataclass(frozen=True)

@@ -115,9 +115,9 @@ class EngineVector(Exchange):
         if finals is None:
             return info
         for name, leaf in self._entries:
-            values = [seen[leaf] for seen in finals]
-            info[name], info[f"_{name}"] = np.zeros((size, *np.shape(values[0])), values[0].dtype), mask.copy()
-            info[name][envs] = values
+            column = [seen[leaf] for seen in finals]
+            info[name], info[f"_{name}"] = np.zeros((size, *np.shape(column[0])), column[0].dtype), mask.copy()
+            info[name][envs] = column
         last = np.full(size, None, object)
         for env, seen in zip(envs, finals, strict=True):
             last[env] = self._observation(_single(seen))

@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode
 from windrow._numbers import whole_or_none
 from windrow._windrow import VectorCore, native_ids, native_info
 from windrow.envs._convert import of
-from windrow.envs._gymnasium import by_id, native
+from windrow.envs._gymnasium import by_id
+from windrow.envs._native import NotNative, arguments_of
 from windrow.envs._recipe import Many, Native, Recipe
 from windrow.envs._transform import around
 from windrow.vectors._base import FORMS, VectorEnv
@@ -160,12 +161,20 @@ class Wanted:
         """The recipe of one; None where the engine is not to step it."""
         recipe: Recipe | None = None
         if isinstance(maker, str):
-            recipe = native(maker, self.kwargs, entries) if self.native else None
+            recipe = _native(maker, self.kwargs, entries) if self.native else None
             if recipe is None and self.transforms:
                 recipe = of(by_id(maker, self.kwargs))
         elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe") or self.transforms:
             recipe = of(maker)
         return None if recipe is None else around(_by_index(recipe), self.transforms)
+
+
+def _native(env_name: str, kwargs: dict[str, Any], entries: Sequence[str]) -> Native | None:
+    """windrow's own environment with this id, where it has one that takes these arguments."""
+    try:
+        return Native(env_name, False, arguments=arguments_of(env_name, kwargs, entries))
+    except NotNative:
+        return None
 
 
 def _entries(env_name: str) -> list[str]:

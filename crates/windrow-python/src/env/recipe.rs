@@ -70,22 +70,8 @@ struct Native {
     id: String,
     one_hot: bool,
     frame_skip: usize,
-    arguments: Given,
-}
-
-/// Arguments that Python gives, by their names.
-#[derive(Debug, PartialEq)]
-struct Given(Map<String, Value>);
-
-impl<'a, 'py> FromPyObject<'a, 'py> for Given {
-    type Error = PyErr;
-
-    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        match plain::to_json(&given)? {
-            Value::Object(given) => Ok(Self(given)),
-            _ => Err(PyTypeError::new_err("expected a dictionary of arguments")),
-        }
-    }
+    /// What it is made with, as an object of JSON; nothing for one that takes no arguments.
+    arguments: String,
 }
 
 /// An environment of Gymnasium.
@@ -354,8 +340,10 @@ fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
 /// `num_envs` environments that come with windrow, all alike.
 fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
     let mut recipe = EnvRecipe::of_skipping(&env.id, env.frame_skip);
-    if !env.arguments.0.is_empty() {
-        recipe = recipe.with_arguments(&env.arguments.0)?;
+    if !env.arguments.is_empty() {
+        let arguments: Map<String, Value> =
+            serde_json::from_str(&env.arguments).map_err(EnvError::failed)?;
+        recipe = recipe.with_arguments(&arguments)?;
     }
     let mut envs = recipe.build(num_envs)?;
     // Asked of the environments, since a recipe does not know what they observe and which actions they take.

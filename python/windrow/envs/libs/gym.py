@@ -12,12 +12,13 @@ from windrow._arguments import warn_all_ignored
 from windrow._lazy import gymnasium, module, torch
 from windrow._numbers import whole_or_none
 from windrow._types import Device, Environment
-from windrow._windrow import EnvHandle, native_ids, native_info
+from windrow._windrow import EnvHandle, native_ids
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv
 from windrow.envs._factory import is_function
-from windrow.envs._gymnasium import by_id, native, with_pixels
+from windrow.envs._gymnasium import by_id, with_pixels
+from windrow.envs._native import NotNative, arguments_of
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Key
@@ -32,6 +33,7 @@ _adapters = module("windrow.envs._adapters")
 
 BACKENDS = ("auto", "native", "gymnasium")
 _NO_OPTIONS = 'native environments take no options: reset_options and reset(options=...) need backend="gymnasium"'
+_NO_INFO = 'native environments observe entries of info by their names: other info_keys need backend="gymnasium"'
 
 
 #: Arguments of TorchRL that have no effect: the value that holds, and why.
@@ -185,6 +187,8 @@ class GymEnv(EnvBase):
         self._options = ResetOptions(reset_options)
         #: The video that an evaluator films it for.
         self._video: Any = None
+        #: What a native environment is made with.
+        self._arguments = ""
         self._given_backend = backend or "auto"
         self.backend = self._choose(self._given_backend)
         self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
@@ -214,30 +218,26 @@ class GymEnv(EnvBase):
     def _choose(self, backend: str) -> str:
         if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None, got {backend!r}")
-        own = isinstance(self._name, str) and self._name in native_ids()
-        if backend == "native":
-            if not own:
-                raise ValueError(f"windrow has no {self._name!r} of its own; it has {', '.join(native_ids())}")
-            if self._from_pixels:
-                raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
-            if not self._has_info():
-                has = native_info(self._name) or "nothing"
-                raise ValueError(f'{self._name} observes {has} of info natively: other info_keys need backend="gymnasium"')
-            if self._options.given is not None:
-                raise ValueError(_NO_OPTIONS)
-            # Its error says what is wrong with arguments.
-            EnvHandle(Native(self._name, False, 1, self._kwargs))
-        if backend != "auto":
+        if backend == "gymnasium":
             return backend
-        fits = own and not self._from_pixels and self._options.given is None and self._has_info()
-        return "native" if fits and native(self._name, self._kwargs) is not None else "gymnasium"
+        try:
+            self._arguments = self._native_arguments()
+        except NotNative:
+            if backend == "native":
+                raise
+            return "gymnasium"
+        return "native"
 
-    def _has_info(self) -> bool:
-        """Whether windrow's own environment observes what is wanted of ``info``, in the form that it has."""
-        if self._readers or self._info_wanted is None:
-            return False
-        known = {(name,) for name in native_info(self._name)}
-        return all(names in known and spec is None for names, spec in self._info_wanted.items())
+    def _native_arguments(self) -> str:
+        """What windrow's own environment is made with, where it does what is asked for."""
+        if self._from_pixels:
+            raise NotNative('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
+        if self._options.given is not None:
+            raise NotNative(_NO_OPTIONS)
+        wanted = self._info_wanted
+        if self._readers or wanted is None or any(len(names) > 1 or spec is not None for names, spec in wanted.items()):
+            raise NotNative(_NO_INFO)
+        return arguments_of(self._name, self._kwargs, [names[0] for names in wanted])
 
     def _new_recipe(self) -> Recipe:
         single = self._single_recipe()
@@ -245,8 +245,7 @@ class GymEnv(EnvBase):
 
     def _single_recipe(self) -> Recipe:
         if self.backend == "native":
-            info = {"info": [names[0] for names in self._info_wanted]} if self._info_wanted else {}
-            return Native(self._name, self._one_hot, self._frame_skip, {**self._kwargs, **info})
+            return Native(self._name, self._one_hot, self._frame_skip, self._arguments)
         own = not isinstance(self._name, str)
         if own:
             env = with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
