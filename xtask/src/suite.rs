@@ -18,8 +18,7 @@ use crate::{
 
 /// A step, its test target, which compares windrow with something else and says how much it compared, and whether that is a Python
 /// library.
-const COMPARISONS: [(&str, &str, bool); 5] = [
-    ("comparison with Gymnasium", "gymnasium", true),
+const COMPARISONS: [(&str, &str, bool); 4] = [
     ("simulations of MuJoCo", "mujoco", true),
     ("comparison with PyTorch", "torch", true),
     (
@@ -134,7 +133,7 @@ fn compare(root: &Path, test: &str, in_python: bool, python: Option<&PathBuf>) -
 }
 
 /// The number in a line such as `CartPole-v1: 120 steps compared` or `compared 64 outputs`.
-fn compared(line: &str) -> Option<u64> {
+pub(crate) fn compared(line: &str) -> Option<u64> {
     let is_sign = |letter: char| !letter.is_alphanumeric();
     let mut words = line.split_whitespace();
     let mut plain = words.clone().map(|word| word.trim_matches(is_sign));
@@ -158,7 +157,7 @@ mod tests {
     #[test]
     fn lines_of_a_comparison_are_recognised() {
         assert_eq!(
-            compared("gymnasium comparison: 120345 steps compared"),
+            compared("torch comparison: 120345 outputs compared"),
             Some(120_345)
         );
         assert_eq!(compared("compared 64 outputs of 3 networks"), Some(64));
@@ -174,7 +173,7 @@ mod tests {
             root: PathBuf::new(),
             packages: vec![
                 package("windrow-slab", &["loom", "compile_fail"]),
-                package("windrow-env", &["gymnasium", "errors"]),
+                package("windrow-env", &["pool", "errors"]),
                 package("windrow-policy", &["torch", "errors"]),
                 package("windrow", &["kills"]),
                 package(cargo::CANDLE, &["learns"]),
@@ -184,7 +183,7 @@ mod tests {
             integration_tests(&workspace)
                 .into_iter()
                 .collect::<Vec<_>>(),
-            ["compile_fail", "errors"]
+            ["compile_fail", "errors", "pool"]
         );
     }
 }

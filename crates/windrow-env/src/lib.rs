@@ -46,7 +46,10 @@ pub use mujoco::{
     Field, MUJOCO_IDS, MujocoEnv, MujocoEnvs, MujocoModel, MujocoTask, Setting, Settings,
     Simulation, mujoco_arguments, mujoco_version,
 };
-pub use native::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
+pub use native::{
+    Acrobot, Blackjack, CartPole, CliffWalking, FrozenLake, MountainCar, MountainCarContinuous,
+    Pendulum, Taxi,
+};
 pub use next_step::NextStep;
 pub use pool::{Answer, AsyncEnvPool, Command, PoolError, PoolOutput, RecvOptions};
 pub use recipe::EnvRecipe;

@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+import certify
 import gymnasium
 import numpy as np
 import pytest
@@ -19,25 +20,8 @@ from windrow.envs import _native
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install mujoco")
 IDS = sorted(mujoco_arguments())
 
-#: Arguments that are not the defaults, of some environments each.
-ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
-    ("HalfCheetah-v5", {"frame_skip": 3, "ctrl_cost_weight": 0.3, "exclude_current_positions_from_observation": False}),
-    ("HalfCheetah-v4", {"reset_noise_scale": 0.0, "forward_reward_weight": 2, "max_episode_steps": 7}),
-    ("Hopper-v5", {"healthy_z_range": (0.2, float("inf")), "healthy_state_range": (-4.0, 5.0), "terminate_when_unhealthy": False}),
-    ("Hopper-v4", {"healthy_reward": 0.25, "healthy_angle_range": (-0.1, 0.1)}),
-    ("Walker2d-v5", {"xml_file": "walker2d.xml", "healthy_angle_range": [-0.5, 0.7]}),
-    ("Ant-v4", {"use_contact_forces": True, "contact_force_range": (-0.1, 0.3), "terminate_when_unhealthy": False}),
-    ("Ant-v5", {"main_body": "aux_1", "contact_cost_weight": 0.01, "exclude_current_positions_from_observation": False}),
-    ("Ant-v5", {"main_body": 3, "include_cfrc_ext_in_observation": False, "healthy_z_range": (0.4, 0.9)}),
-    ("Humanoid-v5", {"include_cvel_in_observation": False, "contact_cost_range": (0.0, 1e-3), "contact_cost_weight": 1e-4}),
-    ("Humanoid-v4", {"exclude_current_positions_from_observation": False, "terminate_when_unhealthy": False}),
-    ("HumanoidStandup-v5", {"impact_cost_range": (0.5, 2.0), "impact_cost_weight": 1e-3, "include_cinert_in_observation": False}),
-    ("Swimmer-v5", {"exclude_current_positions_from_observation": False, "frame_skip": 2}),
-    ("Reacher-v5", {"reward_dist_weight": 3, "reward_control_weight": 0.5}),
-    ("Pusher-v5", {"reward_near_weight": 1.5, "max_episode_steps": 20}),
-    ("InvertedPendulum-v5", {"reset_noise_scale": 0.15}),
-    ("InvertedDoublePendulum-v5", {"healthy_reward": 3.0, "reset_noise_scale": 0.3}),
-]
+#: Arguments that are not the defaults.
+ARGUMENTS = [(name, kwargs) for name in IDS for kwargs in certify.ARGUMENTS.get(name, [])]
 
 
 def assert_equal_to_gymnasiums(env_name: str, steps: int, **kwargs: Any) -> tuple[int, int]:
@@ -162,3 +146,4 @@ def test_arguments_that_do_not_fit_are_errors_that_name_them() -> None:
 def test_infinite_numbers_reach_rust() -> None:
     written = json.loads(_native.arguments_of("Hopper-v5", {"healthy_z_range": (0.2, float("inf"))}))
     assert written["healthy_z_range"] == [0.2, "inf"]
+    assert_equal_to_gymnasiums("Hopper-v5", 60, healthy_z_range=(0.2, float("inf")), healthy_state_range=(float("-inf"), 5))

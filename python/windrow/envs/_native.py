@@ -10,12 +10,13 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from windrow._lazy import gymnasium
-from windrow._windrow import mujoco_arguments, mujoco_version, native_ids
+from windrow._windrow import EnvHandle, mujoco_arguments, mujoco_version, native_ids, native_info
+from windrow.envs._recipe import Native
 
 #: The beginning of the SHA-256 of each module of ``gymnasium.envs.mujoco`` that Rust follows, of Gymnasium 1.4.0.
 _SOURCES = {
@@ -51,21 +52,33 @@ class NotNative(ValueError):
     """Says why windrow does not step an environment itself."""
 
 
-def arguments_of(env_name: object, kwargs: Mapping[str, Any]) -> str:
-    """What windrow's own environment with this id is made with, as a recipe has it, where ``kwargs`` are given.
+def arguments_of(env_name: object, kwargs: Mapping[str, Any], info: Sequence[str] = ()) -> str:
+    """What windrow's own environment with this id is made with, as a recipe has it, where ``kwargs`` are given and the entries ``info``
+    are observed.
 
     Raises:
         NotNative: windrow has no such environment, or not with these arguments.
     """
-    if not isinstance(env_name, str):
-        raise NotNative(f"windrow has no {env_name!r} of its own")
-    if env_name in native_ids():
-        if kwargs:
-            raise NotNative(f"native environments take no further arguments, got {', '.join(kwargs)}")
-        return ""
-    if env_name not in mujoco_arguments():
+    if isinstance(env_name, str) and env_name in mujoco_arguments():
+        if info:
+            raise NotNative(f'{env_name} observes nothing of info natively: info_keys need backend="gymnasium"')
+        return _of_mujoco(env_name, kwargs)
+    if not isinstance(env_name, str) or env_name not in native_ids():
         raise NotNative(f"windrow has no {env_name!r} of its own; it has {', '.join([*native_ids(), *mujoco_arguments()])}")
-    return _of_mujoco(env_name, kwargs)
+    if not set(info) <= set(native_info(env_name)):
+        has = native_info(env_name) or "nothing"
+        raise NotNative(f'{env_name} observes {has} of info natively: other info_keys need backend="gymnasium"')
+    if "info" in kwargs:
+        raise NotNative(f"{env_name} takes no argument info: info_keys are observed")
+    if not kwargs and not info:
+        return ""
+    try:
+        given = json.dumps({**kwargs, **({"info": list(info)} if info else {})}, allow_nan=False)
+        # Whether it takes them shows when it is made.
+        EnvHandle(Native(env_name, False, arguments=given))
+    except (TypeError, ValueError) as error:
+        raise NotNative(str(error)) from error
+    return given
 
 
 def is_native(env_name: object) -> bool:

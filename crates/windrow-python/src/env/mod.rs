@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -57,6 +58,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<parallel::ParallelMembers>()?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;
     module.add_function(wrap_pyfunction!(native_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(native_info, module)?)?;
     module.add_function(wrap_pyfunction!(mujoco_arguments, module)?)?;
     module.add_function(wrap_pyfunction!(mujoco_version, module)?)
 }
@@ -133,4 +135,16 @@ fn mujoco_arguments() -> BTreeMap<&'static str, Vec<&'static str>> {
 fn mujoco_version(py: Python<'_>, folder: Option<PathBuf>) -> PyResult<&'static str> {
     let version = py.detach(|| windrow::envs::mujoco_version(folder.as_deref()));
     version.map_err(|error| handle::to_py(py, &error))
+}
+
+/// The entries of `info` that the environment called `id`, which comes with windrow, can observe.
+///
+/// # Errors
+/// `ValueError` where there is no such environment.
+#[pyfunction]
+fn native_info(id: &str) -> PyResult<Vec<&'static str>> {
+    let registry = windrow::envs::EnvRegistry::builtin();
+    let info = registry.info(id);
+    let info = info.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(info.to_vec())
 }

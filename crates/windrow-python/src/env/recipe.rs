@@ -12,7 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use serde_json::{Map, Value};
 use windrow::envs::{
-    AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, MUJOCO_IDS, OneHotActions, VecEnv,
+    AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, MUJOCO_IDS, OneHotActions,
+    OneHotObservations, VecEnv,
 };
 
 use super::foreign::ForeignEnvs;
@@ -342,12 +343,15 @@ fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
     if !env.arguments.is_empty() {
         recipe = recipe.with_arguments(&arguments(env)?)?;
     }
-    let envs = recipe.build(num_envs)?;
-    // Asked of the environments, since a recipe does not know which actions they take.
-    match env.one_hot && envs.spec().action.choices().is_some() {
-        true => Ok(Box::new(envs.transformed(OneHotActions::new())?)),
-        false => Ok(envs),
+    let mut envs = recipe.build(num_envs)?;
+    // Asked of the environments, since a recipe does not know what they observe and which actions they take.
+    if env.one_hot && OneHotObservations::apply_to(&envs.spec().observation) {
+        envs = Box::new(envs.transformed(OneHotObservations {})?);
     }
+    if env.one_hot && envs.spec().action.choices().is_some() {
+        envs = Box::new(envs.transformed(OneHotActions::new())?);
+    }
+    Ok(envs)
 }
 
 /// The arguments of an environment; for one of MuJoCo, with the folders that this process has the library and the models in.
