@@ -17,14 +17,6 @@ pub enum CandleError {
         /// The element type.
         got: candle_core::DType,
     },
-    /// A network has a layer that this crate does not know.
-    #[error("layer {layer}: expected a layer that windrow-candle has, got {kind}")]
-    Layer {
-        /// Number of the layer.
-        layer: usize,
-        /// Kind of the layer.
-        kind: &'static str,
-    },
     /// Another error, at one entry of a batch or of weights.
     #[error("entry {key:?}: {error}")]
     At {
@@ -39,7 +31,7 @@ pub enum CandleError {
     /// An entry is missing, or does not start with the batch size.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// candle refused an operation.
+    /// candle refused an operation, or has none for a layer or an activation.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }

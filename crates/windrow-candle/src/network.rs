@@ -55,18 +55,39 @@ impl Network {
     ///
     /// # Errors
     /// [`CandleError::Policy`] naming the layers that do not fit each other, or every variable that is missing or of another shape;
-    /// [`CandleError::Layer`] for one that this crate does not know.
+    /// [`CandleError::Candle`] for a layer that this crate does not have.
     pub fn new(net: &Sequential, prefix: &str, vars: &Vars) -> Result<Self, CandleError> {
         net.check()?;
         check(&net.weights_prefixed(prefix), vars)?;
-        let layers = net.layers().iter().enumerate();
-        let steps = layers.filter_map(|(number, layer)| {
+        let mut steps = Vec::new();
+        for (number, layer) in net.layers().iter().enumerate() {
             let var = |name: &str| vars.get(&format!("{prefix}{number}.{name}")).cloned();
-            step(number, layer, var).transpose()
-        });
+            steps.push(match layer {
+                Layer::Linear(linear) => Step::Linear {
+                    weight: var("weight")?,
+                    bias: linear.bias().map(|_| var("bias")).transpose()?,
+                },
+                Layer::LayerNorm(norm) => Step::LayerNorm {
+                    weight: var("weight")?,
+                    bias: var("bias")?,
+                    eps: f64::from(norm.eps()),
+                },
+                Layer::Activation(activation) => {
+                    // Fails for one that is not known.
+                    activate(*activation, &Tensor::zeros(1, DType::F32, &Device::Cpu)?)?;
+                    Step::Activation(*activation)
+                }
+                // Rows are flat already.
+                Layer::Flatten => continue,
+                other => Err(candle_core::Error::msg(format!(
+                    "layer {number}: expected one that windrow-candle has, got {}",
+                    other.name()
+                )))?,
+            });
+        }
         Ok(Self {
             inputs: net.inputs(),
-            steps: steps.collect::<Result<_, _>>()?,
+            steps,
         })
     }
 }
@@ -89,38 +110,6 @@ fn check(parameters: &Weights, vars: &Vars) -> Result<(), CandleError> {
         }
     });
     CandleError::of_misfits(misfits.collect())
-}
-
-/// What layer `number` does; `None` for nothing.
-fn step(
-    number: usize,
-    layer: &Layer,
-    var: impl Fn(&str) -> Result<Var, CandleError>,
-) -> Result<Option<Step>, CandleError> {
-    Ok(Some(match layer {
-        Layer::Linear(linear) => Step::Linear {
-            weight: var("weight")?,
-            bias: linear.bias().map(|_| var("bias")).transpose()?,
-        },
-        Layer::LayerNorm(norm) => Step::LayerNorm {
-            weight: var("weight")?,
-            bias: var("bias")?,
-            eps: f64::from(norm.eps()),
-        },
-        Layer::Activation(activation) => {
-            // One that is not known is refused here.
-            activate(*activation, &Tensor::zeros(1, DType::F32, &Device::Cpu)?)?;
-            Step::Activation(*activation)
-        }
-        // Rows are flat already.
-        Layer::Flatten => return Ok(None),
-        other => {
-            return Err(CandleError::Layer {
-                layer: number,
-                kind: other.name(),
-            });
-        }
-    }))
 }
 
 impl Module for Network {

@@ -62,7 +62,7 @@ fn outputs(mut net: Sequential, rows: usize) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// The bound that the README states, relative to 1 or to a larger number.
-const BOUND: f32 = 2e-6;
+const BOUND: f32 = 1e-6;
 
 fn assert_close(what: &str, got: &[f32], expected: &[f32]) {
     assert_eq!(got.len(), expected.len(), "{what}");

@@ -13,7 +13,7 @@ use crate::{CandleError, from_candle, to_candle};
 /// Clones, and networks made of them, share the variables, as those of candle do. [`weights`](Self::weights) shares nothing: a policy
 /// that gets them keeps its parameters while the variables learn.
 ///
-/// A `VarMap` of candle-nn becomes `Vars`, for a network that was built with candle's own layers, and back:
+/// For networks of candle's own layers, they go into a `VarMap` of candle-nn and come out of one:
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -21,10 +21,14 @@ use crate::{CandleError, from_candle, to_candle};
 /// use windrow::nn::Sequential;
 /// use windrow_candle::Vars;
 ///
+/// let mut net = Sequential::new().linear(4, 2);
 /// let map = VarMap::new();
-/// linear(4, 2, VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu).pp("0"))?;
+/// map.data().lock().expect("nobody panicked").extend(Vars::new(&net.weights(), &Device::Cpu)?);
+/// let layer = linear(4, 2, VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu).pp("0"))?;
+/// // Learn here.
+/// # assert_eq!(windrow_candle::from_candle(layer.weight())?, *net.weights().get("0.weight")?);
 /// let vars: Vars = map.data().lock().expect("nobody panicked").clone().into_iter().collect();
-/// Sequential::new().linear(4, 2).load(&vars.weights()?)?;
+/// net.load(&vars.weights()?)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default)]
