@@ -4,8 +4,8 @@ use super::{Findings, Order};
 use crate::workspace::Workspace;
 
 /// Each package and those it may depend on, without `windrow-`: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`,
-/// `slab ◀ peer ◀ collect`, `mujoco ◀ env`, `tensordict ◀ store ◀ replay ◀ windrow` and `policy ◀ remote ◀ windrow`; all of them but tensordict and mujoco may
-/// depend on sync. Collection and replay do not know each other: what they share is the slab crate's `Sink`.
+/// `slab ◀ peer ◀ collect`, `mujoco ◀ env`, `tensordict ◀ store ◀ replay ◀ windrow`, `policy ◀ remote ◀ windrow` and `policy ◀ candle`; all of them but
+/// tensordict and mujoco may depend on sync. Collection and replay do not know each other: what they share is the slab crate's `Sink`.
 const ARROWS: Order = Order(&[
     ("tensordict", ""),
     ("sync", ""),
@@ -27,8 +27,10 @@ const ARROWS: Order = Order(&[
         "python",
         "tensordict sync slab peer store env policy collect replay remote windrow",
     ),
+    // Its tests and examples run collectors.
+    ("candle", "tensordict policy windrow"),
     ("examples", "windrow"),
-    ("examples-candle", "windrow examples"),
+    ("examples-candle", "windrow candle examples"),
     ("xtask", ""),
 ]);
 
