@@ -89,7 +89,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build()?;
     let batch = collector.next().ok_or("no batch")??;
     let reward = batch.get(("next", "reward"))?.to_vec::<f32>()?;
-    let ends = batch.as_slice::<bool>(("next", "done"))?;
+    let ends = batch.get(("next", "done"))?.to_vec::<bool>()?;
     let episodes = ends.iter().filter(|&&done| done).count();
     assert_eq!(batch.get("observation")?.dtype(), DType::F64);
     println!(
