@@ -133,7 +133,7 @@ fn mujoco_arguments() -> BTreeMap<&'static str, Vec<&'static str>> {
 /// The version of MuJoCo's library in `folder`, or where a variable says that it is.
 #[pyfunction]
 fn mujoco_version(py: Python<'_>, folder: Option<PathBuf>) -> PyResult<&'static str> {
-    let version = py.detach(|| windrow::envs::mujoco_version(folder.as_deref()));
+    let version = py.detach(move || windrow::envs::mujoco_version(folder.as_deref()));
     version.map_err(|error| handle::to_py(py, &error))
 }
 
