@@ -136,6 +136,18 @@ def test_other_code_of_gymnasium_is_called_instead(monkeypatch: pytest.MonkeyPat
     assert GymEnv("Hopper-v5").backend == "native"
 
 
+def test_without_mujoco_an_id_is_gymnasiums_which_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "mujoco_folders", lambda: (None, None))
+    _native._doubt.cache_clear()
+    try:
+        assert GymEnv("Swimmer-v5").backend == "gymnasium"
+        with pytest.raises(ValueError, match="Swimmer-v5: MuJoCo is not installed"):
+            GymEnv("Swimmer-v5", backend="native")
+    finally:
+        monkeypatch.undo()
+        _native._doubt.cache_clear()
+
+
 def test_arguments_that_do_not_fit_are_errors_that_name_them() -> None:
     with pytest.raises(Exception, match="healthy_z_range of Hopper-v5: expected a lowest and a highest number"):
         GymEnv("Hopper-v5", healthy_z_range=2.0).reset()
