@@ -149,10 +149,16 @@ def test_without_mujoco_an_id_is_gymnasiums_which_says_what_to_install(monkeypat
 
 
 def test_arguments_that_do_not_fit_are_errors_that_name_them() -> None:
-    with pytest.raises(Exception, match="healthy_z_range of Hopper-v5: expected a lowest and a highest number"):
-        GymEnv("Hopper-v5", healthy_z_range=2.0).reset()
-    with pytest.raises(Exception, match="nowhere.xml was not found"):
-        GymEnv("Hopper-v5", xml_file="nowhere.xml").reset()
+    for kwargs, reason in [
+        ({"healthy_z_range": 2.0}, "healthy_z_range of Hopper-v5: expected a lowest and a highest number"),
+        ({"terminate_when_unhealthy": 1}, "terminate_when_unhealthy of Hopper-v5: expected true or false"),
+        ({"max_episode_steps": -1}, "max_episode_steps of Hopper-v5: expected 1 step or more"),
+        ({"xml_file": "nowhere.xml"}, "nowhere.xml was not found"),
+        ({"xml_file": "inverted_pendulum.xml"}, "Hopper-v5 needs a model with 3 numbers or more in qpos, got 2"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            GymEnv("Hopper-v5", backend="native", **kwargs)
+        assert GymEnv("Hopper-v5", **kwargs).backend == "gymnasium"
 
 
 def test_infinite_numbers_reach_rust() -> None:

@@ -108,7 +108,20 @@ def _of_mujoco(env_name: str, kwargs: Mapping[str, Any]) -> str:
         if name not in known:
             raise NotNative(f"{env_name} does not take {name} natively")
         plain[name] = _plain(env_name, name, value)
-    return json.dumps(plain)
+    written = json.dumps(plain)
+    if kwargs and (refused := _refused(env_name, written)) is not None:
+        raise NotNative(refused)
+    return written
+
+
+@cache
+def _refused(env_name: str, arguments: str) -> str | None:
+    """Why Rust does not take these arguments, which shows when an environment is made; None where it does."""
+    try:
+        EnvHandle(Native(env_name, False, arguments=arguments))
+    except (RuntimeError, TypeError, ValueError) as error:
+        return str(error)
+    return None
 
 
 @cache
