@@ -96,6 +96,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     ring.end_at(schedule.end());
     let loss_rule = LossRule {
         on_loss: config.on_loss,
+        reassigns: config.allow_partial_batch == Some(false),
         is_interruption: chosen.is_interruption,
     };
     let mut shared = Shared::new(ring, schedule, workers, loss_rule, seed, statistics);

@@ -404,6 +404,30 @@ fn a_worker_that_died_gets_its_part_again_and_one_retired_leaves_it_empty() {
     });
 }
 
+#[test]
+fn a_worker_elsewhere_fills_the_part_of_one_that_is_reassigned() {
+    for dies_first in [true, false] {
+        let scene = Scene::new(Order::ByWorker, 2, 0, 2);
+        scene.all_out();
+        for _ in 0..2 {
+            let lanes = scene.crew.lanes.lock().unwrap();
+            lanes[0].permits.send(()).unwrap();
+        }
+        thread::scope(|scope| {
+            let consumer = scope.spawn(|| scene.ring.next().unwrap());
+            if dies_first {
+                scene.crew.bury(1);
+                scene.ring.reassign(1);
+            } else {
+                scene.ring.reassign(1);
+                scene.crew.bury(1);
+            }
+            let lease = consumer.join().unwrap();
+            assert_eq!(lease.frames(), 16);
+        });
+    }
+}
+
 /// One worker and one slab.
 fn ring_of_one() -> Arc<Ring> {
     let spec = RingSpec {

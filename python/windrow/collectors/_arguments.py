@@ -201,7 +201,13 @@ class _Batches(Arguments, group="Batches"):
     total_frames: int | float | None = argument(
         "frames in all, a multiple of frames_per_batch; negative or None: endless", default=-1, check=frames, engine=True
     )
-    allow_partial_batch: bool = argument("let the last batch be shorter", default=False, engine=True)
+    allow_partial_batch: bool | None = argument(
+        "whether batches may be short: the last one, and those without a lost worker",
+        more="with None, ``total_frames`` has to be a multiple, and where ``on_loss=\"continue\"`` goes on without a worker, batches lack its "
+        "share. With False, the other workers fill that share too, in turn, so that batches keep their size",
+        default=None,
+        engine=True,
+    )
     cat_results: Literal["stack", 0, -1] | None = argument(
         "how the shares of workers are put together, where a batch has several", default=None
     )
