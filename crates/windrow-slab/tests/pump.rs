@@ -87,7 +87,7 @@ impl Crew {
     }
 
     /// Takes the part of `worker` away, as when its process has died.
-    fn bury(&self, worker: usize) {
+    fn lose(&self, worker: usize) {
         let part = self.lanes.lock().unwrap()[worker].part.take();
         drop(part);
     }
@@ -397,7 +397,7 @@ fn a_worker_that_died_gets_its_part_again_and_one_retired_leaves_it_empty() {
         drop(lanes);
         scene.answered.recv().unwrap();
         assert!(scene.ring.retire(1));
-        scene.crew.bury(1);
+        scene.crew.lose(1);
         let lease = consumer.join().unwrap();
         let steps: Vec<_> = lease.commits().iter().map(|commit| commit.steps).collect();
         assert_eq!(steps, [4, 0]);
@@ -416,11 +416,11 @@ fn a_worker_elsewhere_fills_the_part_of_one_that_is_reassigned() {
         thread::scope(|scope| {
             let consumer = scope.spawn(|| scene.ring.next().unwrap());
             if dies_first {
-                scene.crew.bury(1);
+                scene.crew.lose(1);
                 scene.ring.reassign(1);
             } else {
                 scene.ring.reassign(1);
-                scene.crew.bury(1);
+                scene.crew.lose(1);
             }
             let lease = consumer.join().unwrap();
             assert_eq!(lease.frames(), 16);

@@ -392,7 +392,7 @@ def test_each_environment_has_a_state_of_its_own(build: Build, backend, most) ->
         ({"max_batch_size": 2, "min_batch_size": 3}, ValueError, "min_batch_size"),
         ({"server_timeout": -1.0}, ValueError, "server_timeout"),
         ({"server_timeout": "soon"}, TypeError, "server_timeout must be a number"),
-        ({"backend": "ray"}, ValueError, "backend must be 'threading' or 'multiprocessing', got 'ray'"),
+        ({"backend": "ray"}, ValueError, 'backend must be "threading" or "multiprocessing", got \'ray\''),
         ({"placement": "inline"}, ValueError, 'placement="inline": workers of AsyncBatchedCollector are threads'),
         ({"num_envs": 2}, ValueError, "num_envs=2: AsyncBatchedCollector takes a list"),
         ({"policy_factory": [Pushes, Pushes]}, TypeError, "policy_factory must be a function"),

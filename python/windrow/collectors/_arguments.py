@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from windrow import collectors, envs
-from windrow._arguments import Arguments, Check, argument, ignored, warn_ignored
+from windrow._arguments import Arguments, Check, argument, ignored, one_of, warn_ignored
 from windrow._lazy import tensordict
 from windrow._logger import NAMES, LogNames, loggable
 from windrow._numbers import at_least, real
@@ -73,17 +73,6 @@ def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
     def check(name: str, value: object) -> object:
         if value not in allowed:
             raise ValueError(f"{name}={value!r} is for several workers: use {classes}")
-        return value
-
-    return check
-
-
-def one_of(*allowed: object) -> Check:
-    """A check that refuses values other than ``allowed``."""
-
-    def check(name: str, value: object) -> object:
-        if value not in allowed:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}")
         return value
 
     return check

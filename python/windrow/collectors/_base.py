@@ -431,7 +431,7 @@ class BaseCollector(Control):
         return self._with_deltas(batch)
 
     def __len__(self) -> int:
-        length = self._asked.len()
+        length = self._checked.len()
         if length is None:
             raise TypeError(f"an endless {type(self).__name__} has no length")
         return length
