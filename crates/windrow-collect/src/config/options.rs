@@ -109,9 +109,9 @@ options! {
     total_frames?: u64,
 
     /// Whether batches may have fewer frames than `frames_per_batch`. With `true`, the last one has what is left of `total_frames`; with
-    /// `false`, none has fewer where others [go on](OnLoss::Continue) without a lost worker: they fill its share too, in turn, each after or
-    /// before its own. By default, such batches lack its share, and `total_frames` has to be a multiple. Batches that are
-    /// [cut short](Self::preemptive_threshold) have fewer in any case.
+    /// `false`, none has fewer where others [go on](OnLoss::Continue) without a lost worker: they fill its share too, in turn, beside their
+    /// own. That does not go together with a [`preemptive_threshold`](Self::preemptive_threshold) below 1. By default, such batches lack the
+    /// share, and `total_frames` has to be a multiple.
     allow_partial_batch?: bool,
 
     /// Rounds `frames_per_batch` up to a multiple of the environments that step together, instead of refusing it. The
