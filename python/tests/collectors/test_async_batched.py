@@ -396,7 +396,7 @@ def test_each_environment_has_a_state_of_its_own(build: Build, backend, most) ->
         ({"placement": "inline"}, ValueError, 'placement="inline": workers of AsyncBatchedCollector are threads'),
         ({"num_envs": 2}, ValueError, "num_envs=2: AsyncBatchedCollector takes a list"),
         ({"policy_factory": [Pushes, Pushes]}, TypeError, "policy_factory must be a function"),
-        ({"policy_version_key": "version"}, ValueError, "policy_version_key must be 'policy_version' or None"),
+        ({"policy_version_key": "version"}, ValueError, 'policy_version_key must be "policy_version" or None'),
         ({"yield_completed_trajectories": True, "trajs_per_batch": 2}, ValueError, "leave trajs_per_batch out"),
         ({"cudagraph_policy": True}, RuntimeError, "cudagraph_policy needs a policy on a CUDA device"),
         ({"max_batchsize": 2}, TypeError, "did you mean max_batch_size"),
