@@ -1,9 +1,10 @@
-"""What MkDocs does not do by itself: files from outside ``docs/``, links out of it, marks on snippets that tests read, and a check of every
-link of the finished site."""
+"""What MkDocs does not do by itself: files from outside ``docs/``, links out of it, the table of certificates, marks on snippets that
+tests read, and a check of every link of the finished site."""
 
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import posixpath
 import re
@@ -42,6 +43,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Removes what only tests read, and makes links of the repository links of the site."""
     source = Path(page.file.abs_src_path)
+    markdown = markdown.replace("<!-- certificates -->", certificates())
 
     def prose(text: str) -> str:
         return _LINK.sub(lambda found: link(found[1], source, page.file.src_uri, config["extra"]["repository"]), _COMMENT.sub("", text))
@@ -51,6 +53,22 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         parts += [prose(markdown[end : fence.start()]), shown(*fence.groups())]
         end = fence.end()
     return "".join([*parts, prose(markdown[end:])])
+
+
+def certificates() -> str:
+    """A table of what ``cargo xtask certify`` found, a row for each environment and set of arguments."""
+    rows = ["| environment | arguments | steps | episodes | values | differing | largest difference | versions |", "|---|---|--:|--:|--:|--:|---|---|"]
+    for path in sorted((DOCS / "certificates").glob("*.json")):
+        found = json.loads(path.read_text())
+        versions, reason = found["versions"], found["tolerance"]["reason"]
+        compared_with = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "windrow")
+        for run in found["runs"]:
+            arguments = ", ".join(f"`{name}={value!r}`" for name, value in run["arguments"].items())
+            largest = f"{run['largest_difference']['ulps']} ulp" + (f": {reason}" if reason and run["differing"] else "")
+            name = f"[{found['environment']}](certificates/{path.name})"
+            figures = (f"{run[figure]:,}" for figure in ("steps", "episodes", "values", "differing"))
+            rows.append(f"| {' | '.join([name, arguments, *figures, largest, compared_with])} |")
+    return "\n".join(rows)
 
 
 def shown(fence: str, kind: str, code: str) -> str:

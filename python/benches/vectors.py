@@ -122,7 +122,7 @@ def main() -> int:
     theirs = gymnasium.vector.AsyncVectorEnv([cheetah] * 8)
     show("8 HalfCheetahs in 2 processes / AsyncVectorEnv", ratio(stepping(ours, 20), stepping(theirs, 20), arguments.seconds), 2.0)
     ours.close(), theirs.close()
-    lakes = [windrow.make_vec("FrozenLake-v1", 8), gymnasium.make_vec("FrozenLake-v1", 8, vectorization_mode="sync")]
+    lakes = [windrow.make_vec("FrozenLake-v1", 8, native=False), gymnasium.make_vec("FrozenLake-v1", 8, vectorization_mode="sync")]
     show("8 FrozenLakes, stepped by Python / SyncVectorEnv", ratio(*map(stepping, lakes), arguments.seconds), None)
 
     pairs = [(in_script(cleanrl(True), 1500), in_script(cleanrl(False), 1500)) for _ in range(3)]

@@ -113,7 +113,7 @@ class VecEnv(vec_env.VecEnv):
         if self._counted_since is None:
             return info
         episode = info["episode"]
-        return {"episode": {**episode, "r": round(episode["r"], 6), "t": round(time.time() - self._counted_since, 6)}}
+        return {**info, "episode": {**episode, "r": round(episode["r"], 6), "t": round(time.time() - self._counted_since, 6)}}
 
     def close(self) -> None:
         """Closes the environments."""

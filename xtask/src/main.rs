@@ -1,10 +1,11 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `docs`, `faults`, `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `certify`, `docs`, `faults`, `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod cargo;
+mod certify;
 mod counts;
 mod docs;
 mod faults;
@@ -59,6 +60,8 @@ enum Task {
     /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or `scripts`, those of the Python
     /// package
     Bench(bench::Request),
+    /// Steps native environments beside Gymnasium's, compares all that both return, and writes their certificates into `docs/certificates`
+    Certify(certify::Request),
     /// Builds the site of `docs/`, with the documentation of the crate `windrow`, into `target/site`
     ///
     /// A dead link, or anything else that rustdoc or MkDocs warns of, is an error. The tools of the site are installed into
@@ -118,6 +121,7 @@ fn perform(task: Task) -> Result<bool> {
         Task::Test { examples: true } => suite::run(&root, Selection::All),
         Task::Test { examples: false } => suite::run(&root, Selection::WithoutCandle),
         Task::Bench(request) => bench::run(&root, &request),
+        Task::Certify(request) => certify::run(&root, &request),
         Task::Docs => docs::run(&root),
         Task::Faults(options) => faults::run(&root, &options),
         Task::Formats(request) => formats::run(&root, &request),

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    faults, process,
+    certify, faults, process,
     report::{Report, Verdict},
 };
 
@@ -176,6 +176,9 @@ pub(crate) fn steps(report: &mut Report, root: &Path, python: Option<&PathBuf>) 
     };
     step("Python types", &|python| types(root, python));
     step("Python tests", &|python| tests(root, python));
+    step("comparison with Gymnasium", &|python| {
+        certify::short(root, python)
+    });
     let program = |python: &Path, program, why| {
         let passed = faults::program(root, python, program)?;
         Ok(Verdict::of_check(passed, why))

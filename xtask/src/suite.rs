@@ -19,8 +19,7 @@ use crate::{
 
 /// A step, its test target, which compares windrow with something else and says how much it compared, and whether that is a Python
 /// library.
-const COMPARISONS: [(&str, &str, bool); 4] = [
-    ("comparison with Gymnasium", "gymnasium", true),
+const COMPARISONS: [(&str, &str, bool); 3] = [
     ("comparison with PyTorch", "torch", true),
     (
         "comparison of collectors with ledgers",
@@ -139,7 +138,7 @@ fn compare(mut command: Command, in_python: bool, python: Option<&PathBuf>) -> R
 }
 
 /// The number in a line such as `CartPole-v1: 120 steps compared` or `compared 64 outputs`.
-fn compared(line: &str) -> Option<u64> {
+pub(crate) fn compared(line: &str) -> Option<u64> {
     let is_sign = |letter: char| !letter.is_alphanumeric();
     let mut words = line.split_whitespace();
     let mut plain = words.clone().map(|word| word.trim_matches(is_sign));
@@ -163,7 +162,7 @@ mod tests {
     #[test]
     fn lines_of_a_comparison_are_recognised() {
         assert_eq!(
-            compared("gymnasium comparison: 120345 steps compared"),
+            compared("torch comparison: 120345 outputs compared"),
             Some(120_345)
         );
         assert_eq!(compared("compared 64 outputs of 3 networks"), Some(64));
@@ -179,7 +178,7 @@ mod tests {
             root: PathBuf::new(),
             packages: vec![
                 package("windrow-slab", &["loom", "compile_fail"]),
-                package("windrow-env", &["gymnasium", "errors"]),
+                package("windrow-env", &["pool", "errors"]),
                 package("windrow-policy", &["torch", "errors"]),
                 package("windrow", &["kills"]),
                 package("windrow-candle", &["learns"]),
@@ -187,7 +186,10 @@ mod tests {
         };
         let tests = |selection| Vec::from_iter(integration_tests(&workspace, selection));
         let without = tests(Selection::WithoutCandle);
-        assert_eq!(without, ["compile_fail", "errors"]);
-        assert_eq!(tests(Selection::All), ["compile_fail", "errors", "learns"]);
+        assert_eq!(without, ["compile_fail", "errors", "pool"]);
+        assert_eq!(
+            tests(Selection::All),
+            ["compile_fail", "errors", "learns", "pool"]
+        );
     }
 }

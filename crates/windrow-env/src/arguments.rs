@@ -63,6 +63,17 @@ impl Arguments {
         }
     }
 
+    /// The same, with the entries of the object `defaults` that these do not give. Packed arguments stay as they are.
+    pub(crate) fn with_defaults(&self, defaults: &Value) -> Self {
+        let mut merged = defaults.clone();
+        match (&self.0, merged.as_object_mut()) {
+            (Form::None, _) => {}
+            (Form::Plain(Value::Object(given)), Some(merged)) => merged.extend(given.clone()),
+            _ => return self.clone(),
+        }
+        Self(Form::Plain(merged))
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_none(&self) -> bool {

@@ -40,7 +40,12 @@ impl<E: Env> Driver<E> {
 
     /// The first leaf of the observation.
     pub(crate) fn observation<T: Element>(&self) -> &[T] {
-        self.obs.rows().get(Key::new(0)).unwrap()
+        self.leaf(0)
+    }
+
+    /// Leaf `leaf` of the observation.
+    pub(crate) fn leaf<T: Element>(&self, leaf: usize) -> &[T] {
+        self.obs.rows().get(Key::new(leaf)).unwrap()
     }
 
     /// The first observation after each of a seeded reset and `actions`, and the rewards.

@@ -39,7 +39,10 @@ pub use env::{Env, Outcome};
 pub use error::{EnvError, VecEnvError};
 pub use factory::{EnvFactory, IntoVecEnv, sole};
 pub use joined::Joined;
-pub use native::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
+pub use native::{
+    Acrobot, Blackjack, CartPole, CliffWalking, FrozenLake, MountainCar, MountainCarContinuous,
+    Pendulum, Taxi,
+};
 pub use next_step::NextStep;
 pub use pool::{Answer, AsyncEnvPool, Command, PoolError, PoolOutput, RecvOptions};
 pub use recipe::EnvRecipe;

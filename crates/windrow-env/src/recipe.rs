@@ -319,9 +319,10 @@ mod tests {
         ClipTransform, DTypeCastTransform, DoubleToFloat, EndOfLifeTransform, ExcludeTransform,
         FiniteCheck, FlattenObservation, FrameSkipTransform, GrayScale, InitTracker, Keys,
         LimitFlag, Lockstep, NextObservationDelta, NoopResetEnv, ObservationNorm, OneHotActions,
-        PermuteTransform, Primer, RenameTransform, Resize, RewardClipping, RewardScaling,
-        RewardSum, SelectTransform, SignTransform, SqueezeTransform, Statistics, StepCounter,
-        TargetReturn, TimeMaxPool, ToTensorImage, UnsqueezeTransform, VecNorm, VecNormV2,
+        OneHotObservations, PermuteTransform, Primer, RenameTransform, Resize, RewardClipping,
+        RewardScaling, RewardSum, SelectTransform, SignTransform, SqueezeTransform, Statistics,
+        StepCounter, TargetReturn, TimeMaxPool, ToTensorImage, UnsqueezeTransform, VecNorm,
+        VecNormV2,
     };
 
     /// A recipe with every transform, and arguments that are easily lost.
@@ -358,6 +359,7 @@ mod tests {
             .with_transform(NoopResetEnv::always(3))
             .with_transform(norm.named("normed"))
             .with_transform(OneHotActions::of_scores())
+            .with_transform(OneHotObservations {})
             .with_transform(Primer::new("hidden", [1, 2], f32::NEG_INFINITY))
             .with_transform(PermuteTransform::new([-1, -2], Keys::of(["pixels"])))
             .with_transform(RenameTransform::new(Keys::pairs([("a", ("b", "c"))])).with_copy())

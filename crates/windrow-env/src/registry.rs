@@ -8,10 +8,13 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde::de::DeserializeOwned;
 
+use serde_json::{Value, json};
+
 use crate::arguments::Arguments;
 use crate::names::near;
 use crate::{
-    Acrobot, CartPole, Env, EnvError, MountainCar, MountainCarContinuous, Pendulum, Serial, VecEnv,
+    Acrobot, Blackjack, CartPole, CliffWalking, Env, EnvError, FrozenLake, MountainCar,
+    MountainCarContinuous, Pendulum, Serial, Taxi, TimeLimit, VecEnv,
 };
 
 /// Things that are made by name: `M` makes those of one name, given its arguments.
@@ -108,6 +111,8 @@ pub type EnvRegistry = ByName<NamedEnv>;
 pub struct NamedEnv {
     one: Arc<One>,
     many: Arc<Many>,
+    /// Entries of `info` that its environments observe where their argument `info` names them.
+    info: &'static [&'static str],
 }
 
 type One = dyn Fn(&str, &Arguments) -> Result<Box<dyn Env>, EnvError> + Send + Sync;
@@ -144,6 +149,29 @@ impl NamedEnv {
                 let envs = envs.into_iter().collect::<Result<_, _>>()?;
                 Ok(Box::new(Serial::new(envs)?))
             }),
+            info: &[],
+        }
+    }
+
+    /// Environments with arguments, some of which the id gives itself: `given`. Several are copies of one, and share what never changes.
+    fn alike<A, E, F>(given: Value, info: &'static [&'static str], factory: F) -> Self
+    where
+        A: DeserializeOwned + 'static,
+        E: Env + Clone + 'static,
+        F: Fn(&str, A) -> Result<E, EnvError> + Clone + Send + Sync + 'static,
+    {
+        let made = move |id: &str, arguments: &Arguments| {
+            factory(id, arguments.with_defaults(&given).read(id)?)
+        };
+        let single = made.clone();
+        Self {
+            one: Arc::new(move |id, arguments| Ok(Box::new(single(id, arguments)?))),
+            many: Arc::new(move |id, arguments, num_envs| {
+                let first = made(id, arguments)?;
+                let envs = crate::factory::many(num_envs, || first.clone())?;
+                Ok(Box::new(Serial::new(envs)?))
+            }),
+            info,
         }
     }
 
@@ -155,6 +183,38 @@ impl NamedEnv {
     {
         Self::new(Arguments::check_none, move |()| factory())
     }
+}
+
+/// Gymnasium's toy texts, with the arguments and the limits that it registers them with.
+fn toy_text() -> [(&'static str, NamedEnv); 6] {
+    const PROB: &[&str] = &["prob"];
+    let lake = |map: &str, limit| {
+        NamedEnv::alike(
+            json!({"map_name": map}),
+            PROB,
+            move |id, lake: FrozenLake| Ok(TimeLimit::of(lake.env(id)?, limit)),
+        )
+    };
+    let cliff = |is_slippery: bool| {
+        let given = json!({"is_slippery": is_slippery});
+        NamedEnv::alike(given, PROB, |id, cliff: CliffWalking| cliff.env(id))
+    };
+    let taxi = |id: &str, taxi: Taxi| Ok(TimeLimit::of(taxi.env(id)?, 200));
+    let blackjack = |id: &str, rules: Blackjack| Ok(rules.env(id));
+    [
+        ("FrozenLake-v1", lake("4x4", 100)),
+        ("FrozenLake8x8-v1", lake("8x8", 200)),
+        ("CliffWalking-v1", cliff(false)),
+        ("CliffWalkingSlippery-v1", cliff(true)),
+        (
+            "Taxi-v4",
+            NamedEnv::alike(json!({}), &["prob", "action_mask"], taxi),
+        ),
+        (
+            "Blackjack-v1",
+            NamedEnv::alike(json!({"sab": true}), &[], blackjack),
+        ),
+    ]
 }
 
 /// The registry that the program has installed.
@@ -174,9 +234,18 @@ impl EnvRegistry {
             ),
             ("Acrobot-v1", NamedEnv::plain(Acrobot::v1)),
         ];
+        let own = own.into_iter().chain(toy_text());
         Self {
-            makers: own.map(|(id, maker)| (id.to_owned(), maker)).into(),
+            makers: own.map(|(id, maker)| (id.to_owned(), maker)).collect(),
         }
+    }
+
+    /// The entries of Gymnasium's `info` that environments of `id` observe where their argument `info`, a list, names them.
+    ///
+    /// # Errors
+    /// [`EnvError::UnknownId`].
+    pub fn info(&self, id: &str) -> Result<&'static [&'static str], EnvError> {
+        Ok(self.maker(id)?.info)
     }
 
     /// Makes this the registry of the program: ids are then looked up in it wherever no other registry is given. `main` does
@@ -259,6 +328,7 @@ impl EnvRegistry {
         let vectors = NamedEnv {
             one: Arc::new(|id, _| Err(EnvError::OnlyVectors { id: id.to_owned() })),
             many: Arc::new(move |id, arguments, num_envs| factory(arguments.read(id)?, num_envs)),
+            info: &[],
         };
         self.add(id, vectors)
     }
@@ -348,16 +418,19 @@ mod tests {
             .map(|id| (id.to_owned(), make(id).unwrap().spec().max_episode_steps))
             .collect::<Vec<_>>();
         let expected = [
-            ("Acrobot-v1", 500),
-            ("CartPole-v1", 500),
-            ("MountainCar-v0", 200),
-            ("MountainCarContinuous-v0", 999),
-            ("Pendulum-v1", 200),
+            ("Acrobot-v1", Some(500)),
+            ("Blackjack-v1", None),
+            ("CartPole-v1", Some(500)),
+            ("CliffWalking-v1", None),
+            ("CliffWalkingSlippery-v1", None),
+            ("FrozenLake-v1", Some(100)),
+            ("FrozenLake8x8-v1", Some(200)),
+            ("MountainCar-v0", Some(200)),
+            ("MountainCarContinuous-v0", Some(999)),
+            ("Pendulum-v1", Some(200)),
+            ("Taxi-v4", Some(200)),
         ];
-        assert_eq!(
-            limits,
-            expected.map(|(id, limit)| (id.to_owned(), Some(limit)))
-        );
+        assert_eq!(limits, expected.map(|(id, limit)| (id.to_owned(), limit)));
         for (id, _) in expected {
             let envs = make_vec(id, 3).unwrap();
             assert_eq!((envs.num_envs(), envs.spec().id.as_str()), (3, id));
@@ -379,7 +452,11 @@ mod tests {
             assert_eq!(
                 message(far),
                 format!(
-                    "no environment is called \"{far}\"; there are Acrobot-v1, CartPole-v1, MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1"
+                    "no environment is called \"{far}\"; there are {}",
+                    EnvRegistry::builtin()
+                        .names()
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 )
             );
         }
@@ -484,6 +561,37 @@ mod tests {
         );
         let unwritable = EnvRecipe::of("Limited").with_arguments(&BTreeMap::from([((1, 2), 3)]));
         assert!(matches!(unwritable, Err(EnvError::Unreadable { .. })));
+    }
+
+    #[test]
+    fn arguments_go_before_those_of_the_id() {
+        let registry = EnvRegistry::builtin();
+        let states = |id: &str, arguments: Value| {
+            let recipe = EnvRecipe::of(id).with_arguments(&arguments).unwrap();
+            let envs = recipe
+                .build_from(&registry, 2)
+                .map_err(|error| error.to_string())?;
+            Ok::<_, String>(envs.spec().observation.choices().unwrap()[0])
+        };
+        assert_eq!(
+            states("FrozenLake8x8-v1", json!({"is_slippery": false})),
+            Ok(64)
+        );
+        assert_eq!(
+            states("FrozenLake8x8-v1", json!({"map_name": "4x4"})),
+            Ok(16)
+        );
+        assert_eq!(
+            states("FrozenLake-v1", json!({"desc": ["SF", "HG", "FF"]})),
+            Ok(6)
+        );
+        let error = states("FrozenLake-v1", json!({"map_name": null})).unwrap_err();
+        assert!(
+            error.contains("invalid type: null, expected a string"),
+            "{error}"
+        );
+        assert_eq!(registry.info("Taxi-v4").unwrap(), ["prob", "action_mask"]);
+        assert!(registry.info("Taxi").is_err());
     }
 
     #[test]

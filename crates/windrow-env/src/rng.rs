@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumpyRng {
     pcg: Pcg64,
+    /// The upper half of 64 bits whose lower half was drawn as 32 bits: the next 32 bits.
+    half: Option<u32>,
 }
 
 impl NumpyRng {
@@ -27,6 +29,7 @@ impl NumpyRng {
         let wide = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
         Self {
             pcg: Pcg64::new(wide(state_high, state_low), wide(stream_high, stream_low)),
+            half: None,
         }
     }
 
@@ -40,6 +43,44 @@ impl NumpyRng {
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.pcg.next_u64()
+    }
+
+    /// The next 32 bits: those that the last draw of 32 bits left of 64, otherwise the lower half of the next 64.
+    #[inline]
+    fn next_u32(&mut self) -> u32 {
+        match self.half.take() {
+            Some(half) => half,
+            None => {
+                let next = self.next_u64();
+                self.half = Some((next >> 32) as u32);
+                next as u32
+            }
+        }
+    }
+
+    /// The next integer from 0 to `high`, which is left out and not 0, as `Generator.integers(high)`. The index of
+    /// `Generator.choice` among `high` values is drawn in the same way.
+    ///
+    /// ```
+    /// use windrow_env::NumpyRng;
+    ///
+    /// let mut rng = NumpyRng::new(42);
+    /// // rng = numpy.random.default_rng(42); [rng.integers(13) for _ in range(5)]
+    /// assert_eq!([(); 5].map(|()| rng.integers(13)), [1, 10, 8, 5, 5]);
+    /// ```
+    #[inline]
+    pub fn integers(&mut self, high: u32) -> u32 {
+        if high <= 1 {
+            return 0;
+        }
+        // D. Lemire, "Fast random integer generation in an interval" (2019), as in NumPy.
+        loop {
+            let product = u64::from(self.next_u32()) * u64::from(high);
+            let rest = product as u32;
+            if rest >= high || rest >= high.wrapping_neg() % high {
+                return (product >> 32) as u32;
+            }
+        }
     }
 
     /// The next number in `[0, 1)`, as `Generator.random()`: 53 bits of the next 64.
@@ -81,6 +122,12 @@ impl EnvRng {
         if let Some(seed) = seed {
             self.0 = Some(NumpyRng::new(seed));
         }
+        self.present()
+    }
+
+    /// The present generator, for draws within an episode.
+    #[inline]
+    pub fn present(&mut self) -> &mut NumpyRng {
         self.0.get_or_insert_with(NumpyRng::from_entropy)
     }
 }
@@ -273,6 +320,18 @@ mod tests {
             13_824_922_181_041_399_830
         );
         assert_eq!(rng.random().to_bits(), 4_606_396_590_900_692_995);
+    }
+
+    #[test]
+    fn integers_are_those_of_numpy() {
+        let mut rng = NumpyRng::new(7);
+        // rng = numpy.random.default_rng(7); [rng.integers(high) for high in (13, 4, 3, 1, 2**32 - 1)], rng.random(), rng.integers(13)
+        let drawn = [13, 4, 3, 1, u32::MAX].map(|high| rng.integers(high));
+        assert_eq!(drawn, [12, 2, 2, 0, 3_853_503_931]);
+        assert_eq!(
+            (rng.random(), rng.integers(13)),
+            (0.775_685_690_245_193_5, 10)
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     ActionDiscretizer, AnyTransform, CatFrames, EnvError, EnvFactory, EnvRecipe, EnvRegistry,
     FrameSkipTransform, InitTracker, Keys, LimitFlag, NoopResetEnv, NumpyRng, OneHotActions,
     Outcomes, Reset, RewardScaling, RewardSum, Sampling, Serial, StateVisitor, Statistics,
-    StepCounter, TargetReturn, TimeMaxPool, Transformed, VecEnv, VecNorm, VecNormV2,
+    StepCounter, TargetReturn, Taxi, TimeMaxPool, Transformed, VecEnv, VecNorm, VecNormV2,
 };
 
 /// Environments and all that a step of them shows.
@@ -130,6 +130,14 @@ fn all_native_environments_go_on_from_their_states() {
     for id in EnvRegistry::builtin().names() {
         assert_goes_on(id, || id.build(3).unwrap());
     }
+    let fickle = Taxi {
+        is_rainy: true,
+        fickle_passenger: true,
+        info: vec!["action_mask".to_owned()],
+        ..Taxi::default()
+    };
+    let fickle = EnvRecipe::of("Taxi-v4").with_arguments(&fickle).unwrap();
+    assert_goes_on("a fickle passenger", || fickle.build(3).unwrap());
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod next_observation_delta;
 mod noop_reset;
 mod observation_norm;
 mod one_hot_actions;
+mod one_hot_observations;
 mod primer;
 mod relayout;
 mod resize;
@@ -67,6 +68,7 @@ pub use next_observation_delta::NextObservationDelta;
 pub use noop_reset::NoopResetEnv;
 pub use observation_norm::ObservationNorm;
 pub use one_hot_actions::OneHotActions;
+pub use one_hot_observations::OneHotObservations;
 pub use primer::Primer;
 pub use resize::{Interpolation, Resize};
 pub use reward_scaling::RewardScaling;
@@ -167,6 +169,7 @@ transforms!(
     NoopResetEnv,
     ObservationNorm,
     OneHotActions,
+    OneHotObservations,
     PermuteTransform,
     Primer,
     RewardClipping,

@@ -40,7 +40,7 @@
 //!
 //! The names used most stand here. The others, in the order of the data flow:
 //!
-//! * [`envs`]: environments, their specs, transforms, and native classic control that follows Gymnasium.
+//! * [`envs`]: environments, their specs, transforms, and native classic control and toy texts that follow Gymnasium.
 //! * [`policy`]: what a policy implements, random actions, served policies and weights; [`nn`]: small networks, evaluated without
 //!   a framework.
 //! * [`postproc`]: changes to a batch before it is delivered, such as [`Gae`](postproc::Gae).
@@ -275,11 +275,11 @@ pub use windrow_sync::error_chain;
 pub mod envs {
     #[doc(inline)]
     pub use windrow_env::{
-        Acrobot, Arguments, ByName, CartPole, ChoiceCode, Env, EnvError, EnvFactory, EnvRecipe,
-        EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, MountainCar,
-        MountainCarContinuous, NamedEnv, NextStep, NumpyRng, Outcome, Outcomes, Pendulum, Reset,
-        Serial, Spec, SpecError, StateVisitor, TimeLimit, VecEnv, VecEnvError, make, make_vec,
-        testing,
+        Acrobot, Arguments, Blackjack, ByName, CartPole, ChoiceCode, CliffWalking, Env, EnvError,
+        EnvFactory, EnvRecipe, EnvRegistry, EnvRng, EnvSpec, FrozenLake, IntoEnv, IntoVecEnv,
+        Joined, MountainCar, MountainCarContinuous, NamedEnv, NextStep, NumpyRng, Outcome,
+        Outcomes, Pendulum, Reset, Serial, Spec, SpecError, StateVisitor, Taxi, TimeLimit, VecEnv,
+        VecEnvError, make, make_vec, testing,
     };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]

@@ -173,10 +173,37 @@ def test_an_entry_that_turns_out_to_be_another_names_the_way_out() -> None:
         next(Collector(GymWrapper(Late(), info_keys=["late"]), None, frames_per_batch=10))
 
 
-def test_native_environments_have_no_info() -> None:
+def test_native_environments_have_the_info_of_gymnasiums() -> None:
+    keys = ["action_mask", "prob"]
+    native = GymEnv("Taxi-v4", info_keys=keys, is_rainy=True, fickle_passenger=True)
+    theirs = GymEnv("Taxi-v4", info_keys=keys, is_rainy=True, fickle_passenger=True, backend="gymnasium")
+    assert native.backend == "native"
+    batches = []
+    for env in (native, theirs):
+        with Collector(env, None, frames_per_batch=600, seed=3) as collector:
+            batches.append(next(collector).clone())
+    ours, other = batches
+    # Random actions are legal ones, and the same.
+    assert ours["action_mask"].gather(1, ours["action"].argmax(1, keepdim=True)).all()
+    assert set(ours.keys(True, True)) == set(other.keys(True, True))
+    for key in ours.keys(True, True):
+        assert torch.equal(ours[key], other[key]), key
+
+
+def test_info_that_native_environments_do_not_have_is_gymnasiums() -> None:
+    reader = pytest.importorskip("torchrl.envs.gym_like").default_info_dict_reader
+    assert GymEnv("Taxi-v4").set_info_dict_reader(reader(["action_mask"])).backend == "native"
+    assert GymEnv("Taxi-v4").set_info_dict_reader().backend == "gymnasium"
+    assert GymEnv("Taxi-v4", info_keys={"prob": np.zeros(())}).backend == "gymnasium"
     assert GymEnv("CartPole-v1", info_keys=["x"]).backend == "gymnasium"
-    with pytest.raises(ValueError, match='info_keys need backend="gymnasium"'):
-        GymEnv("CartPole-v1", info_keys=["x"], backend="native")
+    for make in (
+        lambda: GymEnv("CartPole-v1", info_keys=["x"], backend="native"),
+        lambda: GymEnv("Taxi-v4", backend="native").set_info_dict_reader(),
+    ):
+        with pytest.raises(ValueError, match='other info_keys need backend="gymnasium"'):
+            make()
+    with pytest.raises(ValueError, match="FrozenLake-v1 cannot be read: invalid type: null"):
+        GymEnv("FrozenLake-v1", map_name=None, backend="native")
 
 
 def test_an_environment_that_is_being_stepped_is_not_looked_at() -> None:

@@ -20,7 +20,7 @@ from vectors.talkative import Commanded, Mortal, Tabled, Talkative
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded, Tabled])
 def test_all_that_gymnasiums_vector_returns_is_returned(env: Any, mode: AutoresetMode, workers: int | None) -> None:
-    ours = windrow.make_vec(env, 4, workers=workers, autoreset_mode=mode)
+    ours = windrow.make_vec(env, 4, workers=workers, autoreset_mode=mode, native=False)
     try:
         assert run_beside(ours, sync(env, 4, mode), 40) > 3
     finally:

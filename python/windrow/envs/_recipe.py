@@ -47,6 +47,8 @@ class Native(Recipe, kind="native"):
     id: str
     one_hot: bool
     frame_skip: int = 1
+    #: What it is made with, as an object of JSON; nothing for one that takes no arguments.
+    arguments: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from windrow._windrow import VectorCore
 from windrow.envs._specs import Leaf, path
-from windrow.vectors._base import Notes, Stepped, closed_before
+from windrow.vectors._base import Notes, Stepped, closed_before, with_masks
 from windrow.vectors._exchange import Exchange
 
 
@@ -20,17 +20,21 @@ _INSTEAD = "native=False runs Gymnasium's"
 
 
 class EngineVector(Exchange):
-    """Environments that Rust steps."""
+    """Environments that Rust steps. The last leaves that they observe are ``entries`` of ``info``."""
 
-    def __init__(self, core: VectorCore, mode: AutoresetMode, form: str, batch: int | None = None) -> None:
+    def __init__(self, core: VectorCore, mode: AutoresetMode, form: str, batch: int | None = None, entries: Sequence[str] = ()) -> None:
         told = core.describe()
         observed, acted = ([Leaf(*leaf) for leaf in told[part]] for part in ("observation", "action"))
+        own = len(observed) - len(entries)
+        observed, self._entries = observed[:own], [(name, own + place) for place, name in enumerate(entries)]
         super().__init__(told["num_envs"], _space(observed, "observation"), _space(acted, "action"), mode, {}, form)
         self._id = told["id"]
         self._core = core
         self._paths = [path(leaf.key) for leaf in observed]
         self._acted = [path(leaf.key) for leaf in acted]
-        self._is_bare, self._acts_bare = not isinstance(self.single_observation_space, spaces.Dict), len(acted) == 1
+        self._is_tuple = isinstance(self.single_observation_space, spaces.Tuple)
+        self._is_bare = not self._is_tuple and not isinstance(self.single_observation_space, spaces.Dict)
+        self._acts_bare = len(acted) == 1
         self._given_seeds = [-1] * self.num_envs
         self._exchange(batch)
         #: In the mode DISABLED, those whose episode has ended.
@@ -44,7 +48,7 @@ class EngineVector(Exchange):
             if seed is not None:
                 self._given_seeds[env] = seed
         self._over.difference_update(envs)
-        return self._observation(seen), []
+        return self._observation(seen), self._said(seen, envs)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps all environments."""
@@ -54,13 +58,23 @@ class EngineVector(Exchange):
             raise self._needs_reset()
         seen, reward, terminated, truncated, ended = self._core.step((actions,) if self._acts_bare else self._leaves(actions))
         observation = seen[0] if self._is_bare else self._observation(seen)
-        return observation, reward, terminated, truncated, {} if ended is None else self._infos(ended)
+        info = {} if ended is None else self._infos(ended)
+        return observation, reward, terminated, truncated, {**info, **self._columns(seen)} if self._entries else info
 
     def _stepped(self, actions: Any) -> Stepped:
         if self._over:
             raise self._needs_reset()
         seen, *outcomes, ended = self._core.step((actions,) if self._acts_bare else self._leaves(actions))
-        return (self._observation(seen), *outcomes, [] if ended is None else self._notes(ended))
+        notes = [] if ended is None else self._notes(ended)
+        return (self._observation(seen), *outcomes, [*notes, *self._said(seen, range(self.num_envs))])
+
+    def _said(self, seen: Sequence[Any], envs: Sequence[int]) -> Notes:
+        """What ``envs`` say in ``info``."""
+        return [(env, {name: seen[place][env] for name, place in self._entries}) for env in envs] if self._entries else []
+
+    def _columns(self, seen: Sequence[Any]) -> dict[str, Any]:
+        """``info`` of all environments that ``seen`` has rows of."""
+        return with_masks({name: seen[place] for name, place in self._entries}, len(seen[0]))
 
     def _notes(self, ended: Any) -> Notes:
         """What is told of environments whose episodes have ended."""
@@ -69,18 +83,19 @@ class EngineVector(Exchange):
             self._over.update(envs)
         notes: Notes = []
         for place, env in enumerate(envs):
-            info = {}
+            info = {} if finals is None else {name: finals[place][leaf][()] for name, leaf in self._entries}
             if episodes is not None:
                 info["episode"] = dict(zip("rlt", episodes[place], strict=True))
             if finals is not None:
-                notes.append((env, {"final_obs": self._observation(finals[place]), "final_info": info}))
+                notes.append((env, {"final_obs": self._observation(_single(finals[place])), "final_info": info}))
             elif info:
                 notes.append((env, info))
         return notes
 
     def _received(self, envs: Any, stepped: Any) -> tuple[Any, ...]:
         seen, *outcomes, ended = stepped
-        return (self._observation(seen), *outcomes, {} if ended is None else self._infos(ended, len(envs)))
+        info = {} if ended is None else self._infos(ended, len(envs))
+        return (self._observation(seen), *outcomes, {**info, **self._columns(seen)})
 
     def _infos(self, ended: Any, size: int | None = None) -> dict[str, Any]:
         """``info`` of the same: what folding the notes gives, in fewer steps. Rows of ``size`` environments, or of all."""
@@ -99,17 +114,23 @@ class EngineVector(Exchange):
             info["episode"], info["_episode"] = told, mask.copy()
         if finals is None:
             return info
+        for name, leaf in self._entries:
+            column = [seen[leaf] for seen in finals]
+            info[name], info[f"_{name}"] = np.zeros((size, *np.shape(column[0])), column[0].dtype), mask.copy()
+            info[name][envs] = column
         last = np.full(size, None, object)
         for env, seen in zip(envs, finals, strict=True):
-            last[env] = self._observation(seen)
+            last[env] = self._observation(_single(seen))
         return {"final_obs": last, "_final_obs": mask, "final_info": info, "_final_info": mask.copy()}
 
     def _observation(self, seen: Sequence[Any]) -> object:
         """Leaves in the structure of the observation space."""
         if self._is_bare:
             return seen[0]
+        if self._is_tuple:
+            return tuple(seen[: len(self._paths)])
         found: dict[str, Any] = {}
-        for (*groups, last), values in zip(self._paths, seen, strict=True):
+        for (*groups, last), values in zip(self._paths, seen, strict=False):
             level = found
             for group in groups:
                 level = level.setdefault(group, {})
@@ -159,10 +180,17 @@ class EngineVector(Exchange):
         self._core.close()
 
 
+def _single(seen: Sequence[Any]) -> list[Any]:
+    """The leaves of one environment, in which a choice is a number."""
+    return [leaf if leaf.ndim else leaf.item() for leaf in seen]
+
+
 def _space(leaves: list[Leaf], role: str) -> spaces.Space[Any]:
-    """The space of values with these leaves: a single one that is called after its role is bare."""
+    """The space of values with these leaves: a single one that is called after its role is bare, and numbered ones below it are a tuple."""
     if len(leaves) == 1 and leaves[0].key == role:
         return _space_of(leaves[0], role)
+    if [path(leaf.key) for leaf in leaves] == [(role, str(place)) for place in range(len(leaves))]:
+        return spaces.Tuple([_space_of(leaf, role) for leaf in leaves])
     root: dict[str, Any] = {}
     for leaf in leaves:
         *groups, last = path(leaf.key)

@@ -89,6 +89,8 @@ class Exchange(VectorEnv):
 
     def _rows(self, seen: Any, envs: Any) -> object:
         """The rows of ``envs`` in observations of all, in arrays of their own."""
+        if isinstance(seen, tuple):
+            return tuple(self._rows(inner, envs) for inner in seen)
         return {name: self._rows(inner, envs) for name, inner in seen.items()} if isinstance(seen, dict) else seen[envs]
 
     def _members_of(self, env_id: Any) -> list[int]:

@@ -12,9 +12,10 @@ from gymnasium.vector import AutoresetMode
 
 from windrow._arguments import one_of
 from windrow._numbers import whole_or_none
-from windrow._windrow import VectorCore, native_ids
+from windrow._windrow import VectorCore, native_ids, native_info
 from windrow.envs._convert import of
 from windrow.envs._gymnasium import by_id
+from windrow.envs._native import NotNative, arguments_of
 from windrow.envs._recipe import Many, Native, Recipe
 from windrow.envs._transform import around
 from windrow.vectors._base import FORMS, VectorEnv
@@ -48,8 +49,8 @@ def make_vec(
             Gymnasium does not come through them.
         autoreset_mode: when an environment whose episode has ended begins another one: in its next step, in the same step, or when it is
             told to. See :class:`gymnasium.vector.AutoresetMode`.
-        native: whether ids that windrow has itself run in Rust. With ``False``, with further arguments or with ``render_mode``, they are
-            Gymnasium's.
+        native: whether ids that windrow has itself run in Rust. With ``False``, or with arguments that those do not take, such as
+            ``render_mode``, they are Gymnasium's.
         episode_statistics: whether ``info["episode"]`` has returns, lengths and seconds, ``"r"``, ``"l"`` and ``"t"``, of episodes
             that have ended, as ``RecordEpisodeStatistics`` around each environment gives them.
         final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1; or one of ``"dictionaries"``, one for each
@@ -57,7 +58,7 @@ def make_vec(
             before read them.
         batch_size: how many environments are received at a time, those first that are ready first, as from EnvPool: ``async_reset()``
             begins episodes, ``recv()`` returns what ``step`` returns, of ``batch_size`` environments, and ``send(actions, info["env_id"])`` has them step.
-        **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, for ids.
+        **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, or to the native environment, for ids.
 
     Raises:
         TypeError: ``env`` is nothing that an environment can be made of.
@@ -107,10 +108,13 @@ class Wanted:
         if self.workers is None and not self.transforms:
             makers = _made_by_windrow(makers)
         vector: VectorEnv
-        if (recipes := _recipes(makers, self.native and not self.kwargs, self.transforms)) is not None:
-            if self.kwargs:
+        are_ids = all(isinstance(maker, str) for maker in makers)
+        # Transforms and windrow's own classes say what is observed.
+        entries = _entries(makers[0]) if are_ids and self.native and not self.transforms else ()
+        if (recipes := self._recipes(makers, entries)) is not None:
+            if self.kwargs and not are_ids:
                 raise TypeError(f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}")
-            vector = EngineVector(self._core(recipes), self.mode, self.form, self.batch_size)
+            vector = EngineVector(self._core(recipes), self.mode, self.form, self.batch_size, entries)
         elif self.workers is None:
             if self.batch_size is not None:
                 raise ValueError(f"batch_size={self.batch_size} is for environments in threads or processes: workers is how many")
@@ -141,23 +145,41 @@ class Wanted:
         return VectorCore(groups, mode.value, threads, False, counts)
 
 
-def _recipes(makers: list[Any], native: bool, transforms: Sequence[Any]) -> list[Recipe] | None:
-    """Recipes of all environments, where the engine is to step them: windrow's own, and others with transforms around them."""
-    found: list[Recipe | None] = []
-    for maker in makers:
-        recipe: Recipe | None
+    def _recipes(self, makers: list[Any], entries: Sequence[str]) -> list[Recipe] | None:
+        """Recipes of all environments, where the engine is to step them: windrow's own, which observe ``entries``, and others with
+        transforms around them.
+        """
+        found = [self._recipe(makers[0], entries)]
+        # Most are the same.
+        found += [found[0] if maker is makers[0] else self._recipe(maker, entries) for maker in makers[1:]]
+        known = [recipe for recipe in found if recipe is not None]
+        if known and len(known) < len(found):
+            raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
+        return known or None
+
+    def _recipe(self, maker: Any, entries: Sequence[str]) -> Recipe | None:
+        """The recipe of one; None where the engine is not to step it."""
+        recipe: Recipe | None = None
         if isinstance(maker, str):
-            is_native = native and maker in native_ids()
-            recipe = Native(maker, False) if is_native else of(by_id(maker)) if transforms else None
-        elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe"):
+            recipe = _native(maker, self.kwargs, entries) if self.native else None
+            if recipe is None and self.transforms:
+                recipe = of(by_id(maker, self.kwargs))
+        elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe") or self.transforms:
             recipe = of(maker)
-        else:
-            recipe = of(maker) if transforms else None
-        found.append(None if recipe is None else around(_by_index(recipe), transforms))
-    known = [recipe for recipe in found if recipe is not None]
-    if known and len(known) < len(found):
-        raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
-    return known or None
+        return None if recipe is None else around(_by_index(recipe), self.transforms)
+
+
+def _native(env_name: str, kwargs: dict[str, Any], entries: Sequence[str]) -> Native | None:
+    """windrow's own environment with this id, where it has one that takes these arguments."""
+    try:
+        return Native(env_name, False, arguments=arguments_of(env_name, kwargs, entries))
+    except NotNative:
+        return None
+
+
+def _entries(env_name: str) -> list[str]:
+    """What the environment of this id tells in ``info``, where it is native."""
+    return native_info(env_name) if env_name in native_ids() else []
 
 
 def _made_by_windrow(makers: list[Any]) -> list[Any]:

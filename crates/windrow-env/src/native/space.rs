@@ -30,6 +30,16 @@ pub(super) fn choice<const N: usize>(row: Row<'_>, table: &[f64; N]) -> Result<f
     }
 }
 
+/// The discrete action of `row`, one of `choices`.
+#[inline(always)]
+pub(super) fn index(row: Row<'_>, choices: usize) -> Result<usize, EnvError> {
+    let action = row.scalar(Key::<i64>::new(0))?;
+    match usize::try_from(action).ok().filter(|&i| i < choices) {
+        Some(i) => Ok(i),
+        None => Err(no_such_choice(action, choices)),
+    }
+}
+
 #[cold]
 fn no_such_choice(action: i64, choices: usize) -> EnvError {
     EnvError::Action {

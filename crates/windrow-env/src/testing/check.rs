@@ -142,12 +142,13 @@ mod tests {
     #[test]
     fn native_environments_pass() {
         for id in EnvRegistry::builtin().names() {
-            let report = check_env(&mut make(id).unwrap(), 1).unwrap();
+            let mut env = make(id).unwrap();
+            let report = check_env(&mut env, 1).unwrap();
             assert_eq!(report.frames, STEPS, "{id}");
-            assert!(
-                report.episodes > report.terminated && report.episodes > 1,
-                "{id}"
-            );
+            // Without a limit, a random walk may take long.
+            let is_limited = env.spec().max_episode_steps.is_some();
+            assert!(report.episodes > report.terminated, "{id}");
+            assert!(report.episodes > 1 || !is_limited, "{id}");
             let report = check_vec_env(&mut *id.build(3).unwrap(), 1).unwrap();
             assert_eq!(report.frames, 3 * STEPS, "{id}");
         }

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -54,7 +55,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     #[cfg(target_os = "linux")]
     module.add_class::<parallel::ParallelMembers>()?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;
-    module.add_function(wrap_pyfunction!(native_ids, module)?)
+    module.add_function(wrap_pyfunction!(native_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(native_info, module)?)
 }
 
 /// The factory behind anything that Python calls an environment: one of `windrow.envs`, of Gymnasium or of TorchRL, an id,
@@ -114,4 +116,16 @@ fn resize<'py>(
 fn native_ids(py: Python<'_>) -> Vec<Bound<'_, PyString>> {
     let registry = windrow::envs::EnvRegistry::builtin();
     registry.names().map(|id| PyString::new(py, id)).collect()
+}
+
+/// The entries of `info` that the environment called `id`, which comes with windrow, can observe.
+///
+/// # Errors
+/// `ValueError` where there is no such environment.
+#[pyfunction]
+fn native_info(id: &str) -> PyResult<Vec<&'static str>> {
+    let registry = windrow::envs::EnvRegistry::builtin();
+    let info = registry.info(id);
+    let info = info.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(info.to_vec())
 }

@@ -10,7 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use windrow::envs::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
+use serde_json::{Map, Value};
+use windrow::envs::{
+    AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, OneHotObservations,
+    VecEnv,
+};
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
@@ -66,6 +70,8 @@ struct Native {
     id: String,
     one_hot: bool,
     frame_skip: usize,
+    /// What it is made with, as an object of JSON; nothing for one that takes no arguments.
+    arguments: String,
 }
 
 /// An environment of Gymnasium.
@@ -333,12 +339,21 @@ fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
 
 /// `num_envs` environments that come with windrow, all alike.
 fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-    let envs = EnvRecipe::of_skipping(&env.id, env.frame_skip).build(num_envs)?;
-    // Asked of the environments, since a recipe does not know which actions they take.
-    match env.one_hot && envs.spec().action.choices().is_some() {
-        true => Ok(Box::new(envs.transformed(OneHotActions::new())?)),
-        false => Ok(envs),
+    let mut recipe = EnvRecipe::of_skipping(&env.id, env.frame_skip);
+    if !env.arguments.is_empty() {
+        let arguments: Map<String, Value> =
+            serde_json::from_str(&env.arguments).map_err(EnvError::failed)?;
+        recipe = recipe.with_arguments(&arguments)?;
     }
+    let mut envs = recipe.build(num_envs)?;
+    // Asked of the environments, since a recipe does not know what they observe and which actions they take.
+    if env.one_hot && OneHotObservations::apply_to(&envs.spec().observation) {
+        envs = Box::new(envs.transformed(OneHotObservations {})?);
+    }
+    if env.one_hot && envs.spec().action.choices().is_some() {
+        envs = Box::new(envs.transformed(OneHotActions::new())?);
+    }
+    Ok(envs)
 }
 
 /// Environments of Gymnasium that agree on how choices are encoded.

@@ -18,6 +18,7 @@ from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv
 from windrow.envs._factory import is_function
 from windrow.envs._gymnasium import by_id, with_pixels
+from windrow.envs._native import NotNative, arguments_of
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Key
@@ -32,7 +33,7 @@ _adapters = module("windrow.envs._adapters")
 
 BACKENDS = ("auto", "native", "gymnasium")
 _NO_OPTIONS = 'native environments take no options: reset_options and reset(options=...) need backend="gymnasium"'
-_NO_INFO = 'native environments return no info: info_keys need backend="gymnasium"'
+_NO_INFO = 'native environments observe entries of info by their names: other info_keys need backend="gymnasium"'
 
 
 #: Arguments of TorchRL that have no effect: the value that holds, and why.
@@ -130,7 +131,7 @@ class GymEnv(EnvBase):
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
             arguments.
-        kwargs: passed to ``gymnasium.make``.
+        kwargs: passed to ``gymnasium.make``, or to windrow's own environment where it takes them.
 
     Raises:
         ValueError: there is no such backend, or it cannot make the environment, or draw it.
@@ -186,6 +187,8 @@ class GymEnv(EnvBase):
         self._options = ResetOptions(reset_options)
         #: The video that an evaluator films it for.
         self._video: Any = None
+        #: What a native environment is made with.
+        self._arguments = ""
         self._given_backend = backend or "auto"
         self.backend = self._choose(self._given_backend)
         self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
@@ -214,20 +217,26 @@ class GymEnv(EnvBase):
 
     def _choose(self, backend: str) -> str:
         one_of(*BACKENDS)("backend", backend)
-        own = isinstance(self._name, str) and self._name in native_ids()
-        if backend == "native":
-            if not own:
-                raise ValueError(f"windrow has no {self._name!r} of its own; it has {', '.join(native_ids())}")
-            if self._kwargs:
-                raise ValueError(f"native environments take no further arguments, got {', '.join(self._kwargs)}")
-            if self._from_pixels:
-                raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
-            if self._info_wanted:
-                raise ValueError(_NO_INFO)
-            if self._options.given is not None:
-                raise ValueError(_NO_OPTIONS)
-        plain = not (self._kwargs or self._from_pixels or self._info_wanted or self._options.given is not None)
-        return ("native" if own and plain else "gymnasium") if backend == "auto" else backend
+        if backend == "gymnasium":
+            return backend
+        try:
+            self._arguments = self._native_arguments()
+        except NotNative:
+            if backend == "native":
+                raise
+            return "gymnasium"
+        return "native"
+
+    def _native_arguments(self) -> str:
+        """What windrow's own environment is made with, where it does what is asked for."""
+        if self._from_pixels:
+            raise NotNative('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
+        if self._options.given is not None:
+            raise NotNative(_NO_OPTIONS)
+        wanted = self._info_wanted
+        if self._readers or wanted is None or any(len(names) > 1 or spec is not None for names, spec in wanted.items()):
+            raise NotNative(_NO_INFO)
+        return arguments_of(self._name, self._kwargs, [names[0] for names in wanted])
 
     def _new_recipe(self) -> Recipe:
         single = self._single_recipe()
@@ -235,7 +244,7 @@ class GymEnv(EnvBase):
 
     def _single_recipe(self) -> Recipe:
         if self.backend == "native":
-            return Native(self._name, self._one_hot, self._frame_skip)
+            return Native(self._name, self._one_hot, self._frame_skip, self._arguments)
         own = not isinstance(self._name, str)
         if own:
             env = with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
@@ -284,10 +293,6 @@ class GymEnv(EnvBase):
         """
         if not ignore_private:
             raise ValueError("ignore_private=False: entries of info that begin with an underscore are not observed")
-        if self.backend == "native":
-            if self._given_backend == "native":
-                raise ValueError(_NO_INFO)
-            self.backend = "gymnasium"
         keys, specs = getattr(info_dict_reader, "keys", None), getattr(info_dict_reader, "info_spec", None)
         if info_dict_reader is not None and not hasattr(info_dict_reader, "keys"):
             if not callable(info_dict_reader):
@@ -303,6 +308,8 @@ class GymEnv(EnvBase):
             self._info_wanted = None
         else:
             self._info_wanted = {**self._info_wanted, **_info.wanted(keys)}
+        if self.backend == "native":
+            self.backend = self._choose(self._given_backend)
         self._info_entries = self._source = self._handle = self._facts = None
         return self
 
