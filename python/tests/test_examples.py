@@ -16,6 +16,8 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
     [
         ("ppo_halfcheetah", 4000, "mean return: "),
         ("dqn_cartpole", 1100, "mean return: "),
+        ("sac", 1050, "mean return: "),
+        ("td3", 1050, "mean return: "),
         ("ppo_atari", 1000, "mean return: "),
         ("cleanrl_ppo", 2000, "see cleanrl_ppo.png"),
         ("sb3_ppo", 1000, "mean return of the last "),

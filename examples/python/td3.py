@@ -1,0 +1,225 @@
+"""TD3 (twin delayed deterministic policy gradient), from the environment to a checkpoint, in one file.
+
+    pip install '.[torch,gymnasium]' tensorboard
+    python examples/python/td3.py
+    python examples/python/td3.py --env HalfCheetah-v5 --frames 1000000 --checkpoint cheetah.pt --log runs/td3 --video videos
+
+A run that has a checkpoint goes on from it, as if it had not been interrupted. `--check` ends with an error unless the policy has learned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from windrow.collectors import Collector, Evaluator
+from windrow.data import LazyTensorStorage, ReplayBuffer
+from windrow.envs import Compose, DoubleToFloat, GymEnv, RewardSum, TransformedEnv
+
+GAMMA = 0.99
+BATCH = 256
+#: How far the target networks move towards the trained ones with each update.
+TAU = 0.005
+#: Noise, in halves of the bounds: of actions that are collected, and of those of the targets, which is clipped.
+EXPLORATION, SMOOTHING, CLIP = 0.1, 0.2, 0.5
+#: Updates of the critics for one of the actor.
+DELAY = 2
+#: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy is that of its last batch.
+PARTS = ("collector", "actor", "critics", "target_actor", "targets", "buffer")
+#: What `--check` asks of the mean return.
+LEARNED = {"Pendulum-v1": -200.0, "HalfCheetah-v4": 3000.0, "HalfCheetah-v5": 3000.0}
+
+
+def mlp(inputs: int, outputs: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+class Actor(nn.Module):
+    """The action for an observation, within the bounds of the actions."""
+
+    def __init__(self, observations: int, low: torch.Tensor, high: torch.Tensor, width: int) -> None:
+        super().__init__()
+        self.net = mlp(observations, len(low), width)
+        self.register_buffer("loc", (high + low) / 2)
+        self.register_buffer("scale", (high - low) / 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.noisy(observation, 0.0)
+
+    def noisy(self, observation: torch.Tensor, std: float, clip: float = 1.0) -> torch.Tensor:
+        """The action with normal noise of ``std`` halves of the bounds, of which more than ``clip`` is cut off."""
+        action = torch.tanh(self.net(observation))
+        noise = (std * torch.randn_like(action)).clamp(-clip, clip)
+        return (action + noise).clamp(-1, 1) * self.scale + self.loc
+
+
+class Explorer(nn.Module):
+    """The actor with the noise of collection."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.actor.noisy(observation, EXPLORATION)
+
+
+class Critics(nn.Module):
+    """Two estimates of the return after an action, of which the targets count the lower one."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.first, self.second = mlp(inputs, 1, width), mlp(inputs, 1, width)
+
+    def forward(self, observation: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        both = torch.cat((observation, action), -1)
+        return self.first(both), self.second(both)
+
+
+def make_env(name: str) -> TransformedEnv:
+    return TransformedEnv(GymEnv(name), Compose(DoubleToFloat(), RewardSum()))
+
+
+class Training:
+    """All that learns, and all that collects."""
+
+    def __init__(self, arguments: argparse.Namespace, logger: Any) -> None:
+        torch.manual_seed(arguments.seed)
+        self.arguments, self.logger = arguments, logger
+        env = make_env(arguments.env)
+        low, high = env.action_spec.space.low, env.action_spec.space.high
+        observations = env.observation_spec["observation"].shape[-1]
+        self.actor = Actor(observations, low, high, arguments.width)
+        self.critics = Critics(observations + len(low), arguments.width)
+        self.targets = copy.deepcopy(self.critics).requires_grad_(False)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.updates = 0
+        self.optimizers = [torch.optim.Adam(self.critics.parameters(), lr=1e-3), torch.optim.Adam(self.actor.parameters(), lr=1e-3)]
+        self.buffer = ReplayBuffer(storage=LazyTensorStorage(arguments.frames), batch_size=BATCH, seed=arguments.seed)
+        # An update takes a hundred times as long as a frame, so collecting in the background would gain nothing.
+        self.collector = Collector(
+            env,
+            Explorer(self.actor),
+            frames_per_batch=arguments.frames_per_batch,
+            total_frames=arguments.frames,
+            init_random_frames=arguments.random_frames,
+            replay_buffer=self.buffer,
+            logger=logger,
+            seed=arguments.seed,
+        )
+        compiled = torch.compile if arguments.compile else lambda update: update
+        self.learn_critics, self.learn_actor = compiled(self.update_critics), compiled(self.update_actor)
+
+    def update_critics(self, sample: Any) -> torch.Tensor:
+        following = sample["next"]
+        with torch.no_grad():
+            action = self.target_actor.noisy(following["observation"], SMOOTHING, CLIP)
+            value = torch.minimum(*self.targets(following["observation"], action))
+            goal = following["reward"] + GAMMA * value * ~following["terminated"]
+        first, second = self.critics(sample["observation"], sample["action"])
+        loss = functional.mse_loss(first, goal) + functional.mse_loss(second, goal)
+        self.optimizers[0].zero_grad()
+        loss.backward()
+        self.optimizers[0].step()
+        return loss.detach()
+
+    def update_actor(self, sample: Any) -> torch.Tensor:
+        """One step of the actor, after which the targets follow."""
+        self.critics.requires_grad_(False)
+        loss = -self.critics(sample["observation"], self.actor(sample["observation"]))[0].mean()
+        self.optimizers[1].zero_grad()
+        loss.backward()
+        self.optimizers[1].step()
+        self.critics.requires_grad_(True)
+        with torch.no_grad():
+            for targets, trained in ((self.targets, self.critics), (self.target_actor, self.actor)):
+                torch._foreach_lerp_(list(targets.parameters()), list(trained.parameters()), TAU)
+        return loss.detach()
+
+    def run(self) -> None:
+        arguments = self.arguments
+        if arguments.checkpoint and arguments.checkpoint.exists():
+            self.load(torch.load(arguments.checkpoint))
+        saved = time.monotonic()
+        with self.collector:
+            for _ in self.collector:
+                frames = self.collector.stats()["frames"]
+                if frames < arguments.random_frames:
+                    continue
+                for _ in range(arguments.frames_per_batch):
+                    sample = self.buffer.sample()
+                    critic_loss = self.learn_critics(sample)
+                    self.updates += 1
+                    if self.updates % DELAY == 0:
+                        actor_loss = self.learn_actor(sample)
+                if self.logger is not None and self.updates >= DELAY and frames % 1000 < arguments.frames_per_batch:
+                    self.logger.add_scalar("losses/critic", critic_loss.item(), frames)
+                    self.logger.add_scalar("losses/actor", actor_loss.item(), frames)
+                if arguments.checkpoint and time.monotonic() > saved + 60:
+                    self.save()
+                    saved = time.monotonic()
+            if arguments.checkpoint:
+                self.save()
+
+    def save(self) -> None:
+        """Writes a checkpoint, which takes the place of the one before when it is whole."""
+        state = {name: getattr(self, name).state_dict() for name in PARTS}
+        state["optimizers"] = [optimizer.state_dict() for optimizer in self.optimizers]
+        state["updates"], state["generator"] = self.updates, torch.get_rng_state()
+        unfinished = self.arguments.checkpoint.with_suffix(".unfinished")
+        with unfinished.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.arguments.checkpoint)
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name in PARTS:
+            getattr(self, name).load_state_dict(state[name])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.updates = state["updates"]
+        torch.set_rng_state(state["generator"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Learns with TD3.")
+    parser.add_argument("--env", default="Pendulum-v1", help="an id of Gymnasium with actions in a box")
+    parser.add_argument("--frames", type=int, default=10_000)
+    parser.add_argument("--frames-per-batch", type=int, default=1, help="frames between two rounds of as many updates")
+    parser.add_argument("--random-frames", type=int, default=1000, help="frames with random actions, before the first update")
+    parser.add_argument("--width", type=int, default=256, help="of the two hidden layers of each network")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compile", action="store_true", help="compile the update, which pays after some ten thousand updates")
+    parser.add_argument("--checkpoint", type=Path, help="the file to go on from, written once a minute")
+    parser.add_argument("--log", help="a folder for TensorBoard")
+    parser.add_argument("--video", help="a folder for videos of the evaluation")
+    parser.add_argument("--check", action="store_true", help="fail unless the mean return of the evaluation is what is expected")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logger = None
+    if arguments.log:
+        from torch.utils.tensorboard import SummaryWriter
+
+        logger = SummaryWriter(arguments.log)
+    began = time.monotonic()
+    training = Training(arguments, logger)
+    training.run()
+    print(f"{arguments.frames} frames in {time.monotonic() - began:.0f} s")
+    with Evaluator(make_env(arguments.env), training.actor, num_trajectories=10, seed=1000, video=arguments.video, logger=logger) as evaluator:
+        result = evaluator.evaluate(step=arguments.frames)["eval/reward"]
+    print(f"mean return: {result:.1f}")
+    if arguments.check and result < LEARNED[arguments.env]:
+        raise SystemExit(f"expected a mean return of at least {LEARNED[arguments.env]}, got {result:.1f}")
+
+
+if __name__ == "__main__":
+    main()
