@@ -17,11 +17,13 @@ __all__ = [
     "RemoteServerCore",
     "RemoteWeightsCore",
     "ReplayBufferCore",
+    "RowGather",
     "ServerCore",
     "Statistics",
     "VectorCore",
     "WorkerError",
     "__version__",
+    "advantages",
     "collects",
     "evaluate_graph",
     "multi_step",
@@ -98,6 +100,12 @@ class CommandLauncher:
 class Nursery:
     def __new__(cls, program: str, args: list[str], vars: dict[str, str]) -> Nursery: ...
 
+@final
+class RowGather:
+    def __new__(cls, batch: Any, device: Any) -> RowGather: ...
+    def rows(self, order: Any, begin: int, end: int) -> Any: ...
+
+def advantages(weights: tuple[float, float], reward: Any, values: tuple[Any, Any], flags: tuple[Any, Any], ids: Any | None) -> tuple[Any, Any]: ...
 def pack(source: Any, into: Any = None) -> Any: ...
 def unpack(arrays: Sequence[Any], copied: bool, dim: int = 0, stacked: bool = False, device: Any = None) -> Any: ...
 def run_worker(invitation: str | None = None) -> int | None: ...
