@@ -231,7 +231,7 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
         ("native, lowered net / TorchRL", against(lambda: batches(native_cartpole(), net).next, lambda: torchrl_batches(net)), 20.0),
         ("minibatches / indexing", gathered, 1.4),
         ("advantages / a loop of NumPy", against(lambda: advantages("windrow"), lambda: advantages("loop")), 10.0),
-        ("advantages / TorchRL", against(lambda: advantages("windrow"), lambda: advantages("TorchRL")), 20.0),
+        ("advantages / TorchRL", against(lambda: advantages("windrow"), lambda: advantages("TorchRL")), 10.0),
         ("gymnasium, module / TorchRL", against(sides["module"], lambda: torchrl_batches(net)), 3.5),
     ]
 
