@@ -97,7 +97,7 @@ def main() -> int:
     figures: list[tuple[str, Callable[[float], float], float]] = [
         (f"rollout of {STEPS} steps / collector", lambda least: rollouts(STEPS, least), 0.8),
         (f"rollout of {5 * STEPS} steps / collector", lambda least: rollouts(5 * STEPS, least), 0.8),
-        ("Evaluator, 20 episodes / collector", lambda least: evaluations(20, least), 0.8),
+        ("Evaluator, 100 episodes / collector", lambda least: evaluations(100, least), 0.8),
     ]
     if importlib.util.find_spec("torchrl") is not None and importlib.util.find_spec("vmas") is not None:
         figures += [(f"VMAS, {number} environments / its own loop", lambda least, number=number: vmas(number, least), 0.9) for number in (1, 32)]
