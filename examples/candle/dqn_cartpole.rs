@@ -64,7 +64,7 @@ struct Args {
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     let network = network().seed(args.seed);
-    let mut learner = Learner::new(&network.weights(), args.seed)?;
+    let mut learner = Learner::new(&network, args.seed)?;
     let policy = EpsilonGreedy::new(network);
     let mut examiner = examiner(policy.clone(), !args.seed)?;
     let mut collector = MultiAsyncCollector::builder("CartPole-v1")

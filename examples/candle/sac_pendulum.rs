@@ -72,9 +72,9 @@ fn main() -> anyhow::Result<ExitCode> {
     let actor = network(3, 2).seed(args.seed);
     let critics = [1, 2].map(|n| {
         let seed = args.seed.wrapping_add(n << 32);
-        network(4, 1).seed(seed).weights()
+        network(4, 1).seed(seed)
     });
-    let mut learner = Learner::new(&actor.weights(), &critics, args.seed)?;
+    let mut learner = Learner::new(&actor, &critics, args.seed)?;
     let policy = NetworkPolicy::new(actor, Head::TanhNormal(Scale::softplus()));
     let evaluator = evaluator(policy.clone(), !args.seed)?;
     let buffer = buffer(args.seed)?;

@@ -74,8 +74,8 @@ def main() -> None:
             after = batch["next"]
             with torch.no_grad():
                 following = agent.get_value(after["observation"])
-            columns = batch["output3"], following, after["reward"], after["done"], after["terminated"]
-            batch["gain"], batch["goal"] = windrow.generalized_advantage_estimate(GAMMA, LAMBDA, *columns)
+            columns = batch["output3"], following, after["reward"], after["done"]
+            batch["gain"], batch["goal"] = windrow.generalized_advantage_estimate(GAMMA, LAMBDA, *columns, terminated=after["terminated"])
             for minibatch in windrow.minibatches(batch, MINIBATCH, EPOCHS, keys=["observation", "action", "output1", "gain", "goal"]):
                 _, new, entropy, value = agent.get_action_and_value(minibatch["observation"], minibatch["action"])
                 ratio = (new - minibatch["output1"]).exp()

@@ -28,7 +28,7 @@ REPEATS = 5
 SHARE = 1000
 CORES = len(os.sched_getaffinity(0))
 
-#: Does some work, and returns how many frames or updates it was.
+#: Does some work, and returns how many frames, steps or updates it was.
 Side = Callable[[], int]
 
 

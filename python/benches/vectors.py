@@ -13,37 +13,15 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from processes import cheetah
+from processes import Side, cheetah, pace, ratio
 from torch import nn
 
 import windrow
-
-REPEATS = 5
-
-#: Steps a vector, and returns how many steps of it that were.
-Side = Callable[[], int]
-
-
-def pace(side: Side, least: float) -> float:
-    """Steps of ``side`` a second, over ``least`` seconds."""
-    done, start = 0, time.perf_counter()
-    while (past := time.perf_counter() - start) < least:
-        done += side()
-    return done / past
-
-
-def ratio(own: Side, other: Side, least: float) -> float:
-    """How many steps ``own`` takes while ``other`` takes one."""
-    own(), other()
-    pairs = [(pace(own, least), pace(other, least)) for _ in range(REPEATS)]
-    return statistics.median(ours / theirs for ours, theirs in pairs)
-
 
 def stepping(envs: Any, calls: int = 50) -> Side:
     """Steps ``envs`` by actions that were drawn before."""

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from windrow.collectors import Collector
+from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import GymEnv
+
+TWO = ["CartPole-v1"] * 2
+#: Every class of collectors, and environments for it.
+KINDS: list[tuple[Any, Any]] = [
+    (Collector, "CartPole-v1"),
+    (AsyncCollector, "CartPole-v1"),
+    (MultiSyncCollector, TWO),
+    (MultiAsyncCollector, TWO),
+    (AsyncBatchedCollector, TWO),
+]
 
 
 def cartpole() -> GymEnv:

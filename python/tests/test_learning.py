@@ -148,6 +148,13 @@ def test_minibatches_go_to_a_device_and_come_from_one() -> None:
 # Advantages
 
 
+def estimated(gamma: float, lmbda: float, *columns: Any, **arguments: Any) -> Any:
+    """The estimate of value, value that followed, reward, done and, fifth, terminated."""
+    if len(columns) > 4:
+        arguments["terminated"] = columns[4]
+    return windrow.generalized_advantage_estimate(gamma, lmbda, *columns[:4], **arguments)
+
+
 def columns(dtype: torch.dtype, *shape: int) -> list[torch.Tensor]:
     """Values, values that followed, rewards, and flags of some ends and fewer terminations."""
     numbers = [torch.randn(shape, dtype=dtype) for _ in range(3)]
@@ -168,7 +175,7 @@ def by_hand(gamma: float, lmbda: float, *given: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 def test_advantages_are_those_of_a_loop(dtype: torch.dtype, tolerance: float) -> None:
     given = columns(dtype, 8, 64)
-    advantage, target = windrow.generalized_advantage_estimate(0.99, 0.95, *given, time_dim=1)
+    advantage, target = estimated(0.99, 0.95, *given, time_dim=1)
     torch.testing.assert_close(advantage, by_hand(0.99, 0.95, *given), rtol=tolerance, atol=tolerance)
     assert torch.equal(target, advantage + given[0])
 
@@ -179,42 +186,42 @@ def test_advantages_are_those_of_torchrl(dtype: torch.dtype) -> None:
         given = columns(dtype, *shape)
         expected = generalized_advantage_estimate(0.99, 0.95, *given)
         time_dim = -2 if len(shape) == 2 else None
-        found = windrow.generalized_advantage_estimate(0.99, 0.95, *given, time_dim=time_dim)
+        found = estimated(0.99, 0.95, *given, time_dim=time_dim)
         for own, other in zip(found, expected, strict=True):
             assert own.dtype == dtype and own.shape == other.shape
             torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
-        without = windrow.generalized_advantage_estimate(0.9, 1.0, *given[:4], time_dim=time_dim)
+        without = estimated(0.9, 1.0, *given[:4], time_dim=time_dim)
         torch.testing.assert_close(without[0], vec_generalized_advantage_estimate(0.9, 1.0, *given[:4])[0], rtol=1e-4, atol=1e-4)
 
 
 def test_arrays_of_numpy_come_back_as_arrays_and_time_may_be_any_dimension() -> None:
     given = columns(torch.float32, 6, 40, 1)
-    expected = windrow.generalized_advantage_estimate(0.99, 0.95, *given)
+    expected = estimated(0.99, 0.95, *given)
     flat = [one.squeeze(-1).numpy() for one in given]
     turned = [np.ascontiguousarray(one.T) for one in flat]
     one = [array[2] for array in flat]
     for arrays, time_dim, back in [(flat, 1, lambda x: x), (flat, -1, lambda x: x), (turned, 0, np.transpose), ([x.T for x in flat], 0, np.transpose)]:
-        for own, other in zip(windrow.generalized_advantage_estimate(0.99, 0.95, *arrays, time_dim=time_dim), expected, strict=True):
+        for own, other in zip(estimated(0.99, 0.95, *arrays, time_dim=time_dim), expected, strict=True):
             assert isinstance(own, np.ndarray)
             np.testing.assert_array_equal(back(own), other.squeeze(-1).numpy())
-    np.testing.assert_array_equal(windrow.generalized_advantage_estimate(0.99, 0.95, *one)[0], expected[0][2, :, 0].numpy())
+    np.testing.assert_array_equal(estimated(0.99, 0.95, *one)[0], expected[0][2, :, 0].numpy())
 
 
 def test_flags_may_be_numbers_and_types_are_promoted() -> None:
     value, following, reward, done, ends = (one.numpy() for one in columns(torch.float32, 2, 9, 1))
-    expected = windrow.generalized_advantage_estimate(0.9, 0.8, value, following, reward, done, ends)[0]
-    own = windrow.generalized_advantage_estimate(0.9, 0.8, value, following, reward, done.astype(float), ends.astype(int))[0]
+    expected = estimated(0.9, 0.8, value, following, reward, done, ends)[0]
+    own = estimated(0.9, 0.8, value, following, reward, done.astype(float), ends.astype(int))[0]
     np.testing.assert_array_equal(own, expected)
-    assert windrow.generalized_advantage_estimate(0.9, 0.8, value, following, reward.astype(float), done)[0].dtype == np.float64
+    assert estimated(0.9, 0.8, value, following, reward.astype(float), done)[0].dtype == np.float64
 
 
 def test_trajectories_of_two_workers_in_one_row_do_not_run_into_each_other() -> None:
     given = [one.reshape(-1, 1) for one in columns(torch.float32, 2, 20, 1)]
     ids = torch.arange(2).repeat_interleave(20)
-    apart = [windrow.generalized_advantage_estimate(0.99, 0.95, *(one[rows] for one in given), time_dim=0)[0] for rows in (ids == 0, ids == 1)]
-    joined = windrow.generalized_advantage_estimate(0.99, 0.95, *given, time_dim=0, traj_ids=ids)[0]
+    apart = [estimated(0.99, 0.95, *(one[rows] for one in given), time_dim=0)[0] for rows in (ids == 0, ids == 1)]
+    joined = estimated(0.99, 0.95, *given, time_dim=0, traj_ids=ids)[0]
     assert torch.equal(joined, torch.cat(apart))
-    assert not torch.equal(joined, windrow.generalized_advantage_estimate(0.99, 0.95, *given, time_dim=0)[0])
+    assert not torch.equal(joined, estimated(0.99, 0.95, *given, time_dim=0)[0])
 
 
 @pytest.mark.parametrize(

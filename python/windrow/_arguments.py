@@ -27,7 +27,7 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Concatenate, ForwardRef, Literal, ParamSpec, TypeVar, Union, cast, dataclass_transform, get_args, get_origin
 
@@ -215,6 +215,36 @@ def instance_of(kind: type) -> Check:
         return value
 
     return check
+
+
+def one_of(*allowed: object) -> Check:
+    """A check that a value is one of ``allowed``.
+
+    Raises:
+        ValueError: it is another.
+    """
+    shown = [f'"{value}"' if isinstance(value, str) else repr(value) for value in allowed]
+    expected = " or ".join([", ".join(shown[:-1]), shown[-1]])
+
+    def check(name: str, value: object) -> object:
+        if value not in allowed:
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
+        return value
+
+    return check
+
+
+def each_of(name: str, given: object, count: int, of: str) -> list[Any]:
+    """The entries of ``given`` for ``count`` of these: those of a list, or one for all.
+
+    Raises:
+        ValueError: a list has more or fewer.
+    """
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    each = list(given) if is_list else [given] * count  # type: ignore[call-overload]
+    if len(each) != count:
+        raise ValueError(f"{name} has {len(each)} entries for {count} {of}")
+    return each
 
 
 def warn_ignored(name: str, value: object, holds: object, why: str) -> None:

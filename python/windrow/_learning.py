@@ -106,8 +106,8 @@ def generalized_advantage_estimate(
     next_state_value: Any,
     reward: Any,
     done: Any,
-    terminated: Any = None,
     *,
+    terminated: Any = None,
     time_dim: int | None = None,
     traj_ids: Any = None,
 ) -> tuple[Any, Any]:

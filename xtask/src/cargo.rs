@@ -3,12 +3,37 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
+    iter,
     path::Path,
     process::Command,
 };
 
-/// The package that builds on a learning framework: built on request only.
-pub(crate) const CANDLE: &str = "windrow-examples-candle";
+/// The packages that build on a learning framework: built on request only.
+pub(crate) const CANDLE: [&str; 2] = ["windrow-candle", "windrow-examples-candle"];
+
+/// The packages that a command is about. All steps of a run select the same: a build unites the features of what is selected, so
+/// another selection builds most crates anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// All of the workspace.
+    All,
+    /// All but [`CANDLE`].
+    WithoutCandle,
+}
+
+impl Selection {
+    /// The arguments that select these packages.
+    pub(crate) fn arguments(self) -> impl Iterator<Item = &'static str> {
+        let left_out = CANDLE.into_iter().filter(move |package| !self.has(package));
+        let left_out = left_out.flat_map(|package| ["--exclude", package]);
+        iter::once("--workspace").chain(left_out)
+    }
+
+    /// Whether `package` is one of them.
+    pub(crate) fn has(self, package: &str) -> bool {
+        self == Self::All || !CANDLE.contains(&package)
+    }
+}
 
 /// Cargo of the toolchain in use, run in `root` with `arguments`, which hold no spaces.
 pub(crate) fn command(root: &Path, arguments: &str) -> Command {
@@ -23,11 +48,12 @@ pub(crate) fn nightly(root: &Path, arguments: &str) -> Command {
     command
 }
 
-/// `cargo test` of the test target `test`, with the features that the packages of the workspace have together: what was built for all
+/// `cargo test` of the test target `test`, with the features that the packages of `selection` have together: what was built for all
 /// tests is not built anew.
-pub(crate) fn test(root: &Path, test: &str) -> Command {
-    let mut command = command(root, "test --no-fail-fast --workspace");
-    command.args(["--exclude", CANDLE, "--test", test, "--", "--nocapture"]);
+pub(crate) fn test(root: &Path, selection: Selection, test: &str) -> Command {
+    let mut command = command(root, "test --no-fail-fast");
+    command.args(selection.arguments());
+    command.args(["--test", test, "--", "--nocapture"]);
     command
 }
 

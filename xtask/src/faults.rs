@@ -5,7 +5,11 @@ use std::{path::Path, process::Command};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use crate::{cargo, process, python, report::Verdict};
+use crate::{
+    cargo::{self, Selection},
+    process, python,
+    report::Verdict,
+};
 
 /// The fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -64,8 +68,8 @@ pub(crate) fn is_step(test: &str) -> bool {
 }
 
 /// Kills worker processes, as a step of the tests.
-pub(crate) fn of_workers(root: &Path) -> Result<Verdict> {
-    let passed = inject(root, WORKERS_TEST, WORKERS)?;
+pub(crate) fn of_workers(root: &Path, selection: Selection) -> Result<Verdict> {
+    let passed = inject(cargo::test(root, selection, WORKERS_TEST), WORKERS)?;
     Ok(Verdict::of_check(passed, HARM))
 }
 
@@ -77,7 +81,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         Fault::Workers => WORKERS_TEST,
     };
     if !options.python {
-        return inject(root, test, options.times);
+        let command = cargo::test(root, Selection::WithoutCandle, test);
+        return inject(command, options.times);
     }
     if options.fault != Fault::Workers {
         bail!("--python: expected the fault `workers`, the only one that concerns Python alone");
@@ -101,8 +106,7 @@ pub(crate) fn change(root: &Path, changes: &Changes) -> Result<bool> {
     )
 }
 
-fn inject(root: &Path, test: &str, times: u32) -> Result<bool> {
-    let mut command = cargo::test(root, test);
+fn inject(mut command: Command, times: u32) -> Result<bool> {
     counted(command.env(VARIABLE, times.to_string()))
 }
 

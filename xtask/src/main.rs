@@ -26,6 +26,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use cargo::Selection;
 use report::Report;
 use sanitize::Sanitizer;
 use workspace::Workspace;
@@ -51,7 +52,7 @@ enum Task {
     /// them run even when one fails. Needs Rust, a C compiler and Python 3.11 or newer; the Python packages go into
     /// `target/venv`, once. Uses cargo-nextest where it is installed.
     Test {
-        /// Let clippy read the package `windrow-examples-candle` too (builds a learning framework)
+        /// Check `windrow-candle` and `windrow-examples-candle` too (builds a learning framework)
         #[arg(long)]
         examples: bool,
     },
@@ -114,7 +115,8 @@ fn main() -> ExitCode {
 fn perform(task: Task) -> Result<bool> {
     let root = workspace::root();
     match task {
-        Task::Test { examples } => suite::run(&root, examples),
+        Task::Test { examples: true } => suite::run(&root, Selection::All),
+        Task::Test { examples: false } => suite::run(&root, Selection::WithoutCandle),
         Task::Bench(request) => bench::run(&root, &request),
         Task::Docs => docs::run(&root),
         Task::Faults(options) => faults::run(&root, &options),

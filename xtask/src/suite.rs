@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::Result;
 
 use crate::{
-    cargo,
+    cargo::{self, Selection},
     counts::Counts,
     docs, faults, models, process, python,
     report::{Report, Verdict},
@@ -29,8 +30,8 @@ const COMPARISONS: [(&str, &str, bool); 4] = [
     ("comparison of replay with a list", "model", false),
 ];
 
-/// Runs all steps; `true` when nothing failed. `examples`: clippy reads `windrow-examples-candle` too.
-pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
+/// Runs all steps for the packages of `selection`; `true` when nothing failed.
+pub(crate) fn run(root: &Path, selection: Selection) -> Result<bool> {
     let workspace = Workspace::load(root)?;
     let mut report = Report::default();
     report.step("formatting", || {
@@ -38,7 +39,7 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
         let why = "these files are not formatted: run `cargo fmt --all`";
         Verdict::of_program(&mut command, why)
     });
-    report.step("clippy", || clippy(root, examples));
+    report.step("clippy", || clippy(root, selection));
     report.step("tidy", || tidy::verdict(&workspace));
 
     let mut python = None;
@@ -46,14 +47,19 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
         python = Some(python::environment(root)?);
         Ok(Verdict::Passed)
     });
-    report.step("tests", || tests(&workspace, python.as_ref()));
+    report.step("tests", || tests(&workspace, selection, python.as_ref()));
     for (title, test, in_python) in COMPARISONS {
-        report.step(title, || compare(root, test, in_python, python.as_ref()));
+        report.step(title, || {
+            let command = cargo::test(root, selection, test);
+            compare(command, in_python, python.as_ref())
+        });
     }
-    report.step("deaths of worker processes", || faults::of_workers(root));
+    report.step("deaths of worker processes", || {
+        faults::of_workers(root, selection)
+    });
     report.step("doctests", || {
-        let mut command = cargo::command(root, "test --doc --no-fail-fast --workspace");
-        command.args(["--exclude", cargo::CANDLE, "--", "--quiet"]);
+        let mut command = cargo::command(root, "test --doc --no-fail-fast");
+        command.args(selection.arguments()).args(["--", "--quiet"]);
         Verdict::of_runner(command.env_remove(python::VARIABLE))
     });
     // Before the Python tests, some of which look at the site.
@@ -63,27 +69,28 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
     Ok(report.close())
 }
 
-fn clippy(root: &Path, examples: bool) -> Result<Verdict> {
-    let mut command = cargo::command(root, "clippy --workspace --all-targets");
-    if !examples {
-        println!("    without {}: `--examples` includes it", cargo::CANDLE);
-        command.args(["--exclude", cargo::CANDLE]);
+fn clippy(root: &Path, selection: Selection) -> Result<Verdict> {
+    let mut command = cargo::command(root, "clippy --all-targets");
+    if selection == Selection::WithoutCandle {
+        let left_out = cargo::CANDLE.join(" and ");
+        println!("    this step and others without {left_out}: `--examples` includes them");
     }
+    command.args(selection.arguments());
     command.args(["--", "-D", "warnings"]);
     Verdict::of_program(&mut command, "clippy has something to say")
 }
 
 /// Unit and integration tests, and those of examples, without comparisons and deaths of workers (steps of their own) and the loom models (built otherwise).
-fn tests(workspace: &Workspace, python: Option<&PathBuf>) -> Result<Verdict> {
+fn tests(workspace: &Workspace, selection: Selection, python: Option<&PathBuf>) -> Result<Verdict> {
     let nextest = process::succeeds(&mut cargo::command(&workspace.root, "nextest --version"));
     let runner = match nextest {
         true => "nextest run --no-tests pass --status-level fail --final-status-level slow",
         false => "test",
     };
     let mut command = cargo::command(&workspace.root, runner);
-    command.args(["--no-fail-fast", "--workspace", "--lib", "--bins"]);
-    command.args(["--exclude", cargo::CANDLE]);
-    for test in integration_tests(workspace) {
+    command.args(["--no-fail-fast", "--lib", "--bins"]);
+    command.args(selection.arguments());
+    for test in integration_tests(workspace, selection) {
         command.args(["--test", test]);
     }
     for package in &workspace.packages {
@@ -101,18 +108,17 @@ fn tests(workspace: &Workspace, python: Option<&PathBuf>) -> Result<Verdict> {
     Verdict::of_runner(&mut command)
 }
 
-fn integration_tests(workspace: &Workspace) -> BTreeSet<&str> {
-    let packages = workspace.packages.iter();
-    let packages = packages.filter(|package| package.name != cargo::CANDLE);
+fn integration_tests(workspace: &Workspace, selection: Selection) -> BTreeSet<&str> {
     let compares = |test: &str| COMPARISONS.iter().any(|(_, known, _)| *known == test);
     let is_other = |test: &str| compares(test) || faults::is_step(test) || models::is_loom(test);
+    let packages = workspace.packages.iter();
+    let packages = packages.filter(|package| selection.has(&package.name));
     let tests = packages.flat_map(|package| package.tests());
     tests.filter(|test| !is_other(test)).collect()
 }
 
 /// Runs one comparison and forwards the lines in which it says how much it compared; without such a line it failed.
-fn compare(root: &Path, test: &str, in_python: bool, python: Option<&PathBuf>) -> Result<Verdict> {
-    let mut command = cargo::test(root, test);
+fn compare(mut command: Command, in_python: bool, python: Option<&PathBuf>) -> Result<Verdict> {
     if in_python {
         // They need an interpreter, so ordinary runs skip them.
         command.arg("--include-ignored");
@@ -150,7 +156,7 @@ mod tests {
 
     use super::{compared, integration_tests};
     use crate::{
-        cargo,
+        cargo::Selection,
         workspace::{Workspace, tests::package},
     };
 
@@ -176,14 +182,12 @@ mod tests {
                 package("windrow-env", &["gymnasium", "errors"]),
                 package("windrow-policy", &["torch", "errors"]),
                 package("windrow", &["kills"]),
-                package(cargo::CANDLE, &["learns"]),
+                package("windrow-candle", &["learns"]),
             ],
         };
-        assert_eq!(
-            integration_tests(&workspace)
-                .into_iter()
-                .collect::<Vec<_>>(),
-            ["compile_fail", "errors"]
-        );
+        let tests = |selection| Vec::from_iter(integration_tests(&workspace, selection));
+        let without = tests(Selection::WithoutCandle);
+        assert_eq!(without, ["compile_fail", "errors"]);
+        assert_eq!(tests(Selection::All), ["compile_fail", "errors", "learns"]);
     }
 }

@@ -17,7 +17,7 @@ use windrow_sync::{Interrupt, Mutex};
 
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
-use crate::config::plan::{CatResults, Delivery, Placement};
+use crate::config::plan::{CatResults, Delivery, OnLoss, Placement};
 use crate::deliver::batches::{Batches, Shape};
 use crate::deliver::collector::Collector;
 use crate::deliver::core::Core;
@@ -96,6 +96,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     ring.end_at(schedule.end());
     let loss_rule = LossRule {
         on_loss: config.on_loss,
+        reassigns: reassigns(config),
         is_interruption: chosen.is_interruption,
     };
     let mut shared = Shared::new(ring, schedule, workers, loss_rule, seed, statistics);
@@ -311,7 +312,18 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), ArgumentEr
             needs: "batches that wait for all workers",
         });
     }
+    if reassigns(config) && config.on_loss == OnLoss::Continue && threshold < 1.0 {
+        return Err(ArgumentError::Needs {
+            name: "allow_partial_batch=false",
+            needs: "batches that preemptive_threshold does not cut short: leave one of them out, or let on_loss=3 replace lost workers",
+        });
+    }
     Ok(())
+}
+
+/// Whether others fill the parts of a worker that they go on without.
+fn reassigns(config: &CollectorConfig) -> bool {
+    config.allow_partial_batch == Some(false)
 }
 
 /// Whether workers can be killed that exceed a time-out, if there is one.

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    Collector, ControlError, FaultKind, Interrupt, NextError, OnLoss, Placement, WorkerError,
-    WorkerFault,
+    Collector, ControlError, Delivery, FaultKind, Interrupt, NextError, OnLoss, Placement,
+    WorkerError, WorkerFault,
 };
 use windrow_env::testing::LedgerEnv;
 use windrow_sync::error_chain;
@@ -319,6 +319,37 @@ fn the_others_go_on_without_a_process_until_the_last_one_has_ended() {
         check_ledger(&batches);
         assert!(collector.next().is_none());
         collector.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn the_others_fill_the_share_of_a_process_that_has_ended_so_that_batches_keep_their_size() {
+    let mut synchronous = processes();
+    let crew = synchronous.find(|crew| crew.delivery == Delivery::Synchronous);
+    let crew = crew.unwrap();
+    for (end, lost) in ENDS.iter().flat_map(|end| [0, 1].map(|lost| (end, lost))) {
+        for at in [At::Reset(1), At::Step(20), At::Step(27)] {
+            let (fault, gate) = end.fault(at, usize::MAX);
+            let mut faults = [None, None];
+            faults[lost] = Some(fault);
+            let mut collector = crew
+                .builder(faults)
+                .on_loss(OnLoss::Continue)
+                .allow_partial_batch(false)
+                .total_frames(20 * crew.frames_per_batch() as u64)
+                .build()
+                .unwrap();
+            let killer = kills(gate);
+            let batches = rest(&mut collector);
+            assert_eq!(batches.len(), 20, "{end:?} {at:?}");
+            let size = crew.frames_per_batch();
+            assert!(batches.iter().all(|batch| batch.numel() == size));
+            let losses = collector.take_losses();
+            assert_eq!((losses.len(), losses[0].worker()), (1, lost));
+            check_ledger(&batches);
+            collector.shutdown().unwrap();
+            killer.map(thread::JoinHandle::join);
+        }
     }
 }
 

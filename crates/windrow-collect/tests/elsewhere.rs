@@ -149,21 +149,24 @@ fn first_come_batches_come_whole_and_workers_answer_calls() {
 }
 
 #[test]
-fn a_worker_that_is_lost_is_started_again_and_the_loss_is_reported() {
-    for (id, word) in [
+fn a_worker_that_is_lost_is_started_again_or_another_fills_its_share_and_the_loss_is_reported() {
+    let rules = [OnLoss::Restart { budget: 3 }, OnLoss::Continue];
+    let ways = [
         ("Aborts-v0", "the kettle is empty"),
         ("Fails-v0", "out of tea"),
-    ] {
+    ];
+    for ((id, word), on_loss) in ways.iter().flat_map(|way| rules.map(|rule| (*way, rule))) {
         let mut collector = MultiSyncCollector::builder("CartPole-v1")
             .worker_envs(["CartPole-v1", id])
             .launcher(launcher())
             .frames_per_batch(40)
             .total_frames(120)
-            .on_loss(OnLoss::Restart { budget: 3 })
+            .on_loss(on_loss)
+            .allow_partial_batch(false)
             .build()
             .unwrap();
-        let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
-        assert_eq!(frames, 120);
+        let batches = collector.by_ref().map(|batch| batch.unwrap().numel());
+        assert!(batches.eq([40; 3]), "{id} {on_loss:?}");
         let losses = collector.take_losses();
         assert!(!losses.is_empty());
         for loss in losses {

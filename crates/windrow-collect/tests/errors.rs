@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use tensordict::{DType, Tensor};
 use windrow_collect::{
     AsyncCollector, BuildError, Collector, CollectorBuilder, ControlError, MultiAsyncCollector,
-    MultiSyncCollector, NextError, WorkerError, WorkerFault,
+    MultiSyncCollector, NextError, OnLoss, WorkerError, WorkerFault,
 };
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{
@@ -140,6 +140,35 @@ fn frame_counts_must_fit() {
         refused(cartpole().frames_per_batch(3).max_frames_per_traj(0))
             .contains("max_frames_per_traj")
     );
+}
+
+#[test]
+fn constant_batches_after_a_loss_and_batches_that_are_cut_short_exclude_each_other() {
+    let builder = || {
+        let builder = MultiSyncCollector::builder("CartPole-v1").num_workers(2);
+        builder.frames_per_batch(20).on_loss(OnLoss::Continue)
+    };
+    assert_eq!(
+        refused(
+            builder()
+                .preemptive_threshold(0.5)
+                .allow_partial_batch(false)
+        ),
+        "allow_partial_batch=false needs batches that preemptive_threshold does not cut short: leave one of them out, or let on_loss=3 \
+         replace lost workers"
+    );
+    for fits in [
+        builder().preemptive_threshold(0.5),
+        builder()
+            .preemptive_threshold(1.0)
+            .allow_partial_batch(false),
+        builder()
+            .preemptive_threshold(0.5)
+            .on_loss(OnLoss::Raise)
+            .allow_partial_batch(false),
+    ] {
+        fits.build().unwrap();
+    }
 }
 
 #[test]

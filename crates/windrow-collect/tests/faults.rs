@@ -14,15 +14,15 @@ use std::collections::BTreeSet;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    BuildError, Collector, ControlError, FaultKind, NextError, OnLoss, Placement, WorkerError,
-    WorkerFault,
+    BuildError, CatResults, Collector, CollectorBuilder, ControlError, Delivery, FaultKind,
+    NextError, OnLoss, Placement, WorkerError, WorkerFault,
 };
 use windrow_env::EnvError;
 use windrow_env::testing::LedgerEnv;
 use windrow_sync::error_chain;
 
 use crew::world::{PLACEMENTS, World, elsewhere};
-use crew::{ENVS, WORKERS, all, apart};
+use crew::{Crew, ENVS, STEPS, WORKERS, all, apart};
 use faulty::{At, Fault, How, Makes, Notes};
 use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, check_pieces, frames};
 
@@ -224,6 +224,129 @@ fn the_others_go_on_without_a_lost_worker_until_the_last_one_is_lost() {
         assert_eq!(told, [0, 1].into(), "{crew:?}");
         assert!(collector.next().is_none());
         collector.shutdown().unwrap();
+    }
+}
+
+/// Three workers, which fail in these steps, and go on without each other in batches of constant size.
+fn of_constant_size(
+    crew: Crew,
+    faults: [Option<u64>; 3],
+    change: impl FnOnce(CollectorBuilder) -> CollectorBuilder,
+) -> Collector {
+    let fault = |step| Fault::new(At::Step(step), How::Error, usize::MAX);
+    let world = World::of(faults.map(|step| Makes {
+        fault: step.map(fault),
+        ..Makes::default()
+    }));
+    let builder = crew
+        .builder_of(&world)
+        .frames_per_batch(3 * STEPS * ENVS)
+        .on_loss(OnLoss::Continue)
+        .allow_partial_batch(false);
+    change(builder).build().unwrap()
+}
+
+fn synchronous() -> impl Iterator<Item = Crew> {
+    all().filter(|crew| crew.delivery == Delivery::Synchronous)
+}
+
+#[test]
+fn the_others_fill_the_share_of_a_lost_worker_so_that_batches_keep_size_and_entries() {
+    let shapes = [
+        (CatResults::Flat, vec![3 * ENVS, STEPS]),
+        (CatResults::Time, vec![ENVS, 3 * STEPS]),
+        (CatResults::Stack, vec![3, ENVS, STEPS]),
+    ];
+    for (lost, (how, shape)) in (0..3).flat_map(|lost| shapes.clone().map(|shape| (lost, shape))) {
+        let mut seen: Option<Vec<Frame>> = None;
+        for crew in synchronous() {
+            let mut faults = [None; 3];
+            faults[lost] = Some(27);
+            let total = 12 * 3 * STEPS * ENVS;
+            let mut collector = of_constant_size(crew, faults, |builder| {
+                builder.cat_results(how).total_frames(total as u64)
+            });
+            let batches: Vec<_> = collector.by_ref().map(Result::unwrap).collect();
+            assert_eq!(batches.len(), 12, "{crew:?}");
+            for batch in &batches {
+                assert_eq!(batch.batch_size(), shape, "{crew:?}");
+                assert!(!batch.contains_key(("collector", "mask")), "{crew:?}");
+            }
+            assert_eq!(collector.stats().workers_alive, 2);
+            assert_eq!(collector.take_losses().len(), 1);
+            assert_eq!(check_ledger(&batches), 3 * ENVS);
+            // The substitutes are the same wherever workers run, whoever is faster.
+            let frames: Vec<Frame> = batches.iter().flat_map(frames).collect();
+            assert_eq!(
+                seen.get_or_insert_with(|| frames.clone()),
+                &frames,
+                "{crew:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_worker_fills_all_shares_once_the_others_are_lost_and_its_loss_is_raised() {
+    for crew in synchronous() {
+        for order in [[27, 14, 400], [400, 27, 14], [14, 400, 14]] {
+            let mut collector = of_constant_size(crew, order.map(Some), |builder| builder);
+            let (batches, error) = until_error(&mut collector);
+            assert_eq!(order[error.worker()], 400, "{crew:?}: {error}");
+            assert!(batches.len() > 10, "{crew:?}");
+            assert!(
+                batches
+                    .iter()
+                    .all(|batch| batch.numel() == 3 * STEPS * ENVS)
+            );
+            check_ledger(&batches);
+            collector.shutdown().unwrap();
+        }
+    }
+}
+
+#[test]
+fn trajectories_in_the_shares_of_a_lost_worker_are_whole() {
+    for crew in synchronous() {
+        for lost in 0..3 {
+            let mut faults = [None; 3];
+            faults[lost] = Some(27);
+            let mut collector = of_constant_size(crew, faults, |builder| {
+                builder.trajs_per_batch(1).total_frames(1200)
+            });
+            let batches: Vec<_> = collector.by_ref().map(Result::unwrap).collect();
+            for batch in &batches {
+                let frames = frames(batch);
+                check_pieces(&frames, MAX_LENGTH);
+                let [env, episode, _] = frames[0].obs;
+                let length = LedgerEnv::length(env, episode, MAX_LENGTH);
+                assert_eq!(frames.len() as i64, length, "{crew:?}: {:?}", frames[0]);
+            }
+            check_ledger(&batches);
+            let delivered: usize = batches.iter().map(|batch| frames(batch).len()).sum();
+            let stats = collector.stats();
+            assert_eq!(delivered as u64 + stats.dropped_frames, 1200);
+            assert_eq!(stats.frames, 1200);
+        }
+    }
+}
+
+#[test]
+fn a_short_last_batch_is_shared_among_all_parts_also_those_of_a_lost_worker() {
+    for crew in synchronous() {
+        // Trajectories are delivered, so that the rest need be no whole batch.
+        let mut collector = of_constant_size(crew, [None, Some(27), None], |builder| {
+            builder.trajs_per_batch(1).total_frames(10 * 60 + 22)
+        });
+        let batches: Vec<_> = collector.by_ref().map(Result::unwrap).collect();
+        check_ledger(&batches);
+        assert_eq!(collector.stats().frames, 622, "{crew:?}");
+        let by_workers: u64 = collector
+            .worker_stats()
+            .iter()
+            .map(|worker| worker.frames)
+            .sum();
+        assert_eq!(by_workers, 622, "{crew:?}");
     }
 }
 

@@ -369,7 +369,17 @@ impl Env for Fails {
 
 #[test]
 fn what_a_lost_worker_has_gathered_goes_with_its_part() {
-    for placement in [Placement::Inline, Placement::Threads] {
+    // Sixty steps and two resets, and one of the environment in the place of the lost one: not the three steps before its end. Where the
+    // other worker fills the share of the lost one, there is none in its place.
+    let rules = [
+        (OnLoss::Restart { budget: 1 }, 63.0),
+        (OnLoss::Continue, 62.0),
+    ];
+    let both = [Placement::Inline, Placement::Threads];
+    for (placement, (on_loss, expected)) in both
+        .iter()
+        .flat_map(|place| rules.map(|rule| (*place, rule)))
+    {
         let shared = Statistics::new();
         let norm = VecNormV2::new(["observation"])
             .with_decay(1.0)
@@ -390,12 +400,12 @@ fn what_a_lost_worker_has_gathered_goes_with_its_part() {
             .num_workers(2)
             .frames_per_batch(20)
             .total_frames(60)
-            .on_loss(OnLoss::Restart { budget: 1 })
+            .on_loss(on_loss)
+            .allow_partial_batch(false)
             .build()
             .unwrap();
         assert_eq!(collector.map(Result::unwrap).count(), 3);
-        // Sixty steps, two resets, and one of the environment in the place of the lost one: not the three steps before its end.
         let count = shared.read().unwrap().numbers[6];
-        assert_eq!(count, 63.0, "{placement:?}");
+        assert_eq!(count, expected, "{placement:?} {on_loss:?}");
     }
 }

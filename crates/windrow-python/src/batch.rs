@@ -140,9 +140,10 @@ pub(crate) fn bits_of(source: &Bound<'_, PyAny>) -> PyResult<(TensorDict, Vec<El
     fill_by(source, &[], &mut dict, Copied::No, &mut read)?;
     let kind_of = |(key, _): (NestedKey, _)| {
         let kind = kinds.iter().find(|(known, _)| *known == key);
-        kind.expect("Each leaf was read above.").1
+        let kind = kind.map(|(_, kind)| *kind);
+        kind.ok_or_else(|| PyTypeError::new_err(format!("expected one entry {key:?}")))
     };
-    let kinds = dict.leaves().map(kind_of).collect();
+    let kinds = dict.leaves().map(kind_of).collect::<PyResult<_>>()?;
     Ok((dict, kinds))
 }
 
@@ -160,7 +161,9 @@ pub(crate) fn of_kinds<'py>(
     let take = Torch::get(py)?.from_dlpack.bind(py);
     let mut kinds = kinds.iter();
     let mut made = |tensor: &Tensor| {
-        let kind = kinds.next().expect("Each leaf has a kind.");
+        let kind = kinds
+            .next()
+            .ok_or_else(|| PyTypeError::new_err("expected a type for each tensor"))?;
         take.call1((dlpack::export_as(py, tensor.clone(), kind.0)?,))
     };
     dict_of(py, dict, Some(device), &mut made)

@@ -55,10 +55,11 @@ impl RowGather {
     fn rows<'py>(
         &self,
         py: Python<'py>,
-        order: PyReadonlyArrayDyn<'_, i64>,
+        order: &Bound<'py, PyArrayDyn<i64>>,
         begin: usize,
         end: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let order = order.readonly();
         let chosen = order.as_slice()?.get(begin..end);
         let rows =
             chosen.and_then(|rows| rows.iter().map(|&row| usize::try_from(row).ok()).collect());
@@ -87,12 +88,13 @@ fn advantages<'py>(
     reward: &Bound<'py, PyUntypedArray>,
     values: (Bound<'py, PyUntypedArray>, Bound<'py, PyUntypedArray>),
     flags: (PyReadonlyArrayDyn<'py, bool>, PyReadonlyArrayDyn<'py, bool>),
-    ids: Option<PyReadonlyArrayDyn<'py, i64>>,
+    ids: Option<&Bound<'py, PyArrayDyn<i64>>>,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
     let gae = Gae::new(weights.0, weights.1);
     let gae = gae.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
     let shape = reward.shape().to_vec();
     let mut batch = TensorDict::new(&shape[..shape.len() - 1]);
+    let (value, following) = values;
     let (done, terminated) = flags;
     let mut set = |key: &[&str], tensor: PyResult<Tensor>| {
         batch
@@ -102,13 +104,13 @@ fn advantages<'py>(
     };
     set(&["next", "done"], copied(&done))?;
     set(&["next", "terminated"], copied(&terminated))?;
-    if let Some(ids) = &ids {
-        set(&["collector", "traj_ids"], copied(ids))?;
+    if let Some(ids) = ids {
+        set(&["collector", "traj_ids"], copied(&ids.readonly()))?;
     }
     for (key, array) in [
         (&["next", "reward"][..], reward),
-        (&["state_value"], &values.0),
-        (&["next", "state_value"], &values.1),
+        (&["state_value"], &value),
+        (&["next", "state_value"], &following),
     ] {
         set(key, numbers(array))?;
     }

@@ -26,6 +26,7 @@ pub struct Lease {
     leased: Arc<LeasedSlab>,
     seq: u64,
     commits: Vec<Commit>,
+    order: Option<Vec<usize>>,
 }
 
 /// A dimension of a batch, by the distance between two of its indices.
@@ -58,12 +59,13 @@ impl Lease {
         slab: Arc<Slab>,
         slot: usize,
         seq: u64,
-        commits: Vec<Commit>,
+        (commits, order): (Vec<Commit>, Option<Vec<usize>>),
     ) -> Self {
         Self {
             leased: Arc::new(LeasedSlab { ring, slab, slot }),
             seq,
             commits,
+            order,
         }
     }
 
@@ -77,6 +79,13 @@ impl Lease {
     #[must_use]
     pub fn commits(&self) -> &[Commit] {
         &self.commits
+    }
+
+    /// All parts in an order in which those of one worker follow each other in time, where a worker has filled several in the place of
+    /// others: that in which they lie, if possible. `None` where each part has a worker of its own.
+    #[must_use]
+    pub fn order(&self) -> Option<&[usize]> {
+        self.order.as_deref()
     }
 
     /// How the frames of the slab are divided into parts.

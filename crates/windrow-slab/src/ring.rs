@@ -417,6 +417,18 @@ impl Ring {
         own
     }
 
+    /// Retires `worker` as [`retire`](Self::retire) does. By worker, those that are left fill its parts in turn, also one that it has
+    /// dropped, or drops from now on: the `n`-th of the parts without a worker in slab `seq` is that of number `seq + n` among these workers, all
+    /// counted from 0, and of what it has to fill in a slab, a worker claims the first part first. One that was claimed before comes last: see
+    /// [`Lease::order`].
+    ///
+    /// # Panics
+    /// As [`claim`](Self::claim).
+    pub fn reassign(&self, worker: usize) {
+        self.locked(|states| states.reassign(worker));
+        self.waits.wake_everyone();
+    }
+
     /// Takes a slab back from the consumer.
     pub(crate) fn release(&self, slot: usize) {
         if self.locked(|states| states.release(slot)) {
@@ -435,8 +447,9 @@ impl Ring {
             seq,
             slab,
             commits,
+            order,
         } = taken;
-        Lease::new(Arc::clone(self), slab, slot, seq, commits)
+        Lease::new(Arc::clone(self), slab, slot, seq, (commits, order))
     }
 
     fn locked<R>(&self, change: impl FnOnce(&mut SlabStates) -> R) -> R {
@@ -460,9 +473,11 @@ impl Owner for Ring {
         }
     }
 
-    /// Its worker gets the part again with the next claim, unless it is retired.
+    /// Its worker gets the part again with the next claim, or another worker in its place.
     fn orphan(&self, ticket: Ticket) {
         if self.locked(|states| states.orphan(ticket)) {
+            // The thread that waits runs the pump, for workers in other processes.
+            self.waits.room.wake_all();
             self.waits.wake_consumer();
         }
     }

@@ -405,6 +405,65 @@ fn a_worker_that_another_retires_makes_no_slab_whole_twice_and_none_wait() {
 }
 
 #[test]
+fn a_worker_fills_the_part_of_one_that_is_lost_whoever_learns_of_it_and_each_part_has_one_writer() {
+    for by_another in [false, true] {
+        model(2, move || {
+            let ring = ring(Order::ByWorker, 2, 2, 0, 2);
+            let reassigner = by_another.then(|| {
+                let ring = Arc::clone(&ring);
+                thread::spawn(move || ring.reassign(0))
+            });
+            let lost = {
+                let ring = Arc::clone(&ring);
+                thread::spawn(move || {
+                    drop(ring.claim(0).map(write));
+                    if !by_another {
+                        ring.reassign(0);
+                        assert!(ring.claim(0).is_none());
+                    }
+                })
+            };
+            // The thread that waits fills the parts: loom has few threads to give.
+            for seq in 0..2 {
+                ring.request().unwrap();
+                let lease = loop {
+                    if let Some(lease) = ring.try_next() {
+                        break lease;
+                    }
+                    match ring.try_claim(1).unwrap() {
+                        Some(part) => write(part).commit(),
+                        None => thread::yield_now(),
+                    }
+                };
+                assert_eq!((lease.seq(), lease.frames()), (seq, 2));
+                assert!(lease.order().is_some());
+                let _ = lease.stacked().unwrap();
+            }
+            reassigner
+                .into_iter()
+                .chain([lost])
+                .for_each(|thread| thread.join().unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_worker_that_waits_is_woken_for_the_part_of_one_that_is_lost() {
+    model(3, || {
+        let ring = ring(Order::ByWorker, 2, 2, 0, 1);
+        let worker = worker(&ring, 1);
+        ring.request().unwrap();
+        drop(ring.claim(0).map(write));
+        ring.reassign(0);
+        let lease = ring.next().unwrap();
+        let _ = lease.stacked().unwrap();
+        drop(lease);
+        ring.stop();
+        worker.join().unwrap();
+    });
+}
+
+#[test]
 fn a_worker_that_retires_leaves_its_parts_empty_and_nobody_waits_for_them() {
     model(2, || {
         let ring = ring(Order::ByWorker, 2, 2, 0, 2);

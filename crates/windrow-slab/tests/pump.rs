@@ -87,7 +87,7 @@ impl Crew {
     }
 
     /// Takes the part of `worker` away, as when its process has died.
-    fn bury(&self, worker: usize) {
+    fn lose(&self, worker: usize) {
         let part = self.lanes.lock().unwrap()[worker].part.take();
         drop(part);
     }
@@ -397,11 +397,35 @@ fn a_worker_that_died_gets_its_part_again_and_one_retired_leaves_it_empty() {
         drop(lanes);
         scene.answered.recv().unwrap();
         assert!(scene.ring.retire(1));
-        scene.crew.bury(1);
+        scene.crew.lose(1);
         let lease = consumer.join().unwrap();
         let steps: Vec<_> = lease.commits().iter().map(|commit| commit.steps).collect();
         assert_eq!(steps, [4, 0]);
     });
+}
+
+#[test]
+fn a_worker_elsewhere_fills_the_part_of_one_that_is_reassigned() {
+    for dies_first in [true, false] {
+        let scene = Scene::new(Order::ByWorker, 2, 0, 2);
+        scene.all_out();
+        for _ in 0..2 {
+            let lanes = scene.crew.lanes.lock().unwrap();
+            lanes[0].permits.send(()).unwrap();
+        }
+        thread::scope(|scope| {
+            let consumer = scope.spawn(|| scene.ring.next().unwrap());
+            if dies_first {
+                scene.crew.lose(1);
+                scene.ring.reassign(1);
+            } else {
+                scene.ring.reassign(1);
+                scene.crew.lose(1);
+            }
+            let lease = consumer.join().unwrap();
+            assert_eq!(lease.frames(), 16);
+        });
+    }
 }
 
 /// One worker and one slab.

@@ -723,6 +723,146 @@ fn a_retired_worker_leaves_its_part_empty_and_by_arrival_the_later_ones_to_other
     }
 }
 
+/// What `worker` may fill now: number of the slab and part. Writes there how often it has done so.
+fn fill_next(ring: &Arc<Ring>, worker: usize, turn: &mut i64) -> Option<(u64, usize)> {
+    let part = ring.try_claim(worker).unwrap()?;
+    let place = (part.seq(), part.index());
+    fill(part, *turn);
+    *turn += 1;
+    Some(place)
+}
+
+/// The first action of each part of a slab, in the order of the lease.
+fn turns(lease: &windrow_slab::Lease) -> Vec<i64> {
+    let first = |&part: &usize| actions(&lease.part(part).unwrap())[0];
+    lease.order().unwrap().iter().map(first).collect()
+}
+
+#[test]
+fn others_fill_the_parts_of_a_reassigned_worker_in_turn_and_each_slab_is_whole() {
+    let ring = ring(Order::ByWorker, 4, 4, 0, 2);
+    ring.request().unwrap();
+    drop(ring.claim(1).unwrap());
+    ring.reassign(1);
+    assert!(ring.claim(1).is_none());
+    let mut turn = 0;
+    for seq in 0..6 {
+        ring.request().unwrap();
+        let substitute = [0, 2, 3][seq % 3];
+        for worker in [3, 0, 2] {
+            let claims = std::iter::from_fn(|| fill_next(&ring, worker, &mut turn));
+            let claimed: Vec<_> = claims.map(|(of, part)| (of as usize, part)).collect();
+            let mut expected = vec![(seq, worker)];
+            if worker == substitute {
+                expected.push((seq, 1));
+            }
+            // It was begun in the first slab; whether it was lost before or after a worker's own part must not matter.
+            if seq > 0 {
+                expected.sort_unstable();
+            }
+            assert_eq!(claimed, expected);
+        }
+        let lease = ring.try_next().unwrap();
+        assert_eq!(lease.frames(), 32);
+        assert_eq!(lease.order(), Some(&[0, 1, 2, 3][..]));
+    }
+}
+
+#[test]
+fn parts_are_put_in_the_order_of_time_where_the_worker_of_the_first_was_lost() {
+    let ring = ring(Order::ByWorker, 3, 3, 0, 2);
+    ring.request().unwrap();
+    let lost = ring.claim(0).unwrap();
+    let mut turn = 0;
+    for worker in [2, 1] {
+        fill_next(&ring, worker, &mut turn).unwrap();
+    }
+    // As a worker that somebody else retires.
+    ring.reassign(0);
+    assert_eq!(fill_next(&ring, 1, &mut turn), None);
+    drop(lost);
+    assert_eq!(fill_next(&ring, 2, &mut turn), None);
+    assert_eq!(fill_next(&ring, 1, &mut turn), Some((0, 0)));
+    let lease = ring.try_next().unwrap();
+    assert_eq!(lease.order(), Some(&[1, 2, 0][..]));
+    assert_eq!(turns(&lease), [1, 0, 2]);
+    // The substitute of the next slab begins with the part that lies first.
+    drop(lease);
+    ring.request().unwrap();
+    let places: Vec<_> = [2, 2, 1, 1]
+        .map(|worker| fill_next(&ring, worker, &mut turn))
+        .into();
+    assert_eq!(places, [Some((1, 0)), Some((1, 2)), Some((1, 1)), None]);
+    assert_eq!(ring.try_next().unwrap().order(), Some(&[0, 1, 2][..]));
+}
+
+#[test]
+fn the_parts_of_all_workers_that_are_lost_are_shared_evenly_also_those_that_a_substitute_drops() {
+    let ring = ring(Order::ByWorker, 4, 4, 0, 2);
+    ring.request().unwrap();
+    ring.reassign(0);
+    // Worker 1 is the first in whose turn the part is, and is lost with it.
+    let part = ring.claim(1).unwrap();
+    assert_eq!(part.index(), 0);
+    drop(part);
+    ring.reassign(1);
+    ring.reassign(1);
+    assert!(!ring.retire(0));
+    let mut turn = 0;
+    for seq in 0..4 {
+        ring.request().unwrap();
+        for (worker, of) in [(2, seq % 2), (3, 1 - seq % 2)] {
+            let claims = std::iter::from_fn(|| fill_next(&ring, worker, &mut turn));
+            let mut parts: Vec<usize> = claims.map(|(_, part)| part).collect();
+            parts.sort_unstable();
+            assert_eq!(parts, [of as usize, worker]);
+        }
+        assert_eq!(ring.try_next().unwrap().frames(), 32);
+    }
+    // A worker without others has nobody to fill its part.
+    ring.reassign(2);
+    ring.reassign(3);
+    ring.request().unwrap();
+    assert!((0..4).all(|worker| ring.try_claim(worker).unwrap().is_none()));
+}
+
+#[test]
+fn a_worker_that_waits_gets_the_part_of_one_that_is_reassigned() {
+    for drops_later in [false, true] {
+        let ring = ring(Order::ByWorker, 2, 2, 0, 2);
+        ring.request().unwrap();
+        let lost = ring.claim(1).unwrap();
+        fill(ring.claim(0).unwrap(), 0);
+        let waiting = {
+            let ring = Arc::clone(&ring);
+            std::thread::spawn(move || fill(ring.claim(0).unwrap(), 1))
+        };
+        let mut lost = Some(lost);
+        if !drops_later {
+            lost.take();
+        }
+        ring.reassign(1);
+        drop(lost);
+        waiting.join().unwrap();
+        assert_eq!(ring.next().unwrap().frames(), 16);
+    }
+}
+
+#[test]
+fn by_arrival_the_others_fill_slabs_without_a_reassigned_worker_as_without_a_retired_one() {
+    let ring = ring(Order::ByArrival, 2, 1, 1, 4);
+    drop(ring.claim(0).unwrap());
+    ring.reassign(0);
+    for frames in [0, 8] {
+        ring.request().unwrap();
+        while let Some(part) = ring.try_claim(1).unwrap() {
+            fill(part, 1);
+        }
+        let lease = ring.try_next().unwrap();
+        assert_eq!((lease.frames(), lease.order()), (frames, None));
+    }
+}
+
 #[test]
 fn each_part_has_notes_of_its_own_from_its_owner_to_its_worker_and_back() {
     for order in [PartOrder::Sequential, PartOrder::Interleaved] {

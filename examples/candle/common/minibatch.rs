@@ -1,10 +1,9 @@
 //! Frames for candle.
 
 use anyhow::Result;
-use candle_core::Tensor;
-use windrow::{DType, TensorDict};
-
-use super::network::to_candle;
+use candle_core::{DType, Device, Tensor};
+use windrow::TensorDict;
+use windrow_candle::to_candle;
 
 /// Frames sampled from a replay buffer, `[frames, elements]` each.
 pub(crate) struct Minibatch {
@@ -20,10 +19,9 @@ impl Minibatch {
     /// Copies `frames`, `[frames]`.
     pub(crate) fn of(frames: &TensorDict) -> Result<Self> {
         let column = |tensor: &windrow::Tensor| {
-            let rows = to_candle::<f32>(&tensor.cast(DType::F32)?)?;
+            let rows = to_candle(tensor, &Device::Cpu)?.to_dtype(DType::F32)?;
             // A discrete action is a single number without a dimension of its own.
-            let elements = tensor.numel() / frames.numel().max(1);
-            Ok::<_, anyhow::Error>(rows.reshape((frames.numel(), elements))?)
+            anyhow::Ok(rows.reshape((frames.numel(), ()))?)
         };
         let terminated = column(frames.get(("next", "terminated"))?)?;
         Ok(Self {

@@ -6,7 +6,9 @@
 use anyhow::Result;
 use candle_core::{D, DType, Tensor};
 use candle_nn::loss::mse;
-use windrow::{LazyTensorStorage, RandomSampler, ReplayBuffer, TensorDict, Weights};
+use windrow::{
+    LazyTensorStorage, RandomSampler, ReplayBuffer, TensorDict, Weights, nn::Sequential,
+};
 
 use crate::common::{minibatch::Minibatch, network::Network};
 
@@ -30,10 +32,10 @@ pub(crate) struct Learner {
 }
 
 impl Learner {
-    pub(crate) fn new(weights: &Weights, seed: u64) -> Result<Self> {
+    pub(crate) fn new(network: &Sequential, seed: u64) -> Result<Self> {
         Ok(Self {
-            online: Network::new(weights, Tensor::relu)?,
-            target: Network::new(weights, Tensor::relu)?,
+            online: Network::new(network)?,
+            target: Network::new(network)?,
             replay: ReplayBuffer::builder()
                 .storage(LazyTensorStorage::new(CAPACITY))
                 .sampler(RandomSampler::new())

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, loss::mse};
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
-use windrow::{TensorDict, Weights};
+use windrow::{TensorDict, Weights, nn::Sequential};
 
 use super::actor::{self, Sample};
 use crate::common::{minibatch::Minibatch, network::Network};
@@ -32,11 +32,10 @@ pub(crate) struct Learner {
 }
 
 impl Learner {
-    pub(crate) fn new(actor: &Weights, critics: &[Weights; 2], seed: u64) -> Result<Self> {
-        let network = |weights| Network::new(weights, Tensor::relu);
-        let twins = || anyhow::Ok([network(&critics[0])?, network(&critics[1])?]);
+    pub(crate) fn new(actor: &Sequential, critics: &[Sequential; 2], seed: u64) -> Result<Self> {
+        let twins = || anyhow::Ok([Network::new(&critics[0])?, Network::new(&critics[1])?]);
         Ok(Self {
-            actor: network(actor)?,
+            actor: Network::new(actor)?,
             critics: twins()?,
             targets: twins()?,
             temperature: Temperature::new()?,

@@ -11,19 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cartpole import KINDS
 from torch import nn
 
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import Collector, Evaluator
 from windrow.data import LazyTensorStorage, ReplayBuffer
-
-TWO = ["CartPole-v1"] * 2
-KINDS: list[tuple[Any, Any]] = [
-    (Collector, "CartPole-v1"),
-    (AsyncCollector, "CartPole-v1"),
-    (MultiSyncCollector, TWO),
-    (MultiAsyncCollector, TWO),
-    (AsyncBatchedCollector, TWO),
-]
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -117,7 +109,7 @@ def test_an_error_of_the_logger_is_raised_with_the_batch() -> None:
     [
         ({"logger": "tensorboard"}, ValueError, r"logger is the path of a CSV file, which ends with .csv, .* got 'tensorboard'"),
         ({"logger": 3}, TypeError, "expected the path of a CSV file, .* as logger, got builtins.int"),
-        ({"log_names": "rllib"}, ValueError, "log_names must be 'sb3' or 'cleanrl' or 'torchrl', got 'rllib'"),
+        ({"log_names": "rllib"}, ValueError, 'log_names must be "sb3", "cleanrl" or "torchrl", got \'rllib\''),
         ({"log_interval": -1}, ValueError, "log_interval must be a number of seconds, 0 or more, got -1"),
     ],
 )

@@ -9,23 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
+from cartpole import KINDS, TWO, cartpole
 from torch import nn
 
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import AsyncBatchedCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.collectors._progress import Returns
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.torchrl.collectors import MultiSyncCollector as OfTorchRL
-
-TWO = ["CartPole-v1"] * 2
-KINDS: list[tuple[Any, Any]] = [
-    (Collector, "CartPole-v1"),
-    (AsyncCollector, "CartPole-v1"),
-    (MultiSyncCollector, TWO),
-    (MultiAsyncCollector, TWO),
-    (AsyncBatchedCollector, TWO),
-    (OfTorchRL, TWO),
-]
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -46,7 +36,7 @@ def returns_of(batches: list[Any]) -> list[float]:
     return [sum(found[number]) for number in sorted(over)]
 
 
-@pytest.mark.parametrize(("kind", "envs"), KINDS, ids=lambda value: getattr(value, "__qualname__", ""))
+@pytest.mark.parametrize(("kind", "envs"), [*KINDS, (OfTorchRL, TWO)], ids=lambda value: getattr(value, "__qualname__", ""))
 def test_a_bar_shows_all_frames_and_returns_of_every_class(kind: Any, envs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with kind(envs, frames_per_batch=100, total_frames=900, seed=0, progress=True) as collector:
         returns = returns_of([batch.clone() for batch in collector])

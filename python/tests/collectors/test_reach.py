@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 import torch
 from cartpole import cartpole, in_threads
-from ledger import Ledger
+from ledger import Ledger, length
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -119,6 +119,45 @@ def test_a_collector_says_once_that_it_goes_on_without_a_worker(goes: str, after
     assert len(said) == 1 and "worker 1" in said[0] and "OSError: broken" in said[0] and "on_loss=3" in said[0]
     short = goes not in ("async", "trajectories")
     assert ("fewer than frames_per_batch" if short else "batches come from 1 of 2 workers") in said[0]
+    assert ("allow_partial_batch=False" in said[0]) == short
+
+
+class Lost(Ledger):
+    """Is lost in its 27th step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 27:
+            raise OSError("broken")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("cat_results", [None, "stack", -1])
+@pytest.mark.parametrize("placement", ["threads", "inline"])
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_batches_keep_their_size_where_the_others_fill_the_share_of_a_lost_worker(placement: str, cat_results: Any, lost: int) -> None:
+    envs = [Lost if worker == lost else Ledger for worker in range(3)]
+    options = {"frames_per_batch": 30, "total_frames": 300, "cat_results": cat_results, "placement": placement}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with MultiSyncCollector(envs, None, on_loss="continue", allow_partial_batch=False, **options) as collector:
+            batches = list(collector)
+            assert [batch.shape for batch in batches] == [collector.fake_tensordict().shape] * 10
+            assert collector.stats()["workers_alive"] == 2
+    said = [str(warning.message) for warning in told if "on_loss" in str(warning.message)]
+    assert len(said) == 1 and "batches come from 2 of 3 workers" in said[0] and "allow_partial_batch" not in said[0]
+    # Each environment's frames are there once, row by row and batch by batch in the order of time.
+    at: dict[int, list[int]] = {}
+    for batch in batches:
+        frames = (batch[key].flatten(0, batch.ndim - 1).int().tolist() for key in ("observation", ("next", "observation")))
+        for now, then, done in zip(*frames, batch["next", "done"].flatten().tolist(), strict=True):
+            number, episode, step = now
+            assert [episode, step] == at.get(number, [0, 0])
+            assert then == [number, episode, step + 1] and done == (step + 1 == length(number, episode))
+            at[number] = [episode + 1, 0] if done else [episode, step + 1]
+    assert len(at) == 3
 
 
 @pytest.mark.parametrize("on_loss", ["raise", "continue", 3])

@@ -109,7 +109,7 @@ def test_several_priorities_make_one(library: Any, reduction: str, expected: lis
 
 def test_reductions_that_there_are_not() -> None:
     for sampler in (PrioritizedSampler, PrioritizedSliceSampler):
-        with pytest.raises(ValueError, match="reduction must be one of max, min"):
+        with pytest.raises(ValueError, match='reduction must be "max", "min"'):
             sampler(10, 1.0, 1.0, reduction="most", **({"slice_len": 2} if sampler is PrioritizedSliceSampler else {}))
 
 

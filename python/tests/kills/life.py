@@ -313,6 +313,8 @@ def built(cell: Cell, total: int) -> tuple[Any, Any]:
         track_policy_version=True,
         seed=random.getrandbits(48),
         on_loss=10**6 if cell.rule == "restart" else cell.rule,
+        # Batches without a worker lack its frames, or have those of others.
+        allow_partial_batch=random.choice([True, False]),
     )
     return collector, buffer
 

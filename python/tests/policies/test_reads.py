@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import collections
 import dataclasses
 import functools
@@ -198,6 +199,26 @@ def test_a_call_that_cannot_be_watched_to_its_end_is_a_doubt() -> None:
     with (watch := reads.Watch()):
         Policy(None, lambda held: sys.setprofile(None) or 0.0)(torch.ones(2))
     assert watch.doubt is not None
+
+
+def test_a_profiler_goes_on_after_a_call_was_watched() -> None:
+    def called_afterwards() -> None:
+        pass
+
+    with cProfile.Profile() as profiler:
+        with (watch := reads.Watch()):
+            Policy(None, lambda held: 0.0)(torch.ones(2))
+        called_afterwards()
+    assert watch.doubt is None
+    assert called_afterwards.__code__ in {entry.code for entry in profiler.getstats()}
+
+
+def test_a_profiler_that_cannot_be_paused_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getprofile", object)
+    monkeypatch.setattr(sys, "setprofile", lambda _: pytest.fail("it would be lost"))
+    with (watch := reads.Watch()):
+        Policy(None, lambda held: 0.0)(torch.ones(2))
+    assert watch.doubt == "object profiles this thread, and cannot be paused"
 
 
 def test_what_is_freed_during_a_call_is_none_of_its_functions() -> None:

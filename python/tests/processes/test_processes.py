@@ -267,6 +267,25 @@ def test_a_killed_worker_is_replaced_or_left_out(build, on_loss) -> None:
         assert "SIGKILL" in collector.losses()[0]
 
 
+@pytest.mark.parametrize("killed", [0, 2])
+def test_the_others_fill_the_share_of_a_worker_that_is_killed(build, killed: int) -> None:
+    options: dict[str, Any] = {"frames_per_batch": 45, "on_loss": "continue", "allow_partial_batch": False}
+    collector = build(MultiSyncCollector, [lambda: Counting()] * 3, total_frames=-1, **options)
+    steps = dict.fromkeys(processes(collector), 0)
+    lost = processes(collector)[killed]
+    for place in range(20):
+        batch = next(collector)
+        assert batch.shape == (45,)
+        frames = zip(batch["observation"].int().tolist(), batch["next", "observation"].int().tolist(), strict=True)
+        for (step, process), (after, _) in frames:
+            assert step == steps[process] and after == step + 1
+            steps[process] = after % 10
+        if place == 3:
+            os.kill(lost, signal.SIGKILL)
+            assert ends(lost)
+    assert collector.stats()["workers_alive"] == 2 and "SIGKILL" in collector.losses()[0]
+
+
 def test_what_cannot_be_pickled_is_named() -> None:
     lock, other = threading.Lock(), threading.Lock()
 

@@ -269,7 +269,7 @@ def test_collectors_take_a_stack_of_pictures() -> None:
     ("make", "error"),
     [
         (lambda: ours.CatFrames(4, 1), "dim below 0"),
-        (lambda: ours.CatFrames(4, -1, padding="zeros"), "'same' or 'constant'"),
+        (lambda: ours.CatFrames(4, -1, padding="zeros"), '"same" or "constant"'),
         (lambda: ours.CatTensors(dim=0), "without in_keys"),
         (lambda: ours.TimeMaxPool(T=0), "T of 1 or more"),
         (lambda: ours.FlattenObservation(0, -1), "counted from the end"),
@@ -277,7 +277,7 @@ def test_collectors_take_a_stack_of_pictures() -> None:
         (lambda: ours.RenameTransform(["a"], ["a"]), "in common"),
         (lambda: ours.RenameTransform(["a"], ["b", "c"]), "as many out_keys"),
         (lambda: ours.FrameSkipTransform(0), "1 or more"),
-        (lambda: ours.Resize(4, interpolation="cubic"), "'nearest-exact'"),
+        (lambda: ours.Resize(4, interpolation="cubic"), '"nearest-exact"'),
         (lambda: around_cart_pole(ours.CatTensors(["none"])), "no observation"),
     ],
 )

@@ -183,7 +183,7 @@ def test_errors_say_what_was_expected(call: object, error: type[Exception], says
     [
         ({"env": "CartPole-v1", "num_envs": 0}, ValueError, "num_envs must be 1 or more"),
         ({"env": "CartPole-v1", "num_envs": 3, "workers": 2}, ValueError, "workers=2 must divide"),
-        ({"env": "CartPole-v1", "final_info": "lists"}, ValueError, "final_info must be one of"),
+        ({"env": "CartPole-v1", "final_info": "lists"}, ValueError, 'final_info must be "arrays" or "dictionaries", got'),
         ({"env": "CartPole-v1", "autoreset_mode": "Never"}, ValueError, "Never"),
         ({"env": ["CartPole-v1"], "num_envs": 2}, ValueError, "as num_envs says, got 1"),
         ({"env": []}, ValueError, "got 0"),

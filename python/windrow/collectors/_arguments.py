@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from windrow import collectors, envs
-from windrow._arguments import Arguments, Check, argument, ignored, warn_ignored
+from windrow._arguments import Arguments, Check, argument, ignored, one_of, warn_ignored
 from windrow._lazy import tensordict
 from windrow._logger import NAMES, LogNames, loggable
 from windrow._numbers import at_least, real
@@ -73,17 +73,6 @@ def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
     def check(name: str, value: object) -> object:
         if value not in allowed:
             raise ValueError(f"{name}={value!r} is for several workers: use {classes}")
-        return value
-
-    return check
-
-
-def one_of(*allowed: object) -> Check:
-    """A check that refuses values other than ``allowed``."""
-
-    def check(name: str, value: object) -> object:
-        if value not in allowed:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}")
         return value
 
     return check
@@ -201,7 +190,13 @@ class _Batches(Arguments, group="Batches"):
     total_frames: int | float | None = argument(
         "frames in all, a multiple of frames_per_batch; negative or None: endless", default=-1, check=frames, engine=True
     )
-    allow_partial_batch: bool = argument("let the last batch be shorter", default=False, engine=True)
+    allow_partial_batch: bool | None = argument(
+        "whether batches may be short: the last one, and those without a lost worker",
+        more="with None, ``total_frames`` has to be a multiple, and where ``on_loss=\"continue\"`` goes on without a worker, batches lack its "
+        "share. With False, the other workers fill that share too, in turn, so that batches keep their size",
+        default=None,
+        engine=True,
+    )
     cat_results: Literal["stack", 0, -1] | None = argument(
         "how the shares of workers are put together, where a batch has several", default=None
     )

@@ -104,7 +104,7 @@ class AsyncBatchedCollector(BaseCollector):
         Args:
             reset: begin to count anew.
         """
-        return self._figures.of(self._asked.server_stats() or {}, reset=reset)
+        return self._figures.of(self._checked.server_stats() or {}, reset=reset)
 
 
 class _Alone(ParallelEnv):

@@ -318,11 +318,12 @@ class BaseCollector(Control):
         self._missed = True
         alive = [worker["alive"] for worker in self._core.worker_stats()]
         left = f"{sum(alive)} of {len(alive)} workers"
-        short = f"batches have the frames of {left}, fewer than frames_per_batch={self.frames_per_batch}"
-        told = short if self._sync and getattr(self._arguments, "trajs_per_batch", None) is None else f"batches come from {left}"
+        shrinks = self._sync and getattr(self._arguments, "trajs_per_batch", None) is None and self._arguments.allow_partial_batch is not False
+        now = f"have the frames of {left}, fewer than frames_per_batch={self.frames_per_batch}" if shrinks else f"come from {left}"
         warn(
-            f'{lost[0].splitlines()[0]}. on_loss="continue" goes on without this worker: from now on {told}. A number, such as on_loss=3, has a lost '
-            "worker replaced so often, and batches stay as they were; losses() returns all such errors"
+            f'{lost[0].splitlines()[0]}. on_loss="continue" goes on without this worker: from now on batches {now}. A number, such as on_loss=3, '
+            f"replaces a lost worker so often{', and with allow_partial_batch=False the others fill its share' if shrinks else ''}; losses() returns "
+            "all such errors"
         )
 
     def _acting(self) -> contextlib.AbstractContextManager[None] | None:
@@ -430,7 +431,7 @@ class BaseCollector(Control):
         return self._with_deltas(batch)
 
     def __len__(self) -> int:
-        length = self._asked.len()
+        length = self._checked.len()
         if length is None:
             raise TypeError(f"an endless {type(self).__name__} has no length")
         return length

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from windrow import _fence
-from windrow._arguments import instance_of, takes, warn_ignored
+from windrow._arguments import instance_of, one_of, takes, warn_ignored
 from windrow._failure import Failure
 from windrow._lazy import tensordict, torch
 from windrow._numbers import whole
@@ -76,7 +76,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         Raises:
             RuntimeError: there is no replay buffer, or the collector was started before or was shut down.
         """
-        self._asked.start()
+        self._checked.start()
         accompany = getattr(self.replay_buffer, "_accompany", None)
         if accompany is not None:
             accompany(self)
@@ -221,7 +221,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     @property
     def policy_version(self) -> int:
         """Version of the weights published last; 0 before the first were."""
-        return int(self._asked.stats()["policy_version"])
+        return int(self._checked.stats()["policy_version"])
 
     @property
     def weight_updater(self) -> WeightUpdaterBase | None:
@@ -284,7 +284,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         Args:
             pickle: pickle environments of Gymnasium that have no such methods, with their generators.
         """
-        found, reason = self._asked.state_dict(pickle)
+        found, reason = self._checked.state_dict(pickle)
         if reason is not None and not self._told_of_simulators:
             self._told_of_simulators = True
             warn(f"simulators are not saved, so that a run that is resumed begins new episodes: {reason}")
@@ -332,8 +332,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         Raises:
             ValueError: ``workers`` is none of these.
         """
-        if workers not in ("aggregate", "per_worker", "both"):
-            raise ValueError(f'workers must be "aggregate", "per_worker" or "both", got {workers!r}')
+        one_of("aggregate", "per_worker", "both")("workers", workers)
         self._raise_background()
         figures: dict[str, Any] = {}
         if workers != "per_worker":
@@ -345,7 +344,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     def losses(self) -> list[str]:
         """Errors of workers that were lost without ending the collector, since the last call."""
-        return [*self._warned_losses(), *self._asked.take_losses()]
+        return [*self._warned_losses(), *self._checked.take_losses()]
 
     @functools.cached_property
     def _unasked(self) -> collections.deque[str]:
@@ -414,13 +413,13 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             )
         sent = dumps(beside) if beside is not None and away else None
         profiler = None if beside is None else (beside, sent)
-        self._asked.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template, profiler)
+        self._checked.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template, profiler)
         Path(template).parent.mkdir(parents=True, exist_ok=True)
         self._profile = config
 
     def disable_profile(self) -> None:
         """Ends the recording, and writes the traces."""
-        self._asked.disable_profile()
+        self._checked.disable_profile()
 
     @property
     def profile_config(self) -> ProfileConfig | None:
@@ -429,7 +428,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     def profile_summary(self) -> dict[int, dict[str, float]]:
         """Seconds that each recorded worker has spent in each phase."""
-        return self._asked.profile_summary()
+        return self._checked.profile_summary()
 
     # Errors
 
@@ -456,14 +455,14 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         self._check_ready()
 
     @property
-    def _asked(self) -> CollectorCore:
-        """The engine's collector for questions of users."""
+    def _checked(self) -> CollectorCore:
+        """The engine's collector, once errors of the background were raised."""
         self._raise_background()
         return self._core
 
     @property
     def _ready(self) -> CollectorCore:
-        """As :attr:`_asked`, for calls that have to wait for the end of a pause."""
+        """As :attr:`_checked`, for calls that have to wait for the end of a pause."""
         self._check_ready()
         return self._core
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from windrow._arguments import warn_ignored
+from windrow._arguments import each_of, warn_ignored
 from windrow._lazy import torch
 from windrow._types import WorkerDevices
 from windrow._windrow import CollectorCore
@@ -152,13 +152,11 @@ def policy_factories(
     """Functions that make a policy, one for each worker."""
     if policy_factory is None:
         return None
-    given: Sequence[Any] = policy_factory if isinstance(policy_factory, (list, tuple)) else [policy_factory] * workers
-    if len(given) != workers:
-        raise ValueError(f"policy_factory has {len(given)} entries for {workers} workers")
+    given = each_of("policy_factory", policy_factory, workers, "workers")
     for factory in given:
         if not callable(factory):
             raise TypeError(f"policy_factory must be a function, got {type(factory).__name__}")
-    return list(given)
+    return given
 
 
 def device_of(name: str, *candidates: WorkerDevices | None, workers: int = 1, is_here: bool = True) -> torch.device | None:

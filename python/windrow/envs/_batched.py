@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from windrow import _windrow
-from windrow._arguments import Arguments, argument, ignored, takes
+from windrow._arguments import Arguments, argument, each_of, ignored, takes
 from windrow._lazy import numpy, torch
 from windrow._numbers import at_least
 from windrow._types import Device, Envs
@@ -72,8 +72,8 @@ class SerialEnv(EnvBase):
     def _set(self, arguments: BatchedArguments) -> None:
         super().__init__(arguments.device)
         number = self.num_workers = arguments.num_workers
-        self._makers = for_each("create_env_fn", arguments.create_env_fn, number)
-        self._kwargs = for_each("create_env_kwargs", arguments.create_env_kwargs or {}, number)
+        self._makers = each_of("create_env_fn", arguments.create_env_fn, number, "environments")
+        self._kwargs = each_of("create_env_kwargs", arguments.create_env_kwargs or {}, number, "environments")
 
     def start(self) -> None:
         """Makes the environments, which happens at first use in any case."""
@@ -276,14 +276,6 @@ class ParallelEnv(SerialEnv):
         if self._handle is not None and members is not None:
             members.close()
         super().close(raise_if_closed=raise_if_closed)
-
-
-def for_each(name: str, given: T | Sequence[T], number: int) -> list[T]:
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        return [given] * number
-    if len(given) != number:
-        raise ValueError(f"{name} has {len(given)} entries for {number} environments")
-    return list(given)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
+from windrow._arguments import one_of
 from windrow._lazy import torch
 from windrow._windrow import resize
 from windrow.envs._shape_transforms import Keys, Pictures
@@ -102,9 +103,7 @@ class Resize(Pictures):
             self.w, self.h = self.w
         self.h = self.h or self.w
         self.interpolation = getattr(self.interpolation, "value", self.interpolation)
-        known = ("bilinear", "bicubic", "nearest", "nearest-exact")
-        if self.interpolation not in known:
-            raise ValueError(f"interpolation must be one of {known}, got {self.interpolation!r}")
+        one_of("bilinear", "bicubic", "nearest", "nearest-exact")("interpolation", self.interpolation)
 
     def _as_theirs(self) -> Any:
         # Samples become what environments observe, to the last bit.

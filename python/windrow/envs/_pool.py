@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, _windrow
-from windrow._arguments import Arguments, Check, argument, ignored, takes
+from windrow._arguments import Arguments, argument, each_of, ignored, one_of, takes
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import at_least, real, whole, whole_or_none
@@ -14,7 +14,6 @@ from windrow._types import Device, Envs
 from windrow._windrow import IMPATIENCE, PATIENCE, EnvPool
 from windrow.collectors._ending import ALIVE
 from windrow.envs._base import EnvBase
-from windrow.envs._batched import for_each
 from windrow.envs._convert import of
 from windrow.envs._described import Facts
 from windrow.envs._recipe import Many, Parallel, Recipe
@@ -25,15 +24,6 @@ Index = int | Sequence[int] | None
 Answers = tuple[list[int], tuple[Any, ...], list[Any] | None]
 
 
-def _one_of(*known: str) -> Check:
-    def check(name: str, value: object) -> object:
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
-        return value
-
-    return check
-
-
 class PoolArguments(Arguments):
     """The arguments of pools of environments."""
 
@@ -42,13 +32,13 @@ class PoolArguments(Arguments):
         "whether each environment of Python has a thread or a process",
         more="threads step environments known to be native in any case",
         default="threading",
-        check=_one_of("threading", "multiprocessing"),
+        check=one_of("threading", "multiprocessing"),
     )
     stack: str = argument(
         "how rows that were sent separately are stacked",
         more='``"dense"`` needs the same entries in all, ``"maybe_dense"`` and ``"lazy"`` do not',
         default="dense",
-        check=_one_of("dense", "maybe_dense", "lazy"),
+        check=one_of("dense", "maybe_dense", "lazy"),
     )
     create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
         "passed to the functions; a dict for all, or a list with one for each", default=None
@@ -61,7 +51,7 @@ class PoolArguments(Arguments):
         '"queue", "shm" or "auto", which do the same: processes share memory',
         more='``"shm"`` needs processes',
         default=None,
-        check=_one_of("queue", "shm", "auto"),
+        check=one_of("queue", "shm", "auto"),
     )
     envs_per_worker: int = ignored("each environment has a process of its own", default=1)
     worker_affinity: object = ignored("the system places processes", default=None)
@@ -105,7 +95,7 @@ class AsyncEnvPool(EnvBase):
         super().__init__(arguments.device)
         makers = arguments.env_makers
         self.env_makers: list[Any] = list(makers) if isinstance(makers, Sequence) and not isinstance(makers, str) else [makers]
-        self.create_env_kwargs = for_each("create_env_kwargs", arguments.create_env_kwargs or {}, len(self.env_makers))
+        self.create_env_kwargs = each_of("create_env_kwargs", arguments.create_env_kwargs or {}, len(self.env_makers), "environments")
         self.backend, self.stack = self._BACKEND or arguments.backend, arguments.stack
         if arguments.exchange == "shm" and self.backend != "multiprocessing":
             raise ValueError('exchange="shm" is for processes: it needs backend="multiprocessing"')

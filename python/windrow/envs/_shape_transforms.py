@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar
 
+from windrow._arguments import one_of
 from windrow.envs._recipe import Described, Gymnasium, Many, Recipe
 from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform, declared
@@ -140,8 +141,7 @@ class CatFrames(Pictures):
         super().__post_init__()
         if self.N < 1 or self.dim >= 0:
             raise ValueError(f"CatFrames: expected N of 1 or more, and dim below 0, got N={self.N} and dim={self.dim}")
-        if self.padding not in ("same", "constant"):
-            raise ValueError(f"padding must be 'same' or 'constant', got {self.padding!r}")
+        one_of("same", "constant")("padding", self.padding)
         if self.as_inverse or self.future or self.mask_key is not None:
             raise ValueError(
                 "as_inverse, future and mask_key are of use to replay buffers: give these a CatFrames of TorchRL"
@@ -405,8 +405,7 @@ class EndOfLifeTransform(Transform):
     eol_attribute: str = "unwrapped.ale.lives"
 
     def __post_init__(self) -> None:
-        if self.done_key not in ("done", "terminated", "truncated"):
-            raise ValueError(f"done_key must be 'done', 'terminated' or 'truncated', got {self.done_key!r}")
+        one_of("done", "terminated", "truncated")("done_key", self.done_key)
         if self.eol_attribute != "unwrapped.ale.lives":
             raise ValueError(
                 f"lives are read from info['lives'] where eol_attribute is 'unwrapped.ale.lives', got {self.eol_attribute!r}: "

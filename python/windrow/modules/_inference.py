@@ -260,9 +260,9 @@ class InferenceClient:
         self._core: ClientCore = server._core.client()
 
     def __call__(self, tensordict: "tensordict.TensorDictBase") -> "tensordict.TensorDictBase":
-        return self._asked(tensordict, _context())
+        return self._answer_to(tensordict, _context())
 
-    def _asked(self, tensordict: "tensordict.TensorDictBase", context: str | None) -> "tensordict.TensorDictBase":
+    def _answer_to(self, tensordict: "tensordict.TensorDictBase", context: str | None) -> "tensordict.TensorDictBase":
         self._server._check_running()
         model, number = self._server._model, next(self._server._model.numbers)
         model.requests[number] = tensordict, context
@@ -344,7 +344,7 @@ class _Door:
             while client is not None:
                 tensordict, context = pickle.loads(guest.recv_bytes())
                 try:
-                    answer = pickle.dumps((False, client._asked(tensordict, context)))
+                    answer = pickle.dumps((False, client._answer_to(tensordict, context)))
                 except Exception as error:
                     answer = pickle.dumps((True, exceptions.sent(error)))
                 guest.send_bytes(answer)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from windrow._arguments import one_of
 from windrow._lazy import module
 from windrow._types import Policy, Weights
 from windrow._warnings import PerformanceWarning, RenamedWarning, warn, warn_once
@@ -170,8 +171,7 @@ def choose(
         TypeError: the policy cannot be called.
         ValueError: the backend is unknown, or the policy has no native form although ``backend`` is ``"native"``.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f'policy_backend must be "auto", "native" or "torch", got {backend!r}')
+    one_of(*BACKENDS)("policy_backend", backend)
     if isinstance(policy, Sent):
         return Choice(pickle.loads(policy.pickled))
     if factories is None and is_random(policy, env):

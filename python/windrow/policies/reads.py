@@ -11,6 +11,7 @@ of C that are not known to compute from their arguments alone.
 
 from __future__ import annotations
 
+import _lsprof
 import collections
 import dis
 import enum
@@ -149,6 +150,19 @@ def _is_users(frame: types.FrameType | None) -> bool:
     return bool(answer)
 
 
+def _can_pause(profiler: Any) -> bool:
+    """Whether ``profiler``, which ``sys.getprofile`` returned, can be set again after another."""
+    return profiler is None or callable(profiler) or isinstance(profiler, _lsprof.Profiler)
+
+
+def _resume(profiler: Any) -> None:
+    # cProfile's, which Python 3.11 returns, is no function.
+    if isinstance(profiler, _lsprof.Profiler):
+        profiler.enable()
+    else:
+        sys.setprofile(profiler)
+
+
 class Watch:
     """Sees which functions of Python run in this thread while the context is entered, but for those of trusted packages.
 
@@ -168,13 +182,17 @@ class Watch:
         self._before, self._collects = sys.getprofile(), gc.isenabled()
         # Destructors of objects that are freed meanwhile are no part of the policy.
         gc.disable()
-        sys.setprofile(self._event)
+        if _can_pause(self._before):
+            sys.setprofile(self._event)
+        else:
+            self.doubt = self.doubt or f"{type(self._before).__name__} profiles this thread, and cannot be paused"
         return self
 
     def __exit__(self, *_: object) -> None:
-        if sys.getprofile() != self._event:
-            self.doubt = self.doubt or "it calls sys.setprofile()"
-        sys.setprofile(self._before)
+        if _can_pause(self._before):
+            if sys.getprofile() != self._event:
+                self.doubt = self.doubt or "it calls sys.setprofile()"
+            _resume(self._before)
         if self._collects:
             gc.enable()
 

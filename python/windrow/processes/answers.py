@@ -30,9 +30,9 @@ def answer(request: bytes) -> bytes:
 
 def _answered(verb: str, *arguments: Any) -> Any:
     if verb == "states":
-        return _env_states.states_of([setup.asked.environment])
+        return _env_states.states_of([setup.worker.environment])
     if verb == "load_states":
-        return _env_states.load([setup.asked.environment], *arguments)
+        return _env_states.load([setup.worker.environment], *arguments)
     if verb == "dump":
         return _dump(*arguments)
     found = _environment()
@@ -58,7 +58,7 @@ def _dump(step: int) -> None:
 
 
 def _environment() -> Any:
-    given = setup.asked.environment
+    given = setup.worker.environment
     return given.made if isinstance(given, Factory) else env_of(given)
 
 

@@ -36,28 +36,28 @@ class _Nursery:
         self.parent = parent
         #: By its descriptor: the socket that reports on a worker to the parent, and the worker's process.
         self.births: dict[int, tuple[socket.socket, int]] = {}
-        self.is_asked = True
+        self.is_serving = True
         self.has_complained = False
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
         self.poll.register(parent, select.POLLIN)
 
     def run(self) -> None:
-        """Forks workers until the parent has ended, or asks no more and all workers have ended."""
-        while self.is_asked or self.births:
+        """Forks workers until the parent has ended, or closes the connection and all workers have ended."""
+        while self.is_serving or self.births:
             for fd, _ in self.poll.poll():
                 if fd == self.parent:
                     return
                 if fd == self.control.fileno():
                     self.answer()
                 else:
-                    self.bury(fd)
+                    self.reap(fd)
 
     def answer(self) -> None:
         head, fds, _, _ = socket.recv_fds(self.control, _HEAD.size, 6, socket.MSG_CMSG_CLOEXEC)
         if not head:
             self.poll.unregister(self.control)
-            self.is_asked = False
+            self.is_serving = False
             return
         try:
             # Fewer where there was no room. The parent hears of what is not done by the end of the last one.
@@ -96,14 +96,14 @@ class _Nursery:
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
-            self.bury(birth.fileno())
+            self.reap(birth.fileno())
             return
         try:
             _tell(birth, _BORN, pid, pidfd)
         finally:
             os.close(pidfd)
 
-    def bury(self, fd: int) -> None:
+    def reap(self, fd: int) -> None:
         """The parent has seen the end of a worker, or wants it. Its number is no other's as long as it was not waited for."""
         birth, pid = self.births.pop(fd)
         self.poll.unregister(fd)

@@ -26,7 +26,7 @@ from windrow.processes.pickling import dumps
 #: Counts the environments in processes of this program.
 _MADE = itertools.count()
 
-asked = types.SimpleNamespace(environment=None)
+worker = types.SimpleNamespace(environment=None)
 """In a worker process, the environments as the user gave them, or the factory that has made them."""
 
 
@@ -106,7 +106,7 @@ def read_environments(sent: bytes) -> Recipe:
     _register(specs)
     if init_fn is not None:
         init_fn()
-    asked.environment = given
+    worker.environment = given
     return recipe
 
 

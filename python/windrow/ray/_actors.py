@@ -28,11 +28,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _telling(method: Callable[P, R]) -> Callable[P, R]:
+def _sendable_errors(method: Callable[P, R]) -> Callable[P, R]:
     """Raises an exception that Ray can send in place of one that it may not."""
 
     @functools.wraps(method)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(*args, **kwargs)
         except BaseException as error:
@@ -42,7 +42,7 @@ def _telling(method: Callable[P, R]) -> Callable[P, R]:
                 vars(made)["_sent_cause"] = exceptions.sent(error.__cause__)
             raise made from error
 
-    return told
+    return checked
 
 
 class WorkerActor:
@@ -66,7 +66,7 @@ class EvaluatorActor:
     #: The frames of the last evaluation, packed.
     _frames: Any = None
 
-    @_telling
+    @_sendable_errors
     def begin(self, sent: bytes, seed: int) -> None:
         """Calls ``init_fn``, before anything else is imported for the evaluator; then builds it."""
         around, init_fn, pickled, tells_frames = pickle.loads(sent)
@@ -82,7 +82,7 @@ class EvaluatorActor:
         self._frames = _session.pack(batch)
         return {}
 
-    @_telling
+    @_sendable_errors
     def evaluate(self, weights: object, step: int) -> tuple[dict[str, Any], Any]:
         """The result with these packed weights, and the packed frames of all episodes if they were asked for."""
         result = self._evaluator.evaluate(weights, step)

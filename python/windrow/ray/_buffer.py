@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from windrow._arguments import one_of
 from windrow._failure import Failure
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
@@ -111,13 +112,13 @@ class _Owner:
                 self._authors[author] = self._buffer._core.collector()
             return self._authors[author]
 
-    def hear(self, author: Author) -> None:
+    def add_writer(self, author: Author) -> None:
         """Notes that a collector is writing; samples then wait for its frames."""
         with self._lock:
             number = self._writers[author][0] if author in self._writers else self._buffer._core.attach()
             self._writers[author] = number, time.monotonic()
 
-    def leave(self, author: Author, error: BaseException | None = None) -> None:
+    def remove_writer(self, author: Author, error: BaseException | None = None) -> None:
         """Notes that a collector writes no more. A waiting sample raises ``error``, otherwise the next call."""
         if error is not None:
             self._buffer._failures.append(Failure(error, _NOWHERE))
@@ -133,7 +134,7 @@ class _Owner:
             for author, (_, heard) in list(self._writers.items()):
                 if heard < limit:
                     self._lost += 1
-                    self.leave(author)
+                    self.remove_writer(author)
 
 
 def _owner(remote_config: dict[str, Any] | None) -> ActorHandle[Any]:
@@ -211,8 +212,7 @@ class RayReplayBuffer:
         prefetch: int | None = None,
         **arguments: Any,
     ) -> None:
-        if transport not in ("auto", "ray"):
-            raise ValueError(f'transport must be "auto" or "ray", got {transport!r}')
+        one_of("auto", "ray")("transport", transport)
         _, self._release = _session.acquire(type(self).__name__, ray_init_config)
         self._begin(_owner(remote_config), {})
         self._is_owner, self._failures = True, []
@@ -317,7 +317,7 @@ class RayReplayBuffer:
     def _accompany(self, collector: BaseCollector) -> None:
         """Makes samples wait for a collector that was started, until it ends."""
         author = self._name, id(collector)
-        self._get(self._remote("hear", "writers", author))
+        self._get(self._remote("add_writer", "writers", author))
         threading.Thread(target=self._follow, args=(collector, author), daemon=True).start()
 
     def _follow(self, collector: BaseCollector, author: Author) -> None:
@@ -328,9 +328,9 @@ class RayReplayBuffer:
                 time.sleep(_LOOK)
                 if time.monotonic() - heard > _BEAT:
                     heard = time.monotonic()
-                    self._remote("hear", "writers", author)
+                    self._remote("add_writer", "writers", author)
             failure = collector._failure if self._failures is None else None
-            self._remote("leave", "writers", author, failure and failure._error)
+            self._remote("remove_writer", "writers", author, failure and failure._error)
 
     # Reads
 

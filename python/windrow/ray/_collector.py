@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from windrow._arguments import fields_of, refuse_unknown, signature_of, takes, warn_ignored
+from windrow._arguments import each_of, fields_of, refuse_unknown, signature_of, takes, warn_ignored
 from windrow._warnings import warn
 from windrow.collectors._arguments import CollectorArguments, RayArguments
 from windrow.collectors._base import BaseCollector, Collector, MultiAsyncCollector, MultiSyncCollector
@@ -158,8 +158,7 @@ def _as_workers(name: str, arguments: RayArguments) -> tuple[RayArguments, list[
     for argument in _EACH:
         given = each.get(argument, getattr(made, argument))
         if isinstance(given, (list, tuple)):
-            if len(given) != count:
-                raise ValueError(f"{argument} has {len(given)} entries for {count} actors")
+            given = each_of(argument, given, count, "actors")
             split = _split if argument == "frames_per_batch" else _repeated
             object.__setattr__(made, argument, [part for one in given for part in split(one, per_actor)])
     object.__setattr__(made, "create_env_fn", [env for env in envs for _ in range(per_actor)])
@@ -183,10 +182,7 @@ def _environments(name: str, arguments: RayArguments) -> list[Any]:
 
 def _each(name: str, given: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None, count: int) -> list[dict[str, Any]]:
     """Options of each actor."""
-    each = [given] * count if given is None or isinstance(given, Mapping) else list(given)
-    if len(each) != count:
-        raise ValueError(f"{name} has {len(each)} entries for {count} actors")
-    return [dict(entry or {}) for entry in each]
+    return [dict(entry or {}) for entry in each_of(name, given, count, "actors")]
 
 
 def _merged(own: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, list[Any]]]:

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+from windrow._arguments import one_of
 from windrow.data._content import kind_of
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
 from windrow.data.replay_buffers.samplers import Sampler
@@ -109,8 +110,7 @@ class StepScheduler(ParameterScheduler):
         max_value: float | None = None,
     ) -> None:
         super().__init__(obj, param_name, min_value, max_value)
-        if mode not in ("multiplicative", "additive"):
-            raise ValueError(f'mode must be "multiplicative" or "additive", got {mode!r}')
+        one_of("multiplicative", "additive")("mode", mode)
         self.gamma, self.n_steps, self.mode = gamma, n_steps, mode
 
     def _step(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from windrow._arguments import one_of
 from windrow._numbers import whole_or_none
 from windrow._windrow import VectorCore, native_ids
 from windrow.envs._convert import of
@@ -91,8 +92,7 @@ class Wanted:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise ValueError(f"final_info must be one of {FORMS}, got {self.form!r}")
+        one_of(*FORMS)("final_info", self.form)
         for name in ("num_envs", "workers", "batch_size"):
             whole_or_none(name, getattr(self, name), 1)
         if self.batch_size is not None and self.mode is AutoresetMode.DISABLED:

@@ -288,15 +288,15 @@ class ProcessVector(Exchange):
         return concatenate(space, rows, into)
 
     def _called(self, envs: Sequence[int], name: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
-        return self._asked("_called", envs, lambda rows: (name, args, kwargs))
+        return self._from_members("_called", envs, lambda rows: (name, args, kwargs))
 
     def _set(self, envs: Sequence[int], name: str, values: Sequence[Any]) -> None:
-        self._asked("_set", envs, lambda rows: (name, [values[row] for row in rows]))
+        self._from_members("_set", envs, lambda rows: (name, [values[row] for row in rows]))
 
     def _are_wrapped(self, envs: Sequence[int], wrapper: type) -> list[bool]:
-        return self._asked("_are_wrapped", envs, lambda rows: (wrapper,))
+        return self._from_members("_are_wrapped", envs, lambda rows: (wrapper,))
 
-    def _asked(self, what: str, envs: Sequence[int], arguments: Callable[[list[int]], tuple[Any, ...]]) -> list[Any]:
+    def _from_members(self, what: str, envs: Sequence[int], arguments: Callable[[list[int]], tuple[Any, ...]]) -> list[Any]:
         """What a method of the vectors in the processes answers for each of ``envs``."""
         found: list[Any] = [None] * len(envs)
         for member, remote in enumerate(self._remotes):

@@ -4,7 +4,7 @@ use super::{Findings, Order};
 use crate::workspace::Workspace;
 
 /// Each package and those it may depend on, without `windrow-`: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`,
-/// `slab ◀ peer ◀ collect`, `tensordict ◀ store ◀ replay ◀ windrow` and `policy ◀ remote ◀ windrow`; all of them but tensordict may
+/// `slab ◀ peer ◀ collect`, `tensordict ◀ store ◀ replay ◀ windrow`, `policy ◀ remote ◀ windrow` and `policy ◀ candle`; all of them but tensordict may
 /// depend on sync. Collection and replay do not know each other: what they share is the slab crate's `Sink`.
 const ARROWS: Order = Order(&[
     ("tensordict", ""),
@@ -26,8 +26,10 @@ const ARROWS: Order = Order(&[
         "python",
         "tensordict sync slab peer store env policy collect replay remote windrow",
     ),
+    // Its tests and examples run collectors.
+    ("candle", "tensordict policy windrow"),
     ("examples", "windrow"),
-    ("examples-candle", "windrow examples"),
+    ("examples-candle", "windrow candle examples"),
     ("xtask", ""),
 ]);
 

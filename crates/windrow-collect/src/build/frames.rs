@@ -37,7 +37,7 @@ pub(super) fn schedule(
             _ => per_batch,
         };
         let batch = asked as u64;
-        if !total.is_multiple_of(batch) && !config.allow_partial_batch {
+        if !total.is_multiple_of(batch) && config.allow_partial_batch != Some(true) {
             return Err(ArgumentError::IndivisibleTotal {
                 total,
                 per_batch: asked,

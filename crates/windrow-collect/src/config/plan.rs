@@ -106,7 +106,8 @@ pub enum OnLoss {
         /// Losses that each worker may have.
         budget: usize,
     },
-    /// The worker retires; batches go on without it. The last one's error is raised.
+    /// The worker retires; batches go on without its frames, or with those of others in their place where
+    /// [`allow_partial_batch`](crate::CollectorBuilder::allow_partial_batch) is `false`. The last one's error is raised.
     Continue,
 }
 

@@ -101,19 +101,31 @@ fn claim(ring: &Arc<Ring>, index: usize) -> Result<Part, SlabError> {
 
 /// Gives the frames of a slab to `batcher`.
 ///
-/// `side_by_side`: each part belongs to another worker. Then the order in which trajectories end does not depend on how
-/// environments are spread over workers. Otherwise one worker may have filled the parts one after the other.
+/// `side_by_side`: each part is to be another worker's. Then the order in which trajectories end does not depend on how
+/// environments are spread over workers. Otherwise, and in the place of a worker that was lost, one may have filled several, one after the
+/// other.
 pub(crate) fn push_parts(
     batcher: &mut TrajectoryBatcher,
     slab: &Filled,
     side_by_side: bool,
 ) -> Result<(), TensorError> {
     let lease = &slab.lease;
-    let parts = lease.commits().len();
-    if side_by_side && parts > 1 {
+    if side_by_side && lease.order().is_none() && lease.commits().len() > 1 {
         return batcher.push(&stack(slab, false)?);
     }
-    (0..parts).try_for_each(|part| batcher.push(&lease.part(part)?))
+    let mut parts = parts_in_order(lease);
+    parts.try_for_each(|part| batcher.push(&lease.part(part)?))
+}
+
+/// All parts, those of one worker in the order of time.
+fn parts_in_order(lease: &Lease) -> impl Iterator<Item = usize> {
+    let order = lease.order();
+    (0..lease.commits().len()).map(move |place| order.map_or(place, |order| order[place]))
+}
+
+/// Whether the parts of each worker lie in the order of time.
+fn lie_in_order(lease: &Lease) -> bool {
+    lease.order().is_none_or(<[usize]>::is_sorted)
 }
 
 /// The frames of `batch` that are no padding: itself where it has no `("collector", "mask")`, otherwise `[frames]`.
@@ -173,11 +185,10 @@ fn assemble_slab(
     preempting: bool,
 ) -> Result<TensorDict, TensorError> {
     let lease = &slab.lease;
-    let parts = lease.commits().len();
     if how == CatResults::Stack {
         return stack(slab, preempting);
     }
-    if parts == 1 {
+    if lease.commits().len() == 1 {
         let part = lease.part(0)?;
         return match steps_of(&part) < slab.steps && !preempting {
             true => pad_time(&part, slab.steps),
@@ -185,13 +196,14 @@ fn assemble_slab(
         };
     }
     let view = match how {
+        _ if !lie_in_order(lease) => None,
         CatResults::Flat if lease.shares().batched => lease.along_envs()?,
         CatResults::Flat | CatResults::Time | CatResults::Stack => lease.along_time()?,
     };
     if let Some(view) = view.filter(|view| view.numel() > 0) {
         return Ok(view);
     }
-    let parts: Vec<TensorDict> = (0..parts)
+    let parts: Vec<TensorDict> = parts_in_order(lease)
         .filter(|&part| lease.commits()[part].steps > 0)
         .map(|part| lease.part(part))
         .collect::<Result<_, _>>()?;
@@ -227,17 +239,21 @@ fn steps_of(part: &TensorDict) -> usize {
 
 fn stack(slab: &Filled, preempting: bool) -> Result<TensorDict, TensorError> {
     let lease = &slab.lease;
-    if let Some(mut stacked) = lease.stacked()? {
+    let in_order = lie_in_order(lease);
+    if in_order && let Some(mut stacked) = lease.stacked()? {
         if preempting {
             let mask = Tensor::full(stacked.batch_size(), true)?;
             stacked.set(MASK, mask)?;
         }
         return Ok(stacked);
     }
-    let parts = (0..lease.commits().len())
-        .map(|part| lease.part(part))
-        .collect::<Result<Vec<_>, _>>()?;
-    TensorDict::stack(&pad(&parts, slab.steps)?, 0)
+    let parts = parts_in_order(lease).map(|part| lease.part(part));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    match in_order {
+        true => TensorDict::stack(&pad(&parts, slab.steps)?, 0),
+        // Nothing is missing: it is to have the entries of other batches.
+        false => put_together(&parts, slab.steps, CatResults::Stack, preempting),
+    }
 }
 
 /// Makes the parts `steps` steps long; see [`pad_time`].

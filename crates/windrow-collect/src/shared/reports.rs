@@ -16,6 +16,8 @@ use crate::error::WorkerError;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LossRule {
     pub(crate) on_loss: OnLoss,
+    /// Where the others go on, they also fill its parts.
+    pub(crate) reassigns: bool,
     pub(crate) is_interruption: IsInterruption,
 }
 

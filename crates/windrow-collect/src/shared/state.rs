@@ -172,7 +172,9 @@ impl Shared {
             OnLoss::Continue if self.reports.leave(worker) > 0 => {
                 warn!(target: TARGET, worker, error = error_chain(&error), "a worker was lost, and the others go on");
                 self.reports.add_loss(error);
-                if self.ring.retire(worker) {
+                if self.loss_rule.reassigns {
+                    self.ring.reassign(worker);
+                } else if self.ring.retire(worker) {
                     self.schedule().retire(worker);
                 }
             }

@@ -33,6 +33,12 @@ impl LayerNorm {
         self.features
     }
 
+    /// Added to the variance.
+    #[must_use]
+    pub fn eps(&self) -> f32 {
+        self.eps
+    }
+
     /// Normalises rows of `stride` elements, the first `features` of which count, in place.
     #[inline(always)]
     pub(crate) fn apply(&self, rows: &mut [f32], stride: usize) {

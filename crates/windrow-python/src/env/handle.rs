@@ -152,18 +152,7 @@ impl EnvHandle {
         envs: Vec<usize>,
         seeds: Vec<Option<u64>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        if envs.len() != seeds.len() {
-            return Err(PyValueError::new_err(format!(
-                "expected a seed or None for each of {} environments, got {}",
-                envs.len(),
-                seeds.len()
-            )));
-        }
-        let resets: Vec<Reset> = envs
-            .into_iter()
-            .zip(seeds)
-            .map(|(env, seed)| Reset { env, seed })
-            .collect();
+        let resets = resets_of(envs, seeds)?;
         let mut inner = self.lock()?;
         self.begin(py, &mut inner, &resets)?;
         inner.seen(py)
@@ -278,21 +267,9 @@ impl EnvHandle {
         }
     }
 
-    /// The environments, unless another thread steps them: waiting for it with the interpreter's lock, which it may need to go on,
-    /// could last for ever.
-    ///
-    /// # Errors
-    /// `RuntimeError` while another thread steps them.
+    /// As [`locked`].
     fn lock(&self) -> PyResult<MutexGuard<'_, Inner>> {
-        match self.inner.try_lock() {
-            Ok(inner) => Ok(inner),
-            // A panic left rows half written, which the next reset or step writes again.
-            Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
-                "{} is being stepped by another thread",
-                self.spec.id
-            ))),
-        }
+        locked(&self.inner, &self.spec)
     }
 }
 
@@ -400,6 +377,39 @@ impl VecEnv for SteppedEnvs {
         // As by hand, they see actions alone.
         Ok(())
     }
+}
+
+/// What a reset or step of the environments of `spec` works with, unless another thread steps them: waiting for it with the interpreter's
+/// lock, which it may need to go on, could last for ever.
+///
+/// # Errors
+/// `RuntimeError` while another thread steps them.
+pub(super) fn locked<'a, T>(inner: &'a Mutex<T>, spec: &EnvSpec) -> PyResult<MutexGuard<'a, T>> {
+    match inner.try_lock() {
+        Ok(inner) => Ok(inner),
+        // A panic left rows half written, which the next reset or step writes again.
+        Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
+            "{} is being stepped by another thread",
+            spec.id
+        ))),
+    }
+}
+
+/// Resets of `envs`, each with its seed or None.
+///
+/// # Errors
+/// `ValueError` where there are more or fewer seeds.
+pub(super) fn resets_of(envs: Vec<usize>, seeds: Vec<Option<u64>>) -> PyResult<Vec<Reset>> {
+    if envs.len() != seeds.len() {
+        return Err(PyValueError::new_err(format!(
+            "expected a seed or None for each of {} environments, got {}",
+            envs.len(),
+            seeds.len()
+        )));
+    }
+    let pairs = envs.into_iter().zip(seeds);
+    Ok(pairs.map(|(env, seed)| Reset { env, seed }).collect())
 }
 
 impl Inner {

@@ -21,14 +21,14 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::{DType, for_dtype};
 use windrow::envs::{
-    Answer, AsyncEnvPool, Command, EnvError, PoolError, PoolOutput, RecvOptions, Reset, VecEnv,
+    Answer, AsyncEnvPool, Command, EnvError, PoolError, PoolOutput, RecvOptions, VecEnv,
 };
 use windrow::{Key, LeafSpec, RowBlock, Rows, error_chain};
 use windrow_sync::unpoisoned;
 
 use super::describe::Description;
 use super::foreign::{read_all, read_leaves};
-use super::handle::{to_py, vec_to_py};
+use super::handle::{resets_of, to_py, vec_to_py};
 use super::read::Leaf;
 use super::recipe::{self, Made, Recipe};
 use super::rows::{Target, copy_row};
@@ -100,25 +100,41 @@ impl EnvPool {
         envs: Vec<usize>,
         seeds: Vec<Option<u64>>,
     ) -> PyResult<()> {
-        let pairs = envs.into_iter().zip(seeds);
-        let resets: Vec<_> = pairs.map(|(env, seed)| Reset { env, seed }).collect();
-        let sent = self.pool()?.async_reset_send(&resets);
+        let sent = self.pool()?.async_reset_send(&resets_of(envs, seeds)?);
         sent.map_err(|error| raise(py, &error))
     }
 
     /// Has `members` step by the first rows of `actions`, arrays for all environments; those that end begin another episode if `reset`.
+    ///
+    /// Actions are read under the interpreter's lock into rows of this pool, all of them before the first member is told: an array of the
+    /// wrong shape or type leaves no member stepping. The engine then copies each row to its member.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "Python's sequence becomes a vector"
     )]
-    fn step_send(
+    pub(super) fn step_send(
         &self,
         py: Python<'_>,
         members: Vec<usize>,
         actions: &Bound<'_, PyAny>,
         reset: bool,
     ) -> PyResult<()> {
-        self.send_steps(py, &members, actions, reset)
+        let pool = self.pool()?;
+        let mut rows = unpoisoned(self.actions.lock());
+        read_all(&self.acted, actions, &mut Target::All(rows.rows_mut()))
+            .map_err(|error| to_py(py, &error))?;
+        let dtypes: Vec<DType> = self.acted.iter().map(|leaf| leaf.dtype).collect();
+        let fill = |place: usize, mut to: windrow::RowsMut<'_>| {
+            (0..self.rows).try_for_each(|row| {
+                let from = rows.rows().env(place * self.rows + row);
+                copy_row(&dtypes, from, to.env_mut(row))
+            })
+        };
+        let sent = match reset {
+            true => pool.async_step_and_maybe_reset_send_with(&members, fill),
+            false => pool.async_step_send_with(&members, fill),
+        };
+        sent.map_err(|error| raise(py, &error))
     }
 
     /// The answers to the command `called`: of `min` members or more, or of the one called `env`.
@@ -171,8 +187,8 @@ impl EnvPool {
 
     /// Steps all environments by `actions`, an array for each leaf, as `EnvHandle.step` does.
     fn step<'py>(&self, py: Python<'py>, actions: &Bound<'py, PyAny>) -> PyResult<Stepped<'py>> {
-        let members: Vec<_> = (0..self.pool()?.members()).collect();
-        self.send_steps(py, &members, actions, false)?;
+        let members = (0..self.pool()?.members()).collect();
+        self.step_send(py, members, actions, false)?;
         Ok(self.recv_all(py, "async_step")?.1)
     }
 
@@ -265,35 +281,6 @@ impl EnvPool {
     /// The pool, in the process that made it.
     pub(super) fn pool(&self) -> PyResult<&AsyncEnvPool> {
         self.pool.get("pool of environments")
-    }
-
-    /// Has `members` step, by the first rows of `actions`.
-    ///
-    /// Actions are read under the interpreter's lock into rows of this pool, all of them before the first member is told: an array of the
-    /// wrong shape or type leaves no member stepping. The engine then copies each row to its member.
-    pub(super) fn send_steps(
-        &self,
-        py: Python<'_>,
-        members: &[usize],
-        actions: &Bound<'_, PyAny>,
-        reset: bool,
-    ) -> PyResult<()> {
-        let pool = self.pool()?;
-        let mut rows = unpoisoned(self.actions.lock());
-        read_all(&self.acted, actions, &mut Target::All(rows.rows_mut()))
-            .map_err(|error| to_py(py, &error))?;
-        let dtypes: Vec<DType> = self.acted.iter().map(|leaf| leaf.dtype).collect();
-        let fill = |place: usize, mut to: windrow::RowsMut<'_>| {
-            (0..self.rows).try_for_each(|row| {
-                let from = rows.rows().env(place * self.rows + row);
-                copy_row(&dtypes, from, to.env_mut(row))
-            })
-        };
-        let sent = match reset {
-            true => pool.async_step_and_maybe_reset_send_with(members, fill),
-            false => pool.async_step_send_with(members, fill),
-        };
-        sent.map_err(|error| raise(py, &error))
     }
 
     /// Waits by `receive`, and makes arrays of what is received.

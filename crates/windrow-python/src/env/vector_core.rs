@@ -4,7 +4,7 @@
 //! Environments step in the calling thread, or in threads of a pool, which also answers for some of them while others are still stepping.
 //! Observations, rewards and flags are views of memory that is used again once the caller holds none of them (`blocks`).
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use numpy::PyArray1;
@@ -20,7 +20,7 @@ use windrow::{RowBlock, Rows, RowsMut};
 use super::blocks::{Block, Ring};
 use super::describe::Description;
 use super::foreign::{read_all, read_leaves, write_leaves};
-use super::handle::{to_py, vec_to_py};
+use super::handle::{locked, resets_of, to_py, vec_to_py};
 use super::pool::{EnvPool, raise};
 use super::read::Leaf;
 use super::recipe::{self, Made, Recipe};
@@ -179,8 +179,7 @@ impl VectorCore {
         envs: Vec<usize>,
         seeds: Vec<Option<u64>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let pairs = envs.into_iter().zip(seeds);
-        let resets: Vec<_> = pairs.map(|(env, seed)| Reset { env, seed }).collect();
+        let resets = resets_of(envs, seeds)?;
         let mut inner = self.lock()?;
         if let Some(episodes) = &mut inner.episodes {
             episodes.begin(&resets);
@@ -199,8 +198,8 @@ impl VectorCore {
             return inner.step(py, self.mode, actions);
         };
         let called = self.command();
-        let members: Vec<_> = (0..pool.pool()?.members()).collect();
-        pool.send_steps(py, &members, actions, called == Command::StepAndMaybeReset)?;
+        let members = (0..pool.pool()?.members()).collect();
+        pool.step_send(py, members, actions, called == Command::StepAndMaybeReset)?;
         let pool = pool.pool()?;
         let received = py.detach(|| factory_lock::lending(|| pool.receive_all(called)));
         let received = received.map_err(|error| raise(py, &error))?;
@@ -208,10 +207,6 @@ impl VectorCore {
     }
 
     /// Sends the `members` of the pool a step, by the first rows of `actions`.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "Python's sequence becomes a vector"
-    )]
     fn send(
         &self,
         py: Python<'_>,
@@ -219,7 +214,7 @@ impl VectorCore {
         actions: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let resets = self.command() == Command::StepAndMaybeReset;
-        self.its_pool()?.send_steps(py, &members, actions, resets)
+        self.its_pool()?.step_send(py, members, actions, resets)
     }
 
     /// Waits for `count` members, whichever are ready first: their numbers, and what `step` returns of theirs.
@@ -272,20 +267,9 @@ impl VectorCore {
         self.pool.as_ref().ok_or_else(missing)
     }
 
-    /// What a step works with, unless another thread steps.
-    ///
-    /// # Errors
-    /// `RuntimeError` while another thread steps them.
+    /// As [`locked`].
     fn lock(&self) -> PyResult<MutexGuard<'_, Inner>> {
-        match self.inner.try_lock() {
-            Ok(inner) => Ok(inner),
-            // A panic left rows half written, which the next reset or step writes again.
-            Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
-                "{} is being stepped by another thread",
-                self.spec.id
-            ))),
-        }
+        locked(&self.inner, &self.spec)
     }
 }
 

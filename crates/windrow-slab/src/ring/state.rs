@@ -40,6 +40,10 @@ pub(super) struct SlabStates {
     pub(super) paused: bool,
     /// Workers that fill no more parts.
     retired: Vec<bool>,
+    /// Parts that the workers in `others` fill in turn, since their own have retired; in order.
+    reassigned: Vec<usize>,
+    /// Workers that have not retired, in order, where there are such parts.
+    others: Vec<usize>,
     pub(super) stopped: bool,
 }
 
@@ -72,6 +76,8 @@ struct Slot {
     commits: Vec<Option<Commit>>,
     /// The worker that claimed each part.
     workers: Vec<usize>,
+    /// How many parts were committed before each.
+    ranks: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +116,28 @@ pub(super) struct Taken {
     pub(super) seq: u64,
     pub(super) slab: Arc<Slab>,
     pub(super) commits: Vec<Commit>,
+    /// See [`Lease::order`](crate::Lease::order).
+    pub(super) order: Option<Vec<usize>>,
+}
+
+impl Slot {
+    /// See [`Lease::order`](crate::Lease::order).
+    fn order(&self) -> Option<Vec<usize>> {
+        let mut by_worker: Vec<usize> = (0..self.workers.len()).collect();
+        by_worker.sort_unstable_by_key(|&part| (self.workers[part], self.ranks[part]));
+        let each = || by_worker.chunk_by(|&a, &b| self.workers[a] == self.workers[b]);
+        if each().all(|own| own.len() == 1) {
+            return None;
+        }
+        let is_in_order = each().all(<[usize]>::is_sorted);
+        // The first part of each worker, then the second.
+        let turns = each().flat_map(|own| own.iter().enumerate());
+        let mut order: Vec<(usize, usize)> = turns
+            .map(|(turn, &part)| (if is_in_order { 0 } else { turn }, part))
+            .collect();
+        order.sort_unstable();
+        Some(order.into_iter().map(|(_, part)| part).collect())
+    }
 }
 
 impl SlabStates {
@@ -143,6 +171,8 @@ impl SlabStates {
             lent: 0,
             paused: false,
             retired,
+            reassigned: Vec::new(),
+            others: Vec::new(),
             stopped: false,
         })
     }
@@ -191,9 +221,10 @@ impl SlabStates {
         if self.is_over_for(worker) {
             return Err(Refusal::Over);
         }
-        let ticket = match self.orphan_of(worker) {
-            Some(i) => self.orphans.swap_remove(i),
-            None => self.next_ticket(worker)?,
+        let ticket = match (self.orphan_of(worker), self.spec.order) {
+            (Some(i), _) => self.orphans.swap_remove(i),
+            (None, Order::ByWorker) => self.next_by_worker(worker)?,
+            (None, Order::ByArrival) => self.next_by_arrival(worker)?,
         };
         self.lent += 1;
         let slot = &mut self.slots[ticket.slot];
@@ -205,29 +236,60 @@ impl SlabStates {
         self.stopped || self.retired[worker]
     }
 
-    /// A part that was not claimed before.
-    fn next_ticket(&mut self, worker: usize) -> Result<Ticket, Refusal> {
-        // The only place where "wait for all" and "first come" differ.
-        let parts = self.parts() as u64;
-        let (seq, part) = match self.spec.order {
-            Order::ByWorker => (self.laps[worker], worker),
-            Order::ByArrival => (self.tickets / parts, (self.tickets % parts) as usize),
+    /// The first part, by slab and place in it, that `worker` fills and nobody has claimed before.
+    fn next_by_worker(&mut self, worker: usize) -> Result<Ticket, Refusal> {
+        let others = self.reassigned.iter().copied();
+        let reassigned =
+            others.filter(|&part| self.substitute(part, self.laps[part]) == Some(worker));
+        let next = |part: &usize| (self.laps[*part], *part);
+        let part = reassigned.chain([worker]).min_by_key(next);
+        let part = part.expect("A worker has a part of its own.");
+        let seq = self.laps[part];
+        // Others were dropped. Which of the two is first in a slab must not depend on when its worker was lost.
+        if let Some(i) = self.dropped_by_others(worker, seq) {
+            return Ok(self.orphans.swap_remove(i));
+        }
+        let slot = self.open(seq)?;
+        self.laps[part] += 1;
+        Ok(Ticket { slot, part, seq })
+    }
+
+    /// A part of a slab before `seq` that was dropped by a worker that has retired, and that `worker` fills.
+    fn dropped_by_others(&self, worker: usize, seq: u64) -> Option<usize> {
+        let is_next = |orphan: &Ticket| {
+            orphan.seq < seq
+                && self.retired[self.slots[orphan.slot].workers[orphan.part]]
+                && self.substitute(orphan.part, orphan.seq) == Some(worker)
         };
+        let orphans = self.orphans.iter().enumerate();
+        let next = orphans.filter(|(_, orphan)| is_next(orphan));
+        let next = next.min_by_key(|(_, orphan)| (orphan.seq, orphan.part));
+        next.map(|(i, _)| i)
+    }
+
+    /// The worker that fills part `part` of slab `seq` in the place of one that has retired.
+    fn substitute(&self, part: usize, seq: u64) -> Option<usize> {
+        let place = self.reassigned.binary_search(&part).ok()?;
+        let turn = (seq + place as u64).checked_rem(self.others.len() as u64)?;
+        Some(self.others[turn as usize])
+    }
+
+    /// The next part of all.
+    fn next_by_arrival(&mut self, worker: usize) -> Result<Ticket, Refusal> {
         if self.is_far_ahead(worker) {
             return Err(Refusal::NotNow);
         }
+        let parts = self.parts() as u64;
+        let (seq, part) = (self.tickets / parts, (self.tickets % parts) as usize);
         let slot = self.open(seq)?;
-        match self.spec.order {
-            Order::ByWorker => self.laps[worker] += 1,
-            Order::ByArrival => self.tickets += 1,
-        }
+        self.tickets += 1;
         Ok(Ticket { slot, part, seq })
     }
 
     /// Whether, by arrival, `worker` has to leave the parts that may still be started to workers without a part in an undelivered
     /// slab. Otherwise a quick worker could claim all of them, since it asks again before others are awake.
     fn is_far_ahead(&self, worker: usize) -> bool {
-        if self.spec.order == Order::ByWorker || !self.is_under_way(worker) {
+        if !self.is_under_way(worker) {
             return false;
         }
         let slabs = (self.requested + self.spec.ahead as u64).min(self.end);
@@ -246,8 +308,8 @@ impl SlabStates {
         })
     }
 
-    /// A part that `worker` has dropped uncommitted. No other worker fills it: its frames would then lie before frames that it
-    /// has collected earlier.
+    /// A part that `worker` has dropped uncommitted. As long as it has not retired, no other worker fills it: its frames would then
+    /// lie before frames that it has collected earlier.
     fn orphan_of(&self, worker: usize) -> Option<usize> {
         let is_of = |orphan: &Ticket| self.slots[orphan.slot].workers[orphan.part] == worker;
         self.orphans.iter().position(is_of)
@@ -270,7 +332,7 @@ impl SlabStates {
         slot.commits.fill(None);
         if self.spec.order == Order::ByWorker {
             for part in 0..self.retired.len() {
-                if self.retired[part] {
+                if self.retired[part] && !self.is_reassigned(part) {
                     self.mark_committed(index, part, Commit::default());
                 }
             }
@@ -299,6 +361,7 @@ impl SlabStates {
             phase: Phase::Free,
             commits: vec![None; self.parts()],
             workers: vec![NOBODY; self.parts()],
+            ranks: vec![0; self.parts()],
         });
         Some(self.slots.len() - 1)
     }
@@ -311,13 +374,15 @@ impl SlabStates {
         whole || self.is_awaited()
     }
 
-    /// Takes a part back unwritten. That of a retired worker counts as committed. Returns whether a thread may wait for that.
+    /// Takes a part back unwritten. That of a retired worker counts as committed, unless others fill it. Returns whether a thread may
+    /// wait for that.
     pub(super) fn orphan(&mut self, ticket: Ticket) -> bool {
         self.lent -= 1;
-        let worker = self.slots[ticket.slot].workers[ticket.part];
-        if !self.retired[worker] {
+        let is_retired = self.retired[self.slots[ticket.slot].workers[ticket.part]];
+        let is_reassigned = self.is_reassigned(ticket.part);
+        if !is_retired || is_reassigned {
             self.orphans.push(ticket);
-            return self.is_awaited();
+            return is_retired || self.is_awaited();
         }
         let empty = Commit::default();
         let whole = !self.stopped && self.mark_committed(ticket.slot, ticket.part, empty);
@@ -331,7 +396,10 @@ impl SlabStates {
 
     /// Retires `worker`: it claims no more parts, but can still commit a claimed one. Returns whether its parts stay empty.
     pub(super) fn retire(&mut self, worker: usize) -> bool {
-        self.retired[worker] = true;
+        if self.is_reassigned(worker) {
+            return false;
+        }
+        self.leave(worker);
         let own = self.spec.order == Order::ByWorker;
         if own {
             let unclaimed = self.laps[worker];
@@ -349,6 +417,30 @@ impl SlabStates {
         own
     }
 
+    /// Retires `worker`, as [`retire`](Self::retire) does; by worker, others fill its parts in turn.
+    pub(super) fn reassign(&mut self, worker: usize) {
+        if self.spec.order == Order::ByArrival {
+            self.retire(worker);
+            return;
+        }
+        if let Err(place) = self.reassigned.binary_search(&worker) {
+            self.reassigned.insert(place, worker);
+        }
+        self.leave(worker);
+    }
+
+    fn leave(&mut self, worker: usize) {
+        self.retired[worker] = true;
+        if !self.reassigned.is_empty() {
+            let workers = 0..self.retired.len();
+            self.others = workers.filter(|&worker| !self.retired[worker]).collect();
+        }
+    }
+
+    fn is_reassigned(&self, part: usize) -> bool {
+        self.reassigned.binary_search(&part).is_ok()
+    }
+
     /// Returns whether this completes the slab. A part counts once.
     fn mark_committed(&mut self, index: usize, part: usize, commit: Commit) -> bool {
         let slot = &mut self.slots[index];
@@ -362,6 +454,7 @@ impl SlabStates {
             return false;
         }
         slot.commits[part] = Some(commit);
+        slot.ranks[part] = *committed;
         *committed += 1;
         if let Some(after) = self.spec.cut_after {
             // Empty parts of retired workers say nothing about which worker is slow.
@@ -387,6 +480,10 @@ impl SlabStates {
     /// The slab that was completed first.
     pub(super) fn take(&mut self) -> Option<Taken> {
         let slot = self.ready.pop_front()?;
+        let order = match self.reassigned.is_empty() {
+            true => None,
+            false => self.slots[slot].order(),
+        };
         let taken = &mut self.slots[slot];
         let Phase::Ready { seq } = taken.phase else {
             unreachable!(
@@ -401,6 +498,7 @@ impl SlabStates {
             seq,
             slab: Arc::clone(&taken.slab),
             commits: taken.commits.iter().copied().flatten().collect(),
+            order,
         })
     }
 

@@ -179,6 +179,8 @@ impl Cell {
                 Rule::Raise => OnLoss::Raise,
                 Rule::Continue => OnLoss::Continue,
             })
+            // Batches without a worker lack its frames, or have those of others.
+            .allow_partial_batch(random() % 2 == 0)
             .num_envs(self.num_envs)
             .frames_per_batch(FRAMES_PER_BATCH)
             .total_frames(self.total_frames() as u64)

@@ -31,7 +31,7 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
-        with told(self.path):
+        with named_errors(self.path):
             old = self.path.with_name(f".{self.path.name}{_OLD}")
             if old.exists() and not self.path.exists():
                 # A process was killed between two names.
@@ -68,7 +68,7 @@ class Folder:
         """
         path = self.path / name
         partial = path.with_name(f".{path.name}{TEMPORARY}")
-        with told(path):
+        with named_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 write(partial)
@@ -91,7 +91,7 @@ class Folder:
             OSError: that failed; the message has the path. The folder is as it was.
         """
         aside = self.path.with_name(f".{self.path.name}{TEMPORARY}")
-        with told(self.path):
+        with named_errors(self.path):
             shutil.rmtree(aside, ignore_errors=True)
             try:
                 before = _linked(self.path, aside)
@@ -163,7 +163,7 @@ def flush(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
+def named_errors(path: Path) -> Iterator[None]:
     """Errors of the system within have the path."""
     try:
         yield

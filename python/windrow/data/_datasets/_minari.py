@@ -13,7 +13,7 @@ from windrow._lazy import gymnasium, numpy
 from windrow._types import Array
 from windrow.data._datasets._columns import DONE, TERMINATED, TRUNCATED, Columns, Layout, described, layout_from, layout_of
 from windrow.data._datasets._columns import Path as Entry
-from windrow.data._datasets._folder import Folder, flush, told
+from windrow.data._datasets._folder import Folder, flush, named_errors
 from windrow.data._datasets._parquet import arrow_of
 from windrow.data._datasets._sink import Sink, SinkArguments, Writer, takes
 
@@ -86,7 +86,7 @@ class _MinariWriter(Writer):
                 self._about["env_spec"] = spec.to_json()
         self._written = minari.serialization.serialize_space
         # Of episodes that a process was writing when it ended.
-        with told(self._data):
+        with named_errors(self._data):
             for leftover in self._data.glob("*/") if self._data.exists() else ():
                 if leftover.name.isdigit() and int(leftover.name) >= self.episodes:
                     shutil.rmtree(leftover)
@@ -103,7 +103,7 @@ class _MinariWriter(Writer):
         ends = numpy.cumsum(lengths)
         for at, (start, end) in enumerate(zip(ends - lengths, ends, strict=True)):
             self._save_episode(self.episodes + at, {key: values[start:end] for key, values in columns.items()})
-        with told(self._data):
+        with named_errors(self._data):
             flush(self._data)
         self._count(self.rows + int(lengths.sum()), self.episodes + len(lengths), layout_of(columns))
 
@@ -147,7 +147,7 @@ class _MinariWriter(Writer):
 
         rows, entries = len(columns[DONE]), self._entries(columns)
         folder = self._data / str(number)
-        with told(folder):
+        with named_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             # No reader looks at it before the metadata count it.
             table = pyarrow.Table.from_pydict(entries)

@@ -6,19 +6,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
-from windrow._arguments import Arguments, argument, takes
+from windrow._arguments import Arguments, argument, one_of, takes
 from windrow._numbers import at_least
 from windrow.data._datasets._columns import Columns, Layout, columns_of, layout_of
 from windrow.data._datasets._episodes import Episodes
 from windrow.data._datasets._folder import Folder
 from windrow.data._part import Key
 from windrow.envs._specs import path as path_of
-
-
-def _unfinished(name: str, value: object) -> str:
-    if value not in ("truncate", "drop"):
-        raise ValueError(f'{name} must be "truncate" or "drop", got {value!r}')
-    return str(value)
 
 
 class SinkArguments(Arguments):
@@ -36,7 +30,7 @@ class SinkArguments(Arguments):
         "what becomes of episodes that have not ended",
         more='when the sink is closed: ``"truncate"`` marks the last frame of each as truncated, ``"drop"`` leaves them out',
         default="truncate",
-        check=_unfinished,
+        check=one_of("truncate", "drop"),
     )
     keys: Sequence[Key] | None = argument(
         "the entries that are written; all by default",

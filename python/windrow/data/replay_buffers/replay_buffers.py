@@ -168,7 +168,7 @@ class ReplayBuffer:
         return buffer
 
     @property
-    def _asked(self) -> ReplayBufferCore:
+    def _checked(self) -> ReplayBufferCore:
         """The engine's buffer for calls of users, which first raise the failures of collectors."""
         for failure in tuple(self._failures):
             failure.tell()
@@ -198,7 +198,7 @@ class ReplayBuffer:
             TypeError: it is not a sampler of windrow.
         """
         made: Sampler = _made("sampler", Sampler, sampler)
-        self._asked.set_sampler(self._sampler_options(made))
+        self._checked.set_sampler(self._sampler_options(made))
         made._attach(self)
         before, self._sampler = self._sampler, made
         return before
@@ -225,7 +225,7 @@ class ReplayBuffer:
         return int(self.stats()["write_count"])
 
     def __len__(self) -> int:
-        return self._asked.len()
+        return self._checked.len()
 
     @property
     def _takes_frames_as_they_are(self) -> bool:
@@ -282,7 +282,7 @@ class ReplayBuffer:
             ValueError: the frames do not fit those that were written before.
             RuntimeError: the limiter does not let the frames in within ``sample_timeout``, or never will.
         """
-        _ = self._asked
+        _ = self._checked
         return self._write(batch)
 
     def _write(self, batch: object, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> torch.Tensor:
@@ -341,7 +341,7 @@ class ReplayBuffer:
         Raises:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
-        core = self._asked
+        core = self._checked
         written = self._written(frame, 0)
         return None if written is _NOTHING else self._put(written, lambda written: core.add(written))
 
@@ -388,12 +388,12 @@ class ReplayBuffer:
         return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
 
     def _drawn(self, draw: Callable[[ReplayBufferCore, int | None], T], batch_size: int | None) -> T:
-        core = self._asked
+        core = self._checked
         try:
             return draw(core, batch_size)
         except RuntimeError:
             # The sample may have waited for a collector, whose own error says why there are no frames.
-            _ = self._asked
+            _ = self._checked
             raise
 
     def _unpacked(self, frames: tensordict.TensorDictBase) -> object:
@@ -464,7 +464,7 @@ class ReplayBuffer:
             rows: torch.Tensor | None
             frames: Any
             if isinstance(index, slice) and index == slice(None):
-                rows, frames = None, self._unpacked(self._asked.all())
+                rows, frames = None, self._unpacked(self._checked.all())
             else:
                 rows = rows_of(index, len(self))
                 frames = self._unpacked(self._core.get(rows.flatten().tolist()))
@@ -503,7 +503,7 @@ class ReplayBuffer:
                 frames = frames.expand(rows.shape)
             except RuntimeError:
                 raise ValueError(f"expected frames {expected}, as there are rows, or one for all of them, got {got}") from None
-        core, numbers = self._asked, rows.flatten().tolist()
+        core, numbers = self._checked, rows.flatten().tolist()
 
         def replace(frames: tensordict.TensorDictBase) -> list[int]:
             core.set(numbers, frames)
@@ -538,12 +538,12 @@ class ReplayBuffer:
             empty_write_count: True: frames are counted from 0 again.
         """
         warn_ignored("empty_write_count", empty_write_count, True, "an empty buffer counts from 0")
-        self._objects.clear(self._asked.empty)
+        self._objects.clear(self._checked.empty)
         self._is_packed = False
 
     def stats(self) -> dict[str, Any]:
         """Counts of frames, samples and writers, by name."""
-        return self._asked.stats()
+        return self._checked.stats()
 
     def update_priority(self, index: object, priority: object) -> None:
         """Sets the priorities of the rows in ``index``; one number is for all of them. Rows that hold no frame at this moment are
@@ -556,17 +556,17 @@ class ReplayBuffer:
         """
         rows = [int(row) for row in flat(index)]
         priorities = [float(value) for value in flat(priority)]
-        self._asked.update_priority(rows, priorities * len(rows) if len(priorities) == 1 else priorities)
+        self._checked.update_priority(rows, priorities * len(rows) if len(priorities) == 1 else priorities)
 
     def set_beta(self, beta: float) -> None:
         """Changes the exponent of importance weights."""
-        self._asked.set_beta(beta)
+        self._checked.set_beta(beta)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the buffer, frames included: dictionaries of tensors, which ``torch.load`` reads by default. Objects are in it
         as they are: ``torch.load`` reads numbers and strings by default, and others with ``weights_only=False``."""
         with self._objects:
-            state = to_plain(self._asked.state_dict())
+            state = to_plain(self._checked.state_dict())
             if self._is_packed and OBJECT in state.get("frames", {}):
                 numbers = state["frames"][OBJECT].tolist()
                 state["objects"] = dict(zip(numbers, self._objects.of(numbers), strict=True))
@@ -579,7 +579,7 @@ class ReplayBuffer:
             ValueError: it is the state of another kind of buffer. Nothing is changed then.
         """
         plain = from_plain(state_dict)
-        self._asked.load_state_dict(plain)
+        self._checked.load_state_dict(plain)
         frames = plain.get("frames", {})
         numbers = frames[OBJECT].tolist() if OBJECT in frames.keys() else []
         self._objects.restore(state_dict.get("objects", {}), dict(zip(plain["rows"].tolist(), numbers)))
@@ -593,11 +593,11 @@ class ReplayBuffer:
         """
         if self._is_packed and len(self) and OBJECT in self._core.get([0]).keys():
             raise RuntimeError("objects are not written to a checkpoint: save the buffer's state_dict() with torch.save")
-        self._asked.save(Path(path))
+        self._checked.save(Path(path))
 
     def loads(self, path: str | Path) -> None:
         """Reads a checkpoint."""
-        self._objects.clear(lambda: self._asked.load(Path(path)))
+        self._objects.clear(lambda: self._checked.load(Path(path)))
         self._is_packed = self._has_packed()
 
     save, dump, load = dumps, dumps, loads

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from windrow import _fence
-from windrow._arguments import argument, ignored, warn_ignored
+from windrow._arguments import argument, ignored, one_of, warn_ignored
 from windrow._lazy import torch
 from windrow._numbers import at_least, real
 from windrow.data._part import Key, Part
@@ -189,7 +189,7 @@ class HERSampler(Sampler, kind="HERSampler"):
         more='``"future"`` takes a frame of the same trajectory that does not come before, ``"final"`` the last one that is there, '
         '``"episode"`` any one of the trajectory, and ``"random"`` any one of the buffer',
         default="future",
-        check=lambda name, value: _one_of(name, value, ("future", "final", "episode", "random")),
+        check=one_of("future", "final", "episode", "random"),
     )
     goal_key: Key = argument("the goal that is desired", default="desired_goal")
     achieved_goal_key: Key = argument("the goal that is achieved, of which that under next is taken", default="achieved_goal")
@@ -214,16 +214,6 @@ class HERSampler(Sampler, kind="HERSampler"):
         return frames, info[:count]
 
 
-def _one_of(name: str, value: object, names: tuple[str, ...]) -> str:
-    if value not in names:
-        raise ValueError(f"{name} must be one of {', '.join(names)}, got {value!r}")
-    return str(value)
-
-
-def _reduction(name: str, value: object) -> str:
-    return _one_of(name, value, ("max", "min", "mean", "median", "sum"))
-
-
 class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
     """Draws frames in proportion to ``(priority + eps) ** alpha``, and gives them ``"priority_weight"``.
 
@@ -243,7 +233,7 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
         'how several priorities of a frame make one: "max", "min", "mean", "median" or "sum"',
         default="max",
         kw_only=False,
-        check=_reduction,
+        check=one_of("max", "min", "mean", "median", "sum"),
     )
     device: object = ignored("priorities are kept on the CPU", default="cpu")
     max_priority_within_buffer: bool = ignored("new frames have the highest priority ever given", default=False)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windrow import _fence
-from windrow._arguments import warn_all_ignored
+from windrow._arguments import one_of, warn_all_ignored
 from windrow._lazy import gymnasium, module, torch
 from windrow._numbers import whole_or_none
 from windrow._types import Device, Environment
@@ -213,8 +213,7 @@ class GymEnv(EnvBase):
         return getattr(given["_name"], name)
 
     def _choose(self, backend: str) -> str:
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None, got {backend!r}")
+        one_of(*BACKENDS)("backend", backend)
         own = isinstance(self._name, str) and self._name in native_ids()
         if backend == "native":
             if not own:
