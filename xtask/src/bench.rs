@@ -10,8 +10,9 @@ use crate::{cargo, process, python};
 const FOLDER: &str = "crates/windrow/benches";
 
 /// The benchmarks of the Python package, and their programs. One that has the name of one in Rust runs after that.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 10] = [
     ("datasets", "python/benches/datasets.py"),
+    ("evaluation", "python/benches/evaluation.py"),
     ("pictures", "python/benches/pictures.py"),
     ("python", "python/benches/ratios.py"),
     ("processes-python", "python/benches/processes.py"),
