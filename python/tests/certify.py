@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 import windrow
-from windrow._windrow import native_ids
+from windrow._windrow import mujoco_arguments, native_ids
 from windrow.vectors._engine import EngineVector
 
 #: Arguments with which environments are compared, too; each set for a tenth of the steps.
@@ -38,6 +38,26 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"fickle_passenger": True},
         {"is_rainy": True, "rainy_probability": 0.6, "fickle_passenger": True, "fickle_probability": 0.9},
     ],
+    "Ant-v4": [{"use_contact_forces": True, "contact_force_range": (-0.1, 0.3), "terminate_when_unhealthy": False}],
+    "Ant-v5": [
+        {"main_body": "aux_1", "contact_cost_weight": 0.01, "exclude_current_positions_from_observation": False},
+        {"main_body": 3, "include_cfrc_ext_in_observation": False, "healthy_z_range": (0.4, 0.9)},
+    ],
+    "HalfCheetah-v4": [{"reset_noise_scale": 0.0, "forward_reward_weight": 2, "max_episode_steps": 7}],
+    "HalfCheetah-v5": [{"frame_skip": 3, "ctrl_cost_weight": 0.3, "exclude_current_positions_from_observation": False}],
+    "Hopper-v4": [{"healthy_reward": 0.25, "healthy_angle_range": (-0.1, 0.1)}],
+    "Hopper-v5": [{"healthy_z_range": (0.2, 9.5), "healthy_state_range": (-4.0, 5.0), "terminate_when_unhealthy": False}],
+    "Humanoid-v4": [{"exclude_current_positions_from_observation": False, "terminate_when_unhealthy": False}],
+    "Humanoid-v5": [{"include_cvel_in_observation": False, "contact_cost_range": (0.0, 1e-3), "contact_cost_weight": 1e-4}],
+    "HumanoidStandup-v5": [{"impact_cost_range": (0.5, 2.0), "impact_cost_weight": 1e-3, "include_cinert_in_observation": False}],
+    "InvertedDoublePendulum-v5": [{"healthy_reward": 3.0, "reset_noise_scale": 0.3}],
+    "InvertedPendulum-v5": [{"reset_noise_scale": 0.15}],
+    "Pusher-v5": [{"reward_near_weight": 1.5, "max_episode_steps": 20}],
+    "Reacher-v5": [{"reward_dist_weight": 3, "reward_control_weight": 0.5}],
+    "Swimmer-v4": [{"forward_reward_weight": 3, "exclude_current_positions_from_observation": False}],
+    "Swimmer-v5": [{"exclude_current_positions_from_observation": False, "frame_skip": 2}],
+    "Walker2d-v4": [{"healthy_z_range": (0.9, 1.5), "terminate_when_unhealthy": False}],
+    "Walker2d-v5": [{"xml_file": "walker2d.xml", "healthy_angle_range": [-0.5, 0.7]}],
 }
 
 #: How far values may be apart, in units in the last place, and why. All others are equal.
@@ -318,14 +338,16 @@ def holds(certificate: dict[str, Any]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="certify", description="Steps native environments beside Gymnasium's, and compares all that both return.")
-    parser.add_argument("environments", nargs="*", metavar="ENV", help="an id; all that windrow has unless given")
+    parser.add_argument("environments", nargs="*", metavar="ENV", help="an id; all that need no other library unless given")
+    parser.add_argument("--all", action="store_true", help="those that need MuJoCo, too")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="where certificates go")
     arguments = parser.parse_args()
-    if unknown := set(arguments.environments) - set(native_ids()):
-        parser.error(f"windrow has no {', '.join(sorted(unknown))} of its own; it has {', '.join(native_ids())}")
+    known = [*native_ids(), *mujoco_arguments()]
+    if unknown := set(arguments.environments) - set(known):
+        parser.error(f"windrow has no {', '.join(sorted(unknown))} of its own; it has {', '.join(known)}")
     passed = True
-    for env_name in arguments.environments or native_ids():
+    for env_name in arguments.environments or (known if arguments.all else native_ids()):
         found = certificate(env_name, arguments.steps)
         print(*lines(found), sep="\n", flush=True)
         if not holds(found):

@@ -20,6 +20,7 @@ from windrow.envs._gym_wrappers import peel
 from windrow.envs._info import tell_of_the_rest
 from windrow.envs._innermost import innermost
 from windrow.envs._simulators import env_state, load_env_state
+from windrow.envs._native import mujoco_folders
 from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
 from windrow.processes.answers import answer
@@ -39,6 +40,7 @@ __all__ = [
     "innermost",
     "load_env_state",
     "members",
+    "mujoco_folders",
     "needs_torch",
     "observed",
     "options",

@@ -23,7 +23,7 @@ pub(crate) struct Request {
     /// Ids of native environments, such as `CartPole-v1`
     #[arg(required_unless_present = "all")]
     environments: Vec<String>,
-    /// All native environments
+    /// All native environments, those of MuJoCo included
     #[arg(long, conflicts_with = "environments")]
     all: bool,
     /// Steps of each environment without arguments; a tenth of them with each set of arguments
@@ -38,7 +38,11 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
         python::with_package(root, python::DEV)?,
         request.steps,
     );
-    command.args(&request.environments).arg("--write");
+    command.args(&request.environments);
+    if request.all {
+        command.arg("--all");
+    }
+    command.arg("--write");
     let finished = process::run(command.arg(root.join(CERTIFICATES)), |_| true)?;
     Ok(finished.success)
 }

@@ -19,7 +19,8 @@ use crate::{
 
 /// A step, its test target, which compares windrow with something else and says how much it compared, and whether that is a Python
 /// library.
-const COMPARISONS: [(&str, &str, bool); 3] = [
+const COMPARISONS: [(&str, &str, bool); 4] = [
+    ("simulations of MuJoCo", "mujoco", true),
     ("comparison with PyTorch", "torch", true),
     (
         "comparison of collectors with ledgers",

@@ -10,6 +10,8 @@ mod env;
 mod error;
 mod factory;
 mod joined;
+#[cfg(feature = "mujoco")]
+mod mujoco;
 pub mod names;
 mod native;
 mod next_step;
@@ -39,6 +41,11 @@ pub use env::{Env, Outcome};
 pub use error::{EnvError, VecEnvError};
 pub use factory::{EnvFactory, IntoVecEnv, sole};
 pub use joined::Joined;
+#[cfg(feature = "mujoco")]
+pub use mujoco::{
+    Field, MUJOCO_IDS, MujocoEnv, MujocoEnvs, MujocoModel, MujocoTask, Setting, Settings,
+    Simulation, mujoco_arguments, mujoco_version,
+};
 pub use native::{
     Acrobot, Blackjack, CartPole, CliffWalking, FrozenLake, MountainCar, MountainCarContinuous,
     Pendulum, Taxi,

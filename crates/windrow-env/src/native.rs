@@ -18,6 +18,9 @@ mod space;
 mod tabular;
 mod taxi;
 
+#[cfg(feature = "mujoco")]
+pub(crate) use numpy_pow::square;
+
 pub use acrobot::Acrobot;
 pub use blackjack::Blackjack;
 pub use cartpole::CartPole;

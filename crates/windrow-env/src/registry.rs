@@ -235,8 +235,11 @@ impl EnvRegistry {
             ("Acrobot-v1", NamedEnv::plain(Acrobot::v1)),
         ];
         let own = own.into_iter().chain(toy_text());
+        let own = own.map(|(id, maker)| (id.to_owned(), maker));
+        #[cfg(feature = "mujoco")]
+        let own = own.chain(mujoco_envs());
         Self {
-            makers: own.map(|(id, maker)| (id.to_owned(), maker)).collect(),
+            makers: own.collect(),
         }
     }
 
@@ -361,6 +364,22 @@ impl EnvRegistry {
     }
 }
 
+/// Those of MuJoCo, whose library and models are found when they are made.
+#[cfg(feature = "mujoco")]
+fn mujoco_envs() -> impl Iterator<Item = (String, NamedEnv)> {
+    use crate::mujoco::{MUJOCO_IDS, make};
+    let one: Arc<One> =
+        Arc::new(|id, arguments| Ok(Box::new(make(id, &arguments.read(id)?, 1)?.single()?)));
+    let many: Arc<Many> =
+        Arc::new(|id, arguments, envs| Ok(Box::new(make(id, &arguments.read(id)?, envs)?)));
+    let named = move |id: &str| {
+        let (one, many) = (Arc::clone(&one), Arc::clone(&many));
+        let info = &[];
+        (id.to_owned(), NamedEnv { one, many, info })
+    };
+    MUJOCO_IDS.into_iter().map(named)
+}
+
 /// Return types of registered factories: an environment, or a [`Result`] of one.
 pub trait IntoEnv {
     /// The environment.
@@ -408,14 +427,15 @@ pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::native_ids;
     use crate::testing::CountingEnv;
     use crate::{EnvFactory, EnvRecipe, TimeLimit};
 
     #[test]
     fn builtin_environments_are_made_with_their_own_limits() {
-        let limits = EnvRegistry::builtin()
-            .names()
-            .map(|id| (id.to_owned(), make(id).unwrap().spec().max_episode_steps))
+        let limits = native_ids()
+            .into_iter()
+            .map(|id| (id.clone(), make(&id).unwrap().spec().max_episode_steps))
             .collect::<Vec<_>>();
         let expected = [
             ("Acrobot-v1", Some(500)),
@@ -439,6 +459,8 @@ mod tests {
 
     #[test]
     fn unknown_ids_come_with_near_ones() {
+        let all = EnvRegistry::builtin();
+        let all: Vec<_> = all.names().collect();
         let message = |id| make(id).err().unwrap().to_string();
         assert_eq!(
             message("cartpole-v0"),
@@ -453,10 +475,7 @@ mod tests {
                 message(far),
                 format!(
                     "no environment is called \"{far}\"; there are {}",
-                    EnvRegistry::builtin()
-                        .names()
-                        .collect::<Vec<_>>()
-                        .join(", ")
+                    all.join(", ")
                 )
             );
         }

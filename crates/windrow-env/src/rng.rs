@@ -1,5 +1,7 @@
 //! NumPy's default random number generator, so that a seed gives the same episode as in Gymnasium.
 
+mod normal;
+
 use rand_core::Rng;
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
@@ -100,6 +102,11 @@ impl NumpyRng {
     #[inline]
     pub fn uniform_array<const N: usize>(&mut self, low: f64, high: f64) -> [f64; N] {
         std::array::from_fn(|_| self.uniform(low, high))
+    }
+
+    /// The next number of the standard normal distribution, as `Generator.standard_normal()`.
+    pub fn standard_normal(&mut self) -> f64 {
+        normal::draw(self)
     }
 }
 

@@ -3,9 +3,10 @@
 use tensordict::for_dtype;
 use windrow_slab::{Key, LeafSpec, RowBlock};
 
+use crate::driver::native_ids;
 use crate::testing::{Ending, LedgerEnv};
 use crate::{
-    ActionDiscretizer, AnyTransform, CatFrames, EnvError, EnvFactory, EnvRecipe, EnvRegistry,
+    ActionDiscretizer, AnyTransform, CatFrames, EnvError, EnvFactory, EnvRecipe,
     FrameSkipTransform, InitTracker, Keys, LimitFlag, NoopResetEnv, NumpyRng, OneHotActions,
     Outcomes, Reset, RewardScaling, RewardSum, Sampling, Serial, StateVisitor, Statistics,
     StepCounter, TargetReturn, Taxi, TimeMaxPool, Transformed, VecEnv, VecNorm, VecNormV2,
@@ -127,8 +128,8 @@ fn seen() -> Keys {
 
 #[test]
 fn all_native_environments_go_on_from_their_states() {
-    for id in EnvRegistry::builtin().names() {
-        assert_goes_on(id, || id.build(3).unwrap());
+    for id in native_ids() {
+        assert_goes_on(&id, || id.build(3).unwrap());
     }
     let fickle = Taxi {
         is_rainy: true,

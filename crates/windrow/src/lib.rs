@@ -281,6 +281,13 @@ pub mod envs {
         Outcomes, Pendulum, Reset, Serial, Spec, SpecError, StateVisitor, Taxi, TimeLimit, VecEnv,
         VecEnvError, make, make_vec, testing,
     };
+    // Tasks over models of MuJoCo.
+    #[cfg(feature = "mujoco")]
+    #[doc(inline)]
+    pub use windrow_env::{
+        Field, MUJOCO_IDS, MujocoEnv, MujocoEnvs, MujocoModel, MujocoTask, Setting, Settings,
+        Simulation, mujoco_arguments, mujoco_version,
+    };
     // A pool steps those of its environments whose actions are there.
     #[doc(inline)]
     pub use windrow_env::{Answer, AsyncEnvPool, Command, PoolError, PoolOutput, RecvOptions};

@@ -23,7 +23,7 @@ LIBRARIES = (
     "ale-py", "dm_env", "envpool", "mujoco", "pettingzoo", "stable-baselines3", "vmas",
 )
 #: Variables that change how fast programs are, or where they run.
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "LD_PRELOAD", "MALLOC_ARENA_MAX")
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "LD_PRELOAD", "MALLOC_ARENA_MAX", "WINDROW_MUJOCO")
 #: The phases of a worker's loop, in their order, and what a rollout is made of.
 PHASES = ("Rollout", "WaitSlab", "LoadWeights", "Open", "Policy", "EnvStep", "Close", "Commit")
 #: Operations of a trace that come from elsewhere, such as PyTorch's profiler: the longest are shown.
@@ -58,6 +58,8 @@ def envs() -> None:
     """List native environments, and the libraries whose environments are taken too."""
     click.echo("Native, stepped in Rust:")
     click.echo("\n".join(f"  {name}" for name in sorted(_windrow.native_ids())))
+    click.echo("\nNative too, with MuJoCo and Gymnasium installed:")
+    click.echo("\n".join(f"  {name}" for name in sorted(_windrow.mujoco_arguments())))
     click.echo("\nTaken as they are, where the library is installed:")
     known = sorted({"gymnasium", *adapters()})
     click.echo(table([f"  {name}", _or_none(version_of(name.replace("_", "-")) or version_of(name))] for name in known))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windrow import _fence, collectors, envs
-from windrow._windrow import native_ids
+from windrow.envs._native import is_native
 
 if TYPE_CHECKING:
     import gymnasium
@@ -44,7 +44,7 @@ def own_sides(env: str, num_envs: int) -> list[Side]:
     gymnasium = partial(envs.GymEnv, env, backend="gymnasium")
     native = [Side("windrow, native", lambda: _collecting(collectors.Collector, env, num_envs))]
     return [
-        *(native if env in native_ids() else []),
+        *(native if is_native(env) else []),
         Side("windrow, Gymnasium's environments", lambda: _collecting(collectors.Collector, gymnasium, num_envs)),
         Side("windrow, Gymnasium's, in processes", lambda: _in_processes(gymnasium, num_envs)),
     ]

@@ -10,15 +10,17 @@ from typing import Any
 
 from windrow import _needs
 from windrow._lazy import gymnasium
-from windrow._windrow import EnvHandle, native_ids
+from windrow._windrow import EnvHandle
+from windrow.envs._native import NotNative, arguments_of
 from windrow.envs._recipe import Gymnasium, Native, Recipe
 
 
 def of_id(env_name: str) -> Recipe:
     """The recipe of the environment with this id: windrow's own where it has one, Gymnasium's otherwise. Choices are indices."""
-    if env_name in native_ids():
-        return Native(env_name, False)
-    return Gymnasium(by_id(env_name), own=False, one_hot=False)
+    try:
+        return Native(env_name, False, arguments=arguments_of(env_name, {}))
+    except NotNative:
+        return Gymnasium(by_id(env_name), own=False, one_hot=False)
 
 
 def by_id(env_name: str, kwargs: dict[str, Any] | None = None, pixels: str | None = None) -> Callable[[], gymnasium.Env[Any, Any]]:

@@ -50,7 +50,7 @@ def make_vec(
         autoreset_mode: when an environment whose episode has ended begins another one: in its next step, in the same step, or when it is
             told to. See :class:`gymnasium.vector.AutoresetMode`.
         native: whether ids that windrow has itself run in Rust. With ``False``, or with arguments that those do not take, such as
-            ``render_mode``, they are Gymnasium's.
+            ``render_mode``, they are Gymnasium's. Those of MuJoCo have no entries of ``info``.
         episode_statistics: whether ``info["episode"]`` has returns, lengths and seconds, ``"r"``, ``"l"`` and ``"t"``, of episodes
             that have ended, as ``RecordEpisodeStatistics`` around each environment gives them.
         final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1; or one of ``"dictionaries"``, one for each

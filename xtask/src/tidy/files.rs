@@ -16,12 +16,13 @@ const LINES: usize = 80;
 const PARAMETERS: usize = 6;
 
 /// Crates that may contain `unsafe`, by folder.
-const UNSAFE: [&str; 6] = [
+const UNSAFE: [&str; 7] = [
     "crates/tensordict/",
     "crates/windrow-sync/",
     "crates/windrow-slab/",
     "crates/windrow-peer/",
     "crates/windrow-store/",
+    "crates/windrow-mujoco/",
     "crates/windrow-python/",
 ];
 

@@ -7,7 +7,7 @@ use std::hint::black_box;
 /// correctly rounded square, where the exact square lies next to the middle between two numbers. Only there it is
 /// called: it takes ten times as long.
 #[inline(always)]
-pub(super) fn square(x: f64) -> f64 {
+pub(crate) fn square(x: f64) -> f64 {
     /// Of half a unit: beyond it the middle is near. Implementations stay below 0.52 units of error, this allows 0.525.
     const NEAR: f64 = 0.95;
     let product = x * x;

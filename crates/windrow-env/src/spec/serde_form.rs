@@ -63,7 +63,8 @@ mod tests {
     use tensordict::{DType, Shape};
 
     use super::*;
-    use crate::{EnvRegistry, Pendulum, Serial, Statistics, VecEnv, VecNorm};
+    use crate::driver::native_ids;
+    use crate::{Pendulum, Serial, Statistics, VecEnv, VecNorm, make};
 
     fn bounded(dtype: DType, shape: &[usize], low: Vec<f64>, high: Vec<f64>) -> Spec {
         Spec::Bounded {
@@ -160,9 +161,8 @@ mod tests {
             assert_eq!(bare, kind);
         }
         assert_eq!(there_and_back(&full()), full());
-        let registry = EnvRegistry::builtin();
-        for id in registry.names() {
-            let env = registry.make(id).unwrap();
+        for id in native_ids() {
+            let env = make(&id).unwrap();
             assert_eq!(there_and_back(env.spec()), *env.spec());
         }
     }

@@ -8,6 +8,8 @@
 //! Environments are made, reset, stepped and closed in the thread of their worker. The thread takes the interpreter's lock for each of
 //! these; a step of several environments of Gymnasium takes it once.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
@@ -36,7 +38,7 @@ mod vector_core;
 mod wrappers;
 mod write;
 
-use windrow::envs::Resize;
+use windrow::envs::{EnvRegistry, MUJOCO_IDS, Resize};
 
 use crate::gc::GcRoots;
 use crate::{batch, gil, plain};
@@ -57,7 +59,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<parallel::ParallelMembers>()?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;
     module.add_function(wrap_pyfunction!(native_ids, module)?)?;
-    module.add_function(wrap_pyfunction!(native_info, module)?)
+    module.add_function(wrap_pyfunction!(native_info, module)?)?;
+    module.add_function(wrap_pyfunction!(mujoco_arguments, module)?)?;
+    module.add_function(wrap_pyfunction!(mujoco_version, module)?)
 }
 
 /// The factory behind anything that Python calls an environment: one of `windrow.envs`, of Gymnasium or of TorchRL, an id,
@@ -112,11 +116,26 @@ fn resize<'py>(
     batch::to_torch(py, resized.map_err(|error| handle::to_py(py, &error))?)
 }
 
-/// Ids of the environments that come with windrow.
+/// Ids of the environments that come with windrow, and need nothing else.
 #[pyfunction]
 fn native_ids(py: Python<'_>) -> Vec<Bound<'_, PyString>> {
-    let registry = windrow::envs::EnvRegistry::builtin();
-    registry.names().map(|id| PyString::new(py, id)).collect()
+    let registry = EnvRegistry::builtin();
+    let own = registry.names().filter(|id| !MUJOCO_IDS.contains(id));
+    own.map(|id| PyString::new(py, id)).collect()
+}
+
+/// Ids of the environments that need MuJoCo, each with the names of its arguments.
+#[pyfunction]
+fn mujoco_arguments() -> BTreeMap<&'static str, Vec<&'static str>> {
+    let arguments = |id| (id, windrow::envs::mujoco_arguments(id));
+    MUJOCO_IDS.into_iter().map(arguments).collect()
+}
+
+/// The version of MuJoCo's library in `folder`, or where a variable says that it is.
+#[pyfunction]
+fn mujoco_version(py: Python<'_>, folder: Option<PathBuf>) -> PyResult<&'static str> {
+    let version = py.detach(move || windrow::envs::mujoco_version(folder.as_deref()));
+    version.map_err(|error| handle::to_py(py, &error))
 }
 
 /// The entries of `info` that the environment called `id`, which comes with windrow, can observe.

@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use serde_json::{Map, Value};
 use windrow::envs::{
-    AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, OneHotObservations,
-    VecEnv,
+    AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, MUJOCO_IDS, OneHotActions,
+    OneHotObservations, VecEnv,
 };
 
 use super::foreign::ForeignEnvs;
@@ -351,9 +351,7 @@ fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
 fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
     let mut recipe = EnvRecipe::of_skipping(&env.id, env.frame_skip);
     if !env.arguments.is_empty() {
-        let arguments: Map<String, Value> =
-            serde_json::from_str(&env.arguments).map_err(EnvError::failed)?;
-        recipe = recipe.with_arguments(&arguments)?;
+        recipe = recipe.with_arguments(&arguments(env)?)?;
     }
     let mut envs = recipe.build(num_envs)?;
     // Asked of the environments, since a recipe does not know what they observe and which actions they take.
@@ -364,6 +362,23 @@ fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         envs = Box::new(envs.transformed(OneHotActions::new())?);
     }
     Ok(envs)
+}
+
+/// The arguments of an environment; for one of MuJoCo, with the folders that this process has the library and the models in.
+fn arguments(env: &Native) -> Result<Map<String, Value>, EnvError> {
+    let mut arguments: Map<String, Value> =
+        serde_json::from_str(&env.arguments).map_err(EnvError::failed)?;
+    if MUJOCO_IDS.contains(&env.id.as_str()) {
+        let folders: [Option<String>; 2] = attach(|py| {
+            let folders = gil::ports(py).and_then(|ports| ports.call_method0("mujoco_folders"));
+            folders.and_then(|folders| folders.extract())
+        })
+        .map_err(EnvError::failed)?;
+        for (name, folder) in ["library", "models"].into_iter().zip(folders) {
+            arguments.extend(folder.map(|folder| (name.to_owned(), Value::String(folder))));
+        }
+    }
+    Ok(arguments)
 }
 
 /// Environments of Gymnasium that agree on how choices are encoded.
