@@ -3,9 +3,8 @@
 //! Source: Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 7.
 
 use anyhow::Result;
-use rand::{SeedableRng, seq::SliceRandom};
-use rand_pcg::Pcg64;
 use windrow::postproc::Gae;
+use windrow::replay::Minibatches;
 use windrow::{Tensor, TensorDict, Weights};
 
 use super::network::Network;
@@ -17,8 +16,7 @@ const EPOCHS: usize = 10;
 const MINIBATCH: usize = 128;
 const LEARNING_RATE: f32 = 1e-3;
 
-/// CartPole's numbers in an observation, and its actions.
-const OBSERVED: usize = 4;
+/// Actions of CartPole.
 const ACTIONS: usize = 2;
 
 /// An actor and a critic, and what they learn with.
@@ -26,7 +24,7 @@ pub(crate) struct Learner {
     actor: Network,
     critic: Network,
     gae: Gae,
-    rng: Pcg64,
+    minibatches: Minibatches,
 }
 
 impl Learner {
@@ -35,7 +33,7 @@ impl Learner {
             actor: Network::new(actor)?,
             critic: Network::new(critic)?,
             gae: Gae::new(GAMMA, LAMBDA)?,
-            rng: Pcg64::seed_from_u64(seed),
+            minibatches: Minibatches::new(MINIBATCH)?.epochs(EPOCHS).seed(seed),
         })
     }
 
@@ -54,26 +52,21 @@ impl Learner {
         self.gae.estimate(batch)?;
 
         let rate = LEARNING_RATE * remaining as f32;
-        let frames = Frames::of(batch)?;
-        let mut minibatch = Frames::default();
         let mut gradient = Vec::new();
-        let mut order: Vec<usize> = (0..batch.numel()).collect();
-        for _ in 0..EPOCHS {
-            order.shuffle(&mut self.rng);
-            for rows in order.chunks(MINIBATCH) {
-                minibatch.copy(&frames, rows);
-                let observation = &minibatch.observation;
+        for minibatch in self.minibatches.of(&batch.select(&READ)?) {
+            let minibatch = minibatch?;
+            let observation = minibatch.as_slice("observation")?;
+            let frames = Frames::of(&minibatch)?;
 
-                let logits = self.actor.forward(observation);
-                policy_gradient(logits, &minibatch, &mut gradient);
-                self.actor.backward(observation, &gradient);
-                self.actor.descend(rate);
+            let logits = self.actor.forward(observation);
+            policy_gradient(logits, &frames, &mut gradient);
+            self.actor.backward(observation, &gradient);
+            self.actor.descend(rate);
 
-                let values = self.critic.forward(observation);
-                value_gradient(values, &minibatch, &mut gradient);
-                self.critic.backward(observation, &gradient);
-                self.critic.descend(rate);
-            }
+            let values = self.critic.forward(observation);
+            value_gradient(values, &frames, &mut gradient);
+            self.critic.backward(observation, &gradient);
+            self.critic.descend(rate);
         }
         Ok(())
     }
@@ -88,49 +81,36 @@ impl Learner {
     }
 }
 
-/// What the losses read, frame after frame.
-#[derive(Default)]
+/// The columns that a learner reads.
+const READ: [&str; 5] = [
+    "observation",
+    "action",
+    "action_log_prob",
+    "advantage",
+    "value_target",
+];
+
+/// What the losses read beside outputs of the networks, frame after frame.
 struct Frames {
-    /// `[frames, 4]`.
-    observation: Vec<f32>,
     action: Vec<i64>,
     /// Of the action, when it was chosen.
     log_prob: Vec<f32>,
+    /// With mean 0 and standard deviation 1.
     advantage: Vec<f32>,
     value_target: Vec<f32>,
 }
 
 impl Frames {
-    fn of(batch: &TensorDict) -> Result<Self> {
-        let column = |name: &str| batch.get(name)?.to_vec::<f32>();
+    fn of(minibatch: &TensorDict) -> Result<Self> {
+        let column = |name: &str| minibatch.get(name)?.to_vec::<f32>();
+        let mut advantage = column("advantage")?;
+        standardize(&mut advantage);
         Ok(Self {
-            observation: column("observation")?,
-            action: batch.get("action")?.to_vec()?,
+            action: minibatch.get("action")?.to_vec()?,
             log_prob: column("action_log_prob")?,
-            advantage: column("advantage")?,
+            advantage,
             value_target: column("value_target")?,
         })
-    }
-
-    /// Becomes a minibatch: these rows of `frames`, with advantages of mean 0 and standard deviation 1.
-    fn copy(&mut self, frames: &Self, rows: &[usize]) {
-        let copy = |from: &[f32], to: &mut Vec<f32>| {
-            to.clear();
-            to.extend(rows.iter().map(|row| from[*row]));
-        };
-        copy(&frames.log_prob, &mut self.log_prob);
-        copy(&frames.advantage, &mut self.advantage);
-        copy(&frames.value_target, &mut self.value_target);
-        standardize(&mut self.advantage);
-        self.action.clear();
-        self.action
-            .extend(rows.iter().map(|row| frames.action[*row]));
-        self.observation.clear();
-        for row in rows {
-            let start = row * OBSERVED;
-            self.observation
-                .extend_from_slice(&frames.observation[start..start + OBSERVED]);
-        }
     }
 }
 
@@ -192,7 +172,6 @@ mod tests {
                 .map(|i| if i % 2 == 0 { 1.5 } else { -0.5 })
                 .collect(),
             value_target: (0..count).map(|i| i as f32).collect(),
-            ..Frames::default()
         };
         let logits = (0..count * ACTIONS).map(|i| (i as f32 * 0.4).sin() * 0.3);
         (logits.collect(), frames)
@@ -253,28 +232,6 @@ mod tests {
         let mut gradient = Vec::new();
         value_gradient(&values, &frames, &mut gradient);
         assert_finite_differences(value_loss, &values, &frames, &gradient);
-    }
-
-    #[test]
-    fn a_minibatch_has_the_rows_that_were_chosen() {
-        let frames = Frames {
-            observation: (0..12).map(|i| i as f32).collect(),
-            action: vec![0, 1, 0],
-            log_prob: vec![-1.0, -2.0, -3.0],
-            advantage: vec![4.0, 5.0, 8.0],
-            value_target: vec![6.0, 7.0, 8.0],
-        };
-        let mut minibatch = Frames::default();
-        minibatch.copy(&frames, &[0]);
-        minibatch.copy(&frames, &[2, 1]);
-        assert_eq!(
-            minibatch.observation,
-            [8.0, 9.0, 10.0, 11.0, 4.0, 5.0, 6.0, 7.0]
-        );
-        assert_eq!(minibatch.action, [0, 1]);
-        assert_eq!(minibatch.log_prob, [-3.0, -2.0]);
-        assert_eq!(minibatch.advantage, [1.0, -1.0]);
-        assert_eq!(minibatch.value_target, [8.0, 7.0]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributions.categorical import Categorical
 from tqdm import tqdm
 
+import windrow
 from windrow.collectors import Collector
 from windrow.envs import GymEnv, RewardSum, TransformedEnv
 
@@ -46,16 +47,6 @@ class Agent(nn.Module):
         return action, probs.log_prob(action), probs.entropy(), self.critic(x)
 
 
-def advantages(rewards: torch.Tensor, values: torch.Tensor, following: torch.Tensor, ends: torch.Tensor, cuts: torch.Tensor) -> torch.Tensor:
-    """Generalised advantages, `[NUM_ENVS, NUM_STEPS]`: an episode that was cut has a future, one that has ended has none."""
-    deltas = rewards + GAMMA * following * ~ends - values
-    found, last = torch.empty_like(deltas), torch.zeros(NUM_ENVS)
-    for step in reversed(range(NUM_STEPS)):
-        last = deltas[:, step] + GAMMA * LAMBDA * last * ~(ends | cuts)[:, step]
-        found[:, step] = last
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns to balance with PPO.")
     parser.add_argument("--frames", type=int, default=100_000, help="frames in all, a multiple of 1000")
@@ -80,26 +71,22 @@ def main() -> None:
         for batch in collector:
             optimizer.param_groups[0]["lr"] = 1e-3 * (1 - progress.n / arguments.frames)
             # What the agent returns beside the action is in the batch as output1, output2, output3.
-            obs, actions, logprobs, values = (batch[key] for key in ("observation", "action", "output1", "output3"))
             after = batch["next"]
             with torch.no_grad():
-                following = agent.get_value(after["observation"]).squeeze(-1)
-            rewards, ends, cuts = (after[key].squeeze(-1) for key in ("reward", "terminated", "truncated"))
-            advantage = advantages(rewards, values.squeeze(-1), following, ends, cuts)
-            goals = (advantage + values.squeeze(-1)).flatten()
-            flat = obs.flatten(0, 1), actions.flatten(), logprobs.flatten(), advantage.flatten()
-            for _ in range(EPOCHS):
-                for rows in torch.randperm(NUM_ENVS * NUM_STEPS).split(MINIBATCH):
-                    seen, action, old, gain = (value[rows] for value in flat)
-                    _, new, entropy, value = agent.get_action_and_value(seen, action)
-                    ratio = (new - old).exp()
-                    gain = (gain - gain.mean()) / (gain.std() + 1e-8)
-                    policy_loss = torch.max(-gain * ratio, -gain * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
-                    value_loss = 0.5 * (value.squeeze(-1) - goals[rows]).square().mean()
-                    optimizer.zero_grad()
-                    (policy_loss - ENTROPY * entropy.mean() + VALUE * value_loss).backward()
-                    nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
-                    optimizer.step()
+                following = agent.get_value(after["observation"])
+            columns = batch["output3"], following, after["reward"], after["done"]
+            batch["gain"], batch["goal"] = windrow.generalized_advantage_estimate(GAMMA, LAMBDA, *columns, terminated=after["terminated"])
+            for minibatch in windrow.minibatches(batch, MINIBATCH, EPOCHS, keys=["observation", "action", "output1", "gain", "goal"]):
+                _, new, entropy, value = agent.get_action_and_value(minibatch["observation"], minibatch["action"])
+                ratio = (new - minibatch["output1"]).exp()
+                gain = minibatch["gain"].squeeze(-1)
+                gain = (gain - gain.mean()) / (gain.std() + 1e-8)
+                policy_loss = torch.max(-gain * ratio, -gain * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
+                value_loss = 0.5 * (value - minibatch["goal"]).square().mean()
+                optimizer.zero_grad()
+                (policy_loss - ENTROPY * entropy.mean() + VALUE * value_loss).backward()
+                nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
+                optimizer.step()
             done = after["done"].squeeze(-1)
             returns += [(progress.n + NUM_ENVS * step, after["episode_reward"][env, step].item()) for step, env in done.T.nonzero().tolist()]
             progress.update(batch.numel())

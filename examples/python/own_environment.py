@@ -18,6 +18,7 @@ from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
+import windrow
 from windrow.collectors import MultiSyncCollector
 from windrow.envs import GymWrapper, RewardSum, TransformedEnv
 
@@ -99,13 +100,11 @@ def main() -> None:
             ended = batch["next", "done"].squeeze(-1)
             returns.append(batch["next", "episode_reward"][ended].mean().item())
             advantage(batch)
-            rows = batch.reshape(-1)
-            for _ in range(5):
-                for some in torch.randperm(len(rows)).split(256):
-                    losses = loss_fn(rows[some])
-                    optimizer.zero_grad()
-                    (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
-                    optimizer.step()
+            for minibatch in windrow.minibatches(batch, 256, epochs=5):
+                losses = loss_fn(minibatch)
+                optimizer.zero_grad()
+                (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
+                optimizer.step()
             collector.update_policy_weights_()
             if number % 10 == 0:
                 print(f"{(number + 1) * FRAMES_PER_BATCH} frames, return of an episode {returns[-1]:.1f}")

@@ -19,6 +19,7 @@ from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 from tqdm import tqdm
 
+import windrow
 from windrow.collectors import Collector
 from windrow.envs import GymWrapper, RewardSum, TransformedEnv
 
@@ -88,15 +89,13 @@ def main() -> None:
             batch = batch.exclude("features", "logits")
             with torch.no_grad():
                 advantage_fn(batch)
-            flat = batch.reshape(-1)
-            for _ in range(EPOCHS):
-                for rows in torch.randperm(FRAMES_PER_BATCH).split(MINIBATCH):
-                    losses = loss_fn(flat[rows])
-                    total = losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
-                    optimizer.zero_grad()
-                    total.backward()
-                    nn.utils.clip_grad_norm_(loss_fn.parameters(), 0.5)
-                    optimizer.step()
+            for minibatch in windrow.minibatches(batch, MINIBATCH, EPOCHS):
+                losses = loss_fn(minibatch)
+                total = losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
+                optimizer.zero_grad()
+                total.backward()
+                nn.utils.clip_grad_norm_(loss_fn.parameters(), 0.5)
+                optimizer.step()
             after = batch["next"]
             done = after["done"].squeeze(-1)
             ends = [(progress.n + NUM_ENVS * step, after["episode_reward"][env, step].item()) for step, env in done.T.nonzero().tolist()]

@@ -16,6 +16,7 @@ from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 from tqdm import tqdm
 
+import windrow
 from windrow.collectors import Collector
 from windrow.envs import Compose, DoubleToFloat, GymEnv, ObservationNorm, RewardSum, TransformedEnv
 
@@ -79,14 +80,13 @@ def main() -> None:
             returns += batch["next", "episode_reward"][ended].flatten().tolist()
             with torch.no_grad():
                 advantage_fn(batch)
-            for _ in range(EPOCHS):
-                for rows in torch.randperm(FRAMES_PER_BATCH).split(MINIBATCH):
-                    losses = loss_fn(batch[rows])
-                    total = losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
-                    optimizer.zero_grad()
-                    total.backward()
-                    nn.utils.clip_grad_norm_(loss_fn.parameters(), 0.5)
-                    optimizer.step()
+            for minibatch in windrow.minibatches(batch, MINIBATCH, EPOCHS):
+                losses = loss_fn(minibatch)
+                total = losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
+                optimizer.zero_grad()
+                total.backward()
+                nn.utils.clip_grad_norm_(loss_fn.parameters(), 0.5)
+                optimizer.step()
             progress.update(batch.numel())
             if returns:
                 progress.set_postfix(episodes=len(returns), mean_return=f"{mean(returns[-10:]):.0f}")

@@ -140,6 +140,50 @@ def native_cartpole() -> Any:
     return GymEnv("CartPole-v1")
 
 
+def minibatches(batch: Any, windrows: bool) -> Side:
+    """Two passes over a batch in minibatches of 256 frames: windrow's, or indexed by random permutations."""
+    import torch
+
+    import windrow
+
+    def drawn() -> None:
+        for _ in windrow.minibatches(batch, 256, epochs=2):
+            pass
+
+    def indexed() -> None:
+        flat = batch.reshape(-1)
+        for _ in range(2):
+            for rows in torch.randperm(len(flat)).split(256):
+                flat[rows]
+
+    return drawn if windrows else indexed
+
+
+def looped(value: Any, following: Any, reward: Any, done: Any) -> None:
+    """Advantages of arrays ``[env, time, 1]`` in a loop of NumPy."""
+    found, last = np.zeros_like(value), np.zeros_like(value[:, 0])
+    for step in reversed(range(value.shape[1])):
+        goes_on = ~done[:, step]
+        last = reward[:, step] + 0.99 * following[:, step] * goes_on - value[:, step] + 0.99 * 0.95 * goes_on * last
+        found[:, step] = last
+
+
+def advantages(side: str) -> Side:
+    """Advantages of 8 environments and 256 steps: ``"windrow"``'s, ``"TorchRL"``'s, or those of a ``"loop"``."""
+    import torch
+    from torchrl.objectives.value.functional import vec_generalized_advantage_estimate
+
+    import windrow
+
+    given = [*(torch.randn(8, 256, 1) for _ in range(3)), torch.rand(8, 256, 1) < 0.05]
+    arrays = [tensor.numpy() for tensor in given]
+    return {
+        "windrow": lambda: windrow.generalized_advantage_estimate(0.99, 0.95, *given),
+        "TorchRL": lambda: vec_generalized_advantage_estimate(0.99, 0.95, *given),
+        "loop": lambda: looped(*arrays),
+    }[side]
+
+
 def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
     """Name, measurement and target of each figure."""
     net = network()
@@ -168,6 +212,10 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
 
         return ratio(batches(GymWrapper(wrapped_cartpole())).next, bare_loop(env=wrapped_cartpole()), least)
 
+    def gathered() -> float:
+        batch = batches(native_cartpole(), num_envs=8, frames_per_batch=2048).next()
+        return ratio(minibatches(batch, True), minibatches(batch, False), least)
+
     vector = {"num_envs": 64, "frames_per_batch": 64 * 100, "policy_backend": "torch"}
     return [
         ("gymnasium, random / bare loop", against(sides["random"], bare_loop), 0.8),
@@ -181,6 +229,9 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
         ("gymnasium, random / TorchRL", against(sides["random"], torchrl_batches), 20.0),
         ("gymnasium, lowered net / TorchRL", against(sides["lowered"], lambda: torchrl_batches(net)), 20.0),
         ("native, lowered net / TorchRL", against(lambda: batches(native_cartpole(), net).next, lambda: torchrl_batches(net)), 20.0),
+        ("minibatches / indexing", gathered, 1.4),
+        ("advantages / a loop of NumPy", against(lambda: advantages("windrow"), lambda: advantages("loop")), 10.0),
+        ("advantages / TorchRL", against(lambda: advantages("windrow"), lambda: advantages("TorchRL")), 10.0),
         ("gymnasium, module / TorchRL", against(sides["module"], lambda: torchrl_batches(net)), 3.5),
     ]
 

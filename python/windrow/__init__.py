@@ -14,6 +14,7 @@ Where to read on, with ``help``:
   ``Evaluator``; what passes weights on.
 - :mod:`windrow.envs`: ``GymEnv``, ``SerialEnv``, ``ParallelEnv``, ``AsyncEnvPool``, ``TransformedEnv`` and transforms.
 - :mod:`windrow.data`: ``ReplayBuffer``, its storages, samplers and writers; ``MultiStep``.
+- :func:`windrow.minibatches` and :func:`windrow.generalized_advantage_estimate`: what a learner does with a batch before its losses.
 - :func:`windrow.make_vec`: a vector of environments as Gymnasium has it, for a loop of your own; :mod:`windrow.sb3`, for Stable-Baselines3's.
 - :mod:`windrow.modules`: ``InferenceServer`` and ``RemotePolicy``.
 - :mod:`windrow.ray`: workers in actors of Ray.
@@ -43,11 +44,22 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from windrow import collectors as collectors, data as data, envs as envs, modules as modules, ray as ray, torchrl as torchrl, vectors as vectors
+    from windrow._learning import generalized_advantage_estimate as generalized_advantage_estimate, minibatches as minibatches
     from windrow.vectors import make_vec as make_vec
 else:
-    __getattr__ = names_of(__name__, {"make_vec": "vectors._make"})
+    _HOMES = {"generalized_advantage_estimate": "_learning", "make_vec": "vectors._make", "minibatches": "_learning"}
+    __getattr__ = names_of(__name__, _HOMES)
 
-__all__ = ["PerformanceWarning", "RenamedWarning", "Warning", "WorkerError", "__version__", "make_vec"]
+__all__ = [
+    "PerformanceWarning",
+    "RenamedWarning",
+    "Warning",
+    "WorkerError",
+    "__version__",
+    "generalized_advantage_estimate",
+    "make_vec",
+    "minibatches",
+]
 
 
 def __dir__() -> list[str]:

@@ -10,8 +10,9 @@ use crate::{cargo, process, python};
 const FOLDER: &str = "crates/windrow/benches";
 
 /// The benchmarks of the Python package, and their programs. One that has the name of one in Rust runs after that.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("datasets", "python/benches/datasets.py"),
+    ("evaluation", "python/benches/evaluation.py"),
     ("physics", "python/benches/physics.py"),
     ("pictures", "python/benches/pictures.py"),
     ("python", "python/benches/ratios.py"),

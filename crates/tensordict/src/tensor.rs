@@ -18,6 +18,7 @@ mod display;
 mod gather;
 mod read;
 mod reshape;
+mod rows;
 mod view;
 
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod model_tests;
 mod ownership_tests;
 
 pub use read::Iter;
+pub(crate) use rows::RowPlaces;
 pub(crate) use view::{chunk_len, split_ranges};
 
 /// Keeps a tensor's memory alive; dropping the last clone gives the memory back.

@@ -121,6 +121,54 @@ pub(crate) fn from_torch(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     dlpack::import(&torch.to_dlpack.bind(py).call1((tensor,))?)
 }
 
+/// A `tensordict.TensorDict` of tensors on the CPU as views of their memory, as whole numbers of the width of their elements, and the
+/// types of these, in the order of the leaves.
+///
+/// # Errors
+/// As [`from_torch`], naming the entry, but any type of 8, 16, 32 or 64 bits is taken; `TypeError` for anything but a `TensorDict`.
+pub(crate) fn bits_of(source: &Bound<'_, PyAny>) -> PyResult<(TensorDict, Vec<ElementKind>)> {
+    let py = source.py();
+    let size: Vec<usize> = source.getattr(intern!(py, "batch_size"))?.extract()?;
+    let mut dict = TensorDict::new(&size);
+    let mut kinds = Vec::new();
+    let mut read = |names: &[&str], tensor: &Bound<'_, PyAny>| {
+        let capsule = Torch::get(py)?.to_dlpack.bind(py).call1((tensor,))?;
+        let (bits, kind) = dlpack::import_any(&capsule)?;
+        kinds.push((NestedKey::from(names), ElementKind(kind)));
+        Ok(bits)
+    };
+    fill_by(source, &[], &mut dict, Copied::No, &mut read)?;
+    let kind_of = |(key, _): (NestedKey, _)| {
+        let kind = kinds.iter().find(|(known, _)| *known == key);
+        let kind = kind.map(|(_, kind)| *kind);
+        kind.ok_or_else(|| PyTypeError::new_err(format!("expected one entry {key:?}")))
+    };
+    let kinds = dict.leaves().map(kind_of).collect::<PyResult<_>>()?;
+    Ok((dict, kinds))
+}
+
+/// The type of a tensor's elements in torch, which the engine may not have.
+#[derive(Clone, Copy)]
+pub(crate) struct ElementKind(dlpack::DlDataType);
+
+/// A `tensordict.TensorDict` over the memory of `dict`, whose tensors are of the types `kinds`, in the order of its leaves, and on `device`.
+pub(crate) fn of_kinds<'py>(
+    py: Python<'py>,
+    dict: &TensorDict,
+    kinds: &[ElementKind],
+    device: &Py<PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let take = Torch::get(py)?.from_dlpack.bind(py);
+    let mut kinds = kinds.iter();
+    let mut made = |tensor: &Tensor| {
+        let kind = kinds
+            .next()
+            .ok_or_else(|| PyTypeError::new_err("expected a type for each tensor"))?;
+        take.call1((dlpack::export_as(py, tensor.clone(), kind.0)?,))
+    };
+    dict_of(py, dict, Some(device), &mut made)
+}
+
 /// `dict` as a `tensordict.TensorDict` of tensors over the same memory, and of copies of values of bytes.
 pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
     named_after(py, dict, None)
@@ -155,13 +203,23 @@ fn numbers_of<'py>(
     dict: &TensorDict,
     device: Option<&Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    dict_of(py, dict, device, &mut |tensor| to_torch(py, tensor.clone()))
+}
+
+/// `dict` as a `tensordict.TensorDict` of what `made` makes of its tensors, in the order of its leaves, without values of bytes.
+fn dict_of<'py>(
+    py: Python<'py>,
+    dict: &TensorDict,
+    device: Option<&Py<PyAny>>,
+    made: &mut dyn FnMut(&Tensor) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let torch = Torch::get(py)?;
     let source = PyDict::new(py);
     for (name, entry) in dict.entries() {
         match entry {
             Entry::Tensor(tensor) if tensor.dtype() == DType::Bytes => {}
-            Entry::Tensor(tensor) => source.set_item(&**name, to_torch(py, tensor.clone())?)?,
-            Entry::Dict(inner) => source.set_item(&**name, numbers_of(py, inner, device)?)?,
+            Entry::Tensor(tensor) => source.set_item(&**name, made(tensor)?)?,
+            Entry::Dict(inner) => source.set_item(&**name, dict_of(py, inner, device, made)?)?,
         }
     }
     let shape = PyTuple::new(py, dict.batch_size())?;
@@ -381,29 +439,45 @@ fn fill_with(
     dict: &mut TensorDict,
     copied: Copied,
 ) -> PyResult<()> {
+    let mut read = |_: &[&str], value: &Bound<'_, PyAny>| {
+        let tensor = tensor_of(py, value)?;
+        Ok(match copied {
+            Copied::Yes => tensor.detach(),
+            Copied::No => tensor,
+        })
+    };
+    fill_by(source, prefix, dict, copied, &mut read)
+}
+
+/// Makes a tensor of the entry with these names.
+type ReadEntry<'a> = &'a mut dyn FnMut(&[&str], &Bound<'_, PyAny>) -> PyResult<Tensor>;
+
+/// As [`fill_with`], by `read`.
+fn fill_by(
+    source: &Bound<'_, PyAny>,
+    prefix: &[String],
+    dict: &mut TensorDict,
+    copied: Copied,
+    read: ReadEntry<'_>,
+) -> PyResult<()> {
+    let torch = Torch::get(source.py())?;
     for item in source.call_method0("items")?.try_iter()? {
         let (name, value): (String, Bound<'_, PyAny>) = item?.extract()?;
         let path = [prefix, &[name]].concat();
-        let torch = Torch::get(py)?;
-        let is_dict = value.is_instance(torch.base.bind(py))?;
+        let names: Vec<&str> = path.iter().map(String::as_str).collect();
+        let is_dict = value.is_instance(torch.base.bind(source.py()))?;
         // A stack of objects is a TensorDict too.
-        let is_dict = is_dict && !value.is_instance(torch.objects.bind(py))?;
+        let is_dict = is_dict && !value.is_instance(torch.objects.bind(source.py()))?;
         if value.is_instance_of::<PyDict>() || is_dict {
             // Setting a tensor makes the dictionaries above it, but with the outer one's batch size; and an empty one has no tensor.
             if copied == Copied::No || is_empty(&value)? {
-                let names: Vec<&str> = path.iter().map(String::as_str).collect();
                 set(dict, &names, TensorDict::new(copied.size_of(&value)?))?;
             }
-            fill_with(py, &value, &path, dict, copied)?;
+            fill_by(&value, &path, dict, copied, read)?;
             continue;
         }
-        let names: Vec<&str> = path.iter().map(String::as_str).collect();
-        let tensor = tensor_of(py, &value)
+        let tensor = read(&names, &value)
             .map_err(|error| PyTypeError::new_err(format!("{}: {error}", path.join("."))))?;
-        let tensor = match copied {
-            Copied::Yes => tensor.detach(),
-            Copied::No => tensor,
-        };
         set(dict, &names, tensor)?;
     }
     Ok(())

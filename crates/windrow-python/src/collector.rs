@@ -19,12 +19,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use pyo3::exceptions::PyStopIteration;
+use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict};
 use pyo3::{PyTraverseError, PyVisit};
-use tensordict::TensorDict;
+use tensordict::{TensorDict, TensorError};
 use windrow::policy::Backend;
 use windrow::{
     BuildError, Collector, ControlError, Handle, Placement, ProfileConfig, Weights, WorkerProfile,
@@ -38,7 +38,7 @@ use seat::Seat;
 use stage::{Delivered, Owner, PyStage};
 
 use crate::batch::Named;
-use crate::env::Key;
+use crate::env::{EnvHandle, Key, Run};
 use crate::gc::GcRoots;
 use crate::policy::PolicyEnvs;
 use crate::process::Own;
@@ -209,11 +209,37 @@ impl CollectorCore {
     /// One batch without post-processing, which does not count.
     fn rollout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.here()?;
-        let batch = core.with(py, |engine| {
-            let _collecting = collecting::Collecting::begin();
-            engine.rollout()
-        })?;
-        core.delivered(py, &of(py, batch)?)
+        core.delivered(py, &core.rollout(py)?)
+    }
+
+    /// Frames without post-processing, which do not count, of the environments that `handle` steps by hand, in memory of their own: at most
+    /// `steps` steps of new episodes with these seeds, up to the end of the first one where that `ends` it. A batch has `room` of them.
+    fn rollout_by_hand<'py>(
+        &self,
+        py: Python<'py>,
+        handle: &Bound<'py, EnvHandle>,
+        steps: usize,
+        ends: bool,
+        seeds: Vec<Option<u64>>,
+        room: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let core = self.here()?;
+        let wrong = |error: TensorError| PyValueError::new_err(error_chain(&error));
+        let (mut parts, mut left, mut seeds) = (Vec::new(), steps, Some(seeds));
+        core.handle.reset();
+        while left > 0 {
+            core.handle.start_collection();
+            let run = Run::new(core.handle.clone(), left.min(room), ends, seeds.take());
+            let (batch, taken, ended) = handle.get().run(run, || core.rollout(py))?;
+            let part = batch.narrow(batch.ndim() - 1, 0, taken).map_err(wrong)?;
+            parts.push(part.exclude(&["collector"]).detach());
+            left = if ended { 0 } else { left - taken };
+        }
+        let frames = match &*parts {
+            [only] => only.clone(),
+            _ => TensorDict::cat(&parts, parts[0].ndim() - 1).map_err(wrong)?,
+        };
+        core.delivered(py, &frames)
     }
 
     /// Batches from first to last; `None` when endless.
@@ -537,6 +563,15 @@ impl CollectorCore {
 }
 
 impl Inner {
+    /// One batch without post-processing, which does not count.
+    fn rollout(&self, py: Python<'_>) -> PyResult<TensorDict> {
+        let batch = self.with(py, |engine| {
+            let _collecting = collecting::Collecting::begin();
+            engine.rollout()
+        })?;
+        of(py, batch)
+    }
+
     /// Publishes weights to all workers or to one; their version.
     fn update(&self, weights: &Weights, worker: Option<usize>) -> Result<i64, ControlError> {
         match worker {

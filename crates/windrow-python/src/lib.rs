@@ -1,7 +1,7 @@
 //! `windrow._windrow`: what the Python package is built on.
 //!
 //! Each room turns one kind of Python object into what the engine takes: `env` environments, `policy` policies, `replay` replay
-//! buffers, `batch` tensors, `profiler` profilers, `worker` what processes of their own need, `server` requests, `remote` servers elsewhere. `collector` and `evaluator` put them together. The engine does the collecting; this crate adds the rules of
+//! buffers, `batch` tensors, `learning` what a learner does with them, `profiler` profilers, `worker` what processes of their own need, `server` requests, `remote` servers elsewhere. `collector` and `evaluator` put them together. The engine does the collecting; this crate adds the rules of
 //! the interpreter: its lock (`gil`), its garbage collector (`gc`), `fork` (`process`) and its exceptions (`error`).
 //!
 //! The classes here are private to that package: their arguments were checked in Python, and their names may change. `README.md` beside
@@ -19,6 +19,7 @@ mod gc;
 mod gil;
 #[cfg(target_os = "linux")]
 mod launcher;
+mod learning;
 mod plain;
 mod policy;
 mod process;
@@ -45,6 +46,7 @@ fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     #[cfg(unix)]
     remote::register(module)?;
     replay::register(module)?;
+    learning::register(module)?;
     server::register(module)?;
     #[cfg(target_os = "linux")]
     launcher::register(module)?;

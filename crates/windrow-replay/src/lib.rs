@@ -9,6 +9,7 @@ mod episode_ends;
 mod error;
 mod file;
 mod limiter;
+mod minibatches;
 mod reduction;
 mod rng;
 mod rows;
@@ -29,6 +30,7 @@ pub use error::{
     Access, Held, LimiterWait, PriorityError, ReplayError, Shortage, StateError, Waited,
 };
 pub use limiter::RateLimiter;
+pub use minibatches::{Minibatches, Passes};
 pub use reduction::Reduction;
 pub use rng::SampleRng;
 pub use rows::{RowOrder, RowSet, RowSpan};

@@ -44,7 +44,7 @@
 //! * [`policy`]: what a policy implements, random actions, served policies and weights; [`nn`]: small networks, evaluated without
 //!   a framework.
 //! * [`postproc`]: changes to a batch before it is delivered, such as [`Gae`](postproc::Gae).
-//! * [`replay`]: buffers that keep batches and sample from them.
+//! * [`replay`]: buffers that keep batches and sample from them; shuffled [`Minibatches`](replay::Minibatches) of a batch.
 //! * `remote`, with the feature of that name: policies and weights that a server in another process or on another machine has.
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 //!
@@ -490,8 +490,8 @@ pub mod replay {
     pub use windrow_replay::samplers::*;
     #[doc(inline)]
     pub use windrow_replay::{
-        Draw, Frames, NoDraw, Reduction, RowOrder, RowSet, RowSpan, Run, RunKeys, Runs, SampleRng,
-        Sampler, Slices,
+        Draw, Frames, Minibatches, NoDraw, Passes, Reduction, RowOrder, RowSet, RowSpan, Run,
+        RunKeys, Runs, SampleRng, Sampler, Slices,
     };
     #[doc(inline)]
     pub use windrow_replay::{MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};

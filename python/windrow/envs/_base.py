@@ -21,6 +21,7 @@ from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
 _answers, _arguments = module("windrow.policies.answers"), module("windrow.policies.arguments")
+_rollouts = module("windrow.collectors._rollouts")
 
 
 class EnvBase(Described, metaclass=Counterpart):
@@ -41,7 +42,7 @@ class EnvBase(Described, metaclass=Counterpart):
 
     def __init__(self, device: Device | None = None) -> None:
         self._device = device
-        self._handle: EnvHandle | None = None
+        self._handle = None
         #: Its recipe, once it was asked for.
         self._source: Recipe | None = None
         self._seeds: list[int] | None = None
@@ -49,6 +50,17 @@ class EnvBase(Described, metaclass=Counterpart):
         #: The last observations, where they tell the legal actions.
         self._seen: td.TensorDictBase | None = None
         self._closed = False
+
+    @property
+    def _handle(self) -> EnvHandle | None:
+        """The environments as they are stepped by hand, once they are made."""
+        return self._held
+
+    @_handle.setter
+    def _handle(self, handle: EnvHandle | None) -> None:
+        self._held: EnvHandle | None = handle
+        #: Steps the handle in rollouts, after the first that it can make.
+        self._engine: Any = None
 
     def _new_recipe(self) -> Recipe:
         raise NotImplementedError
@@ -227,6 +239,9 @@ class EnvBase(Described, metaclass=Counterpart):
     ) -> td.TensorDictBase:
         """``max_steps`` steps under ``policy``, or fewer where an episode ends: ``[*batch, time]``.
 
+        A module that draws no random numbers runs in Rust, as in a collector, where it can: without gradients, in an environment of one
+        action, and without ``callback`` or a first ``tensordict``. All else is stepped from Python, with the same result.
+
         Args:
             policy: called with the root, gives it back with actions; a plain module is called with observations, as in a
                 collector. None draws actions at random.
@@ -241,6 +256,11 @@ class EnvBase(Described, metaclass=Counterpart):
         """
         max_steps = whole("max_steps", max_steps, 1)
         ends = self._ends(break_when_any_done, break_when_all_done)
+        if policy is not None and callback is None and (auto_reset or tensordict is None):
+            how = {"ends": ends, "trust": trust_policy, "cast": auto_cast_to_device}
+            found, self._engine = _rollouts.rollout(self, policy, max_steps, known=self._engine, **how)
+            if found is not None:
+                return self._cut(found) if set_truncated else found
         root = self.reset() if auto_reset or tensordict is None else tensordict
         act = self.rand_action if policy is None else self._acting(policy, trust_policy, auto_cast_to_device)
         steps: list[Any] = []
@@ -257,12 +277,15 @@ class EnvBase(Described, metaclass=Counterpart):
             if callback is not None and len(steps) < max_steps:
                 callback(self, root)
         facts = self._known()
-        stacked: Any = stacked_steps(steps, len(facts.batch), "time")
-        if set_truncated:
-            last = stacked[..., -1].get("next")
-            for key in ["truncated", "done", *(flag for flag in facts.flags if path(flag)[-1] != "terminated")]:
-                last.get(key).fill_(True)
-        return stacked
+        stacked = stacked_steps(steps, len(facts.batch), "time")
+        return self._cut(stacked) if set_truncated else stacked
+
+    def _cut(self, steps: td.TensorDictBase) -> td.TensorDictBase:
+        """``steps``, the last of which is marked as truncated."""
+        last: Any = steps[..., -1].get("next")
+        for key in ["truncated", "done", *(flag for flag in self._known().flags if path(flag)[-1] != "terminated")]:
+            last.get(key).fill_(True)
+        return steps
 
     def _ends(self, any_done: bool | None, all_done: bool | None) -> bool:
         """Whether a rollout ends with the first episode that does."""
@@ -407,7 +430,7 @@ class EnvBase(Described, metaclass=Counterpart):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None, "_source": None, "_facts": None, "_seen": None}
+        return {**self.__dict__, "_held": None, "_engine": None, "_source": None, "_facts": None, "_seen": None}
 
     # Tensors
 

@@ -87,7 +87,11 @@ impl Tensor {
 }
 
 /// Drops dimensions of size one and joins neighbours that both layouts step through evenly.
-fn merge_dims(shape: &[usize], src: &[isize], dst: &[isize]) -> (Shape, Strides, Strides) {
+pub(super) fn merge_dims(
+    shape: &[usize],
+    src: &[isize],
+    dst: &[isize],
+) -> (Shape, Strides, Strides) {
     let (mut sizes, mut from, mut to) = (Shape::new(), Strides::new(), Strides::new());
     for dim in 0..shape.len() {
         let (size, s, d) = (shape[dim], src[dim], dst[dim]);
@@ -120,7 +124,7 @@ fn merge_dims(shape: &[usize], src: &[isize], dst: &[isize]) -> (Shape, Strides,
 /// # Safety
 /// Every place that `shape` and the strides (in elements) reach may be read from `src` and written
 /// to `dst`, the two do not overlap, and no size is zero.
-unsafe fn walk<const N: usize>(
+pub(super) unsafe fn walk<const N: usize>(
     shape: &[usize],
     src: *const u8,
     src_strides: &[isize],

@@ -1,12 +1,13 @@
 //! Indexing and reshaping the batch dimensions of all tensors at once.
 
 use std::ops::RangeBounds;
+use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::{Batch, Names, TensorDict};
+use super::{Batch, Entry, Names, TensorDict};
 use crate::shape::{check_dim, check_index, check_range, checked_numel, resolve_range};
-use crate::tensor::{chunk_len, split_ranges};
+use crate::tensor::{RowPlaces, chunk_len, split_ranges};
 use crate::{DType, Result, Shape, Tensor, TensorError};
 
 impl TensorDict {
@@ -80,6 +81,61 @@ impl TensorDict {
         }
         let lead = |batch: &Batch| Ok(batch.resized(dim, indices.len()));
         self.rebatch(&lead, &|tensor| tensor.index_select(dim, indices))
+    }
+
+    /// Copy of the items `rows`, counted in row-major order over all batch dimensions, as batch `[rows]`; rows may repeat. It is written
+    /// to the memory of those tensors of `spare` that have the same key at the same position and enough room, and that no other tensor
+    /// shares. Dimension names are lost.
+    ///
+    /// ```
+    /// use tensordict::{Tensor, TensorDict};
+    ///
+    /// let mut batch = TensorDict::new([2, 3]);
+    /// batch.set("reward", Tensor::arange(0..6)?.view([2, 3])?)?;
+    /// let first = batch.rows_into(&[5, 0], TensorDict::new([0]))?;
+    /// let second = batch.rows_into(&[1, 4], first)?; // in the memory of the first
+    /// assert_eq!(second.get("reward")?.to_vec::<i64>()?, [1, 4]);
+    /// # Ok::<(), tensordict::TensorError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TensorError::Index`], [`TensorError::TooLarge`], [`TensorError::NoMemory`].
+    pub fn rows_into(&self, rows: &[usize], spare: TensorDict) -> Result<TensorDict> {
+        for &row in rows {
+            check_index(&[self.numel()], 0, row)?;
+        }
+        self.copy_rows(&RowPlaces::new(rows, &self.batch.size), rows.len(), spare)
+    }
+
+    /// As [`rows_into`](TensorDict::rows_into), of `count` rows at places that were checked.
+    fn copy_rows(
+        &self,
+        places: &RowPlaces<'_>,
+        count: usize,
+        spare: TensorDict,
+    ) -> Result<TensorDict> {
+        let mut out = TensorDict::with_batch(self.batch.releading(places.lead(), &[count]));
+        out.entries.reserve_exact(self.entries.len());
+        let mut spares = spare.entries.into_iter();
+        for (name, entry) in &self.entries {
+            let spare = spares.next().filter(|(spare, _)| spare == name);
+            let made = match (entry, spare.map(|(_, entry)| entry)) {
+                (Entry::Tensor(tensor), Some(Entry::Tensor(spare))) => {
+                    tensor.rows_into(places, Some(spare)).map(Entry::Tensor)
+                }
+                (Entry::Tensor(tensor), _) => tensor.rows_into(places, None).map(Entry::Tensor),
+                (Entry::Dict(dict), Some(Entry::Dict(spare))) => {
+                    dict.copy_rows(places, count, spare).map(Entry::Dict)
+                }
+                (Entry::Dict(dict), _) => {
+                    let none = TensorDict::new([0]);
+                    dict.copy_rows(places, count, none).map(Entry::Dict)
+                }
+            };
+            let made = made.map_err(|error| error.in_dict(name))?;
+            out.entries.push((Arc::clone(name), made));
+        }
+        Ok(out)
     }
 
     /// Copy of the items where `mask` is true, in row-major order of the mask.

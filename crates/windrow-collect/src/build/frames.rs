@@ -17,8 +17,8 @@ pub(super) fn schedule(
 ) -> Result<Schedule, ArgumentError> {
     let config = &chosen.config;
     let plan = config.plan();
-    let steps = match chosen.steps_per_batch {
-        Some(steps) => vec![steps; plan.parts(workers)],
+    let steps = match &chosen.steps_per_batch {
+        Some(steps) => vec![steps(num_envs); plan.parts(workers)],
         None => shares(config, plan, workers, num_envs)?,
     };
     let slabs_per_batch = plan.slabs_per_batch();

@@ -19,15 +19,18 @@ use crate::config::options::CollectorConfig;
 use crate::config::plan::Placement;
 use crate::error::IsInterruption;
 
+/// Steps of each environment in a batch, given the number of environments.
+pub(crate) type StepRule = Box<dyn Fn(usize) -> usize + Send>;
+
 /// Options of a [`Collector`](crate::Collector); [`build`](Self::build) checks them all.
 pub struct CollectorBuilder {
     pub(crate) config: CollectorConfig,
     /// One for all workers, or one for each.
     pub(crate) envs: Vec<EnvMaker>,
     pub(crate) policy: PolicyRecipe,
-    /// Steps of each environment in a batch, in place of `frames_per_batch`: for who cannot know how many environments there
-    /// will be.
-    pub(crate) steps_per_batch: Option<usize>,
+    /// Steps of each environment in a batch, given the number of environments, in place of `frames_per_batch`: for who cannot know how many
+    /// there will be.
+    pub(crate) steps_per_batch: Option<StepRule>,
     pub(crate) sink: Option<Box<dyn Sink>>,
     pub(crate) is_interruption: IsInterruption,
     pub(crate) interrupt: Interrupt,

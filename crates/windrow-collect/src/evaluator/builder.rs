@@ -10,7 +10,7 @@ use windrow_policy::{ExplorationType, Policy, PolicyRecipe};
 
 use super::Evaluator;
 use super::choices::{BusyPolicy, Metrics, OnResult, WriteRecordings};
-use super::recipe::{Recipe, STEPS, limited};
+use super::recipe::{Recipe, limited};
 use super::report::Evaluation;
 use super::requests::EvaluatorRequests;
 use super::run::{EvaluationOptions, Runner};
@@ -289,7 +289,8 @@ impl EvaluatorBuilder {
             Recipe {
                 env: limited(self.env, self.max_steps),
                 policy,
-                steps: self.max_steps.map_or(STEPS, |steps| steps.min(STEPS)),
+                episodes: self.num_trajectories,
+                longest: self.max_steps,
                 config: self.config,
                 #[cfg(target_os = "linux")]
                 worker_program: self.worker_program,

@@ -14,17 +14,29 @@ use crate::config::options::CollectorConfig;
 use crate::deliver::collector::Collector;
 use crate::error::BuildError;
 
-/// Most steps of a batch: enough to make the cost of a batch negligible, and few enough to waste little after the last
-/// episode.
-pub(super) const STEPS: usize = 32;
+/// Steps of a batch for each episode that an environment plays: a step of an episode after the last one is wasted.
+const STEPS_PER_EPISODE: usize = 16;
+/// Fewest steps of a batch, and those that make its cost negligible.
+const STEPS: (usize, usize) = (32, 256);
+
+/// Steps of a batch of evaluations of some episodes, none of which has more than `longest` steps.
+pub(super) fn steps_per_batch(episodes: usize, num_envs: usize, longest: Option<usize>) -> usize {
+    let each = (episodes / num_envs.max(1)).max(1);
+    let steps = each.saturating_mul(STEPS_PER_EPISODE);
+    steps
+        .clamp(STEPS.0, STEPS.1)
+        .min(longest.unwrap_or(usize::MAX))
+}
 
 /// How the collector is made that plays the episodes.
 pub(super) struct Recipe {
     pub(super) env: EnvMaker,
     pub(super) policy: PolicyRecipe,
     pub(super) config: CollectorConfig,
-    /// Steps of a batch.
-    pub(super) steps: usize,
+    /// Episodes of an evaluation.
+    pub(super) episodes: usize,
+    /// Steps after which an episode is cut.
+    pub(super) longest: Option<usize>,
     #[cfg(target_os = "linux")]
     pub(super) worker_program: Option<WorkerProgram>,
 }
@@ -38,7 +50,10 @@ impl Recipe {
         let mut builder = CollectorBuilder::new(Arc::clone(&self.env), self.config.clone())
             .policy_recipe(self.policy.clone())
             .interrupt(interrupt);
-        builder.steps_per_batch = Some(self.steps);
+        let (episodes, longest) = (self.episodes, self.longest);
+        builder.steps_per_batch = Some(Box::new(move |num_envs| {
+            steps_per_batch(episodes, num_envs, longest)
+        }));
         #[cfg(target_os = "linux")]
         {
             builder.worker_program.clone_from(&self.worker_program);
@@ -76,5 +91,19 @@ impl EnvFactory for Limited {
 
     fn recipe(&self) -> Option<EnvRecipe> {
         Some(self.env.recipe()?.with_transform(self.counter()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::steps_per_batch;
+
+    #[test]
+    fn batches_grow_with_the_episodes_of_an_environment() {
+        assert_eq!(steps_per_batch(1, 1, None), 32);
+        assert_eq!(steps_per_batch(10, 1, None), 160);
+        assert_eq!(steps_per_batch(1000, 1, None), 256);
+        assert_eq!(steps_per_batch(64, 64, None), 32);
+        assert_eq!(steps_per_batch(1000, 1, Some(20)), 20);
     }
 }

@@ -1,4 +1,6 @@
-use tensordict::{Element, NestedKey, Tensor, TensorDict, TensorError};
+use std::ops::{Add, Mul, Sub};
+
+use tensordict::{DType, Element, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::error::ArgumentError;
 use crate::trajectories::{IDS, MASK};
@@ -38,8 +40,8 @@ const REWARD: &[&str] = &["next", "reward"];
 /// Source: Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, eq. 16.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gae {
-    gamma: f32,
-    lmbda: f32,
+    gamma: f64,
+    lmbda: f64,
 }
 
 impl Gae {
@@ -47,32 +49,41 @@ impl Gae {
     ///
     /// # Errors
     /// [`ArgumentError::OutOfRange`] when one of them is outside.
-    pub fn new(gamma: f32, lmbda: f32) -> Result<Self, ArgumentError> {
+    pub fn new(gamma: impl Into<f64>, lmbda: impl Into<f64>) -> Result<Self, ArgumentError> {
+        let (gamma, lmbda) = (gamma.into(), lmbda.into());
         for (name, value) in [("gamma", gamma), ("lmbda", lmbda)] {
             if !(0.0..=1.0).contains(&value) {
                 return Err(ArgumentError::OutOfRange {
                     name,
                     expected: "0 to 1",
-                    got: f64::from(value),
+                    got: value,
                 });
             }
         }
         Ok(Self { gamma, lmbda })
     }
 
-    /// Adds `"advantage"` and `"value_target"`, `float32` of the reward's shape, to a batch whose last dimension is time.
+    /// Adds `"advantage"` and `"value_target"`, of the reward's shape and element type, to a batch whose last dimension is time.
     ///
-    /// Reads `"state_value"` and, under `"next"`, `state_value` and `reward`, `[…, time, rewards]`, `done` and
+    /// Reads `"state_value"` and, under `"next"`, `state_value` and `reward`, `[…, time, rewards]` of `float32` or `float64`, `done` and
     /// `terminated`, of the same shape or with 1 in place of dimensions behind time, and, where there are any,
     /// `("collector", "traj_ids")` and `("collector", "mask")`, `[…, time]`.
     ///
     /// # Errors
     /// [`TensorError`] when one of those is missing, or of another element type or shape.
     pub fn estimate(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
+        match batch.get(REWARD)?.dtype() {
+            DType::F64 => self.estimate_in::<f64>(batch),
+            _ => self.estimate_in::<f32>(batch),
+        }
+    }
+
+    /// As [`estimate`](Self::estimate), of rewards and values of the type `T`.
+    fn estimate_in<T: Real>(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
         let reward = batch.get(REWARD)?;
         let shape = reward.shape().to_vec();
         let steps = batch.batch_size().last().copied().unwrap_or(1);
-        let values = |key: &[&str]| -> Result<Vec<f32>, TensorError> {
+        let values = |key: &[&str]| -> Result<Vec<T>, TensorError> {
             let values = batch.get(key)?;
             if values.shape() != shape {
                 let error = TensorError::Shape {
@@ -82,7 +93,7 @@ impl Gae {
                 };
                 return Err(error.at(key));
             }
-            values.to_vec::<f32>().map_err(|error| error.at(key))
+            values.to_vec::<T>().map_err(|error| error.at(key))
         };
         let flags = |name: &str| -> Result<Vec<bool>, TensorError> {
             let key = NestedKey::from(("next", name));
@@ -101,45 +112,68 @@ impl Gae {
             ids: each(batch, IDS)?,
             mask: each(batch, MASK)?,
         };
-        let advantage = self.advantages(&frames, steps);
-        let target = advantage
-            .iter()
-            .zip(&frames.value)
-            .map(|(advantage, value)| advantage + value)
-            .collect();
+        let (advantage, target) = self.advantages(&frames, steps);
         batch.set("advantage", Tensor::from_vec(advantage, &shape)?)?;
         batch.set("value_target", Tensor::from_vec(target, &shape)?)?;
         Ok(())
     }
 
-    /// The advantages of rows of `steps` frames, each computed from its end to its beginning.
-    fn advantages(&self, frames: &GaeInput, steps: usize) -> Vec<f32> {
+    /// The advantages and value targets of rows of `steps` frames, each computed from its end to its beginning.
+    fn advantages<T: Real>(&self, frames: &GaeInput<T>, steps: usize) -> (Vec<T>, Vec<T>) {
         let width = frames.width;
-        let mut out = vec![0.0; frames.reward.len()];
+        let (gamma, decay) = (T::of(self.gamma), T::of(self.gamma * self.lmbda));
+        let mut out = vec![T::ZERO; frames.reward.len()];
+        let mut target = frames.value.clone();
         let rows = out.len() / (steps * width).max(1);
+        let mut following = vec![T::ZERO; width];
         for row in 0..rows {
-            let mut following = vec![0.0; width];
+            following.fill(T::ZERO);
             for frame in (row * steps..(row + 1) * steps).rev() {
                 if !frames.is_one(frame) {
-                    following.fill(0.0);
+                    following.fill(T::ZERO);
                     continue;
                 }
                 let is_cut = frame + 1 < (row + 1) * steps && frames.is_cut(frame);
                 for (i, following) in (frame * width..).zip(&mut following) {
                     let bootstrap = if frames.terminated[i] {
-                        0.0
+                        T::ZERO
                     } else {
                         frames.next_value[i]
                     };
-                    let delta = frames.reward[i] + self.gamma * bootstrap - frames.value[i];
+                    let delta = frames.reward[i] + gamma * bootstrap - frames.value[i];
                     let ends = frames.done[i] || is_cut;
-                    let onward = if ends { 0.0 } else { *following };
-                    *following = delta + self.gamma * self.lmbda * onward;
+                    let onward = if ends { T::ZERO } else { *following };
+                    *following = delta + decay * onward;
                     out[i] = *following;
+                    target[i] = *following + frames.value[i];
                 }
             }
         }
-        out
+        (out, target)
+    }
+}
+
+/// `f32` or `f64`.
+trait Real: Element + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
+    const ZERO: Self;
+
+    /// The nearest number to `value`.
+    fn of(value: f64) -> Self;
+}
+
+impl Real for f32 {
+    const ZERO: Self = 0.0;
+
+    fn of(value: f64) -> Self {
+        value as Self
+    }
+}
+
+impl Real for f64 {
+    const ZERO: Self = 0.0;
+
+    fn of(value: f64) -> Self {
+        value
     }
 }
 
@@ -156,19 +190,19 @@ fn each<T: Element>(batch: &TensorDict, key: &[&str]) -> Result<Option<Vec<T>>, 
 }
 
 /// The columns that the estimate reads, row-major: `[…, time, width]`, but ids and mask `[…, time]`.
-struct GaeInput {
+struct GaeInput<T> {
     /// Rewards of a frame.
     width: usize,
-    reward: Vec<f32>,
-    value: Vec<f32>,
-    next_value: Vec<f32>,
+    reward: Vec<T>,
+    value: Vec<T>,
+    next_value: Vec<T>,
     done: Vec<bool>,
     terminated: Vec<bool>,
     ids: Option<Vec<i64>>,
     mask: Option<Vec<bool>>,
 }
 
-impl GaeInput {
+impl<T> GaeInput<T> {
     /// Whether entry `frame` is a frame, not padding.
     fn is_one(&self, frame: usize) -> bool {
         self.mask.as_ref().is_none_or(|mask| mask[frame])
@@ -325,6 +359,31 @@ mod tests {
         assert_eq!(
             error.unwrap_err().to_string(),
             r#"entry "state_value": advantages: expected shape [2, 3], got [2, 1]"#
+        );
+    }
+
+    #[test]
+    fn double_precision_stays_double() {
+        let (value, next_value) = ([0.1f32, 0.2, 0.3], [0.2f32, 0.3, 0.7]);
+        let mut single = batch(&value, &next_value, &[false; 3], &[false; 3]);
+        let mut double = single
+            .map(|_, tensor| match tensor.dtype() {
+                DType::F32 => tensor.cast(DType::F64),
+                _ => Ok(tensor.clone()),
+            })
+            .unwrap();
+        let gae = Gae::new(0.99, 0.95).unwrap();
+        gae.estimate(&mut single).unwrap();
+        gae.estimate(&mut double).unwrap();
+        let advantage = double.get("advantage").unwrap();
+        assert_eq!(advantage.dtype(), DType::F64);
+        let last = 1.0 + 0.99 * f64::from(0.7f32) - f64::from(0.3f32);
+        assert_eq!(advantage.to_vec::<f64>().unwrap()[2], last);
+        let rounded = advantage.cast(DType::F32).unwrap();
+        assert!(
+            rounded
+                .allclose(single.get("advantage").unwrap(), 1e-6, 0.0)
+                .unwrap()
         );
     }
 

@@ -34,8 +34,9 @@ struct DlDevice {
 }
 
 /// `DLDataType`: a kind of number and its width in bits.
+#[derive(Clone, Copy)]
 #[repr(C)]
-struct DlDataType {
+pub(super) struct DlDataType {
     code: u8,
     bits: u8,
     lanes: u16,
@@ -79,6 +80,16 @@ struct Export {
 /// # Errors
 /// `TypeError` for values of bytes, which torch has no type for.
 pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>> {
+    let kind = data_type(tensor.dtype()).ok_or_else(no_type)?;
+    export_as(py, tensor, kind)
+}
+
+/// As [`export`], of elements that are of the type `kind`, which has the width of the tensor's.
+pub(super) fn export_as(
+    py: Python<'_>,
+    tensor: Tensor,
+    kind: DlDataType,
+) -> PyResult<Bound<'_, PyCapsule>> {
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let strides: Vec<i64> = tensor.strides().iter().map(|&step| step as i64).collect();
     // Tensors without elements get no address: `torch.save` refuses tensors of several types that share one, as all empty ones would.
@@ -92,7 +103,7 @@ pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCap
                 data,
                 device: DlDevice { kind: CPU, id: 0 },
                 ndim: shape.len() as i32,
-                dtype: data_type(tensor.dtype()).ok_or_else(no_type)?,
+                dtype: kind,
                 shape: std::ptr::null_mut(),
                 strides: std::ptr::null_mut(),
                 byte_offset: 0,
@@ -164,6 +175,36 @@ impl Drop for Taken {
 /// `TypeError` for an element type that the engine does not have, `ValueError` for memory on a device and for a tensor whose storage was
 /// freed, `RuntimeError` for memory that is not aligned for its elements.
 pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let (taken, found) = take(capsule)?;
+    match element_type(&found)? {
+        DType::Bool => booleans(&view(taken, DType::U8)?),
+        dtype => view(taken, dtype),
+    }
+}
+
+/// Takes the tensor out of a capsule, whatever the type of its elements: as whole numbers of their width, and their type.
+///
+/// # Errors
+/// As [`import`]; `TypeError` for elements of another width than 8, 16, 32 or 64 bits.
+pub(super) fn import_any(capsule: &Bound<'_, PyAny>) -> PyResult<(Tensor, DlDataType)> {
+    let (taken, found) = take(capsule)?;
+    let dtype = match (found.bits, found.lanes) {
+        (8, 1) => DType::U8,
+        (16, 1) => DType::I16,
+        (32, 1) => DType::I32,
+        (64, 1) => DType::I64,
+        (bits, lanes) => {
+            return Err(PyTypeError::new_err(format!(
+                "expected elements of 8, 16, 32 or 64 bits, got {}",
+                u32::from(bits) * u32::from(lanes)
+            )));
+        }
+    };
+    Ok((view(taken, dtype)?, found))
+}
+
+/// Takes the structure out of a capsule, and the type of its elements.
+fn take(capsule: &Bound<'_, PyAny>) -> PyResult<(Taken, DlDataType)> {
     let capsule: &Bound<'_, PyCapsule> = capsule.cast()?;
     // SAFETY: the pointer is that of a capsule called `dltensor`, which the protocol says is a `DLManagedTensor`; the capsule
     // is renamed so that it is taken once.
@@ -178,8 +219,14 @@ pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         Taken(raw)
     };
     // SAFETY: valid until `taken` is dropped.
+    let found = unsafe { taken.0.as_ref().tensor.dtype };
+    Ok((taken, found))
+}
+
+/// The memory of a structure as a tensor of `dtype`, whose elements have the width of the structure's and may be any bytes.
+fn view(taken: Taken, dtype: DType) -> PyResult<Tensor> {
+    // SAFETY: valid until `taken` is dropped.
     let tensor = unsafe { &taken.0.as_ref().tensor };
-    let dtype = element_type(&tensor.dtype)?;
     if tensor.device.kind != CPU {
         return Err(PyValueError::new_err(
             "expected a tensor on the CPU, got one on a device",
@@ -209,15 +256,9 @@ pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
             "expected a tensor whose memory is aligned for {dtype}"
         )));
     }
-    let view = |dtype| {
-        // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write to it
-        // meanwhile, but any bytes are a number: callers read it at once, under the interpreter's lock, or copy it so.
-        unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::new(taken)) }
-    };
-    match dtype {
-        DType::Bool => booleans(&view(DType::U8)),
-        _ => Ok(view(dtype)),
-    }
+    // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write to it
+    // meanwhile, but any bytes are a number: callers read it at once, under the interpreter's lock, or copy it so.
+    Ok(unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::new(taken)) })
 }
 
 /// A copy of bytes as booleans, all but 0 true. Torch does not promise that each is 0 or 1, and another thread may write

@@ -1,18 +1,20 @@
 //! Environments stepped by hand from Python: behind `EnvBase.reset` and `step`, and where a transform looks at random frames.
 //!
+//! [`SteppedEnvs`] lend them to a collector, for rollouts that need no step by hand.
+//!
 //! They have rows of their own and return copies as arrays of Python's, so nothing of the engine stays in use. The calling thread holds the
 //! interpreter's lock all along: a native environment steps in a microsecond, and others need the lock. Signals are handled by the
 //! interpreter between two calls.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
-use windrow::RowBlock;
 use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::error_chain;
+use windrow::{Handle, LeafSpec, RowBlock, Rows, RowsMut, SlabError};
 
 use super::describe::Description;
 use super::foreign::{read_all, read_leaves, write_leaves};
@@ -35,7 +37,7 @@ pub(crate) struct EnvHandle {
     /// Whether a step waits for other processes, without the interpreter's lock.
     waits: bool,
     /// Used by one thread at a time.
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
     /// The Python objects that the environments hold, for the garbage collector.
     roots: GcRoots,
 }
@@ -56,6 +58,41 @@ struct Inner {
     truncated: Vec<bool>,
     /// Which environments have begun an episode.
     begun: Vec<bool>,
+    /// How a collector steps the environments at the moment.
+    run: Run,
+}
+
+/// A rollout of some steps by a collector.
+#[derive(Default)]
+pub(crate) struct Run {
+    /// Cuts the collector's present part short; None while it does not run.
+    collector: Option<Handle>,
+    /// Steps to go, and those that were taken.
+    left: usize,
+    taken: usize,
+    /// Whether it ends with the first episode that does, and whether one did.
+    ends: bool,
+    ended: bool,
+    /// Seeds of the next reset, one for each environment.
+    seeds: Option<Vec<Option<u64>>>,
+}
+
+impl Run {
+    /// At most `steps` steps by `collector`, up to the end of the first episode where that `ends` them. The next reset of all has these seeds.
+    pub(crate) fn new(
+        collector: Handle,
+        steps: usize,
+        ends: bool,
+        seeds: Option<Vec<Option<u64>>>,
+    ) -> Self {
+        Self {
+            collector: Some(collector),
+            left: steps,
+            ends,
+            seeds,
+            ..Self::default()
+        }
+    }
 }
 
 #[pymethods]
@@ -84,7 +121,7 @@ impl EnvHandle {
                 num_envs,
                 is_batched,
                 waits,
-                inner: Mutex::new(Inner {
+                inner: Arc::new(Mutex::new(Inner {
                     observed: write_leaves(&observation),
                     acted: read_leaves(&action, "action", &spec.id),
                     obs: RowBlock::new(&observation, num_envs)?,
@@ -93,8 +130,9 @@ impl EnvHandle {
                     terminated: vec![false; num_envs],
                     truncated: vec![false; num_envs],
                     begun: vec![false; num_envs],
+                    run: Run::default(),
                     envs,
-                }),
+                })),
                 spec,
                 roots: roots.clone(),
             })
@@ -177,6 +215,36 @@ impl EnvHandle {
 }
 
 impl EnvHandle {
+    /// The environments for a collector in this thread, and whether batches have a dimension for them. It steps them while
+    /// [`run`](Self::run) does.
+    pub(super) fn lent(&self) -> (SteppedEnvs, bool) {
+        let mut spec = self.spec.clone();
+        // They are gathered as by hand: at each step, and by nobody else.
+        spec.statistics.clear();
+        let envs = SteppedEnvs {
+            spec,
+            num_envs: self.num_envs,
+            inner: Arc::clone(&self.inner),
+        };
+        (envs, self.is_batched)
+    }
+
+    /// The result of `collect`, during which a collector steps the environments; the number of steps, and whether an episode has ended
+    /// them.
+    ///
+    /// # Errors
+    /// `RuntimeError` while another thread steps them; those of `collect`.
+    pub(crate) fn run<R>(
+        &self,
+        run: Run,
+        collect: impl FnOnce() -> PyResult<R>,
+    ) -> PyResult<(R, usize, bool)> {
+        self.lock()?.run = run;
+        let collected = collect();
+        let run = std::mem::take(&mut self.lock()?.run);
+        Ok((collected?, run.taken, run.ended))
+    }
+
     /// Begins episodes.
     fn begin(&self, py: Python<'_>, inner: &mut Inner, resets: &[Reset]) -> PyResult<()> {
         let Inner {
@@ -202,6 +270,112 @@ impl EnvHandle {
     /// As [`locked`].
     fn lock(&self) -> PyResult<MutexGuard<'_, Inner>> {
         locked(&self.inner, &self.spec)
+    }
+}
+
+/// Environments of an [`EnvHandle`], as a collector steps them in a rollout.
+pub(super) struct SteppedEnvs {
+    spec: EnvSpec,
+    num_envs: usize,
+    inner: Arc<Mutex<Inner>>,
+}
+
+impl SteppedEnvs {
+    /// The environments, in a rollout.
+    fn lock(&self) -> Result<MutexGuard<'_, Inner>, VecEnvError> {
+        match self.inner.try_lock() {
+            Ok(inner) if inner.run.collector.is_some() => Ok(inner),
+            Ok(_) | Err(TryLockError::WouldBlock) => {
+                let told = format!("{} is stepped by hand", self.spec.id);
+                Err(VecEnvError {
+                    env: 0,
+                    source: EnvError::Foreign(told),
+                })
+            }
+            Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
+        }
+    }
+}
+
+/// Rows that do not fit, which cannot be: all have the layout of one spec.
+fn misfit(error: SlabError) -> VecEnvError {
+    VecEnvError {
+        env: 0,
+        source: error.into(),
+    }
+}
+
+impl VecEnv for SteppedEnvs {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        let mut inner = self.lock()?;
+        let Inner {
+            envs,
+            obs: own,
+            begun,
+            run,
+            ..
+        } = &mut *inner;
+        if run.ended {
+            // The user sees how episodes ended, and says which to reset.
+            return Ok(());
+        }
+        let seeds = run.seeds.take().unwrap_or_default();
+        let resets: Vec<Reset> = resets
+            .iter()
+            .map(|reset| Reset {
+                env: reset.env,
+                seed: seeds.get(reset.env).copied().flatten(),
+            })
+            .collect();
+        // What is observed by hand afterwards is what was observed last.
+        if run.taken > 0 {
+            own.rows_mut().copy_from(obs.as_rows()).map_err(misfit)?;
+        }
+        envs.reset(&resets, own.rows_mut())?;
+        for reset in &resets {
+            begun[reset.env] = true;
+        }
+        obs.copy_from(own.rows()).map_err(misfit)
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        let mut inner = self.lock()?;
+        let Inner {
+            envs,
+            obs: own,
+            run,
+            ..
+        } = &mut *inner;
+        envs.step(actions, obs.reborrow(), outcomes.reborrow())?;
+        run.taken += 1;
+        run.left = run.left.saturating_sub(1);
+        let done = |flags: &[bool]| flags.contains(&true);
+        run.ended = run.ends && (done(outcomes.terminated) || done(outcomes.truncated));
+        if run.ended || run.left == 0 {
+            own.rows_mut().copy_from(obs.as_rows()).map_err(misfit)?;
+            if let Some(collector) = &run.collector {
+                collector.stop_collection();
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
+        // As by hand, they see actions alone.
+        Ok(())
     }
 }
 

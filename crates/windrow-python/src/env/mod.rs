@@ -44,6 +44,7 @@ use crate::gc::GcRoots;
 use crate::{batch, gil, plain};
 
 pub(crate) use describe::{Key, examples_of};
+pub(crate) use handle::{EnvHandle, Run};
 pub(crate) use recipe::Factory;
 use recipe::Recipe;
 pub(crate) use write::strings;

@@ -18,6 +18,7 @@ use windrow::envs::{
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
+use super::handle::EnvHandle;
 use super::info::Entry;
 #[cfg(target_os = "linux")]
 use super::parallel::Processes;
@@ -57,6 +58,8 @@ enum Source {
         function: GcRef,
         kwargs: Option<GcRef>,
     },
+    /// Those that a handle steps by hand.
+    Handle(GcRef),
     /// Several in lockstep.
     Many(Vec<Arc<Recipe>>),
     /// Several side by side, in processes.
@@ -116,6 +119,7 @@ impl Recipe {
                 info: get("info")?.extract()?,
             },
             "adapted" => Source::Adapted(Lender::read(recipe, roots)?),
+            "handle" => Source::Handle(roots.hold(&get("handle")?)),
             "call" => {
                 let kwargs = get("kwargs")?;
                 Source::Call {
@@ -247,6 +251,12 @@ pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots, is_around: bool) -> Resu
         })?,
         Source::Adapted(lender) => attach(|py| {
             let (envs, is_batched) = ForeignEnvs::new(py, lender.lend(py, roots)?, is_around)?;
+            Ok::<_, EnvError>(Made::python(envs, is_batched))
+        })?,
+        Source::Handle(handle) => attach(|py| {
+            let handle = handle.bind(py).cast::<EnvHandle>();
+            let handle = handle.map_err(|error| EnvError::failed(PyErr::from(error)))?;
+            let (envs, is_batched) = handle.get().lent();
             Ok::<_, EnvError>(Made::python(envs, is_batched))
         })?,
         Source::Many(members) if members.len() > 1 => {
