@@ -162,9 +162,9 @@ def kibibytes() -> int:
 def memory(env_name: str, count: int = 512) -> tuple[float, float]:
     """KiB of an environment that has been stepped, and of an ``mjData``, which has."""
     bare = Bare(env_name)
-    first = windrow.make_vec(env_name, 1)
+    first = windrow.make_vec(env_name, 1, native=True)
     start = kibibytes()
-    envs = windrow.make_vec(env_name, count)
+    envs = windrow.make_vec(env_name, count, native=True)
     envs.reset(seed=0)
     envs.step(envs.action_space.sample())
     own = kibibytes() - start

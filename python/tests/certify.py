@@ -165,7 +165,7 @@ class Player:
 
     def _best(self, env_name: str, arguments: dict[str, Any]) -> np.ndarray:
         """The networks of the highest returns."""
-        envs = windrow.make_vec(env_name, DRAWN, **arguments)
+        envs = windrow.make_vec(env_name, DRAWN, native=True, **arguments)
         seen, _ = envs.reset(seed=1)
         returns, runs = np.zeros(DRAWN), np.ones(DRAWN, bool)
         for _ in range(TRIAL):
@@ -185,7 +185,7 @@ class Run:
     def __init__(self, env_name: str, arguments: dict[str, Any], theirs: dict[str, Any] | None = None) -> None:
         made = [gymnasium.make(env_name, disable_env_checker=True, **(arguments if theirs is None else theirs)) for _ in range(ENVS)]
         self._theirs: list[Any] = made
-        self._ours = windrow.make_vec(env_name, ENVS, autoreset_mode="Disabled", **arguments)
+        self._ours = windrow.make_vec(env_name, ENVS, autoreset_mode="Disabled", native=True, **arguments)
         if not isinstance(self._ours, EngineVector):
             raise SystemExit(f"{env_name} with {arguments} is not native")
         for name in ("observation_space", "action_space"):

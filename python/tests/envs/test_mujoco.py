@@ -27,7 +27,7 @@ ARGUMENTS = [(name, kwargs) for name in IDS for kwargs in certify.ARGUMENTS.get(
 def assert_equal_to_gymnasiums(env_name: str, steps: int, **kwargs: Any) -> tuple[int, int]:
     """Steps two native environments and two of Gymnasium with the same seeds and actions; how many episodes have terminated, and how many were truncated."""
     assert _native.arguments_of(env_name, kwargs)
-    ours = windrow.make_vec(env_name, 2, autoreset_mode="SameStep", **kwargs)
+    ours = windrow.make_vec(env_name, 2, autoreset_mode="SameStep", native=True, **kwargs)
     theirs = [gymnasium.make(env_name, disable_env_checker=True, **kwargs) for _ in range(2)]
     assert ours.single_observation_space == theirs[0].observation_space
     assert ours.single_action_space == theirs[0].action_space
@@ -165,3 +165,12 @@ def test_infinite_numbers_reach_rust() -> None:
     written = json.loads(_native.arguments_of("Hopper-v5", {"healthy_z_range": (0.2, float("inf"))}))
     assert written["healthy_z_range"] == [0.2, "inf"]
     assert_equal_to_gymnasiums("Hopper-v5", 60, healthy_z_range=(0.2, float("inf")), healthy_state_range=(float("-inf"), 5))
+
+
+def test_a_vector_has_the_info_of_gymnasium_unless_it_is_asked_to_run_in_rust() -> None:
+    for native, has_info in [(None, True), (False, True), (True, False)]:
+        envs = windrow.make_vec("HalfCheetah-v5", 2, native=native)
+        envs.reset(seed=0)
+        *_, info = envs.step(np.zeros((2, 6), np.float32))
+        assert ("x_position" in info) == has_info
+        envs.close()

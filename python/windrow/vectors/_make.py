@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from windrow._arguments import one_of
 from windrow._numbers import whole_or_none
-from windrow._windrow import VectorCore, native_ids, native_info
+from windrow._windrow import VectorCore, mujoco_arguments, native_ids, native_info
 from windrow.envs._convert import of
 from windrow.envs._gymnasium import by_id
 from windrow.envs._native import NotNative, arguments_of
@@ -31,7 +31,7 @@ def make_vec(
     workers: int | None = None,
     transforms: Sequence[Any] = (),
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    native: bool = True,
+    native: bool | None = None,
     episode_statistics: bool = False,
     final_info: str = "arrays",
     batch_size: int | None = None,
@@ -49,8 +49,9 @@ def make_vec(
             Gymnasium does not come through them.
         autoreset_mode: when an environment whose episode has ended begins another one: in its next step, in the same step, or when it is
             told to. See :class:`gymnasium.vector.AutoresetMode`.
-        native: whether ids that windrow has itself run in Rust. With ``False``, or with arguments that those do not take, such as
-            ``render_mode``, they are Gymnasium's. Those of MuJoCo have no entries of ``info``.
+        native: whether ids that windrow has itself run in Rust. By default, those of MuJoCo do not, since Rust gives none of their entries of
+            ``info``, and rewards of ``float32``: ``True`` says that you need neither. With ``False``, or with arguments that Rust does not
+            take, such as ``render_mode``, all are Gymnasium's.
         episode_statistics: whether ``info["episode"]`` has returns, lengths and seconds, ``"r"``, ``"l"`` and ``"t"``, of episodes
             that have ended, as ``RecordEpisodeStatistics`` around each environment gives them.
         final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1; or one of ``"dictionaries"``, one for each
@@ -85,7 +86,7 @@ class Wanted:
     workers: int | None = None
     transforms: Sequence[Any] = ()
     mode: AutoresetMode = AutoresetMode.NEXT_STEP
-    native: bool = True
+    native: bool | None = None
     #: What goes around each environment of Gymnasium to count episodes, which the engine does itself; None where nobody counts.
     wrap: Callable[[Any], Any] | None = None
     form: str = "arrays"
@@ -110,7 +111,7 @@ class Wanted:
         vector: VectorEnv
         are_ids = all(isinstance(maker, str) for maker in makers)
         # Transforms and windrow's own classes say what is observed.
-        entries = _entries(makers[0]) if are_ids and self.native and not self.transforms else ()
+        entries = _entries(makers[0]) if are_ids and self.native is not False and not self.transforms else ()
         if (recipes := self._recipes(makers, entries)) is not None:
             if self.kwargs and not are_ids:
                 raise TypeError(f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}")
@@ -157,11 +158,14 @@ class Wanted:
             raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
         return known or None
 
+    def _runs_in_rust(self, env_name: str) -> bool:
+        return env_name not in mujoco_arguments() if self.native is None else self.native
+
     def _recipe(self, maker: Any, entries: Sequence[str]) -> Recipe | None:
         """The recipe of one; None where the engine is not to step it."""
         recipe: Recipe | None = None
         if isinstance(maker, str):
-            recipe = _native(maker, self.kwargs, entries) if self.native else None
+            recipe = _native(maker, self.kwargs, entries) if self._runs_in_rust(maker) else None
             if recipe is None and self.transforms:
                 recipe = of(by_id(maker, self.kwargs))
         elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe") or self.transforms:

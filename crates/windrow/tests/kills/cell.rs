@@ -180,7 +180,7 @@ impl Cell {
                 Rule::Continue => OnLoss::Continue,
             })
             // Batches without a worker lack its frames, or have those of others.
-            .allow_partial_batch(random() % 2 == 0)
+            .allow_partial_batch(random().is_multiple_of(2))
             .num_envs(self.num_envs)
             .frames_per_batch(FRAMES_PER_BATCH)
             .total_frames(self.total_frames() as u64)
