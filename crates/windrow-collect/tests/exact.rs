@@ -350,16 +350,21 @@ fn each_environment_of_workers_that_run_ahead_goes_on_exactly() {
             collector.load_state_dict(&state).unwrap();
         }
         assert_eq!(collector.stats().frames, 20 * 60);
+        let mut compared = 0;
         for (env, cut) in streams(&batches) {
-            let whole = &whole[&env];
+            // On a busy machine one worker may have made all batches.
+            let Some(whole) = whole.get(&env) else {
+                continue;
+            };
             let both = cut.len().min(whole.len());
-            assert!(both > 0, "{placement:?}");
+            compared += both;
             assert_eq!(
                 cut[..both],
                 whole[..both],
                 "{placement:?}, environment {env}"
             );
         }
+        assert!(compared > 0, "{placement:?}");
     }
 }
 
