@@ -14,7 +14,6 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ import gymnasium
 import mujoco
 import numpy as np
 import torch
+from processes import REPEATS, Side, pace, ratio
 from tensordict.nn import TensorDictModule
 from torch import nn
 
@@ -29,14 +29,10 @@ import windrow
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.envs import GymEnv
 
-REPEATS = 5
 #: Environments on each side.
 ENVS = 16
 #: Steps of each of them in one call of a side.
 STEPS = 50
-
-#: Steps environments, and returns how many frames that were.
-Side = Callable[[], int]
 
 
 class Config(ctypes.Structure):
@@ -138,20 +134,6 @@ def alone(policy: TensorDictModule, inputs: int) -> Side:
         return STEPS * ENVS // 2
 
     return evaluate
-
-
-def pace(side: Side, least: float) -> float:
-    """Frames of ``side`` a second, over ``least`` seconds."""
-    done, start = 0, time.perf_counter()
-    while (past := time.perf_counter() - start) < least:
-        done += side()
-    return done / past
-
-
-def ratio(own: Side, other: Side, least: float) -> float:
-    """How many frames ``own`` has while ``other`` has one."""
-    own(), other()
-    return statistics.median(pace(own, least) / pace(other, least) for _ in range(REPEATS))
 
 
 def kibibytes() -> int:

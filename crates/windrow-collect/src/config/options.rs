@@ -108,10 +108,10 @@ options! {
     /// [short last batch](Self::allow_partial_batch) is allowed.
     total_frames?: u64,
 
-    /// Whether batches may have fewer frames than `frames_per_batch`. With `true`, the last one has what is left of `total_frames`; with
-    /// `false`, none has fewer where others [go on](OnLoss::Continue) without a lost worker: they fill its share too, in turn, beside their
-    /// own. That does not go together with a [`preemptive_threshold`](Self::preemptive_threshold) below 1. By default, such batches lack the
-    /// share, and `total_frames` has to be a multiple.
+    /// Whether batches may have fewer frames than `frames_per_batch`. With `true`, the last one has what is left of `total_frames`. With
+    /// `false`, workers that [go on](OnLoss::Continue) without a lost one fill its share too, in turn, beside their own; a
+    /// [`preemptive_threshold`](Self::preemptive_threshold) below 1 is refused then. By default, batches after a loss lack that share, and
+    /// `total_frames` has to be a multiple of `frames_per_batch`.
     allow_partial_batch?: bool,
 
     /// Rounds `frames_per_batch` up to a multiple of the environments that step together, instead of refusing it. The

@@ -15,7 +15,7 @@ use crate::{
 const OBSERVATION: Key<f64> = Key::new(0);
 const ACTION: Key<f32> = Key::new(0);
 
-/// What is observed and rewarded in a simulation, and when an episode ends. It holds the [`Field`]s that it reads.
+/// A task in simulations of a MuJoCo model: its observations, rewards and ends of episodes. It holds the [`Field`]s that it reads.
 pub trait MujocoTask: Send {
     /// Length of an observation.
     fn observation_len(&self) -> usize;
@@ -107,7 +107,7 @@ impl<'a> Simulation<'a> {
         self.action
     }
 
-    /// What [`MujocoTask::keep`] wrote after the reset or the step before.
+    /// The numbers that [`MujocoTask::keep`] wrote after the last reset or step.
     #[must_use]
     pub fn kept(&self) -> &'a [f64] {
         self.kept
@@ -148,7 +148,7 @@ pub struct MujocoEnvs<T> {
     at: Option<usize>,
 }
 
-/// What changes in an environment beside its state in MuJoCo.
+/// The state of an environment that MuJoCo does not hold.
 #[derive(Debug, Clone)]
 struct World {
     rng: EnvRng,
@@ -251,7 +251,7 @@ impl<T: MujocoTask> MujocoEnvs<T> {
         stepped.map_err(failed)
     }
 
-    /// What came of `action` in the environment `env`.
+    /// Observation, reward and flags of the environment `env` after `action`.
     fn outcome(
         &mut self,
         env: usize,

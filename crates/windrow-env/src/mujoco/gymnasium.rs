@@ -179,7 +179,7 @@ impl MujocoTask for GymnasiumTask {
 struct Compiler<'a> {
     given: &'a Given<'a>,
     model: &'a mut MujocoModel,
-    /// What the next step is given of this one.
+    /// Numbers of this step that the next one reads.
     kept: Vec<Number>,
 }
 

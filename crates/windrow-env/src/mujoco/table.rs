@@ -1,4 +1,4 @@
-//! What Gymnasium's environments observe and reward, and when they end.
+//! Observations, rewards and ends of episodes of Gymnasium's environments, as data.
 
 use super::settings::Default::{self, Body, Flag, Number, Range};
 
@@ -102,7 +102,7 @@ pub(super) enum Moment {
     Now,
 }
 
-/// What moves forward.
+/// The point whose speed is rewarded.
 #[derive(Clone, Copy)]
 pub(super) enum Point {
     /// The first two positions.
@@ -141,7 +141,7 @@ pub(super) enum Noise {
     Normal(Value),
 }
 
-/// What else is drawn.
+/// A goal that a reset draws.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
     None,
