@@ -297,10 +297,10 @@ def certificate(env_name: str, steps: int) -> dict[str, Any]:
     """What a comparison of an environment found, with each of its sets of arguments."""
     runs = [Run(env_name, arguments).go(steps if not arguments else steps // 10) for arguments in ({}, *ARGUMENTS.get(env_name, []))]
     ulps, reason = TOLERANCES.get(env_name, (0, ""))
-    libraries = ["windrow", "gymnasium", "numpy", *(["mujoco"] if "mujoco" in sys.modules else [])]
+    libraries = ["gymnasium", "numpy", *(["mujoco"] if "mujoco" in sys.modules else [])]
     return {
         "environment": env_name,
-        "versions": {name: importlib.metadata.version(name) for name in libraries},
+        "versions": {"windrow": windrow.__version__} | {name: importlib.metadata.version(name) for name in libraries},
         "tolerance": {"ulps": ulps, "reason": reason},
         "runs": [
             {
