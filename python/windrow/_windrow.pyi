@@ -14,6 +14,7 @@ __all__ = [
     "Nursery",
     "PATIENCE",
     "ParallelMembers",
+    "Readings",
     "RemoteServerCore",
     "RemoteWeightsCore",
     "ReplayBufferCore",
@@ -213,6 +214,17 @@ class RemoteWeightsCore:
     def __new__(cls, options: dict[str, Any]) -> RemoteWeightsCore: ...
     def push(self, weights: Any) -> int: ...
     def pull(self, version: int | None) -> tuple[int, Any] | None: ...
+
+@final
+class Readings:
+    def __new__(
+        cls,
+        sizes: Sequence[tuple[Any, int]],
+        classes: Sequence[tuple[Any, type]],
+        entries: Sequence[tuple[dict[Any, Any], Any, Any]],
+        missing: Any,
+    ) -> Readings: ...
+    def is_same(self) -> bool: ...
 
 def evaluate_graph(description: dict[str, Any], inputs: Iterable[Any], rows: int) -> list[Any]: ...
 

@@ -345,29 +345,21 @@ pub(crate) struct Named {
 struct Source {
     name: String,
     tensor: Py<PyAny>,
-    /// The element type that it had when its view was made.
-    dtype: Py<PyAny>,
 }
 
 impl Source {
     /// Whether [`from_torch`] would make the same view now. The same address means the same memory: the view keeps it alive, so that no
     /// other tensor can have got it meanwhile.
     fn is_seen_by(&self, view: &Tensor, py: Python<'_>) -> PyResult<bool> {
-        let tensor = self.tensor.bind(py);
-        let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
         // A boolean's view is a copy, since its memory may hold bytes that are neither 0 nor 1.
-        if view.data_ptr().addr().get() != address || view.dtype() == DType::Bool {
+        if view.dtype() == DType::Bool {
             return Ok(false);
         }
-        let shape: Vec<usize> = tensor.getattr(intern!(py, "shape"))?.extract()?;
-        let strides: Vec<isize> = tensor.call_method0(intern!(py, "stride"))?.extract()?;
-        // The stride of a dimension of size 1 has no meaning, and may be any number.
-        let steps = shape.iter().zip(view.strides().iter().zip(&strides));
-        Ok(view.shape() == shape
-            && steps
-                .into_iter()
-                .all(|(&size, (own, its))| size <= 1 || own == its)
-            && tensor.getattr(intern!(py, "dtype"))?.is(&self.dtype))
+        // A capsule costs less than to ask for address, shape, strides and element type. From what has none, no view can be made either.
+        match Torch::get(py)?.to_dlpack.bind(py).call1((&self.tensor,)) {
+            Ok(capsule) => dlpack::is_same(&capsule, view),
+            Err(_) => Ok(false),
+        }
     }
 }
 
@@ -384,7 +376,6 @@ impl Named {
             set(&mut views, &[&name], from_torch(&tensor)?)?;
             tensors.push(Source {
                 name,
-                dtype: tensor.getattr(intern!(tensor.py(), "dtype"))?.unbind(),
                 tensor: tensor.unbind(),
             });
         }
@@ -396,14 +387,13 @@ impl Named {
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn views(&mut self, py: Python<'_>) -> PyResult<&TensorDict> {
-        for source in &mut self.tensors {
+        for source in &self.tensors {
             let is_fresh = match self.views.get(source.name.as_str()) {
                 Ok(view) => source.is_seen_by(view, py)?,
                 Err(_) => false,
             };
             if !is_fresh {
                 let tensor = source.tensor.bind(py);
-                source.dtype = tensor.getattr(intern!(py, "dtype"))?.unbind();
                 set(&mut self.views, &[&source.name], from_torch(tensor)?)?;
             }
         }

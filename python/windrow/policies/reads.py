@@ -31,6 +31,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from windrow import _fence
+from windrow._windrow import Readings
 
 #: Packages whose code computes from its arguments, their attributes and weights alone.
 TRUSTED = {
@@ -241,10 +242,10 @@ class State:
         self.facts: dict[str, Any] = {}
         #: Functions that give parts of what is read, each with what they gave.
         self._reads: list[tuple[Callable[[], Any], Any]] = []
-        self._sized: list[Any] = []
-        self._sizes: list[int] = []
-        self._typed: list[Any] = []
-        self._types: list[type] = []
+        #: Parts of which sizes and classes were read, and values of dictionaries, with their keys.
+        self._sizes: list[tuple[Sized, int]] = []
+        self._types: list[tuple[object, type]] = []
+        self._entries: list[tuple[dict[Any, Any], Any, Any]] = []
         self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._arrays: list[tuple[np.ndarray, bytes]] = []
         self._seen: dict[int, Any] = {}
@@ -270,7 +271,7 @@ class State:
 
     def is_same(self) -> bool:
         """Whether everything that was read is the same object by now, with the same contents. Soon says no where it is not certain."""
-        if list(map(len, self._sized)) != self._sizes or list(map(type, self._typed)) != self._types:
+        if not self._readings.is_same():
             return False
         try:
             for read, before in self._reads:
@@ -282,6 +283,10 @@ class State:
             if tensor.shape != values.shape or tensor.dtype != values.dtype or not _equal(tensor, values):
                 return False
         return all(array.tobytes() == held for array, held in self._arrays)
+
+    @functools.cached_property
+    def _readings(self) -> Readings:
+        return Readings(self._sizes, self._types, self._entries, MISSING)
 
     def difference(self, other: State) -> str | None:
         """The name of something that is not the same in ``other``, if there is any."""
@@ -372,8 +377,7 @@ class State:
             return
         if kind.__module__ == "builtins":
             return
-        self._typed.append(value)
-        self._types.append(kind)
+        self._types.append((value, kind))
         own = is_trusted(kind.__module__)
         # Cached results are no state.
         caches = own and kind.__module__.startswith(("stable_baselines3.common.distributions", "sb3_contrib.common"))
@@ -445,15 +449,24 @@ class State:
         except KeyError:
             self._refuse(f"{path} changes while it is read")
             return ()
-        self._reads.append((read, held))
+        # Other mappings may find their values by code of their own.
+        if isinstance(value, dict) and type(value) in (dict, collections.OrderedDict):
+            self._entries += ((value, *entry) for entry in zip(keys, held))
+        else:
+            self._reads.append((read, held))
         return held
 
     def _size(self, value: Sized) -> None:
-        self._sized.append(value)
-        self._sizes.append(len(value))
+        self._sizes.append((value, len(value)))
 
     def _read(self, read: Callable[[], Any], held: object) -> None:
         self._reads.append((read, held))
+
+    def _entry(self, scope: dict[str, Any], name: str) -> Any:
+        """What has a name in a scope, which is a dictionary of Python's own."""
+        value = scope.get(name, MISSING)
+        self._entries.append((scope, name, value))
+        return value
 
     def _module(self, module: types.ModuleType, path: str) -> None:
         """A module that is passed on as it is: what code reads of it has a name."""
@@ -465,8 +478,7 @@ class State:
 
     def _mapping_of_scope(self, scope: dict[str, Any], names: list[str], path: str) -> None:
         if names:
-            held = [scope.get(name, MISSING) for name in names]
-            self._read(lambda: [scope.get(name, MISSING) for name in names], held)
+            held = [self._entry(scope, name) for name in names]
             for name, part in zip(names, held):
                 if part is not MISSING:
                     self._walk(part, f"{path}.{name}")
@@ -569,8 +581,7 @@ class State:
         for chain in chains(code):
             holder, path = scope, module
             first, *rest = chain
-            value = scope.get(first, MISSING)
-            self._read(functools.partial(_entry, scope, first), (value,))
+            value = self._entry(scope, first)
             if value is MISSING:
                 builtins = scope.get("__builtins__", {})
                 builtins = vars(builtins) if isinstance(builtins, types.ModuleType) else builtins
@@ -581,8 +592,7 @@ class State:
             path = f"{module}.{first}"
             while isinstance(value, types.ModuleType) and rest:
                 holder, first = vars(value), rest.pop(0)
-                inner = holder.get(first, MISSING)
-                self._read(functools.partial(_entry, holder, first), (inner,))
+                inner = self._entry(holder, first)
                 path = f"{path}.{first}"
                 if is_trusted(value.__name__) and not isinstance(inner, types.ModuleType):
                     value = MISSING if not _is_drawing(inner) else inner
@@ -590,10 +600,6 @@ class State:
                 value = inner
             if value is not MISSING:
                 self._walk(value, path)
-
-
-def _entry(scope: Mapping[str, Any], name: str) -> tuple[Any]:
-    return (scope.get(name, MISSING),)
 
 
 def _is_drawing(value: object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from windrow._lazy import numpy
-from windrow._windrow import CollectorCore
+from windrow._windrow import CollectorCore, Readings
 from windrow.ray import _session
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class WeightSource:
         #: The engine calls the module, which therefore has the weights already.
         self._is_called = is_actor and not is_native
         self._beside = choice.beside if is_native or not is_actor else None
-        #: Where the tensors and parts are that :meth:`follow` looks at: a dictionary, a name in it and what has that name.
-        self._slots: list[tuple[dict[str, Any], str, Any]] | None = None
+        #: Where the tensors and parts are that :meth:`follow` looks at.
+        self._slots: Readings | None = None
         if is_actor and is_native:
             self._find_slots()
 
@@ -91,7 +91,7 @@ class WeightSource:
             return
         if self._beside is not None:
             self._beside.refresh()
-        if any(owner.get(name) is not tensor for owner, name, tensor in self._slots):
+        if not self._slots.is_same():
             self._find_slots()
         self._core.follow(in_any_case)
 
@@ -132,7 +132,7 @@ class WeightSource:
     def _find_slots(self) -> None:
         owners = [entries for part in self.module.modules() for entries in (part._modules, part._parameters, part._buffers)]
         entries = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
-        self._slots = [entry for entry in entries if entry[2] is not None]
+        self._slots = Readings([], [], [entry for entry in entries if entry[2] is not None], None)
         self._core.set_source(tensors_of(self.module) | ({} if self._beside is None else {BESIDE: self._beside.leaf}))
 
     def _check_workers(self, workers: Iterable[int]) -> None:

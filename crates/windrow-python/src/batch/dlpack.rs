@@ -34,7 +34,7 @@ struct DlDevice {
 }
 
 /// `DLDataType`: a kind of number and its width in bits.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct DlDataType {
     code: u8,
@@ -223,6 +223,25 @@ fn take(capsule: &Bound<'_, PyAny>) -> PyResult<(Taken, DlDataType)> {
     Ok((taken, found))
 }
 
+/// Whether [`import`] would make a view of the memory of `known` of a capsule, with its shape, strides and element type.
+pub(super) fn is_same(capsule: &Bound<'_, PyAny>, known: &Tensor) -> PyResult<bool> {
+    let (taken, found) = take(capsule)?;
+    // SAFETY: valid until `taken` is dropped.
+    let tensor = unsafe { &taken.0.as_ref().tensor };
+    let start = tensor.data.addr().wrapping_add(tensor.byte_offset as usize);
+    if tensor.device.kind != CPU
+        || start != known.data_ptr().addr().get()
+        || data_type(known.dtype()) != Some(found)
+    {
+        return Ok(false);
+    }
+    let shape = shape(tensor);
+    let strides = strides(tensor, &shape);
+    // The stride of a dimension of size 1 has no meaning, and may be any number.
+    let mut steps = shape.iter().zip(strides.iter().zip(known.strides()));
+    Ok(known.shape() == &shape[..] && steps.all(|(&size, (its, own))| size <= 1 || its == own))
+}
+
 /// The memory of a structure as a tensor of `dtype`, whose elements have the width of the structure's and may be any bytes.
 fn view(taken: Taken, dtype: DType) -> PyResult<Tensor> {
     // SAFETY: valid until `taken` is dropped.
@@ -232,15 +251,7 @@ fn view(taken: Taken, dtype: DType) -> PyResult<Tensor> {
             "expected a tensor on the CPU, got one on a device",
         ));
     }
-    let ndim = tensor.ndim as usize;
-    let shape: Shape = match ndim {
-        0 => Shape::new(),
-        // SAFETY: the protocol promises `ndim` sizes.
-        _ => unsafe { std::slice::from_raw_parts(tensor.shape, ndim) }
-            .iter()
-            .map(|&size| size as usize)
-            .collect(),
-    };
+    let shape = shape(tensor);
     if tensor.data.is_null() && !shape.contains(&0) {
         return Err(PyValueError::new_err(format!(
             "expected a tensor with memory, got one of shape {shape:?} whose storage was freed"
@@ -266,6 +277,17 @@ fn view(taken: Taken, dtype: DType) -> PyResult<Tensor> {
 fn booleans(bytes: &Tensor) -> PyResult<Tensor> {
     let misfit = |error: TensorError| PyRuntimeError::new_err(error_chain(&error));
     bytes.cast(DType::Bool).map_err(misfit)
+}
+
+fn shape(tensor: &DlTensor) -> Shape {
+    match tensor.ndim as usize {
+        0 => Shape::new(),
+        // SAFETY: the protocol promises `ndim` sizes.
+        ndim => unsafe { std::slice::from_raw_parts(tensor.shape, ndim) }
+            .iter()
+            .map(|&size| size as usize)
+            .collect(),
+    }
 }
 
 /// The strides of `tensor` in elements; those of the order of C where it has none.
@@ -320,11 +342,9 @@ fn no_type() -> PyErr {
 
 /// The engine's element type that [`data_type`] maps to `found`.
 fn element_type(found: &DlDataType) -> PyResult<DType> {
-    let known = DType::NUMBERS.into_iter().find(|&dtype| {
-        data_type(dtype).is_some_and(|own| {
-            (own.code, own.bits, own.lanes) == (found.code, found.bits, found.lanes)
-        })
-    });
+    let known = DType::NUMBERS
+        .into_iter()
+        .find(|&dtype| data_type(dtype) == Some(*found));
     known.ok_or_else(|| {
         PyTypeError::new_err(format!(
             "expected a tensor of bool, an integer of at most 64 bits, float32 or float64, got DLPack type {} of {} bits",

@@ -10,6 +10,7 @@ mod envs;
 mod interruptible;
 mod lowered;
 mod network;
+mod reads;
 mod torch;
 
 use std::collections::HashMap;
@@ -37,8 +38,9 @@ use lowered::Lowered;
 use network::{Description, Network};
 use torch::TorchPolicy;
 
-/// Adds the function by which Python compares a network with the module that it was read out of.
+/// Adds what Python compares a policy with: the network that was read out of it, and what that read.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<reads::Readings>()?;
     module.add_function(wrap_pyfunction!(network::evaluate_graph, module)?)
 }
 
