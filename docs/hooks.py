@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself: files from outside ``docs/``, links out of it, the table of certificates, marks on snippets that
+"""What MkDocs does not do by itself: files from outside ``docs/``, links out of it, tables of certificates and of the board, marks on snippets that
 tests read, and a check of every link of the finished site."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import json
 import logging
 import posixpath
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Removes what only tests read, and makes links of the repository links of the site."""
     source = Path(page.file.abs_src_path)
-    markdown = markdown.replace("<!-- certificates -->", certificates())
+    markdown = markdown.replace("<!-- certificates -->", certificates()).replace("<!-- board -->", board())
 
     def prose(text: str) -> str:
         return _LINK.sub(lambda found: link(found[1], source, page.file.src_uri, config["extra"]["repository"]), _COMMENT.sub("", text))
@@ -69,6 +70,14 @@ def certificates() -> str:
             figures = (f"{run[figure]:,}" for figure in ("steps", "episodes", "values", "differing"))
             rows.append(f"| {' | '.join([name, arguments, *figures, largest, compared_with])} |")
     return "\n".join(rows)
+
+
+def board() -> str:
+    """Tables of what ``cargo xtask board`` found."""
+    sys.path.insert(0, str(ROOT / "python"))
+    from board import rows
+
+    return rows.table(json.loads(rows.ROWS.read_text()))
 
 
 def shown(fence: str, kind: str, code: str) -> str:

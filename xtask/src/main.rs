@@ -1,9 +1,10 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `certify`, `docs`, `faults`, `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `board`, `certify`, `docs`, `faults`, `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod board;
 mod cargo;
 mod certify;
 mod counts;
@@ -60,6 +61,14 @@ enum Task {
     /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or `scripts`, those of the Python
     /// package
     Bench(bench::Request),
+    /// Learns tasks by windrow and by other libraries, each by its own script, and adds the times to `docs/board.json`
+    ///
+    /// Arguments are those of `python/board`: tasks, `--library NAME`, `--seeds 1 2 3`, `--quick`, and clones of repositories whose scripts no
+    /// package has. `--help` after `--` lists them.
+    Board {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Steps native environments beside Gymnasium's, compares all that both return, and writes their certificates into `docs/certificates`
     Certify(certify::Request),
     /// Builds the site of `docs/`, with the documentation of the crate `windrow`, into `target/site`
@@ -121,6 +130,7 @@ fn perform(task: Task) -> Result<bool> {
         Task::Test { examples: true } => suite::run(&root, Selection::All),
         Task::Test { examples: false } => suite::run(&root, Selection::WithoutCandle),
         Task::Bench(request) => bench::run(&root, &request),
+        Task::Board { arguments } => board::run(&root, &arguments),
         Task::Certify(request) => certify::run(&root, &request),
         Task::Docs => docs::run(&root),
         Task::Faults(options) => faults::run(&root, &options),

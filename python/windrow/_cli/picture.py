@@ -12,17 +12,18 @@ import click
 from windrow._cli.text import short
 
 _ROW, _LEFT, _WIDTH, _TOP = 28, 290, 900, 56
+#: What bars are, unless something else is given.
 _AXIS = "frames/s (logarithmic)"
 
 
-def write(path: Path, title: str, below: str, bars: list[tuple[str, float]]) -> None:
-    """Writes a picture of ``bars``, each a name and a number, to ``path``: itself where that ends with ``.svg``, otherwise by matplotlib.
+def write(path: Path, title: str, below: str, bars: list[tuple[str, float]], axis: str = _AXIS) -> None:
+    """Writes a picture of ``bars``, each a name and a number of what ``axis`` says, to ``path``: itself where that ends with ``.svg``, otherwise by matplotlib.
 
     Raises:
         click.ClickException: matplotlib is not installed, or knows no such kind of picture.
     """
     if path.suffix == ".svg":
-        path.write_text(_svg(title, below, bars), encoding="utf-8")
+        path.write_text(_svg(title, below, bars, axis), encoding="utf-8")
         return
     try:
         from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def write(path: Path, title: str, below: str, bars: list[tuple[str, float]]) -> 
     axes.bar_label(drawn, [short(number) for _, number in bars], padding=3)
     axes.invert_yaxis()
     axes.set(title=title, xscale="log", xlim=(_least(bars), 4 * max(number for _, number in bars)))
-    axes.set_xlabel(f"{_AXIS}\n{textwrap.fill(below, 100)}", fontsize=8)
+    axes.set_xlabel(f"{axis}\n{textwrap.fill(below, 100)}", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     try:
         figure.savefig(path)
@@ -51,7 +52,7 @@ def _colour(name: str) -> str:
     return "#2a6f97" if name.startswith("windrow") else "#b8bec6"
 
 
-def _svg(title: str, below: str, bars: list[tuple[str, float]]) -> str:
+def _svg(title: str, below: str, bars: list[tuple[str, float]], axis: str) -> str:
     """The bars as a drawing in text."""
     lines = textwrap.wrap(below, 120)
     end = _TOP + _ROW * len(bars)
@@ -61,7 +62,7 @@ def _svg(title: str, below: str, bars: list[tuple[str, float]]) -> str:
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="13">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="12" y="30" font-size="17">{html.escape(title)}: {_AXIS}</text>',
+        f'<text x="12" y="30" font-size="17">{html.escape(title)}: {axis}</text>',
     ]
     for row, (name, number) in enumerate(bars):
         y, width = _TOP + _ROW * row, (_WIDTH - _LEFT - 90) * math.log(number / least) / span
