@@ -13,12 +13,12 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 import windrow
 from vectors.alike import MODES, assert_alike, run_beside, sync
-from vectors.talkative import Commanded, Mortal, Tabled, Talkative
+from vectors.talkative import Commanded, Measured, Mortal, Numerical, Tabled, Talkative
 
 
 @pytest.mark.parametrize("workers", [None, 2])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded, Tabled])
+@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded, Tabled, Numerical, Measured])
 def test_all_that_gymnasiums_vector_returns_is_returned(env: Any, mode: AutoresetMode, workers: int | None) -> None:
     ours = windrow.make_vec(env, 4, workers=workers, autoreset_mode=mode, native=False)
     try:
@@ -135,7 +135,7 @@ def test_a_process_that_dies_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-@pytest.mark.parametrize(("env", "workers"), [("CartPole-v1", 2), ("FrozenLake-v1", 4), (Talkative, 2)])
+@pytest.mark.parametrize(("env", "workers"), [("CartPole-v1", 2), ("FrozenLake-v1", 4), (Talkative, 2), (Numerical, 2)])
 def test_some_environments_are_received_while_others_step(env: Any, workers: int, mode: str) -> None:
     envs = windrow.make_vec(env, 4, workers=workers, batch_size=2, autoreset_mode=mode)
     envs.async_reset(seed=1)
