@@ -111,6 +111,20 @@ def test_environments_that_differ_are_refused() -> None:
         windrow.make_vec([lambda: gymnasium.make("CartPole-v1"), lambda: gymnasium.make("Pendulum-v1")])
 
 
+@pytest.mark.parametrize("kind", [Numerical, Talkative])
+@pytest.mark.parametrize("workers", [None, 2])
+def test_environments_that_differ_in_bounds_are_refused(kind: type[Talkative], workers: int | None) -> None:
+    def other() -> Any:
+        env = kind()
+        env.observation_space = gymnasium.spaces.Dict({**env.observation_space}) if kind is Talkative else gymnasium.spaces.Box(-2, 2, (2,), np.float64)
+        if kind is Talkative:
+            env.observation_space["word"] = gymnasium.spaces.Text(9)
+        return env
+
+    with pytest.raises(RuntimeError, match="environment 1: expected the observation_space of environment 0"):
+        windrow.make_vec([kind, other], workers=workers)
+
+
 def test_one_object_is_one_environment() -> None:
     same = gymnasium.make("FrozenLake-v1")
     with pytest.raises(ValueError, match="a new environment at each call"):

@@ -270,3 +270,14 @@ def with_masks(columns: dict[str, Any], num_envs: int) -> dict[str, Any]:
 
 def closed_before(called: str) -> ClosedEnvironmentError:
     return ClosedEnvironmentError(f"{called} was called, but the vector of environments is closed: make another one")
+
+
+def refuse_unlike(number: int, expected: tuple[Any, Any], got: tuple[Any, Any]) -> None:
+    """Checks that environment ``number`` has the spaces of environment 0: those of observations and of actions.
+
+    Raises:
+        RuntimeError: one of them differs.
+    """
+    for name, first, own in zip(("observation_space", "action_space"), expected, got, strict=True):
+        if first != own:
+            raise RuntimeError(f"environment {number}: expected the {name} of environment 0, {first}, got {own}")

@@ -23,7 +23,7 @@ from windrow.envs._recipe import Many, Parallel, Recipe, Vector
 from windrow.processes import setup
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import Remote
-from windrow.vectors._base import Notes, Stepped, closed_before, columns_in, columns_of, with_masks
+from windrow.vectors._base import Notes, Stepped, closed_before, columns_in, columns_of, refuse_unlike, with_masks
 from windrow.vectors._exchange import Exchange, Fold
 from windrow.vectors._python import PythonVector
 
@@ -166,6 +166,12 @@ class ProcessVector(Exchange):
         places = [(live, place) for live, part in zip(self._members, parts, strict=True) for place in range(len(part))]
         self._remotes: list[Any] = [Remote(live, place) for live, place in places]
         observed, acted, metadata, render_mode = self._remotes[0].about()
+        try:
+            for member, remote in enumerate(self._remotes):
+                refuse_unlike(member * each, (observed, acted), remote.about()[:2])
+        except BaseException:
+            self.close_extras()
+            raise
         super().__init__(each * len(sent), observed, acted, mode, metadata, form)
         self.render_mode, self._each = render_mode, each
         self._exchange(batch)

@@ -14,7 +14,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from windrow.vectors._base import Notes, Stepped, VectorEnv
+from windrow.vectors._base import Notes, Stepped, VectorEnv, refuse_unlike
 
 #: Spaces whose batched values are one array.
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -37,10 +37,7 @@ class PythonVector(VectorEnv):
             self.envs = [wrap(env) for env in self.envs]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
-            for space in ("observation_space", "action_space"):
-                expected, got = getattr(first, space), getattr(env, space)
-                if expected != got:
-                    raise RuntimeError(f"environment {number}: expected the {space} of environment 0, {expected}, got {got}")
+            refuse_unlike(number, (first.observation_space, first.action_space), (env.observation_space, env.action_space))
         super().__init__(len(self.envs), first.observation_space, first.action_space, mode, dict(first.metadata), form)
         self.render_mode = first.render_mode
         #: What each environment has observed last.
