@@ -61,6 +61,33 @@ class Tabled(Talkative):
         return np.array([[self._left % 2, 2], [0, 1]])
 
 
+class Numerical(Talkative):
+    """One whose ``info`` has numbers of many types, which change now and then, and which is empty at times."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float64)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen, reward, terminated, truncated, _ = super().step(action)
+        left = self._left
+        info = {"whole": -left, "real": left / 3, "even": left % 2 == 0, "single": np.float32(left) / 3, "byte": np.int8(left)}
+        if self._length == 5 and left == 2:
+            info["whole"] = np.int16(left)
+        elif self._length == 5 and left == 3:
+            del info["real"]
+        return seen, reward, terminated, truncated, {} if left == 4 else info
+
+    def _seen(self) -> Any:
+        return self.np_random.uniform(-1, 1, 2)
+
+
+class Measured(Numerical):
+    """One whose ``info`` has numbers of one type always."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *stepped, _ = super().step(action)
+        return (*stepped, {"left": np.float64(self._left), "third": np.float64(self._left) / 3})
+
+
 class Mortal(Talkative):
     """One whose process can be ended."""
 

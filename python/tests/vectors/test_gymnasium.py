@@ -13,12 +13,12 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 import windrow
 from vectors.alike import MODES, assert_alike, run_beside, sync
-from vectors.talkative import Commanded, Mortal, Tabled, Talkative
+from vectors.talkative import Commanded, Measured, Mortal, Numerical, Tabled, Talkative
 
 
 @pytest.mark.parametrize("workers", [None, 2])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded, Tabled])
+@pytest.mark.parametrize("env", ["FrozenLake-v1", "Blackjack-v1", Talkative, Commanded, Tabled, Numerical, Measured])
 def test_all_that_gymnasiums_vector_returns_is_returned(env: Any, mode: AutoresetMode, workers: int | None) -> None:
     ours = windrow.make_vec(env, 4, workers=workers, autoreset_mode=mode, native=False)
     try:
@@ -111,6 +111,20 @@ def test_environments_that_differ_are_refused() -> None:
         windrow.make_vec([lambda: gymnasium.make("CartPole-v1"), lambda: gymnasium.make("Pendulum-v1")])
 
 
+@pytest.mark.parametrize("kind", [Numerical, Talkative])
+@pytest.mark.parametrize("workers", [None, 2])
+def test_environments_that_differ_in_bounds_are_refused(kind: type[Talkative], workers: int | None) -> None:
+    def other() -> Any:
+        env = kind()
+        env.observation_space = gymnasium.spaces.Dict({**env.observation_space}) if kind is Talkative else gymnasium.spaces.Box(-2, 2, (2,), np.float64)
+        if kind is Talkative:
+            env.observation_space["word"] = gymnasium.spaces.Text(9)
+        return env
+
+    with pytest.raises(RuntimeError, match="environment 1: expected the observation_space of environment 0"):
+        windrow.make_vec([kind, other], workers=workers)
+
+
 def test_one_object_is_one_environment() -> None:
     same = gymnasium.make("FrozenLake-v1")
     with pytest.raises(ValueError, match="a new environment at each call"):
@@ -135,7 +149,7 @@ def test_a_process_that_dies_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-@pytest.mark.parametrize(("env", "workers"), [("CartPole-v1", 2), ("FrozenLake-v1", 4), (Talkative, 2)])
+@pytest.mark.parametrize(("env", "workers"), [("CartPole-v1", 2), ("FrozenLake-v1", 4), (Talkative, 2), (Numerical, 2)])
 def test_some_environments_are_received_while_others_step(env: Any, workers: int, mode: str) -> None:
     envs = windrow.make_vec(env, 4, workers=workers, batch_size=2, autoreset_mode=mode)
     envs.async_reset(seed=1)

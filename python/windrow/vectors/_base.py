@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import operator
+import pickle
+import struct
+import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import gymnasium
@@ -21,6 +25,8 @@ Stepped = tuple[Any, Any, Any, Any, Notes]
 
 #: Types of Python's whose values Gymnasium keeps in arrays of numbers.
 _NUMBERS = (int, float, bool)
+#: How numbers of each element type are packed.
+_CODES = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u8": "Q", "u4": "I", "u2": "H", "u1": "B", "b1": "?"}
 
 #: The forms of ``info["final_info"]``.
 FORMS = ("arrays", "dictionaries")
@@ -153,8 +159,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _told(self, notes: Notes) -> dict[str, Any]:
         """``info`` as Gymnasium's vectors give it."""
-        if (columns := columns_of(notes, self.num_envs)) is not None:
-            return with_masks(columns, self.num_envs)
+        if (found := columns_of(notes, self.num_envs)) is not None:
+            columns, packed = found
+            return with_masks(columns.arrays([packed]), self.num_envs)
         infos: dict[str, Any] = {}
         for env, info in notes:
             infos = self._add_info(infos, info, env)
@@ -168,32 +175,109 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return infos
 
 
-def columns_of(notes: Notes, num_envs: int) -> dict[str, Any] | None:
-    """Arrays of notes that are one for each environment, all with the same entries, which are numbers: as Gymnasium's own way gives them,
-    entry by entry instead of value by value. None for others."""
-    if len(notes) != num_envs:
+class Columns:
+    """Entries of ``info`` that all environments have as numbers, each entry of one type: as arrays, which are what Gymnasium's own way gives,
+    and packed for another process, entry after entry.
+
+    Attributes:
+        names: of the entries.
+        head: what precedes packed values. No pickle begins as it does.
+    """
+
+    def __init__(self, names: tuple[str, ...], kinds: tuple[type, ...], num_envs: int) -> None:
+        self.names, self._num_envs = names, num_envs
+        self._types = [kind for kind in kinds for _ in range(num_envs)]
+        #: Whether values are NumPy's own scalars, which differ from Python's where nobody makes arrays of them.
+        self._are_numpys = [issubclass(kind, np.generic) for kind in kinds]
+        self._dtypes = [np.dtype(kind) for kind in kinds]
+        self._is_uniform = len(set(self._dtypes)) == 1
+        codes = [_CODES[dtype.str[1:]] for dtype in self._dtypes]
+        self._struct = struct.Struct("=" + "".join(f"{num_envs}{code}" for code in codes))
+        described = pickle.dumps((names, kinds, num_envs))
+        self.head = b"\0" + struct.pack("=I", len(described)) + described
+
+    def packed(self, infos: Sequence[dict[str, Any]]) -> bytes | None:
+        """The values of ``infos``; None where one has other entries, or values of other types."""
+        if any(len(info) != len(self.names) for info in infos):
+            return None
+        try:
+            values = [info[name] for name in self.names for info in infos]
+            return self._struct.pack(*values) if list(map(type, values)) == self._types else None
+        except (KeyError, struct.error):
+            return None
+
+    def arrays(self, packed: Sequence[bytes], start: int = 0) -> dict[str, Any]:
+        """An array for each entry, of the environments of all parts in ``packed``, whose values begin at ``start``."""
+        if self._is_uniform:
+            shape = (len(self.names), self._num_envs)
+            parts = [np.frombuffer(part, self._dtypes[0], offset=start).reshape(shape) for part in packed]
+            return dict(zip(self.names, np.concatenate(parts, axis=1), strict=True))
+        columns = {}
+        for name, dtype in zip(self.names, self._dtypes, strict=True):
+            columns[name] = np.concatenate([np.frombuffer(part, dtype, self._num_envs, start) for part in packed])
+            start += dtype.itemsize * self._num_envs
+        return columns
+
+    def infos(self, packed: bytes, start: int = 0) -> list[dict[str, Any]]:
+        """The ``info`` of each environment, as it was packed."""
+        columns = self.arrays([packed], start).values()
+        values = [column if is_numpys else column.tolist() for column, is_numpys in zip(columns, self._are_numpys, strict=True)]
+        return [dict(zip(self.names, one, strict=True)) for one in zip(*values, strict=True)]
+
+
+@lru_cache(256)
+def _columns(names: tuple[str, ...], kinds: tuple[type, ...], num_envs: int) -> Columns | None:
+    """Columns of these entries; None where some are no numbers."""
+
+    def is_packed(kind: type) -> bool:
+        return kind in _NUMBERS or (issubclass(kind, np.number) and np.dtype(kind).type is kind and np.dtype(kind).str[1:] in _CODES)
+
+    are_plain = all(type(name) is str for name in names) and all(map(is_packed, kinds))
+    return Columns(names, kinds, num_envs) if are_plain else None
+
+
+def columns_of(notes: Notes, num_envs: int) -> tuple[Columns, bytes] | None:
+    """Notes that are one for each environment, all with the same entries, which are numbers; None for others."""
+    if len(notes) != num_envs or any(env != number for number, (env, _) in enumerate(notes)):
         return None
     infos = [info for _, info in notes]
     first = infos[0]
-    if any(info.keys() != first.keys() for info in infos) or [env for env, _ in notes] != list(range(num_envs)):
+    columns = _columns(tuple(first), tuple(map(type, first.values())), num_envs)
+    packed = None if columns is None else columns.packed(infos)
+    return None if columns is None or packed is None else (columns, packed)
+
+
+@lru_cache(256)
+def _described(head: bytes) -> Columns:
+    return Columns(*pickle.loads(head[5:]))
+
+
+def columns_in(note: bytes) -> Columns | None:
+    """The columns of a note that begins with their :attr:`~Columns.head`; None for another."""
+    if not note.startswith(b"\0"):
         return None
-    columns: dict[str, Any] = {}
-    for name, value in first.items():
-        kind = type(value)
-        values = [info[name] for info in infos]
-        if not (kind in _NUMBERS or issubclass(kind, np.number)) or any(type(one) is not kind for one in values):
-            return None
-        columns[name] = np.array(values, kind)
-    return columns
+    return _described(note[: 5 + int.from_bytes(note[1:5], sys.byteorder)])
 
 
 def with_masks(columns: dict[str, Any], num_envs: int) -> dict[str, Any]:
     """``info`` of entries that all environments have."""
     info: dict[str, Any] = {}
-    for name, values in columns.items():
-        info[name], info[f"_{name}"] = values, np.ones(num_envs, np.bool_)
+    masks = np.ones((len(columns), num_envs), np.bool_)
+    for (name, values), mask in zip(columns.items(), masks, strict=True):
+        info[name], info[f"_{name}"] = values, mask
     return info
 
 
 def closed_before(called: str) -> ClosedEnvironmentError:
     return ClosedEnvironmentError(f"{called} was called, but the vector of environments is closed: make another one")
+
+
+def refuse_unlike(number: int, expected: tuple[Any, Any], got: tuple[Any, Any]) -> None:
+    """Checks that environment ``number`` has the spaces of environment 0: those of observations and of actions.
+
+    Raises:
+        RuntimeError: one of them differs.
+    """
+    for name, first, own in zip(("observation_space", "action_space"), expected, got, strict=True):
+        if first != own:
+            raise RuntimeError(f"environment {number}: expected the {name} of environment 0, {first}, got {own}")

@@ -23,7 +23,7 @@ from windrow.envs._recipe import Many, Parallel, Recipe, Vector
 from windrow.processes import setup
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import Remote
-from windrow.vectors._base import Notes, Stepped, closed_before, columns_of, with_masks
+from windrow.vectors._base import Notes, Stepped, closed_before, columns_in, columns_of, refuse_unlike, with_masks
 from windrow.vectors._exchange import Exchange, Fold
 from windrow.vectors._python import PythonVector
 
@@ -92,10 +92,20 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _told(self, place: int, seen: Any, rewards: Any, notes: Notes) -> tuple[Any, dict[str, Any]]:
         """The observation, and what travels in ``info``: of all environments in the ``place`` of one."""
         note: list[list[bytes] | None] = [None] * self.num_envs
-        said = Said.of(notes, self.num_envs)
-        if said or not self._is_array:
-            note[place] = [_bytes((said, None if self._is_array else self._inner._seen))]
+        if (packed := self._noted(notes)) is not None:
+            note[place] = [packed]
         return seen if self._is_array else self._nothing, {_REWARD: rewards[:, None], _NOTE: note}
+
+    def _noted(self, notes: Notes) -> bytes | None:
+        """Notes as they travel: numbers that all environments have as :class:`~windrow.vectors._base.Columns`, anything else pickled."""
+        if not self._is_array:
+            return _bytes((notes, self._inner._seen))
+        if not any(info for _, info in notes):
+            return None
+        if (found := columns_of(notes, self.num_envs)) is None:
+            return _bytes((notes, None))
+        columns, packed = found
+        return columns.head + packed
 
     # Called from the process that the vector is in
 
@@ -122,46 +132,6 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._inner.close()
 
 
-class Said:
-    """What the notes of a group say, as it travels: entries that all environments have as numbers are arrays, of all others there is a list.
-    A number of Python's and one of NumPy's differ where nobody makes arrays of them.
-    """
-
-    def __init__(self, columns: list[tuple[str, str, bool, bytes]] | None, notes: Notes) -> None:
-        self.columns, self.notes = columns, notes
-
-    def __bool__(self) -> bool:
-        return bool(self.columns or self.notes)
-
-    def __reduce__(self) -> Any:
-        return Said, (self.columns, self.notes)
-
-    @classmethod
-    def of(cls, notes: Notes, num_envs: int) -> Said:
-        """The notes of ``num_envs`` environments."""
-        columns = columns_of(notes, num_envs)
-        if columns is None:
-            return cls(None, [(env, info) for env, info in notes if info])
-        first = notes[0][1]
-        told = [(name, array.dtype.str, isinstance(first[name], np.generic), array.tobytes()) for name, array in columns.items()]
-        return cls(told, [])
-
-    def arrays(self) -> dict[str, Any] | None:
-        """The entries that all environments have, where there are no others."""
-        return None if self.columns is None else {name: np.frombuffer(values, kind) for name, kind, _, values in self.columns}
-
-    def each(self, num_envs: int) -> Notes:
-        """A note for each environment."""
-        if self.columns is None:
-            return self.notes
-        infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
-        for name, kind, is_numpys, values in self.columns:
-            array = np.frombuffer(values, kind)
-            for info, value in zip(infos, array if is_numpys else array.tolist(), strict=True):
-                info[name] = value
-        return list(enumerate(infos))
-
-
 def _bytes(value: object) -> bytes:
     """``value`` for the other process: by plain pickle, which is faster, where that can."""
     try:
@@ -180,10 +150,6 @@ class Starter:
         return Group(*self._arguments)
 
 
-def _kinds(arrays: dict[str, Any] | None) -> Any:
-    return None if arrays is None else {name: array.dtype for name, array in arrays.items()}
-
-
 class ProcessVector(Exchange):
     """Environments of Gymnasium in worker processes."""
 
@@ -200,6 +166,12 @@ class ProcessVector(Exchange):
         places = [(live, place) for live, part in zip(self._members, parts, strict=True) for place in range(len(part))]
         self._remotes: list[Any] = [Remote(live, place) for live, place in places]
         observed, acted, metadata, render_mode = self._remotes[0].about()
+        try:
+            for member, remote in enumerate(self._remotes):
+                refuse_unlike(member * each, (observed, acted), remote.about()[:2])
+        except BaseException:
+            self.close_extras()
+            raise
         super().__init__(each * len(sent), observed, acted, mode, metadata, form)
         self.render_mode, self._each = render_mode, each
         self._exchange(batch)
@@ -232,12 +204,11 @@ class ProcessVector(Exchange):
             return {}
         if not self._is_array:
             return self._told(self._notes(pickled, range(self.num_envs)))
-        found = [pickle.loads(note) if note else None for note in pickled[:: self._each]]
-        parts = [None if one is None else one[0].arrays() for one in found]
-        if any(part is None or _kinds(part) != _kinds(parts[0]) for part in parts):
+        groups = pickled[:: self._each]
+        columns = columns_in(groups[0])
+        if columns is None or not all(note.startswith(columns.head) for note in groups):
             return self._told(self._notes(pickled, range(self.num_envs)))
-        columns = {name: np.concatenate([part[name] for part in parts if part]) for name in parts[0] or {}}
-        return with_masks(columns, self.num_envs)
+        return with_masks(columns.arrays(groups, len(columns.head)), self.num_envs)
 
     def _stepped(self, actions: Any) -> Stepped:
         seen, terminated, truncated = self._step(actions)
@@ -271,8 +242,11 @@ class ProcessVector(Exchange):
         for env, note in zip(envs, pickled, strict=True):
             if note:
                 first = env - env % self._each
+                if (columns := columns_in(note)) is not None:
+                    notes += enumerate(columns.infos(note, len(columns.head)), first)
+                    continue
                 said, seen = pickle.loads(note)
-                notes += [(first + number, info) for number, info in said.each(self._each)]
+                notes += [(first + number, info) for number, info in said]
                 if seen is not None:
                     self._seen[first : first + self._each] = seen
         return notes

@@ -14,7 +14,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from windrow.vectors._base import Notes, Stepped, VectorEnv
+from windrow.vectors._base import Notes, Stepped, VectorEnv, refuse_unlike
 
 #: Spaces whose batched values are one array.
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -37,16 +37,17 @@ class PythonVector(VectorEnv):
             self.envs = [wrap(env) for env in self.envs]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
-            for space in ("observation_space", "action_space"):
-                expected, got = getattr(first, space), getattr(env, space)
-                if expected != got:
-                    raise RuntimeError(f"environment {number}: expected the {space} of environment 0, {expected}, got {got}")
+            refuse_unlike(number, (first.observation_space, first.action_space), (env.observation_space, env.action_space))
         super().__init__(len(self.envs), first.observation_space, first.action_space, mode, dict(first.metadata), form)
         self.render_mode = first.render_mode
         #: What each environment has observed last.
         self._seen: list[Any] = [None] * self.num_envs
         self._over = np.zeros(self.num_envs, np.bool_)
         self._arrays = Arrays(self.single_observation_space, self.num_envs)
+        observed, acted = self.single_observation_space, self.action_space
+        #: Shape and element type of observations that are copied as they are.
+        self._observed = (observed.shape, observed.dtype) if type(observed) is spaces.Box else None
+        self._acts_by_rows = type(acted) in _ARRAYS
 
     def _begin(self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> tuple[Any, Notes]:
         notes: Notes = []
@@ -66,7 +67,8 @@ class PythonVector(VectorEnv):
                 f"the episodes of environments {np.flatnonzero(over).tolist()} have ended, and with autoreset_mode DISABLED they begin "
                 'another one when they are told to: call reset(options={"reset_mask": terminated | truncated}) first'
             )
-        for number, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
+        each = actions if self._acts_by_rows and type(actions) is np.ndarray else iterate(self.action_space, actions)
+        for number, (env, action) in enumerate(zip(self.envs, each, strict=True)):
             if over[number] and mode is AutoresetMode.NEXT_STEP:
                 seen[number], info = env.reset()
                 notes.append((number, info))
@@ -81,7 +83,12 @@ class PythonVector(VectorEnv):
 
     def _observation(self) -> object:
         """An array of what all environments have observed, or the structure of arrays that their space asks for."""
-        return concatenate(self.single_observation_space, self._seen, self._arrays.free())
+        into, seen = self._arrays.free(), self._seen
+        if self._observed is None or any(type(one) is not np.ndarray or (one.shape, one.dtype) != self._observed for one in seen):
+            return concatenate(self.single_observation_space, seen, into)
+        for row, one in enumerate(seen):
+            into[row] = one
+        return into
 
     def _called(self, envs: Sequence[int], name: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
         found = [self.envs[env].get_wrapper_attr(name) for env in envs]

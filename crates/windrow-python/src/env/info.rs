@@ -9,8 +9,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use tensordict::{DType, NestedKey, for_dtype};
-use windrow::RowMut;
 use windrow::envs::{EnvError, EnvSpec, Spec};
+use windrow::{RowMut, RowsMut};
 
 use super::describe::{self, Key, Type};
 use super::read::Leaf;
@@ -21,11 +21,18 @@ use crate::gil;
 #[derive(Debug, Clone, FromPyObject)]
 pub(crate) struct Entry(Key, Type, Vec<usize>);
 
+/// The name of an entry, and that of the mask beside it in what a vector returns.
+#[derive(Debug)]
+struct Name {
+    entry: Py<PyString>,
+    mask: Py<PyString>,
+}
+
 /// Writes entries of `info` into rows: zeros where there is none.
 #[derive(Debug)]
 pub(super) struct InfoReader {
     /// The names of each entry, outermost first, and the leaf that it is written to.
-    entries: Vec<(Vec<Py<PyString>>, Leaf)>,
+    entries: Vec<(Vec<Name>, Leaf)>,
     /// Number of entries at the last warning of what is left out: a dictionary with more of them is warned of again.
     told: Cell<usize>,
     /// The environment, for the warning.
@@ -76,7 +83,10 @@ impl InfoReader {
                 shape: shape.clone(),
             };
             let names = key.components().iter();
-            let names = names.map(|name| PyString::new(py, name).unbind());
+            let names = names.map(|name| Name {
+                entry: PyString::new(py, name).unbind(),
+                mask: PyString::new(py, &format!("_{name}")).unbind(),
+            });
             (names.collect(), leaf)
         });
         Ok(Self {
@@ -95,11 +105,34 @@ impl InfoReader {
         if self.entries.is_empty() {
             return self.tell(info);
         }
-        self.write(row, |names| {
-            names.iter().try_fold(info.clone(), |level, name| {
-                get(&level, name.bind(info.py()))
-            })
-        })
+        self.write(row, |names| find(info, names))
+    }
+
+    /// As [`read_one_of_all`](Self::read_one_of_all), of as many environments as there are `rows`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn read_all(
+        &self,
+        info: &Bound<'_, PyAny>,
+        rows: RowsMut<'_>,
+    ) -> Result<(), EnvError> {
+        let mut rows = Target::All(rows);
+        for entry in &self.entries {
+            let (names, leaf) = entry;
+            let copied = match self.of_all(info, names) {
+                Some(values) => leaf.copy_all(&values, &mut rows)?,
+                None => false,
+            };
+            if copied {
+                continue;
+            }
+            for env in 0..rows.lead().unwrap_or_default() {
+                let found = self.one_of_all(info, env, names);
+                Self::write_one(entry, found, &mut Target::One(rows.row(env)?))?;
+            }
+        }
+        Ok(())
     }
 
     /// As [`read`](Self::read), of environment `env` in what a vector returns for all: arrays, and beside each a mask of the
@@ -135,12 +168,12 @@ impl InfoReader {
                 Err(_) => names
                     .iter()
                     .try_fold(last.get_item(env).ok()?, |level, name| {
-                        get(&level, name.bind(py))
+                        get(&level, name.entry.bind(py))
                     }),
             });
             // Gymnasium's statistics of episodes around a vector know of no final info.
             let by_wrapper = || {
-                let is_statistic = *names.first()?.bind(py) == *"episode";
+                let is_statistic = *names.first()?.entry.bind(py) == *"episode";
                 is_statistic.then(|| self.one_of_all(info, env, names))?
             };
             found.or_else(by_wrapper)
@@ -177,22 +210,40 @@ impl InfoReader {
     fn write<'py>(
         &self,
         row: RowMut<'_>,
-        find: impl Fn(&[Py<PyString>]) -> Option<Bound<'py, PyAny>>,
+        find: impl Fn(&[Name]) -> Option<Bound<'py, PyAny>>,
     ) -> Result<(), EnvError> {
         let mut target = Target::One(row);
-        for (names, leaf) in &self.entries {
-            match find(names) {
-                Some(value) => leaf.read(&value, &mut target).map_err(with_way_out)?,
-                None if leaf.dtype == DType::Bytes => {
-                    target
-                        .write_strings(leaf.index, &vec![&[][..]; leaf.shape.iter().product()])?;
-                }
-                None => for_dtype!(leaf.dtype, T => {
-                    target.leaf::<T>(leaf.index)?.fill(T::default());
-                }),
+        let mut entries = self.entries.iter();
+        entries.try_for_each(|entry| Self::write_one(entry, find(&entry.0), &mut target))
+    }
+
+    /// Writes an entry, or zeros where nothing was found.
+    fn write_one(
+        (_, leaf): &(Vec<Name>, Leaf),
+        found: Option<Bound<'_, PyAny>>,
+        target: &mut Target<'_>,
+    ) -> Result<(), EnvError> {
+        match found {
+            Some(value) => leaf.read(&value, target).map_err(with_way_out),
+            None if leaf.dtype == DType::Bytes => {
+                target.write_strings(leaf.index, &vec![&[][..]; leaf.shape.iter().product()])
             }
+            None => for_dtype!(leaf.dtype, T => {
+                target.leaf::<T>(leaf.index)?.fill(T::default());
+                Ok(())
+            }),
         }
-        Ok(())
+    }
+
+    /// The values of all environments under `names`, if no mask stands beside them.
+    fn of_all<'py>(&self, info: &Bound<'py, PyAny>, names: &[Name]) -> Option<Bound<'py, PyAny>> {
+        let py = info.py();
+        names.iter().try_fold(info.clone(), |level, name| {
+            match get(&level, name.mask.bind(py)) {
+                Some(_) => None,
+                None => get(&level, name.entry.bind(py)),
+            }
+        })
     }
 
     /// The value of environment `env` under `names`, unless a mask says that the entry is not about it.
@@ -200,13 +251,12 @@ impl InfoReader {
         &self,
         info: &Bound<'py, PyAny>,
         env: usize,
-        names: &[Py<PyString>],
+        names: &[Name],
     ) -> Option<Bound<'py, PyAny>> {
         let py = info.py();
         let mut level = info.clone();
         for name in names {
-            let name = name.bind(py);
-            let mask = get(&level, &PyString::new(py, &format!("_{name}")));
+            let mask = get(&level, name.mask.bind(py));
             let is_absent = mask.is_some_and(|mask| {
                 let flag = mask.get_item(env).and_then(|flag| flag.is_truthy());
                 !flag.unwrap_or(true)
@@ -214,7 +264,7 @@ impl InfoReader {
             if is_absent {
                 return None;
             }
-            level = get(&level, name)?;
+            level = get(&level, name.entry.bind(py))?;
         }
         level.get_item(env).ok().filter(|value| !value.is_none())
     }
@@ -237,6 +287,13 @@ fn limit_actions(spec: &mut EnvSpec, entries: &[Entry]) {
         let limited = (action.clone(), mask.clone());
         spec.masks.push(limited);
     }
+}
+
+/// The entry under `names`, outermost first.
+#[inline]
+fn find<'py>(info: &Bound<'py, PyAny>, names: &[Name]) -> Option<Bound<'py, PyAny>> {
+    let enter = |level, name: &Name| get(&level, name.entry.bind(info.py()));
+    names.iter().try_fold(info.clone(), enter)
 }
 
 /// The entry `name`, if `level` is a dictionary that has one.

@@ -141,6 +141,23 @@ impl Leaf {
         })
     }
 
+    /// Copies an array for all environments that has the leaf's element type and shape; false for anything else, of which nothing is
+    /// written.
+    ///
+    /// # Errors
+    /// [`EnvError`] where the target has no such leaf.
+    pub(super) fn copy_all(
+        &self,
+        values: &Bound<'_, PyAny>,
+        target: &mut Target<'_>,
+    ) -> Result<bool, EnvError> {
+        if self.dtype == DType::Bytes {
+            return Ok(false);
+        }
+        let lead = target.lead();
+        for_dtype!(self.dtype, T => Ok(self.copy(values, lead, target.leaf::<T>(self.index)?)))
+    }
+
     /// Writes an object, or one for each environment, as bytes.
     ///
     /// # Errors

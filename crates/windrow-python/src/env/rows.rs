@@ -23,6 +23,18 @@ impl Target<'_> {
         }
     }
 
+    /// The row of environment `env`.
+    ///
+    /// # Errors
+    /// [`EnvError::Foreign`] where there is none.
+    pub(super) fn row(&mut self, env: usize) -> Result<RowMut<'_>, EnvError> {
+        let row = match self {
+            Self::One(row) => Some(row.reborrow()),
+            Self::All(rows) => rows.env_mut(env),
+        };
+        row.ok_or_else(super::gym::no_row)
+    }
+
     /// The elements of one leaf.
     pub(super) fn leaf<T: Element>(&mut self, leaf: usize) -> Result<&mut [T], EnvError> {
         Ok(match self {

@@ -192,7 +192,10 @@ impl VectorEnvs {
         let mut seen = Target::All(self.seen.rows_mut());
         self.reader.read(&value(0)?, &mut seen)?;
         let info = value(4)?;
-        self.read_info(&info, (0..self.num_envs).map(|env| (env, env)))?;
+        match self.info.is_empty() {
+            true => self.info.tell(&info)?,
+            false => self.info.read_all(&info, self.seen.rows_mut())?,
+        }
         Ok(info)
     }
 
