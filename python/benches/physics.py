@@ -61,7 +61,9 @@ def spaces(env_name: str) -> tuple[int, Any]:
     """Numbers in an observation, and the space of actions."""
     made = windrow.make_vec(env_name, 1, native=True)
     try:
-        return made.single_observation_space.shape[0], made.single_action_space
+        shape = made.single_observation_space.shape
+        assert shape is not None
+        return shape[0], made.single_action_space
     finally:
         made.close()
 
@@ -84,7 +86,8 @@ class Bare:
     def __init__(self, env_name: str, episode: Episode | None = None, threads: int = 2) -> None:
         self.frame_skip, model = MODELS[env_name]
         self.has_forces = env_name.startswith("Humanoid")
-        library = self.library = ctypes.CDLL(*glob.glob(os.path.join(folder("mujoco"), "libmujoco*.so*")))
+        (file,) = glob.glob(os.path.join(folder("mujoco"), "libmujoco*.so*"))
+        library = self.library = ctypes.CDLL(file)
         for name in ("mj_loadXML", "mj_makeData", "mjb_makeBatch", "mjb_state", "mjb_stateComponent", "mjb_output"):
             getattr(library, name).restype = ctypes.c_void_p
         pointer, path = ctypes.c_void_p, os.path.join(folder("gymnasium"), "envs", "mujoco", "assets", model)
@@ -139,10 +142,10 @@ class Bare:
         return STEPS * ENVS
 
 
-def collector_of(env_name: str, policy: Any, steps: int, backend: str = "native", placement: str = "threads") -> MultiSyncCollector:
+def collector_of(env_name: str, policy: Any, steps: int, backend: str = "native", placement: Any = "threads") -> MultiSyncCollector:
     """2 workers; Gymnasium's environments in processes, as threads would take turns. A network acts in Rust, or this fails."""
     env = partial(GymEnv if policy is None else narrowed, env_name, num_envs=ENVS // 2, backend=backend)
-    options = {} if policy is None else {"policy_backend": "native"}
+    options: dict[str, Any] = {} if policy is None else {"policy_backend": "native"}
     return MultiSyncCollector([env] * 2, policy, frames_per_batch=steps * ENVS, placement=placement, seed=0, **options)
 
 
@@ -218,7 +221,8 @@ def memory(env_name: str, count: int = 512) -> tuple[float, float]:
     for _ in range(count):
         bare.data()
     data = kibibytes() - start
-    first.close(), envs.close()
+    first.close()
+    envs.close()
     return own / count, data / count
 
 
@@ -263,7 +267,8 @@ def main() -> int:
     in_rust, called = collecting("Pendulum-v1", network("Pendulum-v1", 256)), in_torch(large, 17)
     alone = max(statistics.median(pace(side, least) for _ in range(3)) * threads for side, threads in ((in_rust, 1), (called, 2)))
     bare, both = Bare("HalfCheetah-v5", recorded("HalfCheetah-v5", large)), collecting("HalfCheetah-v5", large)
-    both(), bare()
+    for side in (both, bare):
+        side()
     pairs = [pace(both, least) * (1 / pace(bare, least) + 1 / alone) for _ in range(REPEATS)]
     show("HalfCheetah, 256-256 network / both alone", statistics.median(pairs), 0.85)
     return int(short and arguments.check)
