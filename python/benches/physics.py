@@ -1,7 +1,11 @@
 """Environments of MuJoCo, with bare calls of its batches, EnvPool and Gymnasium's environments beside: ``cargo xtask bench physics``.
 
 Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of ``-`` is none. A ratio is how many frames windrow
-collects while the other steps one, with 2 threads on both sides: the median over alternating repeats.
+collects while the other steps one, with 2 threads on both sides: the median over alternating repeats. Both sides take actions of the same
+distribution, and begin episodes anew after 1000 steps: what a step of MuJoCo costs depends on where the body is.
+
+The package ``mujoco`` is not imported here: that has MuJoCo take the time of each of its stages, in all threads of the process, and slows both
+sides.
 """
 
 from __future__ import annotations
@@ -9,16 +13,16 @@ from __future__ import annotations
 import argparse
 import ctypes
 import glob
+import importlib.util
+import itertools
 import os
 import statistics
 import sys
 import time
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import gymnasium
-import mujoco
 import numpy as np
 import torch
 from processes import REPEATS, Side, pace, ratio
@@ -27,12 +31,16 @@ from torch import nn
 
 import windrow
 from windrow.collectors import Collector, MultiSyncCollector
-from windrow.envs import GymEnv
+from windrow.envs import DoubleToFloat, GymEnv, TransformedEnv
 
 #: Environments on each side.
 ENVS = 16
-#: Steps of each of them in one call of a side.
-STEPS = 50
+#: Steps of each of them in one call of a side: about 2000 frames, as scripts of PPO collect at a time.
+STEPS = 128
+#: Steps of an episode, and of the actions that bare calls take in turn: a short cycle of actions would lead to gaits of its own.
+EPISODE = 1000
+#: Steps of MuJoCo in one of an environment, and the file of its model.
+MODELS = {"HalfCheetah-v5": (5, "half_cheetah.xml"), "Humanoid-v5": (5, "humanoid.xml")}
 
 
 class Config(ctypes.Structure):
@@ -41,23 +49,54 @@ class Config(ctypes.Structure):
     _fields_ = [("nthread", ctypes.c_int), ("persistent", ctypes.c_bool)]
 
 
-class Bare:
-    """Calls of MuJoCo's batches alone, by actions that were drawn before."""
+def folder(package: str) -> str:
+    """Where a package is, without importing it."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise SystemExit(f"{package} is not installed: pip install gymnasium mujoco")
+    return os.path.dirname(found.origin)
 
-    def __init__(self, env_name: str, threads: int = 2) -> None:
-        made: Any = gymnasium.make(env_name).unwrapped
-        self.frame_skip, self.has_forces = made.frame_skip, env_name.startswith("Humanoid")
-        folder = os.path.dirname(mujoco.__file__)
-        library = self.library = ctypes.CDLL(*glob.glob(os.path.join(folder, "libmujoco*.so*")))
+
+def spaces(env_name: str) -> tuple[int, Any]:
+    """Numbers in an observation, and the space of actions."""
+    made = windrow.make_vec(env_name, 1, native=True)
+    try:
+        shape = made.single_observation_space.shape
+        assert shape is not None
+        return shape[0], made.single_action_space
+    finally:
+        made.close()
+
+
+def drawn(space: Any) -> np.ndarray:
+    """Random actions of all environments, for each step of an episode."""
+    return np.random.default_rng(0).uniform(space.low, space.high, (EPISODE, ENVS, *space.shape))
+
+
+class Episode(NamedTuple):
+    """Actions, ``[step, environment, action]``, and first observations of an episode in each environment."""
+
+    actions: np.ndarray
+    first: np.ndarray
+
+
+class Bare:
+    """Calls of MuJoCo's batches alone, by actions that were chosen before: those of ``episode``, or random ones."""
+
+    def __init__(self, env_name: str, episode: Episode | None = None, threads: int = 2) -> None:
+        self.frame_skip, model = MODELS[env_name]
+        self.has_forces = env_name.startswith("Humanoid")
+        (file,) = glob.glob(os.path.join(folder("mujoco"), "libmujoco*.so*"))
+        library = self.library = ctypes.CDLL(file)
         for name in ("mj_loadXML", "mj_makeData", "mjb_makeBatch", "mjb_state", "mjb_stateComponent", "mjb_output"):
             getattr(library, name).restype = ctypes.c_void_p
-        pointer = ctypes.c_void_p
-        self.model = pointer(library.mj_loadXML(made.fullpath.encode(), None, None, 0))
+        pointer, path = ctypes.c_void_p, os.path.join(folder("gymnasium"), "envs", "mujoco", "assets", model)
+        self.model = pointer(library.mj_loadXML(path.encode(), None, None, 0))
         self.batch = pointer(library.mjb_makeBatch(self.model, ENVS, ctypes.byref(Config(threads, True)), None, 0))
-        #: mjSTATE_CTRL and mjSTATE_QPOS
-        self.controls, self.positions = self._component(1 << 6), self._component(1 << 1)
-        space = made.action_space
-        self.actions = np.random.default_rng(0).uniform(space.low, space.high, (64, *self.controls.shape))
+        #: mjSTATE_CTRL, mjSTATE_QPOS and mjSTATE_QVEL
+        self.controls, self.positions, self.speeds = (self._component(1 << bit) for bit in (6, 1, 2))
+        self.first = None if episode is None else episode.first
+        self.actions, self.steps = drawn(spaces(env_name)[1]) if episode is None else episode.actions, 0
         if self.has_forces:
             for field in ("xipos", "cinert", "cvel", "qfrc_actuator", "cfrc_ext"):
                 library.mjb_output(self.batch, field.encode(), None, None)
@@ -70,6 +109,14 @@ class Bare:
         flat = np.ctypeslib.as_array(ctypes.cast(place, ctypes.POINTER(ctypes.c_double)), ((ENVS - 1) * width + size.value,))
         return np.lib.stride_tricks.as_strided(flat, (ENVS, size.value), (8 * width, 8))
 
+    def begin(self) -> None:
+        """Begins an episode in each environment."""
+        self.library.mjb_reset(self.batch, None, 0, None, 3)
+        if self.first is not None:
+            # All but how far it has come is observed.
+            places = self.positions.shape[1] - 1
+            self.positions[:, 1:], self.speeds[:] = self.first[:, :places], self.first[:, places:]
+
     def data(self) -> ctypes.c_void_p:
         """An ``mjData`` that has been stepped."""
         made = ctypes.c_void_p(self.library.mj_makeData(self.model))
@@ -78,8 +125,11 @@ class Bare:
 
     def __call__(self) -> int:
         library = self.library
-        for step in range(STEPS):
-            self.controls[:] = self.actions[step]
+        for _ in range(STEPS):
+            if self.steps % EPISODE == 0:
+                self.begin()
+            self.controls[:] = self.actions[self.steps % EPISODE]
+            self.steps += 1
             library.mjb_step(self.batch, None, 0, self.frame_skip, 0)
             if self.has_forces:
                 # It takes the model and the data, and leaves the other arguments.
@@ -92,11 +142,29 @@ class Bare:
         return STEPS * ENVS
 
 
-def collecting(env_name: str, policy: Any = None, backend: str = "native", placement: str = "threads") -> Side:
-    """Collects with 2 workers; Gymnasium's environments in processes, as threads would take turns."""
-    env = partial(GymEnv, env_name, num_envs=ENVS // 2, backend=backend)
-    collector = MultiSyncCollector([env] * 2, policy, frames_per_batch=STEPS * ENVS, placement=placement, seed=0)
+def collector_of(env_name: str, policy: Any, steps: int, backend: str = "native", placement: Any = "threads") -> MultiSyncCollector:
+    """2 workers; Gymnasium's environments in processes, as threads would take turns. A network acts in Rust, or this fails."""
+    env = partial(GymEnv if policy is None else narrowed, env_name, num_envs=ENVS // 2, backend=backend)
+    options: dict[str, Any] = {} if policy is None else {"policy_backend": "native"}
+    return MultiSyncCollector([env] * 2, policy, frames_per_batch=steps * ENVS, placement=placement, seed=0, **options)
+
+
+def collecting(env_name: str, policy: Any = None, **options: Any) -> Side:
+    collector = collector_of(env_name, policy, STEPS, **options)
     return lambda: int(next(collector).numel())
+
+
+def recorded(env_name: str, policy: TensorDictModule) -> Episode:
+    """An episode of each environment in which the policy acts."""
+    with collector_of(env_name, policy, EPISODE) as collector:
+        batch = next(collector)
+        actions, first = batch["action"].transpose(0, 1), batch["observation"][:, 0]
+        return Episode(np.ascontiguousarray(actions.numpy()), first.numpy().copy())
+
+
+def narrowed(env_name: str, **options: Any) -> TransformedEnv:
+    """Environments whose observations are ``float32``, as networks are."""
+    return TransformedEnv(GymEnv(env_name, **options), DoubleToFloat())
 
 
 def in_envpool(env_name: str) -> Side:
@@ -104,11 +172,10 @@ def in_envpool(env_name: str) -> Side:
 
     envs = envpool.make(env_name, env_type="gymnasium", num_envs=ENVS, num_threads=2)
     envs.reset()
-    space = envs.action_space
-    actions = np.random.default_rng(0).uniform(space.low, space.high, (STEPS, ENVS, *space.shape))
+    actions = itertools.cycle(drawn(envs.action_space))
 
     def step() -> int:
-        for action in actions:
+        for action in itertools.islice(actions, STEPS):
             envs.step(action)
         return STEPS * ENVS
 
@@ -117,15 +184,15 @@ def in_envpool(env_name: str) -> Side:
 
 def network(env_name: str, width: int) -> TensorDictModule:
     """A policy of two layers."""
-    made = gymnasium.make(env_name)
-    inputs, outputs = (space.shape[0] for space in (made.observation_space, made.action_space))  # type: ignore[index]
+    inputs, space = spaces(env_name)
+    outputs = space.shape[0]
     layers = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, outputs), nn.Tanh())
-    return TensorDictModule(layers.double(), in_keys=["observation"], out_keys=["action"])
+    return TensorDictModule(layers, in_keys=["observation"], out_keys=["action"])
 
 
-def alone(policy: TensorDictModule, inputs: int) -> Side:
-    """Evaluates the policy for as many rows as a worker has."""
-    rows = torch.randn(ENVS // 2, inputs, dtype=torch.float64)
+def in_torch(policy: TensorDictModule, inputs: int) -> Side:
+    """Evaluates the policy in torch, for as many rows as a worker has."""
+    rows = torch.randn(ENVS // 2, inputs)
 
     def evaluate() -> int:
         with torch.no_grad():
@@ -154,7 +221,8 @@ def memory(env_name: str, count: int = 512) -> tuple[float, float]:
     for _ in range(count):
         bare.data()
     data = kibibytes() - start
-    first.close(), envs.close()
+    first.close()
+    envs.close()
     return own / count, data / count
 
 
@@ -189,13 +257,20 @@ def main() -> int:
         show("HalfCheetah / EnvPool", ratio(own, in_envpool("HalfCheetah-v4"), least), 1.2)
     except ImportError as error:
         print(f"EnvPool is not timed: {error}")
-    show("HalfCheetah / Gymnasium's", ratio(own, collecting("HalfCheetah-v5", None, "gymnasium", "processes"), least), 1.4)
+    others = collecting("HalfCheetah-v5", backend="gymnasium", placement="processes")
+    show("HalfCheetah / Gymnasium's", ratio(own, others, least), 1.4)
     small, large = network("HalfCheetah-v5", 64), network("HalfCheetah-v5", 256)
+    # A policy leads to other places than random actions.
+    bare = Bare("HalfCheetah-v5", recorded("HalfCheetah-v5", small))
     show("HalfCheetah, 64-64 network / bare calls", ratio(collecting("HalfCheetah-v5", small), bare, least), 0.92)
-    both = collecting("HalfCheetah-v5", large)
-    both()
-    pairs = [(pace(both, least), 1 / (1 / pace(bare, least) + 0.5 / pace(alone(large, 17), least))) for _ in range(REPEATS)]
-    show("HalfCheetah, 256-256 network / both alone", statistics.median(ours / theirs for ours, theirs in pairs), 0.85)
+    # Alone, it is as fast as the faster of two ways. A step of Pendulum costs next to nothing; each of 2 threads would call torch.
+    in_rust, called = collecting("Pendulum-v1", network("Pendulum-v1", 256)), in_torch(large, 17)
+    alone = max(statistics.median(pace(side, least) for _ in range(3)) * threads for side, threads in ((in_rust, 1), (called, 2)))
+    bare, both = Bare("HalfCheetah-v5", recorded("HalfCheetah-v5", large)), collecting("HalfCheetah-v5", large)
+    for side in (both, bare):
+        side()
+    pairs = [pace(both, least) * (1 / pace(bare, least) + 1 / alone) for _ in range(REPEATS)]
+    show("HalfCheetah, 256-256 network / both alone", statistics.median(pairs), 0.85)
     return int(short and arguments.check)
 
 

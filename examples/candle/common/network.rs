@@ -16,7 +16,12 @@ pub(crate) struct Network {
 impl Network {
     /// Begins with the parameters of `net`.
     pub(crate) fn new(net: &Sequential) -> Result<Self> {
-        let vars = Vars::new(&net.weights(), &Device::Cpu)?;
+        Self::with(net, &net.weights())
+    }
+
+    /// Begins with `weights`: the parameters of `net`, and others.
+    pub(crate) fn with(net: &Sequential, weights: &Weights) -> Result<Self> {
+        let vars = Vars::new(weights, &Device::Cpu)?;
         let options = ParamsAdamW {
             eps: 1e-5,
             weight_decay: 0.0,
@@ -32,6 +37,11 @@ impl Network {
     /// `input`: `[rows, inputs]`; the result: `[rows, outputs]`.
     pub(crate) fn forward(&self, input: &Tensor) -> Result<Tensor> {
         Ok(self.net.forward(input)?)
+    }
+
+    /// A parameter beside those of layers.
+    pub(crate) fn parameter(&self, name: &str) -> Result<Tensor> {
+        Ok(self.vars.get(name)?.as_tensor().clone())
     }
 
     /// Takes one step that makes `loss` smaller.
