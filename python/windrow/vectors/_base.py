@@ -189,9 +189,14 @@ def columns_of(notes: Notes, num_envs: int) -> dict[str, Any] | None:
 
 def with_masks(columns: dict[str, Any], num_envs: int) -> dict[str, Any]:
     """``info`` of entries that all environments have."""
+    return masked(columns, np.ones(num_envs, np.bool_))
+
+
+def masked(columns: dict[str, Any], has: np.ndarray) -> dict[str, Any]:
+    """``info`` of entries that the environments have of which ``has`` is true."""
     info: dict[str, Any] = {}
     for name, values in columns.items():
-        info[name], info[f"_{name}"] = values, np.ones(num_envs, np.bool_)
+        info[name], info[f"_{name}"] = values, has.copy()
     return info
 
 
