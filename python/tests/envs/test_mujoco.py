@@ -42,7 +42,7 @@ def run_beside_gymnasiums(
     return ended
 
 
-@pytest.mark.parametrize(("env_name", "mode"), zip(IDS, cycle(MODES), strict=False))
+@pytest.mark.parametrize(("env_name", "mode"), list(zip(IDS, cycle(MODES), strict=False)))
 def test_episodes_are_gymnasiums_bit_by_bit(env_name: str, mode: AutoresetMode) -> None:
     ends = run_beside_gymnasiums(env_name, 130, mode)
     if env_name.startswith(("Hopper", "Walker", "Humanoid-", "Inverted", "Reacher")):

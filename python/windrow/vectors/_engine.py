@@ -73,7 +73,7 @@ class EngineVector(Exchange):
         observation = seen[0] if self._is_bare else self._observation(seen)
         info = {} if ended is None else self._infos(ended)
         if self._entries:
-            info.update(self._columns(seen, self._begun(terminated, truncated)))
+            info.update(self._columns(seen, self._new_episodes(terminated, truncated)))
         return observation, self._rewards(seen, reward, ended), terminated, truncated, info
 
     def _stepped(self, actions: Any) -> Stepped:
@@ -82,7 +82,7 @@ class EngineVector(Exchange):
         seen, reward, terminated, truncated, ended = self._core.step((actions,) if self._acts_bare else self._leaves(actions))
         notes = [] if ended is None else self._notes(ended)
         if self._entries:
-            begun = self._begun(terminated, truncated)
+            begun = self._new_episodes(terminated, truncated)
             for env in range(self.num_envs):
                 notes.append((env, self._said(seen, env, self._at_reset if begun is not None and begun[env] else self._entries)))
         return self._observation(seen), self._rewards(seen, reward, ended), terminated, truncated, notes
@@ -97,7 +97,7 @@ class EngineVector(Exchange):
             rewards[ended[0]] = [last[self._exact] for last in ended[1]]
         return rewards
 
-    def _begun(self, terminated: Any, truncated: Any, envs: Any = slice(None)) -> Any:
+    def _new_episodes(self, terminated: Any, truncated: Any, envs: Any = slice(None)) -> Any:
         """Which of ``envs`` have begun an episode in this step, and say what a reset says: a mask. None where all say the same."""
         if len(self._at_reset) == len(self._entries) or self.autoreset_mode is AutoresetMode.DISABLED:
             return None
@@ -138,7 +138,7 @@ class EngineVector(Exchange):
         seen, reward, terminated, truncated, ended = stepped
         info = {} if ended is None else self._infos(ended, len(envs))
         if self._entries:
-            info.update(self._columns(seen, self._begun(terminated, truncated, envs)))
+            info.update(self._columns(seen, self._new_episodes(terminated, truncated, envs)))
         return self._observation(seen), self._rewards(seen, reward, ended), terminated, truncated, info
 
     def _infos(self, ended: Any, size: int | None = None) -> dict[str, Any]:
