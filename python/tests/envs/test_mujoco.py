@@ -117,7 +117,7 @@ def test_a_vector_of_sb3_has_the_infos_of_its_own() -> None:
     ours.seed(3), theirs.seed(3)
     assert (ours.reset() == theirs.reset()).all() and ours.reset_infos == theirs.reset_infos
     draws, ends = np.random.default_rng(0), 0
-    for _ in range(80):
+    for _ in range(130):
         actions = draws.uniform(-1, 1, (2, 3)).astype(np.float32)
         seen, expected = ours.step(actions), theirs.step(actions)
         assert all((one == other).all() for one, other in zip(seen[:3], expected[:3], strict=True))
@@ -128,7 +128,7 @@ def test_a_vector_of_sb3_has_the_infos_of_its_own() -> None:
             assert info == like
         assert ours.reset_infos == theirs.reset_infos
         ends += expected[2].sum()
-    assert ends > 2
+    assert ends > 1
 
 
 def test_an_id_is_native_in_environments_and_collectors_and_has_gymnasiums_frames() -> None:
