@@ -124,7 +124,8 @@ def test_a_vector_of_sb3_has_the_infos_of_its_own() -> None:
         for info, like in zip(seen[3], expected[3], strict=True):
             last = [one.pop("terminal_observation", np.zeros(0)) for one in (info, like)]
             assert np.array_equal(*last)
-            [one.get("episode", {}).pop("t", None) for one in (info, like)]
+            for one in (info, like):
+                one.get("episode", {}).pop("t", None)
             assert info == like
         assert ours.reset_infos == theirs.reset_infos
         ends += expected[2].sum()
