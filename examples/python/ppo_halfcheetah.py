@@ -49,9 +49,9 @@ def make_actor() -> ProbabilisticActor:
     )
 
 
-def make_env() -> TransformedEnv:
+def make_env(backend: str | None = None) -> TransformedEnv:
     return TransformedEnv(
-        GymEnv("HalfCheetah-v4"),
+        GymEnv("HalfCheetah-v4", backend=backend),
         Compose(DoubleToFloat(), ObservationNorm(in_keys=["observation"], standard_normal=True), RewardSum()),
     )
 
@@ -60,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Learns to run with PPO.")
     parser.add_argument("--frames", type=int, default=200_000, help="frames in all, a multiple of 2000")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", choices=["native", "gymnasium"], help="who steps the simulation, by default windrow: frames are the same")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)
@@ -71,7 +72,7 @@ def main() -> None:
 
     returns: list[float] = []
     collector = Collector(
-        make_env(), actor, frames_per_batch=FRAMES_PER_BATCH, total_frames=arguments.frames, seed=arguments.seed
+        make_env(arguments.backend), actor, frames_per_batch=FRAMES_PER_BATCH, total_frames=arguments.frames, seed=arguments.seed
     )
     print(collector)
     with collector, tqdm(total=arguments.frames, unit=" frames") as progress:

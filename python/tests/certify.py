@@ -212,8 +212,8 @@ class Run:
             observations, *theirs, infos = zip(*(env.step(action) for env, action in zip(self._theirs, taken, strict=True)), strict=True)
             self.steps += ENVS
             self._compare(seen, _stacked(self._ours.single_observation_space, observations))
-            # A reward of windrow is a float32.
-            for own, other, dtype in zip(outcome, theirs, (np.float32, np.bool_, np.bool_), strict=True):
+            # A reward of classic control and of Blackjack is a float32.
+            for own, other, dtype in zip(outcome, theirs, (outcome[0].dtype, np.bool_, np.bool_), strict=True):
                 self._compare(own, np.array(other).astype(dtype))
             self._compare_infos(info, infos, np.ones(ENVS, bool))
             terminated, truncated = np.array(theirs[1]), np.array(theirs[2])
@@ -262,13 +262,16 @@ class Run:
         self.largest = max(self.largest, float(np.abs(np.subtract(ours, theirs, dtype=np.float64)).max()))
 
     def _compare_infos(self, info: dict[str, Any], infos: Any, which: np.ndarray) -> None:
+        if more := {name for name in info if not name.startswith("_")} - infos[0].keys():
+            raise SystemExit(f"expected {list(infos[0])} in info, as Gymnasium has it, got {sorted(more)}")
         for name in infos[0]:
             if name not in info:
                 self.left_out.add(name)
                 continue
             self.info.add(name)
-            own = info[name][which]
-            self._compare(own, np.array([one[name] for one in infos]).astype(own.dtype))
+            own, theirs = info[name][which], np.array([one[name] for one in infos])
+            # FrozenLake's reset returns an integer as a probability.
+            self._compare(own, theirs.astype(own.dtype) if theirs.dtype.kind == "i" else theirs)
 
 
 def _stacked(space: spaces.Space[Any], observations: Any) -> Any:

@@ -49,3 +49,16 @@ def test_each_native_environment_has_a_certificate(env_name: str) -> None:
     # As lists, which JSON makes of tuples.
     assert [run["arguments"] for run in others] == json.loads(json.dumps(certify.ARGUMENTS.get(env_name, [])))
     assert first["terminated"] or first["truncated"]
+
+
+@pytest.mark.parametrize("path", sorted(CERTIFICATES.glob("*.json")), ids=lambda path: path.stem)
+def test_certificates_leave_out_nothing(path: Path) -> None:
+    found = json.loads(path.read_text())
+    assert certify.holds(found)
+    assert [run["info"]["left_out"] for run in found["runs"]] == [[]] * len(found["runs"])
+
+
+def test_info_of_another_environment_is_found() -> None:
+    pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install mujoco")
+    run = certify.Run("Hopper-v5", {}, {"ctrl_cost_weight": 0.1}).go(160)
+    assert run.differing and run.info > {"reward_ctrl", "x_position"} and not run.left_out

@@ -46,6 +46,7 @@ pub use mujoco::{
     Field, MUJOCO_IDS, MujocoEnv, MujocoEnvs, MujocoModel, MujocoTask, Setting, Settings,
     Simulation, mujoco_arguments, mujoco_version,
 };
+pub use native::info::EXACT_REWARD;
 pub use native::{
     Acrobot, Blackjack, CartPole, CliffWalking, FrozenLake, MountainCar, MountainCarContinuous,
     Pendulum, Taxi,

@@ -5,6 +5,7 @@
 
 mod envs;
 mod gymnasium;
+mod info;
 mod model;
 mod numpy;
 mod settings;
@@ -16,4 +17,4 @@ pub use settings::{Setting, Settings};
 
 pub use gymnasium::{IDS as MUJOCO_IDS, mujoco_arguments, mujoco_version};
 
-pub(crate) use gymnasium::make;
+pub(crate) use gymnasium::{make, mujoco_info};

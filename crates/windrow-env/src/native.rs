@@ -9,7 +9,7 @@ mod blackjack;
 mod cartpole;
 mod cliff_walking;
 mod frozen_lake;
-mod info;
+pub(crate) mod info;
 mod mountain_car;
 mod mountain_car_continuous;
 mod numpy_pow;

@@ -111,8 +111,8 @@ pub type EnvRegistry = ByName<NamedEnv>;
 pub struct NamedEnv {
     one: Arc<One>,
     many: Arc<Many>,
-    /// Entries of `info` that its environments observe where their argument `info` names them.
-    info: &'static [&'static str],
+    /// Entries of `info` that its environments observe where their argument `info` names them, each with whether resets return it, too.
+    info: Vec<(&'static str, bool)>,
 }
 
 type One = dyn Fn(&str, &Arguments) -> Result<Box<dyn Env>, EnvError> + Send + Sync;
@@ -149,7 +149,7 @@ impl NamedEnv {
                 let envs = envs.into_iter().collect::<Result<_, _>>()?;
                 Ok(Box::new(Serial::new(envs)?))
             }),
-            info: &[],
+            info: Vec::new(),
         }
     }
 
@@ -171,7 +171,7 @@ impl NamedEnv {
                 let envs = crate::factory::many(num_envs, || first.clone())?;
                 Ok(Box::new(Serial::new(envs)?))
             }),
-            info,
+            info: info.iter().map(|&name| (name, true)).collect(),
         }
     }
 
@@ -243,12 +243,13 @@ impl EnvRegistry {
         }
     }
 
-    /// The entries of Gymnasium's `info` that environments of `id` observe where their argument `info`, a list, names them.
+    /// The entries of Gymnasium's `info` that environments of `id` observe where their argument `info`, a list, names them. Each comes with
+    /// whether resets return it, too; otherwise it is 0 there.
     ///
     /// # Errors
     /// [`EnvError::UnknownId`].
-    pub fn info(&self, id: &str) -> Result<&'static [&'static str], EnvError> {
-        Ok(self.maker(id)?.info)
+    pub fn info(&self, id: &str) -> Result<&[(&'static str, bool)], EnvError> {
+        Ok(&self.maker(id)?.info)
     }
 
     /// Makes this the registry of the program: ids are then looked up in it wherever no other registry is given. `main` does
@@ -331,7 +332,7 @@ impl EnvRegistry {
         let vectors = NamedEnv {
             one: Arc::new(|id, _| Err(EnvError::OnlyVectors { id: id.to_owned() })),
             many: Arc::new(move |id, arguments, num_envs| factory(arguments.read(id)?, num_envs)),
-            info: &[],
+            info: Vec::new(),
         };
         self.add(id, vectors)
     }
@@ -367,14 +368,14 @@ impl EnvRegistry {
 /// Those of MuJoCo, whose library and models are found when they are made.
 #[cfg(feature = "mujoco")]
 fn mujoco_envs() -> impl Iterator<Item = (String, NamedEnv)> {
-    use crate::mujoco::{MUJOCO_IDS, make};
+    use crate::mujoco::{MUJOCO_IDS, make, mujoco_info};
     let one: Arc<One> =
         Arc::new(|id, arguments| Ok(Box::new(make(id, &arguments.read(id)?, 1)?.single()?)));
     let many: Arc<Many> =
         Arc::new(|id, arguments, envs| Ok(Box::new(make(id, &arguments.read(id)?, envs)?)));
     let named = move |id: &str| {
         let (one, many) = (Arc::clone(&one), Arc::clone(&many));
-        let info = &[];
+        let info = mujoco_info(id);
         (id.to_owned(), NamedEnv { one, many, info })
     };
     MUJOCO_IDS.into_iter().map(named)
@@ -609,7 +610,10 @@ mod tests {
             error.contains("invalid type: null, expected a string"),
             "{error}"
         );
-        assert_eq!(registry.info("Taxi-v4").unwrap(), ["prob", "action_mask"]);
+        assert_eq!(
+            registry.info("Taxi-v4").unwrap(),
+            [("prob", true), ("action_mask", true)]
+        );
         assert!(registry.info("Taxi").is_err());
     }
 

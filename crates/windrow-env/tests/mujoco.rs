@@ -7,9 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use tensordict::DType;
 use windrow_env::{
-    Env, EnvError, Field, MujocoEnvs, MujocoModel, MujocoTask, NumpyRng, Outcomes, Reset,
-    Simulation, StateVisitor, VecEnv,
+    EXACT_REWARD, Env, EnvError, EnvFactory, EnvRecipe, Field, MujocoEnvs, MujocoModel, MujocoTask,
+    NumpyRng, Outcomes, Reset, Setting, Settings, Simulation, StateVisitor, VecEnv,
 };
 use windrow_slab::{Key, RowBlock};
 
@@ -31,15 +32,21 @@ const MODEL: &str = r#"
 
 /// The library of the package in the Python of `WINDROW_PYTHON`.
 fn library() -> PathBuf {
+    package("mujoco")
+}
+
+/// The folder of a package in that Python.
+fn package(name: &str) -> PathBuf {
     let python = env::var_os("WINDROW_PYTHON").map(PathBuf::from);
     let python = python.expect(
         "the path of a Python with mujoco in WINDROW_PYTHON: `cargo xtask python` makes one",
     );
     let versions = fs::read_dir(python.parent().unwrap().join("../lib")).unwrap();
-    let mut folders = versions.map(|version| version.unwrap().path().join("site-packages/mujoco"));
+    let mut folders =
+        versions.map(|version| version.unwrap().path().join("site-packages").join(name));
     folders
         .find(|folder| folder.is_dir())
-        .expect("the package mujoco")
+        .expect("the packages mujoco and gymnasium")
 }
 
 fn model(name: &str) -> MujocoModel {
@@ -233,6 +240,86 @@ fn what_a_model_lacks_is_an_error_that_names_it() {
         .unwrap()
         .step(action, obs.rows_mut().env_mut(0).unwrap());
     assert!(matches!(error, Err(EnvError::NotReset)));
+}
+
+/// Two of Gymnasium's Hopper-v5 that observe these entries of `info`.
+fn hoppers(info: &[&str]) -> Result<Box<dyn VecEnv>, EnvError> {
+    let text = |folder: PathBuf| Setting::Text(folder.display().to_string());
+    let models = package("gymnasium").join("envs/mujoco/assets");
+    let names = info.iter().map(|&name| name.to_owned()).collect();
+    let arguments = [
+        ("library", text(library())),
+        ("models", text(models)),
+        ("healthy_reward", Setting::Integer(3)),
+        ("info", Setting::Names(names)),
+    ];
+    let arguments: Settings = arguments
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+    EnvRecipe::of("Hopper-v5")
+        .with_arguments(&arguments)?
+        .build(2)
+}
+
+#[test]
+#[ignore = "needs MuJoCo in WINDROW_PYTHON: `cargo xtask test` has it"]
+fn entries_of_info_are_observed_in_their_order_where_they_are_asked_for() {
+    let wanted = ["reward_survive", "x_position", "reward_ctrl", EXACT_REWARD];
+    let mut envs = hoppers(&wanted).unwrap();
+    let leaves = envs.spec().observation_leaves();
+    let dtypes: Vec<DType> = leaves.iter().map(|leaf| leaf.dtype).collect();
+    let expected = [DType::F64, DType::I64, DType::F64, DType::F32, DType::F64];
+    assert_eq!(dtypes, expected);
+    assert_eq!(envs.spec().info.len(), 4);
+    let mut obs = RowBlock::new(&leaves, 2).unwrap();
+    let actions = RowBlock::new(&envs.spec().action_leaves(), 2).unwrap();
+    let resets = [0, 1].map(|env| Reset { env, seed: Some(1) });
+    envs.reset(&resets, obs.rows_mut()).unwrap();
+    let begun = obs.rows().get(Key::<f64>::new(2)).unwrap()[0];
+    assert!(begun != 0.0 && begun.abs() < 5e-3, "{begun}");
+    // Steps alone return these.
+    assert_eq!(obs.rows().get(Key::<i64>::new(1)).unwrap(), [0, 0]);
+    let (mut reward, mut terminated, mut truncated) = ([0.0; 2], [false; 2], [false; 2]);
+    let outcomes = Outcomes {
+        reward: &mut reward,
+        terminated: &mut terminated,
+        truncated: &mut truncated,
+    };
+    envs.step(actions.rows(), obs.rows_mut(), outcomes).unwrap();
+    assert_eq!(obs.rows().get(Key::<i64>::new(1)).unwrap(), [3, 3]);
+    // No action costs nothing.
+    let ctrl = obs.rows().get(Key::<f32>::new(3)).unwrap();
+    assert_eq!(ctrl[0].to_bits(), (-0.0f32).to_bits());
+    let exact = obs.rows().get(Key::<f64>::new(4)).unwrap();
+    assert_eq!(exact[0] as f32, reward[0]);
+    let unknown = hoppers(&["x_position", "reward_run"]).err().unwrap();
+    let unknown = unknown.to_string();
+    assert!(
+        unknown.starts_with("info of Hopper-v5: expected some of [\"x_position\", "),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn names_are_told_from_ranges_and_whole_numbers_from_others() {
+    let text =
+        r#"{"a": ["x", "y"], "b": ["-inf", 2], "c": ["inf", "-inf"], "d": 3, "e": 3.0, "f": []}"#;
+    let read: Settings = serde_json::from_str(text).unwrap();
+    let values: Vec<String> = read.values().map(|value| format!("{value:?}")).collect();
+    let expected = [
+        r#"Names(["x", "y"])"#,
+        r#"Range([Other("-inf"), Finite(2.0)])"#,
+        r#"Range([Other("inf"), Other("-inf")])"#,
+        "Integer(3)",
+        "Number(3.0)",
+        "Names([])",
+    ];
+    assert_eq!(values, expected);
+    assert_eq!(
+        serde_json::from_str::<Settings>(&serde_json::to_string(&read).unwrap()).unwrap(),
+        read
+    );
 }
 
 #[test]

@@ -275,11 +275,11 @@ pub use windrow_sync::error_chain;
 pub mod envs {
     #[doc(inline)]
     pub use windrow_env::{
-        Acrobot, Arguments, Blackjack, ByName, CartPole, ChoiceCode, CliffWalking, Env, EnvError,
-        EnvFactory, EnvRecipe, EnvRegistry, EnvRng, EnvSpec, FrozenLake, IntoEnv, IntoVecEnv,
-        Joined, MountainCar, MountainCarContinuous, NamedEnv, NextStep, NumpyRng, Outcome,
-        Outcomes, Pendulum, Reset, Serial, Spec, SpecError, StateVisitor, Taxi, TimeLimit, VecEnv,
-        VecEnvError, make, make_vec, testing,
+        Acrobot, Arguments, Blackjack, ByName, CartPole, ChoiceCode, CliffWalking, EXACT_REWARD,
+        Env, EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvRng, EnvSpec, FrozenLake, IntoEnv,
+        IntoVecEnv, Joined, MountainCar, MountainCarContinuous, NamedEnv, NextStep, NumpyRng,
+        Outcome, Outcomes, Pendulum, Reset, Serial, Spec, SpecError, StateVisitor, Taxi, TimeLimit,
+        VecEnv, VecEnvError, make, make_vec, testing,
     };
     // Tasks over models of MuJoCo.
     #[cfg(feature = "mujoco")]

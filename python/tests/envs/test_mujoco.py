@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import certify
@@ -12,58 +15,121 @@ import numpy as np
 import pytest
 import torch
 import windrow
+from gymnasium.vector import AutoresetMode
+from vectors.alike import MODES, run_beside, sync
 from windrow._windrow import mujoco_arguments
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.envs import GymEnv
 from windrow.envs import _native
+from windrow.vectors._engine import EngineVector
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install mujoco")
 IDS = sorted(mujoco_arguments())
+EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 
 #: Arguments that are not the defaults.
 ARGUMENTS = [(name, kwargs) for name in IDS for kwargs in certify.ARGUMENTS.get(name, [])]
 
 
-def assert_equal_to_gymnasiums(env_name: str, steps: int, **kwargs: Any) -> tuple[int, int]:
-    """Steps two native environments and two of Gymnasium with the same seeds and actions; how many episodes have terminated, and how many were truncated."""
-    assert _native.arguments_of(env_name, kwargs)
-    ours = windrow.make_vec(env_name, 2, autoreset_mode="SameStep", native=True, **kwargs)
-    theirs = [gymnasium.make(env_name, disable_env_checker=True, **kwargs) for _ in range(2)]
-    assert ours.single_observation_space == theirs[0].observation_space
-    assert ours.single_action_space == theirs[0].action_space
-    seen, _ = ours.reset(seed=5)
-    for env in range(2):
-        np.testing.assert_array_equal(seen[env], theirs[env].reset(seed=5 + env)[0])
-    draws, space = np.random.default_rng(0), theirs[0].action_space
-    assert isinstance(space, gymnasium.spaces.Box)
-    ends = [0, 0]
-    for _ in range(steps):
-        actions = draws.uniform(space.low, space.high, (2, *space.shape)).astype(np.float32)
-        seen, rewards, terminated, truncated, info = ours.step(actions)
-        for env in range(2):
-            expected, reward, is_terminated, is_truncated, _ = theirs[env].step(actions[env])
-            assert (rewards[env], terminated[env], truncated[env]) == (np.float32(reward), is_terminated, is_truncated)
-            if is_terminated or is_truncated:
-                ends = [ends[0] + bool(is_terminated), ends[1] + bool(is_truncated)]
-                np.testing.assert_array_equal(info["final_obs"][env], expected)
-                expected, _ = theirs[env].reset()
-            np.testing.assert_array_equal(seen[env], expected)
+def run_beside_gymnasiums(
+    env_name: str, steps: int, mode: AutoresetMode = AutoresetMode.SAME_STEP, vector: dict[str, Any] | None = None, **kwargs: Any
+) -> int:
+    """Steps two native environments beside Gymnasium's vector and compares all that both return, ``info`` included; how many episodes have ended."""
+    ours = windrow.make_vec(env_name, 2, autoreset_mode=mode, **(vector or {}), **kwargs)
+    assert isinstance(ours, EngineVector)
+    ended = run_beside(ours, sync(lambda: gymnasium.make(env_name, disable_env_checker=True, **kwargs), 2, mode), steps)
     ours.close()
-    return ends[0], ends[1]
+    return ended
 
 
-@pytest.mark.parametrize("env_name", IDS)
-def test_episodes_are_gymnasiums_bit_by_bit(env_name: str) -> None:
-    ends = assert_equal_to_gymnasiums(env_name, 130)
-    if env_name.startswith(("Hopper", "Walker", "Humanoid-", "Inverted")):
-        assert ends[0] > 2
-    if env_name.startswith(("Reacher", "Pusher")):
-        assert ends[1] > 1
+@pytest.mark.parametrize(("env_name", "mode"), list(zip(IDS, cycle(MODES), strict=False)))
+def test_episodes_are_gymnasiums_bit_by_bit(env_name: str, mode: AutoresetMode) -> None:
+    ends = run_beside_gymnasiums(env_name, 130, mode)
+    if env_name.startswith(("Hopper", "Walker", "Humanoid-", "Inverted", "Reacher")):
+        assert ends > 2
+
+
+@pytest.mark.parametrize("vector", [{}, {"workers": 2}])
+@pytest.mark.parametrize("mode", MODES)
+def test_info_of_resets_and_steps_is_told_apart_in_each_mode(mode: AutoresetMode, vector: dict[str, Any]) -> None:
+    for env_name in ("Hopper-v5", "Walker2d-v4", "InvertedPendulum-v5"):
+        assert run_beside_gymnasiums(env_name, 90, mode, vector) > 2
 
 
 @pytest.mark.parametrize(("env_name", "kwargs"), ARGUMENTS, ids=lambda value: value if isinstance(value, str) else "")
 def test_arguments_mean_what_they_mean_in_gymnasium(env_name: str, kwargs: dict[str, Any]) -> None:
-    assert_equal_to_gymnasiums(env_name, 60, **kwargs)
+    run_beside_gymnasiums(env_name, 60, **kwargs)
+
+
+@pytest.mark.parametrize("env_name", ["Ant-v5", "Hopper-v4", "Humanoid-v5", "InvertedDoublePendulum-v5", "Walker2d-v5"])
+def test_a_whole_number_as_an_argument_is_one_in_info(env_name: str) -> None:
+    run_beside_gymnasiums(env_name, 40, healthy_reward=2)
+
+
+def test_episodes_are_counted_with_rewards_in_double_precision() -> None:
+    ours = windrow.make_vec("Hopper-v5", 2, autoreset_mode="SameStep", episode_statistics=True)
+    theirs = sync("Hopper-v5", 2, AutoresetMode.SAME_STEP, gymnasium.wrappers.RecordEpisodeStatistics)
+    assert run_beside(ours, theirs, 90) > 2
+
+
+def test_environments_that_are_received_say_what_they_say_in_steps() -> None:
+    envs = windrow.make_vec("InvertedPendulum-v5", 4, batch_size=2, workers=2)
+    envs.async_reset(seed=0)
+    begun = 0
+    over = np.zeros(4, bool)
+    for received in range(60):
+        _, rewards, terminated, truncated, info = envs.recv()
+        assert rewards.dtype == np.float64 and rewards.shape == (2,)
+        ids = info["env_id"]
+        if received > 1:
+            says = info.get("_reward_survive", np.zeros(2, bool))
+            assert (says == ~over[ids]).all()
+            begun += int(over[ids].sum())
+        over[ids] = terminated | truncated
+        envs.send(np.ones((2, 1), np.float32), ids)
+    assert begun > 2
+    envs.close()
+
+
+def test_entries_of_info_are_observed_natively() -> None:
+    def batch(backend: str) -> Any:
+        keys = ["x_position", "reward_ctrl", "reward_survive", "tendon_length"]
+        env = GymEnv("Humanoid-v5", info_keys=keys, backend=backend)
+        assert [env.observation_spec[key].dtype for key in keys] == [torch.float64, torch.float64, torch.float64, torch.float64]
+        return next(Collector(env, frames_per_batch=80, seed=2))
+
+    ours, theirs = batch("native"), batch("gymnasium")
+    assert ours["next", "done"].any()
+    for key in theirs.keys(True, True):
+        assert torch.equal(ours[key], theirs[key]), key
+    cheetah = GymEnv("HalfCheetah-v4", info_keys=["reward_ctrl"])
+    assert (cheetah.backend, cheetah.observation_spec["reward_ctrl"].dtype) == ("native", torch.float32)
+    with pytest.raises(ValueError, match="HalfCheetah-v4 observes .*reward_run.* of info natively"):
+        GymEnv("HalfCheetah-v4", info_keys=["reward_forward"], backend="native")
+
+
+def test_a_vector_of_sb3_has_the_infos_of_its_own() -> None:
+    pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.env_util import make_vec_env
+    from windrow.sb3 import VecEnv
+
+    ours, theirs = VecEnv("Hopper-v5", 2), make_vec_env("Hopper-v5", 2)
+    ours.seed(3), theirs.seed(3)
+    assert (ours.reset() == theirs.reset()).all() and ours.reset_infos == theirs.reset_infos
+    draws, ends = np.random.default_rng(0), 0
+    for _ in range(130):
+        actions = draws.uniform(-1, 1, (2, 3)).astype(np.float32)
+        seen, expected = ours.step(actions), theirs.step(actions)
+        assert all((one == other).all() for one, other in zip(seen[:3], expected[:3], strict=True))
+        for info, like in zip(seen[3], expected[3], strict=True):
+            last = [one.pop("terminal_observation", np.zeros(0)) for one in (info, like)]
+            assert np.array_equal(*last)
+            for one in (info, like):
+                one.get("episode", {}).pop("t", None)
+            assert info == like
+        assert ours.reset_infos == theirs.reset_infos
+        ends += expected[2].sum()
+    assert ends > 1
 
 
 def test_an_id_is_native_in_environments_and_collectors_and_has_gymnasiums_frames() -> None:
@@ -112,7 +178,9 @@ def test_a_resumed_run_is_the_same_run(env_name: str) -> None:
 def test_what_rust_does_not_do_is_gymnasiums() -> None:
     with_pictures = GymEnv("Hopper-v5", render_mode="rgb_array")
     assert with_pictures.backend == "gymnasium"
-    assert GymEnv("Hopper-v5", info_keys=["x_position"]).backend == "gymnasium"
+    assert GymEnv("Hopper-v5", info_keys={"x_position": np.zeros(())}).backend == "gymnasium"
+    assert not isinstance(windrow.make_vec("Hopper-v5", render_mode="rgb_array"), EngineVector)
+    assert not isinstance(windrow.make_vec("Hopper-v5", native=False), EngineVector)
     assert GymEnv("Hopper-v5", ctrl_cost_weight=np.float64(0.1)).backend == "gymnasium"
     for kwargs, reason in [
         ({"render_mode": "rgb_array"}, "does not take render_mode natively"),
@@ -164,13 +232,24 @@ def test_arguments_that_do_not_fit_are_errors_that_name_them() -> None:
 def test_infinite_numbers_reach_rust() -> None:
     written = json.loads(_native.arguments_of("Hopper-v5", {"healthy_z_range": (0.2, float("inf"))}))
     assert written["healthy_z_range"] == [0.2, "inf"]
-    assert_equal_to_gymnasiums("Hopper-v5", 60, healthy_z_range=(0.2, float("inf")), healthy_state_range=(float("-inf"), 5))
+    run_beside_gymnasiums("Hopper-v5", 60, healthy_z_range=(0.2, float("inf")), healthy_state_range=(float("-inf"), 5))
 
 
-def test_a_vector_has_the_info_of_gymnasium_unless_it_is_asked_to_run_in_rust() -> None:
-    for native, has_info in [(None, True), (False, True), (True, False)]:
-        envs = windrow.make_vec("HalfCheetah-v5", 2, native=native)
-        envs.reset(seed=0)
-        *_, info = envs.step(np.zeros((2, 6), np.float32))
-        assert ("x_position" in info) == has_info
-        envs.close()
+def test_ppo_on_halfcheetah_has_the_frames_of_gymnasiums() -> None:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        from ppo_halfcheetah import make_actor, make_env
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+    def batches(backend: str) -> list[Any]:
+        torch.manual_seed(0)
+        collector = Collector(make_env(backend), make_actor(), frames_per_batch=1000, total_frames=2000, seed=0)
+        return list(collector)
+
+    ours, theirs = batches("native"), batches("gymnasium")
+    assert ours[1]["next", "done"].any()
+    for one, other in zip(ours, theirs, strict=True):
+        assert sorted(map(str, one.keys(True, True))) == sorted(map(str, other.keys(True, True)))
+        for key in other.keys(True, True):
+            assert torch.equal(one[key], other[key]), key

@@ -48,6 +48,10 @@ _SOURCES = {
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {"disable_env_checker": (True, False, None), "render_mode": (None,)}
 
 
+#: What environments observe their rewards as in double precision; no ``info`` has an entry of this name.
+EXACT_REWARD = "exact_reward"
+
+
 class NotNative(ValueError):
     """Says why windrow does not step an environment itself."""
 
@@ -59,17 +63,16 @@ def arguments_of(env_name: object, kwargs: Mapping[str, Any], info: Sequence[str
     Raises:
         NotNative: windrow has no such environment, or not with these arguments.
     """
-    if isinstance(env_name, str) and env_name in mujoco_arguments():
-        if info:
-            raise NotNative(f'{env_name} observes nothing of info natively: info_keys need backend="gymnasium"')
-        return _of_mujoco(env_name, kwargs)
-    if not isinstance(env_name, str) or env_name not in native_ids():
+    is_of_mujoco = isinstance(env_name, str) and env_name in mujoco_arguments()
+    if not isinstance(env_name, str) or not (is_of_mujoco or env_name in native_ids()):
         raise NotNative(f"windrow has no {env_name!r} of its own; it has {', '.join([*native_ids(), *mujoco_arguments()])}")
-    if not set(info) <= set(native_info(env_name)):
-        has = native_info(env_name) or "nothing"
+    if not {*info} - {EXACT_REWARD} <= native_info(env_name).keys():
+        has = list(native_info(env_name)) or "nothing"
         raise NotNative(f'{env_name} observes {has} of info natively: other info_keys need backend="gymnasium"')
     if "info" in kwargs:
         raise NotNative(f"{env_name} takes no argument info: info_keys are observed")
+    if is_of_mujoco:
+        return _of_mujoco(env_name, kwargs, info)
     if not kwargs and not info:
         return ""
     try:
@@ -90,7 +93,7 @@ def is_native(env_name: object) -> bool:
     return True
 
 
-def _of_mujoco(env_name: str, kwargs: Mapping[str, Any]) -> str:
+def _of_mujoco(env_name: str, kwargs: Mapping[str, Any], info: Sequence[str]) -> str:
     try:
         spec = gymnasium.registry.get(env_name)
     except ImportError as error:
@@ -108,7 +111,7 @@ def _of_mujoco(env_name: str, kwargs: Mapping[str, Any]) -> str:
         if name not in known:
             raise NotNative(f"{env_name} does not take {name} natively")
         plain[name] = _plain(env_name, name, value)
-    written = json.dumps(plain)
+    written = json.dumps({**plain, **({"info": list(info)} if info else {})})
     if kwargs and (refused := _refused(env_name, written)) is not None:
         raise NotNative(refused)
     return written

@@ -261,8 +261,13 @@ def columns_in(note: bytes) -> Columns | None:
 
 def with_masks(columns: dict[str, Any], num_envs: int) -> dict[str, Any]:
     """``info`` of entries that all environments have."""
+    return masked(columns, np.ones(num_envs, np.bool_))
+
+
+def masked(columns: dict[str, Any], has: np.ndarray) -> dict[str, Any]:
+    """``info`` of entries that the environments have of which ``has`` is true."""
     info: dict[str, Any] = {}
-    masks = np.ones((len(columns), num_envs), np.bool_)
+    masks = np.repeat(has[None], len(columns), 0)
     for (name, values), mask in zip(columns.items(), masks, strict=True):
         info[name], info[f"_{name}"] = values, mask
     return info

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from windrow._windrow import VectorCore
+from windrow.envs._native import EXACT_REWARD
 from windrow.envs._specs import Leaf, path
-from windrow.vectors._base import Notes, Stepped, closed_before, with_masks
+from windrow.vectors._base import Notes, Stepped, closed_before, masked, with_masks
 from windrow.vectors._exchange import Exchange
 
 
@@ -20,13 +21,20 @@ _INSTEAD = "native=False runs Gymnasium's"
 
 
 class EngineVector(Exchange):
-    """Environments that Rust steps. The last leaves that they observe are ``entries`` of ``info``."""
+    """Environments that Rust steps. The last leaves that they observe are ``entries`` of ``info``, each with whether resets return it, too."""
 
-    def __init__(self, core: VectorCore, mode: AutoresetMode, form: str, batch: int | None = None, entries: Sequence[str] = ()) -> None:
+    def __init__(
+        self, core: VectorCore, mode: AutoresetMode, form: str, batch: int | None = None, entries: Mapping[str, bool] | None = None
+    ) -> None:
+        entries = entries or {}
         told = core.describe()
         observed, acted = ([Leaf(*leaf) for leaf in told[part]] for part in ("observation", "action"))
         own = len(observed) - len(entries)
         observed, self._entries = observed[:own], [(name, own + place) for place, name in enumerate(entries)]
+        #: The leaf that rewards are observed as in double precision, which no ``info`` has.
+        self._exact = next((place for name, place in self._entries if name == EXACT_REWARD), None)
+        self._entries = [entry for entry in self._entries if entry[0] != EXACT_REWARD]
+        self._at_reset = [(name, place) for name, place in self._entries if entries[name]]
         super().__init__(told["num_envs"], _space(observed, "observation"), _space(acted, "action"), mode, {}, form)
         self._id = told["id"]
         self._core = core
@@ -37,8 +45,12 @@ class EngineVector(Exchange):
         self._acts_bare = len(acted) == 1
         self._given_seeds = [-1] * self.num_envs
         self._exchange(batch)
+        if self._exact is not None:
+            self._rewarded = np.float64
         #: In the mode DISABLED, those whose episode has ended.
         self._over: set[int] = set()
+        #: In the mode NEXT_STEP, those whose next step begins an episode.
+        self._ended = np.zeros(self.num_envs, np.bool_)
 
     def _begin(self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> tuple[Any, Notes]:
         if options:
@@ -48,7 +60,8 @@ class EngineVector(Exchange):
             if seed is not None:
                 self._given_seeds[env] = seed
         self._over.difference_update(envs)
-        return self._observation(seen), self._said(seen, envs)
+        self._ended[envs] = False
+        return self._observation(seen), [(env, self._said(seen, env, self._at_reset)) for env in envs] if self._at_reset else []
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps all environments."""
@@ -59,22 +72,51 @@ class EngineVector(Exchange):
         seen, reward, terminated, truncated, ended = self._core.step((actions,) if self._acts_bare else self._leaves(actions))
         observation = seen[0] if self._is_bare else self._observation(seen)
         info = {} if ended is None else self._infos(ended)
-        return observation, reward, terminated, truncated, {**info, **self._columns(seen)} if self._entries else info
+        if self._entries:
+            info.update(self._columns(seen, self._new_episodes(terminated, truncated)))
+        return observation, self._rewards(seen, reward, ended), terminated, truncated, info
 
     def _stepped(self, actions: Any) -> Stepped:
         if self._over:
             raise self._needs_reset()
-        seen, *outcomes, ended = self._core.step((actions,) if self._acts_bare else self._leaves(actions))
+        seen, reward, terminated, truncated, ended = self._core.step((actions,) if self._acts_bare else self._leaves(actions))
         notes = [] if ended is None else self._notes(ended)
-        return (self._observation(seen), *outcomes, [*notes, *self._said(seen, range(self.num_envs))])
+        if self._entries:
+            begun = self._new_episodes(terminated, truncated)
+            for env in range(self.num_envs):
+                notes.append((env, self._said(seen, env, self._at_reset if begun is not None and begun[env] else self._entries)))
+        return self._observation(seen), self._rewards(seen, reward, ended), terminated, truncated, notes
 
-    def _said(self, seen: Sequence[Any], envs: Sequence[int]) -> Notes:
-        """What ``envs`` say in ``info``."""
-        return [(env, {name: seen[place][env] for name, place in self._entries}) for env in envs] if self._entries else []
+    def _rewards(self, seen: Sequence[Any], rounded: Any, ended: Any) -> Any:
+        """The rewards of a step, in double precision where they are observed."""
+        if self._exact is None:
+            return rounded
+        rewards = seen[self._exact]
+        if ended is not None and ended[1] is not None:
+            # The rows of those are of their resets.
+            rewards[ended[0]] = [last[self._exact] for last in ended[1]]
+        return rewards
 
-    def _columns(self, seen: Sequence[Any]) -> dict[str, Any]:
-        """``info`` of all environments that ``seen`` has rows of."""
-        return with_masks({name: seen[place] for name, place in self._entries}, len(seen[0]))
+    def _new_episodes(self, terminated: Any, truncated: Any, envs: Any = slice(None)) -> Any:
+        """Which of ``envs`` have begun an episode in this step, and say what a reset says: a mask. None where all say the same."""
+        if len(self._at_reset) == len(self._entries) or self.autoreset_mode is AutoresetMode.DISABLED:
+            return None
+        ended = terminated | truncated
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            ended, self._ended[envs] = self._ended[envs].copy(), ended
+        return ended if ended.any() else None
+
+    def _said(self, seen: Sequence[Any], env: int, entries: list[tuple[str, int]]) -> dict[str, Any]:
+        """What ``env`` says in ``info``."""
+        return {name: seen[place][env] for name, place in entries}
+
+    def _columns(self, seen: Sequence[Any], begun: Any = None) -> dict[str, Any]:
+        """``info`` of all environments that ``seen`` has rows of; those that ``begun`` says have begun an episode."""
+        columns = {name: seen[place] for name, place in self._entries}
+        if begun is None:
+            return with_masks(columns, len(seen[0]))
+        info = masked(columns, ~begun) if not begun.all() else {}
+        return {**info, **with_masks({name: seen[place] for name, place in self._at_reset}, len(seen[0]))}
 
     def _notes(self, ended: Any) -> Notes:
         """What is told of environments whose episodes have ended."""
@@ -93,9 +135,11 @@ class EngineVector(Exchange):
         return notes
 
     def _received(self, envs: Any, stepped: Any) -> tuple[Any, ...]:
-        seen, *outcomes, ended = stepped
+        seen, reward, terminated, truncated, ended = stepped
         info = {} if ended is None else self._infos(ended, len(envs))
-        return (self._observation(seen), *outcomes, {**info, **self._columns(seen)})
+        if self._entries:
+            info.update(self._columns(seen, self._new_episodes(terminated, truncated, envs)))
+        return self._observation(seen), self._rewards(seen, reward, ended), terminated, truncated, info
 
     def _infos(self, ended: Any, size: int | None = None) -> dict[str, Any]:
         """``info`` of the same: what folding the notes gives, in fewer steps. Rows of ``size`` environments, or of all."""

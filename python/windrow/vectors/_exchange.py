@@ -34,6 +34,8 @@ class Exchange(VectorEnv):
     _core: VectorCore
     #: Environments that one call of :meth:`recv` returns; None where it returns all.
     _batch: int | None = None
+    #: The element type of rewards.
+    _rewarded: Any = np.float32
     #: Environments that are always together, such as those of a process.
     _each = 1
 
@@ -77,7 +79,7 @@ class Exchange(VectorEnv):
         if self._begun:
             envs, self._begun = self._begun[:batch], self._begun[batch:]
             none = np.zeros(len(envs), np.bool_)
-            return self._rows(self._first, envs), np.zeros(len(envs), np.float32), none, none.copy(), {"env_id": np.array(envs)}
+            return self._rows(self._first, envs), np.zeros(len(envs), self._rewarded), none, none.copy(), {"env_id": np.array(envs)}
         members, stepped = self._core.recv(batch // self._each)
         envs = (members[:, None] * self._each + np.arange(self._each)).ravel()
         *returned, info = self._received(envs, stepped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from windrow._numbers import whole_or_none
 from windrow._windrow import VectorCore, mujoco_arguments, native_ids, native_info
 from windrow.envs._convert import of
 from windrow.envs._gymnasium import by_id
-from windrow.envs._native import NotNative, arguments_of
+from windrow.envs._native import EXACT_REWARD, NotNative, arguments_of
 from windrow.envs._recipe import Many, Native, Recipe
 from windrow.envs._transform import around
 from windrow.vectors._base import FORMS, VectorEnv
@@ -49,8 +49,7 @@ def make_vec(
             Gymnasium does not come through them.
         autoreset_mode: when an environment whose episode has ended begins another one: in its next step, in the same step, or when it is
             told to. See :class:`gymnasium.vector.AutoresetMode`.
-        native: whether ids that windrow has itself run in Rust. By default, those of MuJoCo do not, since Rust gives none of their entries of
-            ``info``, and rewards of ``float32``: ``True`` says that you need neither. With ``False``, or with arguments that Rust does not
+        native: whether ids that windrow has itself run in Rust, as they do by default. With ``False``, or with arguments that Rust does not
             take, such as ``render_mode``, all are Gymnasium's.
         episode_statistics: whether ``info["episode"]`` has returns, lengths and seconds, ``"r"``, ``"l"`` and ``"t"``, of episodes
             that have ended, as ``RecordEpisodeStatistics`` around each environment gives them.
@@ -111,7 +110,7 @@ class Wanted:
         vector: VectorEnv
         are_ids = all(isinstance(maker, str) for maker in makers)
         # Transforms and windrow's own classes say what is observed.
-        entries = _entries(makers[0]) if are_ids and self.native is not False and not self.transforms else ()
+        entries = _entries(makers[0]) if are_ids and self.native is not False and not self.transforms else {}
         if (recipes := self._recipes(makers, entries)) is not None:
             if self.kwargs and not are_ids:
                 raise TypeError(f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}")
@@ -146,7 +145,7 @@ class Wanted:
         return VectorCore(groups, mode.value, threads, False, counts)
 
 
-    def _recipes(self, makers: list[Any], entries: Sequence[str]) -> list[Recipe] | None:
+    def _recipes(self, makers: list[Any], entries: Mapping[str, bool]) -> list[Recipe] | None:
         """Recipes of all environments, where the engine is to step them: windrow's own, which observe ``entries``, and others with
         transforms around them.
         """
@@ -158,14 +157,11 @@ class Wanted:
             raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
         return known or None
 
-    def _runs_in_rust(self, env_name: str) -> bool:
-        return env_name not in mujoco_arguments() if self.native is None else self.native
-
-    def _recipe(self, maker: Any, entries: Sequence[str]) -> Recipe | None:
+    def _recipe(self, maker: Any, entries: Mapping[str, bool]) -> Recipe | None:
         """The recipe of one; None where the engine is not to step it."""
         recipe: Recipe | None = None
         if isinstance(maker, str):
-            recipe = _native(maker, self.kwargs, entries) if self._runs_in_rust(maker) else None
+            recipe = _native(maker, self.kwargs, entries) if self.native is not False else None
             if recipe is None and self.transforms:
                 recipe = of(by_id(maker, self.kwargs))
         elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe") or self.transforms:
@@ -173,17 +169,20 @@ class Wanted:
         return None if recipe is None else around(_by_index(recipe), self.transforms)
 
 
-def _native(env_name: str, kwargs: dict[str, Any], entries: Sequence[str]) -> Native | None:
+def _native(env_name: str, kwargs: dict[str, Any], entries: Mapping[str, bool]) -> Native | None:
     """windrow's own environment with this id, where it has one that takes these arguments."""
     try:
-        return Native(env_name, False, arguments=arguments_of(env_name, kwargs, entries))
+        return Native(env_name, False, arguments=arguments_of(env_name, kwargs, list(entries)))
     except NotNative:
         return None
 
 
-def _entries(env_name: str) -> list[str]:
-    """What the environment of this id tells in ``info``, where it is native."""
-    return native_info(env_name) if env_name in native_ids() else []
+def _entries(env_name: str) -> dict[str, bool]:
+    """What the environment of this id tells in ``info``, where it is native, and whether resets do, too."""
+    is_of_mujoco = env_name in mujoco_arguments()
+    entries = native_info(env_name) if is_of_mujoco or env_name in native_ids() else {}
+    # Those of MuJoCo and tables, whose rewards may be no numbers of single precision.
+    return {**entries, EXACT_REWARD: False} if is_of_mujoco or "prob" in entries else entries
 
 
 def _made_by_windrow(makers: list[Any]) -> list[Any]:

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::ops::Index;
 
 use tensordict::DType;
@@ -6,6 +7,7 @@ use windrow_slab::{Key, LeafSpec, Row, RowMut, Rows, RowsMut};
 
 use super::model::{Field, MujocoModel, Place};
 use crate::factory::many;
+use crate::native::info;
 use crate::vec_env::{check_rows, out_of_range};
 use crate::{
     Env, EnvError, EnvRng, EnvSpec, IntoVecEnv, NumpyRng, Outcome, Outcomes, Reset, Spec,
@@ -128,6 +130,58 @@ impl Index<Field> for Simulation<'_> {
     }
 }
 
+/// A number that a simulation has.
+pub(super) type Number = Box<dyn Fn(&Simulation<'_>) -> f64 + Send + Sync>;
+
+/// An entry of Gymnasium's `info`, observed behind the observation.
+pub(super) struct Info {
+    pub(super) name: &'static str,
+    pub(super) spec: Spec,
+    /// Whether resets return it, too; otherwise it is 0 there.
+    pub(super) at_reset: bool,
+    pub(super) value: InfoValue,
+}
+
+/// What an entry says, of the type that it is observed in.
+pub(super) enum InfoValue {
+    F64(Number),
+    F32(Number),
+    I64(Number),
+    Field(Field),
+    /// The reward of the step, before it is rounded.
+    Reward,
+}
+
+impl Info {
+    /// Writes the entry as `leaf`, after a step with this reward, or after a reset.
+    fn write(
+        &self,
+        sim: &Simulation<'_>,
+        reward: Option<f64>,
+        obs: &mut RowMut<'_>,
+        leaf: usize,
+    ) -> Result<(), EnvError> {
+        let value = |number: &Number| match reward.is_some() || self.at_reset {
+            true => number(sim),
+            false => 0.0,
+        };
+        match &self.value {
+            InfoValue::F64(number) => obs.write(Key::new(leaf), &[value(number)])?,
+            InfoValue::F32(number) => obs.write(Key::new(leaf), &[value(number) as f32])?,
+            InfoValue::I64(number) => obs.write(Key::new(leaf), &[value(number) as i64])?,
+            InfoValue::Field(field) => obs.write(Key::new(leaf), &sim[*field])?,
+            InfoValue::Reward => obs.write(Key::new(leaf), &[reward.unwrap_or(0.0)])?,
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 /// Environments over one model, which one call of MuJoCo steps together.
 ///
 /// Observations are `float64`, actions `float32` within the ranges of the model's actuators.
@@ -142,6 +196,9 @@ pub struct MujocoEnvs<T> {
     forces: bool,
     dt: f64,
     worlds: Vec<World>,
+    /// Entries of `info`, and the leaf that the first is observed as.
+    info: Vec<Info>,
+    info_leaf: usize,
     /// The simulations that are being called.
     which: Vec<i32>,
     /// The environment whose task is being called.
@@ -214,6 +271,8 @@ impl<T: MujocoTask> MujocoEnvs<T> {
             dt: timestep.first().copied().unwrap_or(0.0) * frame_skip as f64,
             worlds: many(num_envs, || world.clone())?,
             task,
+            info: Vec::new(),
+            info_leaf: 1,
             which: Vec::with_capacity(num_envs),
             at: None,
         })
@@ -229,6 +288,15 @@ impl<T: MujocoTask> MujocoEnvs<T> {
         }
         self.spec.max_episode_steps = Some(max_episode_steps);
         Ok(self)
+    }
+
+    /// Observes these entries of `info`, too.
+    pub(super) fn with_info(mut self, info: Vec<Info>) -> Self {
+        let added = info.iter();
+        let added = added.map(|entry| (entry.name.to_owned(), entry.spec.clone()));
+        self.info_leaf = info::append(&mut self.spec, added.collect());
+        self.info = info;
+        self
     }
 
     /// Has the environment `env` take `action` in the next call of [`advance`](Self::advance).
@@ -260,29 +328,36 @@ impl<T: MujocoTask> MujocoEnvs<T> {
     ) -> Result<Outcome, EnvError> {
         self.at = Some(env);
         let sim = self.simulation(env, action);
-        let reward = self.task.reward(&sim) as f32;
+        let reward = self.task.reward(&sim);
         let terminated = self.task.is_done(&sim);
-        self.observed(env, action, obs)?;
+        self.observed(env, Some((action, reward)), obs)?;
         let world = &mut self.worlds[env];
         world.elapsed += 1;
         let limit = self.spec.max_episode_steps;
         self.at = None;
         Ok(Outcome {
-            reward,
+            reward: reward as f32,
             terminated,
             truncated: limit.is_some_and(|limit| world.elapsed >= limit),
         })
     }
 
-    /// Writes the observation of `env`, and keeps what its next step is given.
+    /// Writes the observation of `env` after a step of this action and reward, or after a reset, and keeps what its next step is given.
     fn observed(
         &mut self,
         env: usize,
-        action: &[f32],
+        taken: Option<(&[f32], f64)>,
         mut obs: RowMut<'_>,
     ) -> Result<(), EnvError> {
+        let (action, reward) = (
+            taken.map_or(&[][..], |taken| taken.0),
+            taken.map(|taken| taken.1),
+        );
         let row = obs.get_mut(OBSERVATION)?;
         self.task.observe(&self.simulation(env, action), row);
+        for (leaf, entry) in (self.info_leaf..).zip(&self.info) {
+            entry.write(&self.simulation(env, action), reward, &mut obs, leaf)?;
+        }
         let mut kept = std::mem::take(&mut self.worlds[env].kept);
         self.task.keep(&self.simulation(env, action), &mut kept);
         self.worlds[env].kept = kept;
@@ -424,7 +499,7 @@ impl<T: MujocoTask> VecEnv for MujocoEnvs<T> {
                 .env_mut(env)
                 .ok_or_else(|| out_of_range(env, total, rows))?;
             self.at = Some(env);
-            self.observed(env, &[], row)
+            self.observed(env, None, row)
                 .map_err(|error| error.of(env))?;
         }
         self.at = None;
@@ -480,7 +555,7 @@ impl<T: MujocoTask> Env for MujocoEnv<T> {
     fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
         self.0.begin(0, seed);
         self.0.restart().map_err(|error| error.source)?;
-        self.0.observed(0, &[], obs)
+        self.0.observed(0, None, obs)
     }
 
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {

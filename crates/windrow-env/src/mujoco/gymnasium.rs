@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use windrow_mujoco::Library;
 
-use super::envs::{MujocoEnvs, MujocoTask, Simulation};
+use tensordict::DType;
+
+use super::envs::{Info, InfoValue, MujocoEnvs, MujocoTask, Number, Simulation};
+use super::info::{Entry, Told};
 use super::model::{Field, MujocoModel};
 use super::numpy::{norm, sum_by, sum_of_squares};
 use super::settings::{Given, Settings};
@@ -13,8 +16,8 @@ use super::table::{
     Goal, Map, Moment, Noise, Part, Point, Rule, Source, Span, Start, TABLES, Table, Term, Value,
     When,
 };
-use crate::native::square;
-use crate::{EnvError, NumpyRng};
+use crate::native::{info, square};
+use crate::{EnvError, NumpyRng, Spec};
 
 /// Ids of the environments.
 pub const IDS: [&str; TABLES.len()] = {
@@ -28,7 +31,7 @@ pub const IDS: [&str; TABLES.len()] = {
 };
 
 /// The names of the arguments that an environment takes, which has one of [these ids](IDS). Any takes `library` and `models`, folders where these
-/// are found, and `max_episode_steps` besides.
+/// are found, `max_episode_steps` and `info` besides.
 #[must_use]
 pub fn mujoco_arguments(id: &str) -> Vec<&'static str> {
     let table = TABLES.iter().find(|table| table.id == id);
@@ -44,6 +47,18 @@ pub fn mujoco_arguments(id: &str) -> Vec<&'static str> {
         .collect()
 }
 
+/// The entries of `info` that an environment has, which has one of [these ids](IDS), each with whether resets return it, too.
+pub(crate) fn mujoco_info(id: &str) -> Vec<(&'static str, bool)> {
+    let table = TABLES.iter().find(|table| table.id == id);
+    let mut found: Vec<(&str, bool)> = Vec::new();
+    for entry in table.map_or(&[][..], |table| table.info) {
+        if found.iter().all(|(name, _)| *name != entry.name) {
+            found.push((entry.name, entry.at_reset));
+        }
+    }
+    found
+}
+
 /// The version of MuJoCo's library, which is in the folder `given` where nothing else says where it is.
 ///
 /// # Errors
@@ -56,7 +71,7 @@ pub fn mujoco_version(given: Option<&Path>) -> Result<&'static str, EnvError> {
 /// The variable that says in which folder models are.
 const VARIABLE: &str = "WINDROW_MUJOCO_MODELS";
 /// Arguments that have no default in the table: of every environment, and of those that take other models.
-const COMMON: [&str; 3] = ["library", "models", "max_episode_steps"];
+const COMMON: [&str; 4] = ["library", "models", "max_episode_steps", "info"];
 const OTHER_MODEL: [&str; 2] = ["xml_file", "frame_skip"];
 
 /// `num_envs` environments with this `id` of the table.
@@ -85,15 +100,16 @@ pub(crate) fn make(
     let path = model_file(Path::new(file), given.text("models")?)?;
     let library = given.text("library")?.map(Path::new);
     let mut model = MujocoModel::from_xml_with(&path, library)?;
-    let task = Compiler {
+    let compiler = Compiler {
         given: &given,
         model: &mut model,
         kept: Vec::new(),
     };
-    let task = task.task(table)?;
+    let (task, info) = compiler.task(table, given.names("info")?)?;
     let frame_skip = given.steps("frame_skip", frame_skip)?;
     let limit = given.steps("max_episode_steps", table.max_episode_steps)?;
-    MujocoEnvs::new(id, model, task, frame_skip, num_envs)?.with_time_limit(limit)
+    let envs = MujocoEnvs::new(id, model, task, frame_skip, num_envs)?;
+    envs.with_info(info).with_time_limit(limit)
 }
 
 /// Where the model `file` is: as it is, or in one of the folders where models may be.
@@ -116,8 +132,6 @@ fn model_file(file: &Path, given: Option<&str>) -> Result<PathBuf, EnvError> {
     })
 }
 
-/// A number that a simulation has.
-type Number = Box<dyn Fn(&Simulation<'_>) -> f64 + Send + Sync>;
 /// Whether a simulation is healthy.
 type Healthy = Arc<dyn Fn(&Simulation<'_>) -> bool + Send + Sync>;
 /// Writes numbers of a simulation to the beginning of what is given, and returns the rest.
@@ -184,7 +198,12 @@ struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    fn task(mut self, table: &'static Table) -> Result<GymnasiumTask, EnvError> {
+    /// The task of `table`, and the entries `wanted` of its `info`.
+    fn task(
+        mut self,
+        table: &'static Table,
+        wanted: &[String],
+    ) -> Result<(GymnasiumTask, Vec<Info>), EnvError> {
         let (mut parts, mut observation_len) = (Vec::new(), 0);
         for part in table.observation {
             if self.holds(part.when)? {
@@ -199,7 +218,8 @@ impl Compiler<'_> {
             terms.collect::<Result<Vec<_>, _>>()
         };
         let (gains, costs) = (terms(table.gains)?, terms(table.costs)?);
-        Ok(GymnasiumTask {
+        let info = self.info(table, wanted, &healthy)?;
+        let task = GymnasiumTask {
             observation_len,
             parts,
             gains,
@@ -208,7 +228,72 @@ impl Compiler<'_> {
             start: self.start(&table.start)?,
             healthy,
             kept: self.kept,
+        };
+        Ok((task, info))
+    }
+
+    fn info(
+        &mut self,
+        table: &'static Table,
+        wanted: &[String],
+        healthy: &Healthy,
+    ) -> Result<Vec<Info>, EnvError> {
+        let mut entries = Vec::new();
+        for entry in table.info {
+            if self.holds(entry.when)? {
+                entries.push(entry);
+            }
+        }
+        let names = entries.iter().map(|entry| entry.name);
+        let names: Vec<&str> = names.chain([info::EXACT_REWARD]).collect();
+        let found = info::find(self.given.id, wanted, &names)?;
+        let found = found.into_iter().map(|at| match entries.get(at) {
+            Some(entry) => self.entry(entry, healthy),
+            None => Ok(Info {
+                name: info::EXACT_REWARD,
+                spec: Spec::unbounded(DType::F64, []),
+                at_reset: false,
+                value: InfoValue::Reward,
+            }),
+        });
+        found.collect()
+    }
+
+    fn entry(&mut self, entry: &'static Entry, healthy: &Healthy) -> Result<Info, EnvError> {
+        let (spec, value) = match &entry.of {
+            Told::Field(name) => {
+                let field = self.model.field(name)?;
+                let spec = Spec::unbounded(DType::F64, [field.len()]);
+                (spec, InfoValue::Field(field))
+            }
+            Told::Number(term) => {
+                let (dtype, number) = (self.dtype(term), self.term(term, healthy)?);
+                let value = match dtype {
+                    DType::F32 => InfoValue::F32(number),
+                    DType::I64 => InfoValue::I64(number),
+                    _ => InfoValue::F64(number),
+                };
+                (Spec::unbounded(dtype, []), value)
+            }
+        };
+        Ok(Info {
+            name: entry.name,
+            spec,
+            at_reset: entry.at_reset,
+            value,
         })
+    }
+
+    /// The type that NumPy computes a term in.
+    fn dtype(&self, term: &Term) -> DType {
+        match term {
+            Term::Minus(term) => self.dtype(term),
+            Term::Action(_) => DType::F32,
+            // Python's booleans times an integer are integers. Those of the table are.
+            Term::Alive(Value::Is(_)) => DType::I64,
+            Term::Alive(Value::Of(argument)) if self.given.is_integer(argument) => DType::I64,
+            _ => DType::F64,
+        }
     }
 
     fn holds(&self, when: When) -> Result<bool, EnvError> {
@@ -330,11 +415,19 @@ impl Compiler<'_> {
                 Box::new(move |sim| -term(sim))
             }
             Term::Forward(weight, point) => {
-                let weight = self.value(weight)?;
-                let before = self.kept.len();
-                let (now, then) = (self.point(point)?, self.point(point)?);
-                self.kept.push(then);
-                Box::new(move |sim| weight * ((now(sim) - sim.kept()[before]) / sim.dt()))
+                let (weight, speed) = (self.value(weight)?, self.speed(point, 0)?);
+                Box::new(move |sim| weight * speed(sim))
+            }
+            Term::Sideways(point) => self.speed(point, 1)?,
+            Term::Along(point, axis) => self.point(point, axis)?,
+            Term::Away(point) => {
+                let (x, y) = (self.point(point, 0)?, self.point(point, 1)?);
+                Box::new(move |sim| norm(&[x(sim), y(sim)]))
+            }
+            Term::Moved(index) => {
+                let qpos = self.field("qpos", index + 1)?;
+                let [start, _] = self.model.defaults();
+                Box::new(move |sim| sim[qpos][index] - start[index])
             }
             Term::Alive(reward) => {
                 let (reward, healthy) = (self.value(reward)?, Arc::clone(healthy));
@@ -384,12 +477,22 @@ impl Compiler<'_> {
         })
     }
 
-    /// Where a point lies along the first axis.
-    fn point(&mut self, point: Point) -> Result<Number, EnvError> {
+    /// How fast a point has moved along an axis since the last step.
+    fn speed(&mut self, point: Point, axis: usize) -> Result<Number, EnvError> {
+        let before = self.kept.len();
+        let (now, then) = (self.point(point, axis)?, self.point(point, axis)?);
+        self.kept.push(then);
+        Ok(Box::new(move |sim| {
+            (now(sim) - sim.kept()[before]) / sim.dt()
+        }))
+    }
+
+    /// Where a point lies along an axis.
+    fn point(&mut self, point: Point, axis: usize) -> Result<Number, EnvError> {
         let body = match point {
             Point::Joints => {
-                let qpos = self.field("qpos", 1)?;
-                return Ok(Box::new(move |sim| sim[qpos][0]));
+                let qpos = self.field("qpos", axis + 1)?;
+                return Ok(Box::new(move |sim| sim[qpos][axis]));
             }
             Point::Centre => {
                 let masses = self.model.numbers("body_mass")?;
@@ -397,7 +500,7 @@ impl Compiler<'_> {
                 let places = self.model.field("xipos")?;
                 return Ok(Box::new(move |sim| {
                     let places = sim[places].chunks_exact(3);
-                    let weighed = places.zip(&masses).map(|(place, mass)| mass * place[0]);
+                    let weighed = places.zip(&masses).map(|(place, mass)| mass * place[axis]);
                     weighed.fold(0.0, |sum, weighed| sum + weighed) / total
                 }));
             }
@@ -411,7 +514,7 @@ impl Compiler<'_> {
         if 3 * body >= places.len() {
             return Err(EnvError::failed(format!("the model has no body {body}")));
         }
-        Ok(Box::new(move |sim| sim[places][3 * body]))
+        Ok(Box::new(move |sim| sim[places][3 * body + axis]))
     }
 
     fn distance(&mut self, from: &str, to: &str) -> Result<Number, EnvError> {

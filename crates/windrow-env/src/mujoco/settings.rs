@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{EnvError, SpecError};
 
@@ -13,12 +14,16 @@ pub type Settings = BTreeMap<String, Setting>;
 pub enum Setting {
     /// Yes or no.
     Flag(bool),
+    /// A whole number: Gymnasium returns some in `info` as such.
+    Integer(i64),
     /// A number.
     Number(f64),
     /// Lowest and highest value.
     Range([Bound; 2]),
     /// A name or a path.
     Text(String),
+    /// Names, such as those of entries of `info`.
+    Names(Vec<String>),
 }
 
 /// A number of a range.
@@ -28,6 +33,7 @@ pub enum Bound {
     /// Any but the infinite.
     Finite(f64),
     /// An infinite one.
+    #[serde(deserialize_with = "read_infinite")]
     Other(String),
 }
 
@@ -79,13 +85,26 @@ impl Given<'_> {
     pub(super) fn number(&self, name: &'static str) -> Result<f64, EnvError> {
         let got = self.settings.get(name);
         let number = match (got, self.default(name)) {
-            (Some(Setting::Number(number)), _) | (None, Some(Default::Number(number))) => {
-                Some(*number)
-            }
+            (None, Some(Default::Number(number))) => Some(*number),
             (Some(Setting::Text(text)), _) => infinite(text),
+            (Some(got), _) => got.number(),
             _ => None,
         };
         number.ok_or_else(|| self.unfit(name, "a number", got))
+    }
+
+    /// Whether a number was given as a whole one.
+    pub(super) fn is_integer(&self, name: &str) -> bool {
+        matches!(self.settings.get(name), Some(Setting::Integer(_)))
+    }
+
+    /// Names; none by default.
+    pub(super) fn names(&self, name: &'static str) -> Result<&[String], EnvError> {
+        match self.settings.get(name) {
+            None => Ok(&[]),
+            Some(Setting::Names(names)) => Ok(names),
+            got => Err(self.unfit(name, "a list of names", got)),
+        }
     }
 
     pub(super) fn range(&self, name: &'static str) -> Result<[f64; 2], EnvError> {
@@ -102,25 +121,23 @@ impl Given<'_> {
     /// A body: its number, or its name.
     pub(super) fn body(&self, name: &'static str) -> Result<Result<usize, &str>, EnvError> {
         let got = self.settings.get(name);
-        match (got, self.default(name)) {
-            (Some(Setting::Text(body)), _) => Ok(Err(body)),
-            (None, Some(&Default::Body(body))) => Ok(Ok(body)),
-            (Some(&Setting::Number(body)), _) if body >= 0.0 && body.fract() == 0.0 => {
-                Ok(Ok(body as usize))
-            }
-            _ => Err(self.unfit(name, "the number or the name of a body", got)),
-        }
+        let body = match (got, self.default(name)) {
+            (Some(Setting::Text(body)), _) => return Ok(Err(body)),
+            (None, Some(&Default::Body(body))) => Some(body),
+            (Some(got), _) => got.whole(0.0),
+            _ => None,
+        };
+        body.map(Ok)
+            .ok_or_else(|| self.unfit(name, "the number or the name of a body", got))
     }
 
     /// A number of steps, with a default that the table does not have as an argument.
     pub(super) fn steps(&self, name: &'static str, default: usize) -> Result<usize, EnvError> {
-        match self.settings.get(name) {
-            None => Ok(default),
-            Some(&Setting::Number(steps)) if steps >= 1.0 && steps.fract() == 0.0 => {
-                Ok(steps as usize)
-            }
-            got => Err(self.unfit(name, "1 step or more", got)),
-        }
+        let Some(got) = self.settings.get(name) else {
+            return Ok(default);
+        };
+        let steps = got.whole(1.0);
+        steps.ok_or_else(|| self.unfit(name, "1 step or more", Some(got)))
     }
 
     pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>, EnvError> {
@@ -150,12 +167,36 @@ impl Given<'_> {
     }
 }
 
+impl Setting {
+    fn number(&self) -> Option<f64> {
+        match *self {
+            Self::Integer(number) => Some(number as f64),
+            Self::Number(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// A whole number of `least` or more.
+    fn whole(&self, least: f64) -> Option<usize> {
+        let number = self.number()?;
+        (number >= least && number.fract() == 0.0).then_some(number as usize)
+    }
+}
+
 impl Bound {
     fn value(&self) -> Option<f64> {
         match self {
             Self::Finite(value) => Some(*value),
             Self::Other(text) => infinite(text),
         }
+    }
+}
+
+fn read_infinite<'de, D: Deserializer<'de>>(text: D) -> Result<String, D::Error> {
+    let text = String::deserialize(text)?;
+    match infinite(&text) {
+        Some(_) => Ok(text),
+        None => Err(D::Error::custom("expected inf or -inf")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Observations, rewards and ends of episodes of Gymnasium's environments, as data.
 
+use super::info::{self, CENTRE_FORWARD, Entry, FORWARD};
 use super::settings::Default::{self, Body, Flag, Number, Range};
 
 /// An environment of Gymnasium.
@@ -19,6 +20,8 @@ pub(super) struct Table {
     /// Whether an unhealthy one has terminated.
     pub(super) terminates: When,
     pub(super) start: Start,
+    /// What Gymnasium returns in `info`.
+    pub(super) info: &'static [Entry],
 }
 
 /// Whether something holds, by an argument that is true or false.
@@ -71,10 +74,19 @@ pub(super) enum Map {
     Cos,
 }
 
-/// A part of the reward.
+/// A part of the reward, or what `info` says.
+#[derive(Clone, Copy)]
 pub(super) enum Term {
-    /// Speed along the first axis.
+    /// Speed along the first axis,
     Forward(Value, Point),
+    /// and along the second.
+    Sideways(Point),
+    /// Where a point lies along an axis.
+    Along(Point, usize),
+    /// How far it is from the origin, seen from above.
+    Away(Point),
+    /// How far a position is from that of the model.
+    Moved(usize),
     /// For a healthy simulation,
     Alive(Value),
     /// or one that terminates where it is not.
@@ -102,7 +114,7 @@ pub(super) enum Moment {
     Now,
 }
 
-/// The point whose speed is rewarded.
+/// The point whose speed is rewarded, or whose place `info` says.
 #[derive(Clone, Copy)]
 pub(super) enum Point {
     /// The first two positions.
@@ -216,13 +228,30 @@ const fn alive(reward: f64) -> (&'static str, Default) {
     ("healthy_reward", Number(reward))
 }
 
-const WEIGHED_FORWARD: Value = Value::Of("forward_reward_weight");
-const ACTION: Term = Term::Action(Value::Of("ctrl_cost_weight"));
-const CONTROL: Term = Term::Control(Value::Of("ctrl_cost_weight"));
-const ALIVE: Term = Term::Alive(Value::Of("healthy_reward"));
-const ALIVE_OR_ENDING: Term = Term::AliveOrEnding(Value::Of("healthy_reward"));
+pub(super) const WEIGHED_FORWARD: Value = Value::Of("forward_reward_weight");
+pub(super) const ACTION: Term = Term::Action(Value::Of("ctrl_cost_weight"));
+pub(super) const CONTROL: Term = Term::Control(Value::Of("ctrl_cost_weight"));
+pub(super) const ALIVE: Term = Term::Alive(Value::Of("healthy_reward"));
+pub(super) const ALIVE_OR_ENDING: Term = Term::AliveOrEnding(Value::Of("healthy_reward"));
 const DISTANCE: Value = Value::Of("reward_dist_weight");
 const CONTACT: Value = Value::Of("contact_cost_weight");
+
+pub(super) const CONTACT_COST: Term = Term::Contact(CONTACT, FORCES, ANY, When::Always);
+pub(super) const HUMANOID_CONTACT_COST: Term =
+    Term::Contact(CONTACT, ANY, Span::Of("contact_cost_range"), When::Always);
+pub(super) const STANDUP_CONTROL: Term = Term::Control(Value::Is(0.1));
+pub(super) const STANDUP_IMPACT: Term = Term::Contact(
+    Value::Is(5e-7),
+    ANY,
+    Span::Is(f64::NEG_INFINITY, 10.0),
+    When::Always,
+);
+pub(super) const WEIGHED_IMPACT: Term = Term::Contact(
+    Value::Of("impact_cost_weight"),
+    ANY,
+    Span::Of("impact_cost_range"),
+    When::Always,
+);
 
 const NO_RULE: &[Rule] = &[];
 const STANDING: Span = Span::Of("healthy_z_range");
@@ -356,11 +385,12 @@ const BASE: Table = Table {
     max_episode_steps: 1000,
     arguments: &[forward(1.0), ctrl(0.1), noise(0.1), EXCLUDED],
     observation: RUNNING,
-    gains: &[Term::Forward(WEIGHED_FORWARD, Point::Joints)],
+    gains: &[FORWARD],
     costs: &[ACTION],
     healthy: NO_RULE,
     terminates: When::Always,
     start: NOISY_NORMAL,
+    info: info::CHEETAH_4,
 };
 
 const HOPPER_4: Table = Table {
@@ -385,6 +415,7 @@ const HOPPER_4: Table = Table {
     healthy: HOPPING,
     terminates: When::If(ENDS),
     start: NOISY,
+    info: info::WALKING_4,
     ..BASE
 };
 
@@ -432,6 +463,7 @@ const ANT: Table = Table {
     ],
     healthy: CRAWLING,
     terminates: When::If(ENDS),
+    info: info::ANT_4,
     ..BASE
 };
 
@@ -455,7 +487,8 @@ const ANT_WITH_FORCES: Table = Table {
         Term::Forward(WEIGHED_FORWARD, Point::Of("main_body")),
         ALIVE,
     ],
-    costs: &[ACTION, Term::Contact(CONTACT, FORCES, ANY, When::Always)],
+    costs: &[ACTION, CONTACT_COST],
+    info: info::ANT_5,
     ..ANT
 };
 
@@ -472,11 +505,9 @@ const HUMANOID: Table = Table {
         EXCLUDED,
     ],
     observation: HUMANOID_4,
-    gains: &[
-        Term::Forward(WEIGHED_FORWARD, Point::Centre),
-        ALIVE_OR_ENDING,
-    ],
+    gains: &[CENTRE_FORWARD, ALIVE_OR_ENDING],
     costs: &[CONTROL],
+    info: info::HUMANOID_4,
     healthy: &[Rule::Inside(2, STANDING)],
     terminates: When::If(ENDS),
     start: NOISY,
@@ -501,11 +532,9 @@ const HUMANOID_WITH_FORCES: Table = Table {
         ("include_cfrc_ext_in_observation", Flag(true)),
     ],
     observation: HUMANOID_5,
-    gains: &[Term::Forward(WEIGHED_FORWARD, Point::Centre), ALIVE],
-    costs: &[
-        CONTROL,
-        Term::Contact(CONTACT, ANY, Span::Of("contact_cost_range"), When::Always),
-    ],
+    gains: &[CENTRE_FORWARD, ALIVE],
+    costs: &[CONTROL, HUMANOID_CONTACT_COST],
+    info: info::HUMANOID_5,
     ..HUMANOID
 };
 
@@ -516,16 +545,12 @@ const STANDUP: Table = Table {
     observation: STANDUP_4,
     gains: &[
         Term::Height,
-        Term::Minus(&Term::Control(Value::Is(0.1))),
-        Term::Minus(&Term::Contact(
-            Value::Is(5e-7),
-            ANY,
-            Span::Is(f64::NEG_INFINITY, 10.0),
-            When::Always,
-        )),
+        Term::Minus(&STANDUP_CONTROL),
+        Term::Minus(&STANDUP_IMPACT),
         Term::Constant(1.0),
     ],
     costs: &[],
+    info: info::STANDUP_4,
     start: Start {
         qpos: Value::Is(0.01),
         qvel: Noise::Uniform(Value::Is(0.01)),
@@ -553,14 +578,10 @@ const STANDUP_WITH_ARGUMENTS: Table = Table {
     gains: &[
         Term::Height,
         Term::Minus(&CONTROL),
-        Term::Minus(&Term::Contact(
-            Value::Of("impact_cost_weight"),
-            ANY,
-            Span::Of("impact_cost_range"),
-            When::Always,
-        )),
+        Term::Minus(&WEIGHED_IMPACT),
         Term::Constant(1.0),
     ],
+    info: info::STANDUP_5,
     start: NOISY,
     ..STANDUP
 };
@@ -571,8 +592,15 @@ const SWIMMER: Table = Table {
     arguments: &[forward(1.0), ctrl(1e-4), noise(0.1), EXCLUDED],
     observation: SWIMMING,
     start: NOISY,
+    info: info::SWIMMER_4,
     ..BASE
 };
+
+pub(super) const PLAIN_ACTION: Term = Term::Action(Value::Is(1.0));
+pub(super) const REACHER_DISTANCE: Term =
+    Term::Distance(Value::Is(1.0), "fingertip", "target", Moment::Before);
+pub(super) const WEIGHED_REACHER_DISTANCE: Term =
+    Term::Distance(DISTANCE, "fingertip", "target", Moment::Now);
 
 const REACHER: Table = Table {
     id: "Reacher-v4",
@@ -580,16 +608,9 @@ const REACHER: Table = Table {
     max_episode_steps: 50,
     arguments: &[],
     observation: REACHER_4,
-    gains: &[
-        Term::Minus(&Term::Distance(
-            Value::Is(1.0),
-            "fingertip",
-            "target",
-            Moment::Before,
-        )),
-        Term::Minus(&Term::Action(Value::Is(1.0))),
-    ],
+    gains: &[Term::Minus(&REACHER_DISTANCE), Term::Minus(&PLAIN_ACTION)],
     costs: &[],
+    info: info::REACHER_4,
     start: Start {
         qpos: Value::Is(0.1),
         qvel: Noise::Uniform(Value::Is(0.005)),
@@ -598,7 +619,15 @@ const REACHER: Table = Table {
     ..BASE
 };
 
-const WEIGHED_ACTION: Term = Term::Action(Value::Of("reward_control_weight"));
+pub(super) const WEIGHED_ACTION: Term = Term::Action(Value::Of("reward_control_weight"));
+
+pub(super) const GOAL_DISTANCE: Term = Term::Distance(DISTANCE, "object", "goal", Moment::Now);
+pub(super) const ARM_DISTANCE: Term = Term::Distance(
+    Value::Of("reward_near_weight"),
+    "object",
+    "tips_arm",
+    Moment::Now,
+);
 
 const PUSHER_5: Table = Table {
     id: "Pusher-v5",
@@ -611,15 +640,11 @@ const PUSHER_5: Table = Table {
     ],
     observation: PUSHER,
     gains: &[
-        Term::Minus(&Term::Distance(DISTANCE, "object", "goal", Moment::Now)),
+        Term::Minus(&GOAL_DISTANCE),
         Term::Minus(&WEIGHED_ACTION),
-        Term::Minus(&Term::Distance(
-            Value::Of("reward_near_weight"),
-            "object",
-            "tips_arm",
-            Moment::Now,
-        )),
+        Term::Minus(&ARM_DISTANCE),
     ],
+    info: info::PUSHER_5,
     start: Start {
         qpos: Value::Is(0.0),
         qvel: Noise::Uniform(Value::Is(0.005)),
@@ -635,6 +660,7 @@ const PENDULUM_4: Table = Table {
     observation: PENDULUM,
     gains: &[Term::Constant(1.0)],
     costs: &[],
+    info: &[],
     healthy: UPRIGHT,
     start: STANDUP.start,
     ..BASE
@@ -651,6 +677,7 @@ const DOUBLE_4: Table = Table {
         Term::Minus(&Term::TipSpeed),
     ],
     costs: &[],
+    info: &[],
     healthy: &[Rule::Above(1.0)],
     start: Start {
         qpos: Value::Is(0.1),
@@ -665,12 +692,14 @@ pub(super) const TABLES: [Table; 21] = [
     BASE,
     Table {
         id: "HalfCheetah-v5",
+        info: info::CHEETAH_5,
         ..BASE
     },
     HOPPER_4,
     Table {
         id: "Hopper-v5",
         gains: ALIVE_AND_FORWARD,
+        info: info::WALKING_5,
         ..HOPPER_4
     },
     WALKER_4,
@@ -678,6 +707,7 @@ pub(super) const TABLES: [Table; 21] = [
         id: "Walker2d-v5",
         model: ("walker2d_v5.xml", 4),
         gains: ALIVE_AND_FORWARD,
+        info: info::WALKING_5,
         ..WALKER_4
     },
     ANT,
@@ -689,6 +719,7 @@ pub(super) const TABLES: [Table; 21] = [
     SWIMMER,
     Table {
         id: "Swimmer-v5",
+        info: info::SWIMMER_5,
         ..SWIMMER
     },
     REACHER,
@@ -700,14 +731,10 @@ pub(super) const TABLES: [Table; 21] = [
         ],
         observation: REACHER_5,
         gains: &[
-            Term::Minus(&Term::Distance(
-                DISTANCE,
-                "fingertip",
-                "target",
-                Moment::Now,
-            )),
+            Term::Minus(&WEIGHED_REACHER_DISTANCE),
             Term::Minus(&WEIGHED_ACTION),
         ],
+        info: info::REACHER_5,
         ..REACHER
     },
     PUSHER_5,
@@ -716,6 +743,7 @@ pub(super) const TABLES: [Table; 21] = [
         id: "InvertedPendulum-v5",
         arguments: &[noise(0.01)],
         gains: &[Term::Alive(Value::Is(1.0))],
+        info: info::PENDULUM_5,
         start: NOISY,
         ..PENDULUM_4
     },
@@ -729,6 +757,7 @@ pub(super) const TABLES: [Table; 21] = [
             Term::Minus(&Term::TipDistance),
             Term::Minus(&Term::TipSpeed),
         ],
+        info: info::DOUBLE_PENDULUM_5,
         start: NOISY_NORMAL,
         ..DOUBLE_4
     },

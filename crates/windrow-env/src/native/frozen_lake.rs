@@ -254,7 +254,7 @@ mod tests {
         );
         assert_eq!(
             error(|lake| lake.info = vec!["action_mask".to_owned()]),
-            r#"info of FrozenLake-v1: expected some of ["prob"], each once, got ["action_mask"]"#
+            r#"info of FrozenLake-v1: expected some of ["prob", "exact_reward"], each once, got ["action_mask"]"#
         );
     }
 }

@@ -86,15 +86,17 @@ impl Table {
     ) -> Result<Tabular, EnvError> {
         let observation = Spec::discrete(self.begins.len());
         let mut spec = EnvSpec::new(id, observation, Spec::discrete(self.actions));
-        let chance = ("prob", Spec::unbounded(DType::F64, []));
-        let (chance, mask) = match self.masks.is_empty() {
-            true => (info::observe(&mut spec, wanted, &[chance])?[0], None),
+        let number = || Spec::unbounded(DType::F64, []);
+        let (chance, exact) = (("prob", number()), (info::EXACT_REWARD, number()));
+        let (chance, exact, mask) = match self.masks.is_empty() {
+            true => {
+                let [chance, exact] = info::observe(&mut spec, wanted, &[chance, exact])?;
+                (chance, exact, None)
+            }
             false => {
-                let mask = (
-                    info::ACTION_MASK,
-                    Spec::unbounded(DType::I8, [self.actions]),
-                );
-                info::observe(&mut spec, wanted, &[chance, mask])?.into()
+                let mask = Spec::unbounded(DType::I8, [self.actions]);
+                let known = [chance, exact, (info::ACTION_MASK, mask)];
+                info::observe(&mut spec, wanted, &known)?.into()
             }
         };
         Ok(Tabular {
@@ -102,6 +104,7 @@ impl Table {
             fickle,
             rng: EnvRng::new(),
             chance,
+            exact,
             mask,
             spec: Arc::new(spec),
             table: Arc::new(self),
@@ -155,19 +158,26 @@ pub(crate) struct Tabular {
     /// What a passenger of a taxi may do beside.
     fickle: Option<Fickle>,
     rng: EnvRng,
-    /// The leaves in which the probability of the last transition and the legal actions are observed.
+    /// The leaves in which the probability of the last transition, its reward and the legal actions are observed.
     chance: Option<usize>,
+    exact: Option<usize>,
     mask: Option<usize>,
     spec: Arc<EnvSpec>,
     table: Arc<Table>,
 }
 
 impl Tabular {
-    /// Writes what is observed after a transition of probability `chance` to `state`.
+    /// Writes what is observed after a transition of probability `chance` to `state`, which is rewarded.
     #[inline]
-    fn write(&self, state: usize, chance: f64, obs: &mut RowMut<'_>) -> Result<(), EnvError> {
+    fn write(
+        &self,
+        state: usize,
+        (chance, reward): (f64, f64),
+        obs: &mut RowMut<'_>,
+    ) -> Result<(), EnvError> {
         obs.write(Key::new(0), &[state as i64])?;
         info::write(obs, self.chance, &[chance])?;
+        info::write(obs, self.exact, &[reward])?;
         info::write(obs, self.mask, self.table.mask(state))
     }
 }
@@ -184,7 +194,7 @@ impl Env for Tabular {
             fickle.begin(rng);
         }
         self.state = Some(state);
-        self.write(state, 1.0, &mut obs)
+        self.write(state, (1.0, 0.0), &mut obs)
     }
 
     #[inline]
@@ -204,7 +214,7 @@ impl Env for Tabular {
             state = fickle.change(from, state, rng);
         }
         self.state = Some(state);
-        self.write(state, probability, &mut obs)?;
+        self.write(state, (probability, reward), &mut obs)?;
         Ok(Outcome {
             reward: reward as f32,
             terminated,

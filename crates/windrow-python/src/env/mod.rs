@@ -138,14 +138,18 @@ fn mujoco_version(py: Python<'_>, folder: Option<PathBuf>) -> PyResult<&'static 
     version.map_err(|error| handle::to_py(py, &error))
 }
 
-/// The entries of `info` that the environment called `id`, which comes with windrow, can observe.
+/// The entries of `info` that the environment called `id`, which comes with windrow, can observe, each with whether a reset returns it, too.
 ///
 /// # Errors
 /// `ValueError` where there is no such environment.
 #[pyfunction]
-fn native_info(id: &str) -> PyResult<Vec<&'static str>> {
+fn native_info<'py>(py: Python<'py>, id: &str) -> PyResult<Bound<'py, PyDict>> {
     let registry = windrow::envs::EnvRegistry::builtin();
     let info = registry.info(id);
     let info = info.map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(info.to_vec())
+    let entries = PyDict::new(py);
+    for (name, at_reset) in info {
+        entries.set_item(name, at_reset)?;
+    }
+    Ok(entries)
 }

@@ -12,10 +12,11 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use windrow::envs::{
-    AsyncEnvPool, Command, EnvError, EnvSpec, NextStep, Outcomes, PoolOutput, RecvOptions, Reset,
-    VecEnv,
+    AsyncEnvPool, Command, EXACT_REWARD, EnvError, EnvSpec, NextStep, Outcomes, PoolOutput,
+    RecvOptions, Reset, VecEnv,
 };
-use windrow::{RowBlock, Rows, RowsMut};
+use windrow::tensordict::NestedKey;
+use windrow::{Key, Row, RowBlock, Rows, RowsMut};
 
 use super::blocks::{Block, Ring};
 use super::describe::Description;
@@ -94,6 +95,8 @@ struct Episodes {
     begun: Vec<Instant>,
     /// Those whose next step begins another one and counts for none.
     ended: Vec<bool>,
+    /// The leaf that rewards are observed as in double precision, where they are.
+    exact: Option<usize>,
 }
 
 #[pymethods]
@@ -276,6 +279,8 @@ impl VectorCore {
 impl Inner {
     fn new(spec: &EnvSpec, num_envs: usize, episodes: bool) -> Result<Self, EnvError> {
         let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
+        let exact = NestedKey::from(EXACT_REWARD);
+        let exact = observation.iter().position(|leaf| leaf.key == exact);
         Ok(Self {
             envs: None,
             waits: false,
@@ -285,7 +290,7 @@ impl Inner {
             received: Ring::new(observation.clone(), 0),
             blocks: Ring::new(observation, num_envs),
             kept: None,
-            episodes: episodes.then(|| Episodes::new(num_envs)),
+            episodes: episodes.then(|| Episodes::new(num_envs, exact)),
         })
     }
 
@@ -365,7 +370,13 @@ impl Inner {
             call(py, *waits, stepped).map_err(|error| vec_to_py(py, &error))?;
             let ended = ends(&outcomes, 0..);
             let told = episodes.as_mut();
-            let told = told.and_then(|episodes| episodes.step(mode, 0.., &outcomes));
+            let rewards = told.as_deref().map(|told| {
+                let row = |row| (obs.as_rows().env(row), outcomes.reward[row]);
+                told.rewards((0..outcomes.reward.len()).map(row))
+            });
+            let told = told.zip(rewards);
+            let told =
+                told.and_then(|(episodes, rewards)| episodes.step(mode, 0.., &outcomes, &rewards));
             let mut finals = None;
             if mode == Mode::SameStep && !ended.is_empty() {
                 let rows = ended.iter().map(|&env| obs.as_rows().env(env));
@@ -418,8 +429,15 @@ impl Inner {
             }
             let ended = ends(&outcomes, 0..);
             let told = episodes.as_mut();
-            let told =
-                told.and_then(|episodes| episodes.step(mode, envs.iter().copied(), &outcomes));
+            let rewards = told.as_deref().map(|told| {
+                let rows = received.iter().flat_map(|answer| {
+                    (0..each).map(move |row| (answer.observation().env(row), answer.reward()[row]))
+                });
+                told.rewards(rows)
+            });
+            let told = told.zip(rewards).and_then(|(episodes, rewards)| {
+                episodes.step(mode, envs.iter().copied(), &outcomes, &rewards)
+            });
             let mut finals = None;
             if mode == Mode::SameStep && !ended.is_empty() {
                 let answers: Vec<_> = received.iter().collect();
@@ -503,9 +521,9 @@ fn gather(received: &PoolOutput<'_>, obs: &mut RowsMut<'_>) -> Result<(), EnvErr
 fn copies<'a, 'py>(
     py: Python<'py>,
     observed: &[Writer],
-    rows: impl Iterator<Item = Option<windrow::Row<'a>>>,
+    rows: impl Iterator<Item = Option<Row<'a>>>,
 ) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
-    let copy = |row: Option<windrow::Row<'a>>| {
+    let copy = |row: Option<Row<'a>>| {
         let row = Origin::One(row.ok_or_else(super::gym::no_row)?);
         observed.iter().map(|leaf| leaf.write(py, row)).collect()
     };
@@ -519,8 +537,9 @@ fn closed() -> PyErr {
 }
 
 impl Episodes {
-    fn new(num_envs: usize) -> Self {
+    fn new(num_envs: usize, exact: Option<usize>) -> Self {
         Self {
+            exact,
             returns: vec![0.0; num_envs],
             lengths: vec![0; num_envs],
             begun: vec![Instant::now(); num_envs],
@@ -543,12 +562,23 @@ impl Episodes {
         (self.begun[env], self.ended[env]) = (now, false);
     }
 
+    /// The rewards of a step, of what was observed and the rounded ones.
+    fn rewards<'a>(&self, rows: impl Iterator<Item = (Option<Row<'a>>, f32)>) -> Vec<f64> {
+        let reward = |(row, rounded): (Option<Row<'a>>, f32)| {
+            let exact = self.exact.zip(row);
+            let exact = exact.and_then(|(leaf, row)| row.get(Key::<f64>::new(leaf)).ok());
+            exact.map_or(f64::from(rounded), |exact| exact[0])
+        };
+        rows.map(reward).collect()
+    }
+
     /// Counts a step of `envs`, and returns the episodes that have ended, if any.
     fn step(
         &mut self,
         mode: Mode,
         envs: impl Iterator<Item = usize>,
         outcomes: &Outcomes<'_>,
+        rewards: &[f64],
     ) -> Option<Vec<Episode>> {
         let mut told = Vec::new();
         for (row, env) in (0..outcomes.reward.len()).zip(envs) {
@@ -556,7 +586,7 @@ impl Episodes {
                 self.begin_one(env, Instant::now());
                 continue;
             }
-            self.returns[env] += f64::from(outcomes.reward[row]);
+            self.returns[env] += rewards[row];
             self.lengths[env] += 1;
             if outcomes.terminated[row] || outcomes.truncated[row] {
                 let now = Instant::now();
