@@ -42,6 +42,15 @@ const LARGEST: u64 = 6_000_000;
 const ABOUT: &str = "0.9.3";
 const LICENCES: &str = "LICENSES-THIRD-PARTY.txt";
 
+/// Compresses the files of a wheel as far as its format allows.
+const PACK: &str = "import pathlib, sys, zipfile, zopfli
+path = pathlib.Path(sys.argv[1])
+packed = path.with_suffix('.packed')
+with zipfile.ZipFile(path) as old, zopfli.ZipFile(packed, 'w', iterations=1) as new:
+    for file in old.infolist():
+        new.writestr(file, old.read(file))
+packed.replace(path)";
+
 /// What to do beside building and checking.
 #[derive(Debug, Args)]
 pub(crate) struct Request {
@@ -217,6 +226,9 @@ fn split_symbols(root: &Path, tools: &Path, folder: &Path) -> Result<()> {
             .arg(folder)
             .arg(&unpacked),
     )?;
+    // `wheel` compresses in a hurry. What every installation downloads is worth half a minute.
+    let mut pack = Command::new(tools);
+    done(pack.args(["-c", PACK]).arg(&wheel))?;
     fs::remove_dir_all(&parts).with_context(|| format!("failed to remove {}", parts.display()))
 }
 

@@ -199,7 +199,7 @@ impl EnvRecipe {
     /// # Errors
     /// [`EnvError::Unreadable`] for anything else.
     pub fn from_json(json: &str) -> Result<Self, EnvError> {
-        serde_json::from_str(json).map_err(|error| unreadable(&error))
+        serde_json::from_slice(json.as_bytes()).map_err(|error| unreadable(&error))
     }
 
     /// The recipe as bytes: the length of an array of JSON (`u64`, little-endian), the array, and the arguments where they are

@@ -53,28 +53,11 @@ impl<V: VecEnv, T: Transform> Transformed<V, T> {
     /// # Errors
     /// The error of [`Transform::attach`]; [`EnvError::Row`] when there is no memory for the environments' own rows.
     pub fn new(envs: V, transform: &T) -> Result<Self, EnvError> {
-        let num_envs = envs.num_envs();
         let mut attach = Attach::new(&envs);
         let effect = transform.attach(&mut attach)?;
-        let (own_observations, own_actions) = (attach.own_observations, attach.own_actions);
-        let spec = attach.spec;
-        if !own_observations {
-            check_places(envs.spec(), &spec)?;
-        }
-        let observations = match own_observations {
-            true => Some(RowBlock::new(&envs.spec().observation_leaves(), num_envs)?),
-            false => None,
-        };
-        let actions = match own_actions {
-            true => Some(Actions::new(envs.spec(), &spec, num_envs)?),
-            false => None,
-        };
-        let own = Own {
-            observations,
-            actions,
-        };
+        let (spec, own) = attached(attach)?;
         Ok(Self {
-            own: (own_observations || own_actions).then(|| Box::new(own)),
+            own,
             envs,
             spec,
             effect,
@@ -85,6 +68,30 @@ impl<V: VecEnv, T: Transform> Transformed<V, T> {
     pub fn into_inner(self) -> V {
         self.envs
     }
+}
+
+/// What an attached transform makes of the spec, and the environments' own rows: the same code for all transforms.
+fn attached(attach: Attach<'_>) -> Result<(EnvSpec, Option<Box<Own>>), EnvError> {
+    let (inner, num_envs) = (attach.inner(), attach.num_envs());
+    let (own_observations, own_actions) = (attach.own_observations, attach.own_actions);
+    let spec = attach.spec;
+    if !own_observations {
+        check_places(inner, &spec)?;
+    }
+    let observations = match own_observations {
+        true => Some(RowBlock::new(&inner.observation_leaves(), num_envs)?),
+        false => None,
+    };
+    let actions = match own_actions {
+        true => Some(Actions::new(inner, &spec, num_envs)?),
+        false => None,
+    };
+    let own = Own {
+        observations,
+        actions,
+    };
+    let own = (own_observations || own_actions).then(|| Box::new(own));
+    Ok((spec, own))
 }
 
 /// Whether environments with the leaves `inner` can write into the first leaves of `outside`.

@@ -68,7 +68,9 @@ pub mod json {
     pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
         from: D,
     ) -> Result<T, D::Error> {
-        serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
+        let text = String::deserialize(from)?;
+        // As bytes, like all other JSON: the code that reads a type exists once.
+        serde_json::from_slice(text.as_bytes()).map_err(D::Error::custom)
     }
 }
 

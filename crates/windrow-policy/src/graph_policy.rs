@@ -151,7 +151,7 @@ impl GraphPolicy {
     /// # Errors
     /// [`PolicyError::Unreadable`] for anything else, and the errors of [`Graph::check`].
     pub fn from_json(json: &str) -> Result<Self, PolicyError> {
-        let read = serde_json::from_str::<Self>(json);
+        let read = serde_json::from_slice::<Self>(json.as_bytes());
         let mut policy = read.map_err(|error| PolicyError::Unreadable {
             reason: error.to_string(),
         })?;

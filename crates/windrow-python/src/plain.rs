@@ -107,75 +107,39 @@ impl<'de> Deserializer<'de> for Plain<'_> {
     type Error = Refused;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
-        let value = &self.0;
-        if value.is_none() {
-            return visitor.visit_none();
-        }
-        // Before numbers: Python's `bool` is an `int` too.
-        if value.is_instance_of::<PyBool>() {
-            return self.deserialize_bool(visitor);
-        }
-        if value.is_instance_of::<PyFloat>() {
-            return self.deserialize_f64(visitor);
-        }
-        if let Ok(text) = value.cast::<PyString>() {
-            return visitor.visit_string(text.to_string());
-        }
-        if let Ok(given) = value.cast::<PyDict>() {
-            return visitor.visit_map(Arguments::from(given));
-        }
-        if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
-            let items = value
-                .try_iter()
-                .and_then(Iterator::collect::<PyResult<Vec<_>>>);
-            let items = items.map_err(Refused::custom)?;
-            return visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(Plain)));
-        }
-        // Whole numbers of numpy and torch too, which `operator.index` takes and `PyInt` does not.
-        let index = value
-            .py()
-            .import("operator")
-            .and_then(|operator| operator.call_method1("index", (value,)));
-        let Ok(index) = index else {
-            return Err(Refused::invalid_type(
-                Unexpected::Other("an object"),
-                &visitor,
-            ));
-        };
-        // As large a type as serde has; the field's own type refuses what does not fit it.
-        match (index.extract::<u64>(), index.extract::<i64>()) {
-            (Ok(number), _) => visitor.visit_u64(number),
-            (_, Ok(number)) => visitor.visit_i64(number),
-            _ => Err(Refused::invalid_value(
+        match given(&self.0)? {
+            Given::Nothing => visitor.visit_none(),
+            Given::Flag(flag) => visitor.visit_bool(flag),
+            Given::Real(number) => visitor.visit_f64(number),
+            Given::Text(text) => visitor.visit_string(text),
+            Given::Entries(entries) => visitor.visit_map(entries),
+            Given::Items(items) => {
+                visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(Plain)))
+            }
+            Given::Natural(number) => visitor.visit_u64(number),
+            Given::Whole(number) => visitor.visit_i64(number),
+            Given::Large => Err(Refused::invalid_value(
                 Unexpected::Other("a large number"),
                 &visitor,
             )),
+            Given::Object => Err(of_no_type(&visitor)),
         }
     }
 
-    /// A `bool` of Python or numpy: 0 and 1 are refused, since a number in the place of a flag is mostly a mistake.
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
-        match self.0.extract() {
-            Ok(flag) => visitor.visit_bool(flag),
-            Err(_) => Err(Refused::invalid_type(
-                Unexpected::Other("an object"),
-                &visitor,
-            )),
+        match flag(&self.0) {
+            Some(flag) => visitor.visit_bool(flag),
+            None => Err(of_no_type(&visitor)),
         }
     }
 
-    /// Any number that Python turns into a `float`, whole ones and those of numpy included.
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
-        match self.0.extract() {
-            Ok(number) => visitor.visit_f64(number),
-            Err(_) => Err(Refused::invalid_type(
-                Unexpected::Other("an object"),
-                &visitor,
-            )),
+        match real(&self.0) {
+            Some(number) => visitor.visit_f64(number),
+            None => Err(of_no_type(&visitor)),
         }
     }
 
-    /// `None`, or a value of the inner type.
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         match self.0.is_none() {
             true => visitor.visit_none(),
@@ -205,10 +169,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         }
         match self.0.cast::<PyString>() {
             Ok(name) => visitor.visit_enum(StringDeserializer::new(name.to_string())),
-            Err(_) => Err(Refused::invalid_type(
-                Unexpected::Other("an object"),
-                &"a name",
-            )),
+            Err(_) => Err(of_no_type(&"a name")),
         }
     }
 
@@ -216,6 +177,78 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         i8 i16 i32 i64 u8 u16 u32 u64 f32 char str string bytes byte_buf unit unit_struct seq tuple
         tuple_struct map struct identifier ignored_any
     }
+}
+
+/// What a value of Python is to serde.
+enum Given<'py> {
+    Nothing,
+    Flag(bool),
+    Real(f64),
+    Text(String),
+    Entries(Arguments<'py>),
+    Items(Vec<Bound<'py, PyAny>>),
+    Natural(u64),
+    Whole(i64),
+    /// A whole number that serde has no type for.
+    Large,
+    Object,
+}
+
+/// Looks at `value` once for all visitors: the code of each type that is read, of which there are hundreds, stays small.
+#[inline(never)]
+fn given<'py>(value: &Bound<'py, PyAny>) -> Result<Given<'py>, Refused> {
+    if value.is_none() {
+        return Ok(Given::Nothing);
+    }
+    // Before numbers: Python's `bool` is an `int` too.
+    if value.is_instance_of::<PyBool>() {
+        return Ok(flag(value).map_or(Given::Object, Given::Flag));
+    }
+    if value.is_instance_of::<PyFloat>() {
+        return Ok(real(value).map_or(Given::Object, Given::Real));
+    }
+    if let Ok(text) = value.cast::<PyString>() {
+        return Ok(Given::Text(text.to_string()));
+    }
+    if let Ok(entries) = value.cast::<PyDict>() {
+        return Ok(Given::Entries(Arguments::from(entries)));
+    }
+    if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+        let items = value
+            .try_iter()
+            .and_then(Iterator::collect::<PyResult<Vec<_>>>);
+        return items.map(Given::Items).map_err(Refused::custom);
+    }
+    // Whole numbers of numpy and torch too, which `operator.index` takes and `PyInt` does not.
+    let index = value
+        .py()
+        .import("operator")
+        .and_then(|operator| operator.call_method1("index", (value,)));
+    let Ok(index) = index else {
+        return Ok(Given::Object);
+    };
+    // As large a type as serde has; the field's own type refuses what does not fit it.
+    Ok(match (index.extract::<u64>(), index.extract::<i64>()) {
+        (Ok(number), _) => Given::Natural(number),
+        (_, Ok(number)) => Given::Whole(number),
+        _ => Given::Large,
+    })
+}
+
+#[inline(never)]
+fn flag(value: &Bound<'_, PyAny>) -> Option<bool> {
+    value.extract().ok()
+}
+
+#[inline(never)]
+fn real(value: &Bound<'_, PyAny>) -> Option<f64> {
+    value.extract().ok()
+}
+
+/// The error of a value that serde has no type for.
+#[cold]
+fn of_no_type(expected: &dyn Expected) -> Refused {
+    Refused::invalid_type(Unexpected::Other("an object"), expected)
 }
 
 impl<'de> IntoDeserializer<'de, Refused> for Plain<'_> {
@@ -248,6 +281,7 @@ impl Refused {
     }
 
     /// This error as one of the argument `name`, which has the value `value`, unless it names one within that already.
+    #[cold]
     fn of(self, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Self {
         if self.named {
             return self;

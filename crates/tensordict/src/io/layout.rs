@@ -106,7 +106,7 @@ impl Layout {
 
     /// Reads the metadata item's text back.
     pub(super) fn from_json(text: &str) -> Result<Layout> {
-        let json: Value = serde_json::from_str(text)
+        let json: Value = serde_json::from_slice(text.as_bytes())
             .map_err(|error| corrupt(format!("{METADATA_KEY} is not JSON: {error}")))?;
         match json.get("version").and_then(Value::as_u64) {
             Some(version) if VERSIONS.contains(&version) => {}

@@ -62,19 +62,16 @@ impl Tensor {
             return Err(TensorError::DType { expected, got });
         }
         checked_numel(&self.shape, dtype)?;
+        if !self.is_contiguous() {
+            // Copied in order first: one loop for each pair of types is enough code.
+            return self.try_detach()?.cast(dtype);
+        }
         for_dtype!(self.dtype, S => for_dtype!(dtype, D => self.cast_elements::<S, D>()))
     }
 
     fn cast_elements<S: Element + CastTo<D>, D: Element>(&self) -> Result<Tensor> {
-        let count = self.len();
-        match self.as_slice::<S>() {
-            Ok(slice) => {
-                Self::from_iter_exact(count, &self.shape, slice.iter().map(|&value| value.cast()))
-            }
-            Err(_) => {
-                Self::from_iter_exact(count, &self.shape, self.iter::<S>()?.map(CastTo::cast))
-            }
-        }
+        let values = self.as_slice::<S>()?.iter().map(|&value| value.cast());
+        Self::from_iter_exact(self.len(), &self.shape, values)
     }
 }
 

@@ -82,7 +82,7 @@ impl Invitation {
     /// # Errors
     /// That of serde_json for something else.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(text)
+        serde_json::from_slice(text.as_bytes())
     }
 
     /// Writes it as a line of JSON, without its end.

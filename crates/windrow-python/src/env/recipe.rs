@@ -367,7 +367,7 @@ fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
 /// The arguments of an environment; for one of MuJoCo, with the folders that this process has the library and the models in.
 fn arguments(env: &Native) -> Result<Map<String, Value>, EnvError> {
     let mut arguments: Map<String, Value> =
-        serde_json::from_str(&env.arguments).map_err(EnvError::failed)?;
+        serde_json::from_slice(env.arguments.as_bytes()).map_err(EnvError::failed)?;
     if MUJOCO_IDS.contains(&env.id.as_str()) {
         let folders: [Option<String>; 2] = attach(|py| {
             let folders = gil::ports(py).and_then(|ports| ports.call_method0("mujoco_folders"));

@@ -25,7 +25,7 @@ impl SharedStatistics {
             return Ok(Self(Statistics::new()));
         };
         let json: String = json(py)?.call_method1("dumps", (written,))?.extract()?;
-        let read = serde_json::from_str(&json);
+        let read = serde_json::from_slice(json.as_bytes());
         read.map(Self)
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
