@@ -173,11 +173,11 @@ class Training:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns with DQN.")
     parser.add_argument("--env", default="CartPole-v1", choices=LEARNED)
-    parser.add_argument("--frames", type=int, default=50_000, help="frames at most")
+    parser.add_argument("--frames", type=int, default=100_000, help="frames at most")
     parser.add_argument("--frames-per-batch", type=int, default=250, help="frames between two rounds of updates")
     parser.add_argument("--ratio", type=float, default=0.5, help="updates for a frame")
     parser.add_argument("--random-frames", type=int, default=1000, help="frames with random actions, before the first update")
-    parser.add_argument("--evaluate-every", type=int, default=2000, help="frames between two evaluations")
+    parser.add_argument("--evaluate-every", type=int, default=1000, help="frames between two evaluations")
     parser.add_argument("--minibatch", type=int, default=128, help="frames of an update")
     parser.add_argument("--lr", type=float, default=2e-3, help="rate of learning at the start")
     parser.add_argument("--width", type=int, default=64, help="of the two hidden layers of the network")

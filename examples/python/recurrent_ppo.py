@@ -181,7 +181,7 @@ class Training:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns with PPO.")
     parser.add_argument("--env", default="CartPole-v1", choices=SEEN)
-    parser.add_argument("--frames", type=int, default=81_920)
+    parser.add_argument("--frames", type=int, default=163_840)
     parser.add_argument("--num-envs", type=int, default=32)
     parser.add_argument("--frames-per-batch", type=int, default=1024, help="frames of all environments between two rounds of updates")
     parser.add_argument("--minibatches", type=int, default=2, help="updates in a pass over a batch")
