@@ -117,6 +117,7 @@ class Training:
         self.collector = Collector(
             env,
             self.actor,
+            policy_backend="native",
             frames_per_batch=arguments.frames_per_batch,
             total_frames=arguments.frames,
             init_random_frames=arguments.random_frames,
@@ -170,7 +171,7 @@ class Training:
                 if self.logger is not None and frames % 1000 < arguments.frames_per_batch:
                     self.logger.add_scalar("losses/critic", critic_loss.item(), frames)
                     self.logger.add_scalar("losses/actor", actor_loss.item(), frames)
-                if arguments.checkpoint and time.monotonic() > saved + 60:
+                if arguments.checkpoint and time.monotonic() > saved + arguments.every:
                     self.save()
                     saved = time.monotonic()
             if arguments.checkpoint:
@@ -207,7 +208,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256, help="of the two hidden layers of each network")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true", help="compile the update, which pays after some ten thousand updates")
-    parser.add_argument("--checkpoint", type=Path, help="the file to go on from, written once a minute")
+    parser.add_argument("--checkpoint", type=Path, help="the file to go on from")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints")
     parser.add_argument("--log", help="a folder for TensorBoard")
     parser.add_argument("--video", help="a folder for videos of the evaluation")
     parser.add_argument("--check", action="store_true", help="fail unless the mean return of the evaluation is what is expected")

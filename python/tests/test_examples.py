@@ -15,7 +15,10 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
     ("name", "frames", "told"),
     [
         ("ppo_halfcheetah", 4000, "mean return: "),
-        ("dqn_cartpole", 1100, "mean return: "),
+        ("ppo", 2048, "mean return: "),
+        ("ppo_continuous", 2048, "mean return: "),
+        ("recurrent_ppo", 2048, "mean return: "),
+        ("dqn", 1500, "mean return: "),
         ("sac", 1050, "mean return: "),
         ("td3", 1050, "mean return: "),
         ("ppo_atari", 1000, "mean return: "),
@@ -27,7 +30,6 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("ray_offpolicy", 1200, "mean return: "),
         ("own_environment", 4096, "mean return: "),
         ("resume", 3000, "the weights are the same: True"),
-        ("recurrent_policy", 20_000, "mean return: "),
         ("several_agents", 1200, "mean reward of the one that learns: "),
         ("offline_data", 8000, "after learning from the data set"),
         ("worker_losses", 3000, "all there were to collect: True"),
@@ -43,6 +45,20 @@ def test_examples(name: str, frames: int, told: str, tmp_path: Path) -> None:
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert told in finished.stdout
+
+
+@pytest.mark.parametrize(("name", "frames"), [("ppo", 8192), ("sac", 1200)])
+def test_a_program_that_is_killed_goes_on_with_the_same_weights(name: str, frames: int, tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "resume.py"), f"{name}.py", "--frames", str(frames), "--kills", "2"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "the weights are the same: True" in finished.stdout, finished.stderr
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_continuous", "recurrent_ppo", "dqn", "sac", "td3"])
+def test_a_whole_program_has_as_many_lines_as_its_page_says(name: str) -> None:
+    lines = len((FOLDER / f"{name}.py").read_text().splitlines())
+    assert lines <= 250
+    assert f"[`{name}.py`](../examples/python/{name}.py) | {lines} |" in (FOLDER.parents[1] / "docs" / "programs.md").read_text()
 
 
 def test_every_example_is_run() -> None:
