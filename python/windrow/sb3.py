@@ -88,17 +88,19 @@ class VecEnv(vec_env.VecEnv):
     def step_wait(self) -> Any:
         """Steps all environments by them: observations, rewards, whether episodes have ended, and infos."""
         seen, rewards, terminated, truncated, notes = self._vector._stepped(self._batched(self._actions))
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        infos: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
+        # Notes tell of each end, so that without one there is nothing to look for in the flags.
+        dones = terminated
         for env, info in notes:
             if "final_obs" in info:
-                infos[env] = {**self._with_episode(info["final_info"]), "terminal_observation": info["final_obs"]}
+                is_cut = bool(truncated[env]) and not terminated[env]
+                last = self._with_episode(info["final_info"])
+                infos[env] = {**last, "terminal_observation": info["final_obs"], "TimeLimit.truncated": is_cut}
+                dones = terminated | truncated
             elif "terminal_observation" in infos[env]:
                 self.reset_infos[env] = info
             else:
-                infos[env] = info
-        dones = terminated | truncated
-        for info, is_cut in zip(infos, (truncated & ~terminated).tolist(), strict=True):
-            info["TimeLimit.truncated"] = is_cut
+                infos[env] = {**info, "TimeLimit.truncated": False}
         return seen, rewards.astype(np.float32, copy=False), dones, infos
 
     def _batched(self, actions: Any) -> Any:
