@@ -141,6 +141,8 @@ def test_a_frozen_copy_follows_and_never_changes_statistics(placement: str) -> N
 
     norm = VecNorm(in_keys=["observation"], out_keys=["normed"])
     env = normed_by(norm)
+    # Without a seed, the statistics may be so narrow that rounding is more than the tolerance.
+    env.set_seed(1)
     env.rollout(20)
     copied = norm.frozen_copy()
     assert copied.frozen and not norm.frozen
