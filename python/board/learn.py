@@ -44,8 +44,8 @@ TASKS = {
 class Run:
     """A run of a task, which ends its process when the return is reached."""
 
-    def __init__(self, task: Task, seed: int, folder: Path | None) -> None:
-        self.task, self.seed = task, seed
+    def __init__(self, name: str, seed: int, folder: Path | None) -> None:
+        self.name, self.task, self.seed = name, TASKS[name], seed
         self._folder = folder
         self._returns: collections.deque[float] = collections.deque(maxlen=EPISODES)
         self.frames = 0
@@ -169,14 +169,14 @@ def stable_baselines(run: Run, library: str) -> None:
     def ppo(envs: int, frames: int, **settings: Any) -> None:
         algorithms.PPO("MlpPolicy", make_vec_env(name, envs, seed=run.seed), seed=run.seed, device="cpu", **settings).learn(frames)
 
-    if name == "CartPole-v1":
+    if run.name == "cartpole":
         ppo(
             8, 1_000_000, n_steps=32, batch_size=256, gae_lambda=0.8, gamma=0.98, n_epochs=20, ent_coef=0.0, learning_rate=falling(1e-3),
             clip_range=falling(0.2),
         )
-    elif name == "Pendulum-v1":
+    elif run.name == "pendulum":
         algorithms.SAC("MlpPolicy", name, learning_rate=1e-3, seed=run.seed, device="cpu").learn(100_000)
-    elif run.task.goal <= TASKS["cheetah-ppo"].goal:
+    elif run.name == "cheetah-ppo":
         ppo(1, 1_000_000, batch_size=64, n_steps=512, gamma=0.98, learning_rate=2.0633e-05, ent_coef=0.000401762, clip_range=0.1, n_epochs=20,
             gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096)
     else:
@@ -186,9 +186,7 @@ def stable_baselines(run: Run, library: str) -> None:
 def cleanrl(run: Run) -> None:
     """CleanRL's script for the task, with its own settings."""
     watched(run)
-    scripts = {"CartPole-v1": "ppo.py", "Pendulum-v1": "sac_continuous_action.py"}
-    is_ppo = run.task.goal == TASKS["cheetah-ppo"].goal
-    name = scripts.get(run.task.env, "ppo_continuous_action.py" if is_ppo else "sac_continuous_action.py")
+    name = {"cartpole": "ppo.py", "cheetah-ppo": "ppo_continuous_action.py"}.get(run.name, "sac_continuous_action.py")
     script(run.folder / "cleanrl" / name, "--env-id", run.task.env, "--seed", str(run.seed), "--no-cuda")
 
 
@@ -196,13 +194,12 @@ def torchrl(run: Run) -> None:
     """The script of TorchRL's sota-implementations."""
     watched(run)
     quiet = "logger.backend="
-    env = f"env.{'env_name' if run.task.goal == TASKS['cheetah-ppo'].goal else 'name'}={run.task.env}"
-    if run.task.env == "CartPole-v1":
+    if run.name == "cartpole":
         script(run.folder / "sota-implementations" / "dqn" / "dqn_cartpole.py", quiet, f"env.seed={run.seed}")
-    elif run.task.goal == TASKS["cheetah-ppo"].goal:
-        script(run.folder / "sota-implementations" / "ppo" / "ppo_mujoco.py", quiet, env)
+    elif run.name == "cheetah-ppo":
+        script(run.folder / "sota-implementations" / "ppo" / "ppo_mujoco.py", quiet, f"env.env_name={run.task.env}")
     else:
-        script(run.folder / "sota-implementations" / "sac" / "sac.py", quiet, env, f"env.seed={run.seed}")
+        script(run.folder / "sota-implementations" / "sac" / "sac.py", quiet, f"env.name={run.task.env}", f"env.seed={run.seed}")
 
 
 def rlox(run: Run) -> None:
@@ -221,19 +218,19 @@ def rlox(run: Run) -> None:
             self.seen = len(ended)
             return True
 
-    if run.task.goal in (TASKS["pendulum"].goal, TASKS["cheetah-sac"].goal):
+    if run.name in ("pendulum", "cheetah-sac"):
         run.end("its trainer of SAC does not tell of episodes of training", 2)
     Trainer("ppo", run.task.env, callbacks=[Told()], seed=run.seed).train(1_000_000)
 
 
 def windrow(run: Run) -> None:
     """windrow's own programs."""
-    if run.task.env == "CartPole-v1":
+    if run.name == "cartpole":
         # Its policy is good before episodes in which it explores are.
         recipe(run, "ppo.py", "--frames", "204800")
-    elif run.task.env == "Pendulum-v1":
+    elif run.name == "pendulum":
         recipe(run, "sac.py", "--frames", "100000")
-    elif run.task.goal == TASKS["cheetah-ppo"].goal:
+    elif run.name == "cheetah-ppo":
         recipe(run, "ppo_continuous.py", "--env", run.task.env)
     else:
         recipe(run, "sac.py", "--env", run.task.env, "--frames", "1000000", "--random-frames", "10000")
@@ -251,7 +248,7 @@ LIBRARIES: dict[str, Callable[[Run], None]] = {
 
 def main() -> None:
     library, task, seed, *folder = sys.argv[1:]
-    run = Run(TASKS[task], int(seed), Path(folder[0]).resolve() if folder else None)
+    run = Run(task, int(seed), Path(folder[0]).resolve() if folder else None)
     try:
         LIBRARIES[library](run)
     except Exception as error:
