@@ -1,10 +1,13 @@
-//! `Collector` on native CartPole beside the loop that one would write by hand.
+//! `Collector` on native CartPole beside the loop that one would write by hand, and beside C.
 //!
-//! Both sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64).
+//! All sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64), which stay in the cache of a core, or 131,072,
+//! which do not.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/hand.rs"]
 mod hand;
+#[path = "common/limit.rs"]
+mod limit;
 #[path = "common/net.rs"]
 mod net;
 #[path = "common/mod.rs"]
@@ -15,6 +18,7 @@ use std::hint::black_box;
 use windrow::{Collector, Head, NetworkPolicy, Policy};
 
 use hand::{Batch, HandWritten, Rng};
+use limit::{Limit, Sine};
 use net::PlainNet;
 
 fn main() {
@@ -22,6 +26,10 @@ fn main() {
     random("random_1_env", 1, 2048, 0.80);
     network("network_64_envs", 64, 4096, 0.80);
     network("network_1_env", 1, 2048, 0.80);
+    beside_c("c_64_envs", (64, 4096), Sine::Libm, 0.50);
+    beside_c("c_64_envs_large_batches", (64, 131_072), Sine::Libm, 0.50);
+    beside_c("c_64_envs_polynomial", (64, 4096), Sine::Polynomial, 0.50);
+    beside_c("c_1_env", (1, 2048), Sine::Libm, 0.80);
 }
 
 /// A collector over `envs` environments; without a policy, actions are random.
@@ -67,6 +75,21 @@ fn random(name: &str, envs: usize, frames: usize, target: f64) {
             *action = (rng.bits() >> 63) as i64;
         }
     });
+}
+
+/// With random actions, beside C that steps columns of environments by vector instructions.
+fn beside_c(name: &str, (envs, frames): (usize, usize), sine: Sine, target: f64) {
+    if !timing::is_chosen(name) {
+        return;
+    }
+    let mut ours = collector(envs, frames, None);
+    let mut limit = Limit::new((envs, frames), sine);
+    timing::ratio(
+        name,
+        target,
+        &mut || black_box(ours.next().unwrap().unwrap()).numel() as u64,
+        &mut || limit.collect(),
+    );
 }
 
 /// With the 4-64-64-2 tanh network, beside a hand-written forward inside the hand-written loop.
