@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -163,22 +163,28 @@ class Collecting:
         return int(self.batch.numel())
 
 
-def ratio(own: Side, other: Side, least: float) -> float:
-    """How many frames ``own`` makes while ``other`` makes one. Bare calls follow a policy, which leads to other places than random actions."""
-    follows = isinstance(own, Collecting) and own.has_policy and isinstance(other, Bare)
+class Ratio(NamedTuple):
+    """How many frames one side makes while another makes one, by the clock and by the time of the processor that this process took."""
+
+    clock: float
+    processor: float
+
+
+def ratio(own: Side, other: Side, least: float) -> Ratio:
+    """That of ``own`` and ``other``. Bare calls follow a policy, which leads to other places than random actions."""
     own(), other()
-    found: list[float] = []
+    found: list[np.ndarray] = []
     start = time.perf_counter()
     while len(found) < REPEATS or time.perf_counter() - start < 2 * REPEATS * least:
-        frames, past = [0, 0], [0.0, 0.0]
+        took = np.zeros((2, 2))
         for side in (0, 1) * (EPISODE // STEPS):
-            began = time.perf_counter()
-            frames[side] += (own, other)[side]()
-            past[side] += time.perf_counter() - began
-            if side == 0 and follows:
+            began = time.perf_counter(), time.process_time()
+            frames = (own, other)[side]()
+            took[side] += np.subtract((time.perf_counter(), time.process_time()), began) / frames
+            if side == 0 and isinstance(own, Collecting) and own.has_policy and isinstance(other, Bare):
                 other.follow(own.batch)
-        found.append(frames[0] / past[0] * past[1] / frames[1])
-    return statistics.median(found)
+        found.append(took[1] / took[0])
+    return Ratio(*np.median(found, 0).tolist())
 
 
 def narrowed(env_name: str, **options: Any) -> TransformedEnv:
@@ -316,26 +322,30 @@ def main() -> int:
     for env_name in ("HalfCheetah-v5", "Humanoid-v5"):
         own, bare = Collecting(env_name), Bare(env_name)
         print(f"{env_name}: {1e6 / pace(own, least):.1f} µs a frame, bare {1e6 / pace(bare, least):.1f}")
-        show(f"{env_name} / bare calls", ratio(own, bare, least), 0.97)
+        found = ratio(own, bare, least)
+        show(f"{env_name} / bare calls", found.clock, 0.97)
+        show(f"{env_name} / bare calls, processor time", found.processor, None)
         used, data = memory(env_name)
         show(f"{env_name}, KiB an environment beyond an mjData", used - data, 64.0, at_most=True)
         if arguments.mjbatch:
             with in_mjbatch(env_name, arguments.mjbatch) as other:
-                show(f"{env_name} / mjbatch's calls", ratio(own, other, least), None)
+                show(f"{env_name} / mjbatch's calls", ratio(own, other, least).clock, None)
     own, bare = Collecting("HalfCheetah-v5"), Bare("HalfCheetah-v5")
     try:
-        show("HalfCheetah / EnvPool", ratio(own, in_envpool("HalfCheetah-v4"), least), 1.2)
+        show("HalfCheetah / EnvPool", ratio(own, in_envpool("HalfCheetah-v4"), least).clock, 1.2)
     except ImportError as error:
         print(f"EnvPool is not timed: {error}")
     others = Collecting("HalfCheetah-v5", backend="gymnasium", placement="processes")
-    show("HalfCheetah / Gymnasium's", ratio(own, others, least), 1.4)
+    show("HalfCheetah / Gymnasium's", ratio(own, others, least).clock, 1.4)
     small, large = network("HalfCheetah-v5", 64), network("HalfCheetah-v5", 256)
-    show("HalfCheetah, 64-64 network / bare calls", ratio(Collecting("HalfCheetah-v5", small), bare, least), 0.92)
+    found = ratio(Collecting("HalfCheetah-v5", small), bare, least)
+    show("HalfCheetah, 64-64 network / bare calls", found.clock, 0.92)
+    show("HalfCheetah, 64-64 network / bare calls, processor time", found.processor, None)
     # Alone, it is as fast as the faster of two ways. A step of Pendulum costs next to nothing; each of 2 threads would call torch.
     ways: list[tuple[Side, int]] = [(Collecting("Pendulum-v1", network("Pendulum-v1", 256)), 1), (in_torch(large, 17), 2)]
     alone, threads = max(ways, key=lambda way: pace(way[0], least) * way[1])
     both = Collecting("HalfCheetah-v5", large)
-    show("HalfCheetah, 256-256 network / both alone", ratio(both, bare, least) + ratio(both, alone, least) / threads, 0.85)
+    show("HalfCheetah, 256-256 network / both alone", ratio(both, bare, least).clock + ratio(both, alone, least).clock / threads, 0.85)
     return int(short and arguments.check)
 
 
