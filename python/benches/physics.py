@@ -1,8 +1,8 @@
 """Environments of MuJoCo, with bare calls of its batches, EnvPool, mjbatch and Gymnasium's environments beside: ``cargo xtask bench physics``.
 
 Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of ``-`` is none. A ratio is how many frames windrow
-collects while the other steps one, with 2 threads on both sides. They take turns a few milliseconds long, through the same steps of an episode,
-and the ratio is the median over episodes. Both sides take actions of the same distribution, and begin episodes anew after 1000 steps: what a step of
+collects while the other steps one, with 2 threads on both sides. They take turns, a call each, through the same steps of an episode, and the ratio
+is the median over episodes. Both sides take actions of the same distribution, and begin episodes anew after 1000 steps: what a step of
 MuJoCo costs depends on where the body is.
 
 The package ``mujoco`` is not imported here: that has MuJoCo take the time of each of its stages, in all threads of the process, and slows both
@@ -208,7 +208,7 @@ def in_envpool(env_name: str) -> Side:
 
 
 def step_mjbatch(env_name: str) -> None:
-    """What the process beside runs: one call of a side for each line that it reads, answered by a line."""
+    """Runs in a child process: makes one call each time it reads a line, then writes a line."""
     import mujoco
     from mjbatch import Batch
 
