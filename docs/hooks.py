@@ -58,18 +58,21 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def certificates() -> str:
     """A table of what ``cargo xtask certify`` found, a row for each environment and set of arguments."""
-    rows = ["| environment | arguments | steps | episodes | values | differing | largest difference | versions |", "|---|---|--:|--:|--:|--:|---|---|"]
+    rows = ["| environment | steps | episodes | values | differing | largest difference | arguments |", "|---|--:|--:|--:|--:|---|---|"]
+    compared_with: dict[str, set[str]] = {}
     for path in sorted((DOCS / "certificates").glob("*.json")):
         found = json.loads(path.read_text())
-        versions, reason = found["versions"], found["tolerance"]["reason"]
-        compared_with = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "windrow")
+        for name, version in found["versions"].items():
+            compared_with.setdefault(name, set()).add(version)
         for run in found["runs"]:
             arguments = ", ".join(f"`{name}={value!r}`" for name, value in run["arguments"].items())
+            reason = found["tolerance"]["reason"]
             largest = f"{run['largest_difference']['ulps']} ulp" + (f": {reason}" if reason and run["differing"] else "")
             name = f"[{found['environment']}](certificates/{path.name})"
             figures = (f"{run[figure]:,}" for figure in ("steps", "episodes", "values", "differing"))
-            rows.append(f"| {' | '.join([name, arguments, *figures, largest, compared_with])} |")
-    return "\n".join(rows)
+            rows.append(f"| {' | '.join([name, *figures, largest, arguments])} |")
+    versions = ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in compared_with.items())
+    return "\n".join([*rows, "", f"Versions: {versions}."])
 
 
 def board() -> str:

@@ -332,6 +332,13 @@ def test_peers_are_known_and_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sb3 is not installed: pip install nowhere" in refused("bench", "--peers", "sb3")
 
 
+def test_peers_without_names_are_those_that_are_installed() -> None:
+    installed = benching.bench.make_context("bench", []).params["peers"]
+    assert "gymnasium" in installed
+    assert benching.bench.make_context("bench", ["--peers", "--rounds", "2"]).params["peers"] == installed
+    assert benching.bench.make_context("bench", ["--peers", "none"]).params["peers"] == []
+
+
 def test_an_environment_that_nobody_knows_is_an_error() -> None:
     line = refused("bench", "--env", "Nope-v1", "--peers", "none", "--rounds", 1, "--seconds", 0.001, code=1)
     assert "nothing could be measured with Nope-v1" in line

@@ -18,6 +18,9 @@ from windrow._cli.peers import PEERS, Running, Side, own_sides
 from windrow._cli.picture import write
 from windrow._cli.text import short, table
 
+#: What ``--peers`` without names means.
+ALL = "all"
+
 
 class Measured(NamedTuple):
     """Frames a second of one way to collect, in each round; or why there are none."""
@@ -35,7 +38,7 @@ class Measured(NamedTuple):
 def _peers(_: click.Context, option: click.Parameter, given: str | None) -> list[str]:
     """The names that were given, or those of all libraries that are installed."""
     installed = [name for name, peer in PEERS.items() if version_of(peer.distribution) is not None]
-    if given is None:
+    if given is None or given == ALL:
         return installed
     names = [name for name in given.replace(" ", "").split(",") if name not in ("", "none")]
     for name in names:
@@ -51,7 +54,14 @@ def _peers(_: click.Context, option: click.Parameter, given: str | None) -> list
 @click.option("--num-envs", type=click.IntRange(1), default=8, show_default=True, help="Environments of each.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often each is measured, in turn with the others.")
 @click.option("--seconds", type=click.FloatRange(0.001), default=0.5, show_default=True, help="How long each runs in a round.")
-@click.option("--peers", callback=_peers, metavar="NAMES", help=f"Some of {', '.join(PEERS)}, or none; by default those that are installed.")
+@click.option(
+    "--peers",
+    callback=_peers,
+    is_flag=False,
+    flag_value=ALL,
+    metavar="NAMES",
+    help=f"Some of {', '.join(PEERS)}, or none; all that are installed by default, and without names.",
+)
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the table: FILE.svg, or FILE.png and others by matplotlib.")
 @click.option("--force", is_flag=True, help="Replace the picture.")
 def bench(*, env: str, num_envs: int, rounds: int, seconds: float, peers: list[str], picture: Path | None, force: bool) -> None:
