@@ -1,11 +1,13 @@
 //! `Collector` on native CartPole beside the loop that one would write by hand, and beside C.
 //!
 //! All sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64), which stay in the cache of a core, or 131,072,
-//! which do not.
+//! which do not. The lines `c_*`, on Linux, compare processor time, which other programs hardly change; the C compiler is `cc` or what
+//! `CC` names.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/hand.rs"]
 mod hand;
+#[cfg(target_os = "linux")]
 #[path = "common/limit.rs"]
 mod limit;
 #[path = "common/net.rs"]
@@ -18,7 +20,6 @@ use std::hint::black_box;
 use windrow::{Collector, Head, NetworkPolicy, Policy};
 
 use hand::{Batch, HandWritten, Rng};
-use limit::{Limit, Sine};
 use net::PlainNet;
 
 fn main() {
@@ -26,10 +27,8 @@ fn main() {
     random("random_1_env", 1, 2048, 0.80);
     network("network_64_envs", 64, 4096, 0.80);
     network("network_1_env", 1, 2048, 0.80);
-    beside_c("c_64_envs", (64, 4096), Sine::Libm, 0.50);
-    beside_c("c_64_envs_large_batches", (64, 131_072), Sine::Libm, 0.50);
-    beside_c("c_64_envs_polynomial", (64, 4096), Sine::Polynomial, 0.50);
-    beside_c("c_1_env", (1, 2048), Sine::Libm, 0.80);
+    #[cfg(target_os = "linux")]
+    beside_c();
 }
 
 /// A collector over `envs` environments; without a policy, actions are random.
@@ -78,18 +77,23 @@ fn random(name: &str, envs: usize, frames: usize, target: f64) {
 }
 
 /// With random actions, beside C that steps columns of environments by vector instructions.
-fn beside_c(name: &str, (envs, frames): (usize, usize), sine: Sine, target: f64) {
-    if !timing::is_chosen(name) {
-        return;
+#[cfg(target_os = "linux")]
+fn beside_c() {
+    use limit::Sine;
+
+    let lines = [
+        ("c_64_envs", (64, 4096), Sine::Libm, 0.50),
+        ("c_64_envs_large_batches", (64, 131_072), Sine::Libm, 0.50),
+        ("c_64_envs_polynomial", (64, 4096), Sine::Polynomial, 0.50),
+        ("c_1_env", (1, 2048), Sine::Libm, 0.80),
+    ];
+    for (name, (envs, frames), sine, target) in lines {
+        if timing::is_chosen(name) {
+            let mut ours = collector(envs, frames, None);
+            let collect = &mut || black_box(ours.next().unwrap().unwrap()).numel() as u64;
+            limit::ratio(name, target, collect, (envs, frames), sine);
+        }
     }
-    let mut ours = collector(envs, frames, None);
-    let mut limit = Limit::new((envs, frames), sine);
-    timing::ratio(
-        name,
-        target,
-        &mut || black_box(ours.next().unwrap().unwrap()).numel() as u64,
-        &mut || limit.collect(),
-    );
 }
 
 /// With the 4-64-64-2 tanh network, beside a hand-written forward inside the hand-written loop.

@@ -3,12 +3,17 @@
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
-/// Frames of one request, at least: enough for the way there and back to take no share.
-const FRAMES: usize = 1 << 20;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::timing::{PAIRS, RUN, Work, report};
+
+/// Frames of one request, at least.
+const FRAMES: usize = 1 << 22;
 
 /// How the C program computes sine and cosine.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub enum Sine {
     /// By the library, angle by angle: the bits of Gymnasium.
     Libm,
@@ -16,8 +21,27 @@ pub enum Sine {
     Polynomial,
 }
 
+/// Reports the ratio of the rates of `ours` and of C, a second of processor time each, with `envs` environments and `frames` a batch.
+pub fn ratio(name: &str, target: f64, ours: Work<'_>, (envs, frames): (usize, usize), sine: Sine) {
+    let mut limit = Limit::new((envs, frames), sine);
+    let _ = (rate(ours), limit.rate());
+    let pairs = (0..PAIRS).map(|_| (rate(ours), limit.rate()));
+    report(name, target, pairs.collect());
+}
+
+/// Frames a second of this process's time on processors.
+fn rate(work: Work<'_>) -> f64 {
+    let now = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap();
+    let start = now();
+    let mut frames = 0;
+    while now() - start < RUN {
+        frames += work();
+    }
+    frames as f64 / (now() - start).as_secs_f64()
+}
+
 /// A running program of `limit/cartpole.c`.
-pub struct Limit {
+struct Limit {
     child: Child,
     to: Option<ChildStdin>,
     from: ChildStdout,
@@ -26,7 +50,7 @@ pub struct Limit {
 
 impl Limit {
     /// Compiles and starts the program with `envs` environments and batches of `frames` frames.
-    pub fn new((envs, frames): (usize, usize), sine: Sine) -> Self {
+    fn new((envs, frames): (usize, usize), sine: Sine) -> Self {
         let batches = FRAMES.div_ceil(frames);
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("limit-cartpole");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
@@ -64,11 +88,12 @@ impl Limit {
         }
     }
 
-    /// Collects some batches, and returns how many frames those are.
-    pub fn collect(&mut self) -> u64 {
+    /// Collects some batches; returns frames a second of processor time.
+    fn rate(&mut self) -> f64 {
+        let mut nanoseconds = [0; 8];
         self.to.as_mut().unwrap().write_all(b".").unwrap();
-        self.from.read_exact(&mut [0]).unwrap();
-        self.frames
+        self.from.read_exact(&mut nanoseconds).unwrap();
+        self.frames as f64 * 1e9 / u64::from_ne_bytes(nanoseconds) as f64
     }
 }
 
