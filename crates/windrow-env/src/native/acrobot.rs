@@ -4,7 +4,7 @@ use std::sync::Arc;
 use pulp::Simd;
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Column, Columns, Physics, WIDTH, step_many};
+use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
 use super::numpy_pow::{square, squares};
 use super::sines::{cos, sin_cos};
 use super::space::{OBSERVATION, choice, interval, meaning};
@@ -159,17 +159,22 @@ type ManyJoints = [Column<f64>; 4];
 /// The joints of environment `i`.
 #[inline(always)]
 fn joints(columns: &ManyJoints, i: usize) -> Joints {
-    columns.each_ref().map(|column| column[i])
+    [columns[0][i], columns[1][i], columns[2][i], columns[3][i]]
 }
 
 /// Joints of many environments by those of each.
 #[inline(always)]
 fn gathered(mut of: impl FnMut(usize) -> Joints) -> ManyJoints {
     let mut columns = [[0.0; WIDTH]; 4];
-    (0..WIDTH).for_each(|i| {
-        let joints = of(i);
-        (0..4).for_each(|n| columns[n][i] = joints[n]);
-    });
+    each::<WIDTH>(
+        #[inline(always)]
+        |i| {
+            let joints = of(i);
+            for n in 0..4 {
+                columns[n][i] = joints[n];
+            }
+        },
+    );
     columns
 }
 
@@ -177,20 +182,42 @@ fn gathered(mut of: impl FnMut(usize) -> Joints) -> ManyJoints {
 #[inline(always)]
 fn derivatives<S: Simd>(simd: S, state: &ManyJoints, torque: &Column<f64>) -> ManyJoints {
     let (sines, cosines) = sin_cos(simd, &state[1]);
-    let level: [Column<f64>; 2] = [0, 1].map(|link| {
-        let tilts: Column<f64> = std::array::from_fn(|i| tilts(joints(state, i))[link]);
-        cos(simd, &tilts)
-    });
-    let couplings = cosines.map(coupling);
-    let squares = [&state[2], &state[3], &couplings].map(squares);
-    gathered(|i| {
-        let parts = Parts {
-            second: (sines[i], cosines[i]),
-            level: level.each_ref().map(|column| column[i]),
-            squares: squares.each_ref().map(|column| column[i]),
-        };
-        derivative(joints(state, i), torque[i], &parts)
-    })
+    let first: Column<f64> = column(
+        #[inline(always)]
+        |i| tilts(joints(state, i))[0],
+    );
+    let both: Column<f64> = column(
+        #[inline(always)]
+        |i| tilts(joints(state, i))[1],
+    );
+    let level = (cos(simd, &first), cos(simd, &both));
+    let couplings: Column<f64> = column(
+        #[inline(always)]
+        |i| coupling(cosines[i]),
+    );
+    let of_first = squares(&state[2]);
+    let of_second = squares(&state[3]);
+    let of_couplings = squares(&couplings);
+    gathered(
+        #[inline(always)]
+        |i| {
+            let parts = Parts {
+                second: (sines[i], cosines[i]),
+                level: [level.0[i], level.1[i]],
+                squares: [of_first[i], of_second[i], of_couplings[i]],
+            };
+            derivative(joints(state, i), torque[i], &parts)
+        },
+    )
+}
+
+/// As [`along`], of many environments.
+#[inline(always)]
+fn later(start: &ManyJoints, slope: &ManyJoints, dt: f64) -> ManyJoints {
+    gathered(
+        #[inline(always)]
+        |i| along(joints(start, i), joints(slope, i), dt),
+    )
 }
 
 /// The same angle in `[-π, π]`, by whole turns: a remainder would round differently.
@@ -298,29 +325,43 @@ impl Physics<4, 6> for Acrobot {
     #[inline(always)]
     fn advance<S: Simd>(simd: S, columns: &mut Columns<4, 6>) {
         let (start, torque) = (columns.state, columns.action);
-        let slopes = |state: &ManyJoints| derivatives(simd, state, &torque);
-        let later =
-            |slope: &ManyJoints, dt| gathered(|i| along(joints(&start, i), joints(slope, i), dt));
-        let k1 = slopes(&start);
-        let k2 = slopes(&later(&k1, DT / 2.0));
-        let k3 = slopes(&later(&k2, DT / 2.0));
-        let k4 = slopes(&later(&k3, DT));
-        let end = gathered(|i| {
-            let slopes = [&k1, &k2, &k3, &k4].map(|slopes| joints(slopes, i));
-            summed(joints(&start, i), slopes)
-        });
-        columns.state = gathered(|i| bounded(joints(&end, i)));
+        let k1 = derivatives(simd, &start, &torque);
+        let k2 = derivatives(simd, &later(&start, &k1, DT / 2.0), &torque);
+        let k3 = derivatives(simd, &later(&start, &k2, DT / 2.0), &torque);
+        let k4 = derivatives(simd, &later(&start, &k3, DT), &torque);
+        let end = gathered(
+            #[inline(always)]
+            |i| {
+                let slopes = [
+                    joints(&k1, i),
+                    joints(&k2, i),
+                    joints(&k3, i),
+                    joints(&k4, i),
+                ];
+                summed(joints(&start, i), slopes)
+            },
+        );
+        columns.state = gathered(
+            #[inline(always)]
+            |i| bounded(joints(&end, i)),
+        );
         let [theta1, theta2, dtheta1, dtheta2] = columns.state;
         let (first, second) = (sin_cos(simd, &theta1), sin_cos(simd, &theta2));
-        let both: Column<f64> = std::array::from_fn(|i| theta2[i] + theta1[i]);
+        let both: Column<f64> = column(
+            #[inline(always)]
+            |i| theta2[i] + theta1[i],
+        );
         let both = cos(simd, &both);
-        (0..WIDTH).for_each(|i| {
-            let ((sin1, cos1), (sin2, cos2)) =
-                ((first.0[i], first.1[i]), (second.0[i], second.1[i]));
-            let seen = [cos1, sin1, cos2, sin2, dtheta1[i], dtheta2[i]];
-            columns.observe(i, seen.map(|x| x as f32));
-            (columns.terminated[i], columns.reward[i]) = ending(cos1, both[i]);
-        });
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let ((sin1, cos1), (sin2, cos2)) =
+                    ((first.0[i], first.1[i]), (second.0[i], second.1[i]));
+                let seen = [cos1, sin1, cos2, sin2, dtheta1[i], dtheta2[i]];
+                columns.observe(i, seen.map(|x| x as f32));
+                (columns.terminated[i], columns.reward[i]) = ending(cos1, both[i]);
+            },
+        );
     }
 }
 

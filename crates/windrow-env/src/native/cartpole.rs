@@ -5,7 +5,7 @@ use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Columns, Physics, WIDTH, step_many};
+use super::columns::{Columns, Physics, WIDTH, each, step_many};
 use super::sines::sin_cos;
 use super::space::{OBSERVATION, choice, interval, meaning};
 use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
@@ -213,21 +213,23 @@ impl Physics<4, 4> for CartPole {
     #[inline(always)]
     fn advance<S: Simd>(simd: S, columns: &mut Columns<4, 4>) {
         let (sines, cosines) = sin_cos(simd, &columns.state[2]);
-        (0..WIDTH).for_each(|i| {
-            let [x, x_dot, theta, theta_dot] =
-                columns.state.each_mut().map(|column| &mut column[i]);
-            let state = CartPoleState {
-                x: *x,
-                x_dot: *x_dot,
-                theta: *theta,
-                theta_dot: *theta_dot,
-            };
-            let state = state.advance(columns.action[i], (sines[i], cosines[i]));
-            (*x, *x_dot) = (state.x, state.x_dot);
-            (*theta, *theta_dot) = (state.theta, state.theta_dot);
-            columns.terminated[i] = state.is_out();
-            columns.observe(i, state.observation());
-        });
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let [x, x_dot, theta, theta_dot] = &mut columns.state;
+                let state = CartPoleState {
+                    x: x[i],
+                    x_dot: x_dot[i],
+                    theta: theta[i],
+                    theta_dot: theta_dot[i],
+                };
+                let state = state.advance(columns.action[i], (sines[i], cosines[i]));
+                (x[i], x_dot[i]) = (state.x, state.x_dot);
+                (theta[i], theta_dot[i]) = (state.theta, state.theta_dot);
+                columns.terminated[i] = state.is_out();
+                columns.observe(i, state.observation());
+            },
+        );
     }
 }
 

@@ -19,6 +19,25 @@ const FEW: usize = 4;
 /// One number of each environment.
 pub(super) type Column<T> = [T; WIDTH];
 
+/// Calls `f` with each place of a column. It and what it calls must be compiled into their caller, whose vector instructions they have
+/// nowhere else: closures say `inline(always)`, and methods of iterators are no alternative.
+#[inline(always)]
+pub(super) fn each<const N: usize>(mut f: impl FnMut(usize)) {
+    for i in 0..N {
+        f(i);
+    }
+}
+
+/// The column of what `f` returns for each place.
+#[inline(always)]
+pub(super) fn column<const N: usize>(mut f: impl FnMut(usize) -> f64) -> [f64; N] {
+    let mut column = [0.0; N];
+    for (i, value) in column.iter_mut().enumerate() {
+        *value = f(i);
+    }
+    column
+}
+
 /// An environment whose state is `N` numbers and whose observation is `M`.
 pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
     /// Elements of the action.
@@ -50,10 +69,14 @@ pub(super) struct Columns<const N: usize, const M: usize> {
 
 impl<const N: usize, const M: usize> Columns<N, M> {
     /// Writes what environment `i` observes.
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "enumerated, loops are not inlined"
+    )]
     #[inline(always)]
     pub(super) fn observe(&mut self, i: usize, observation: [f32; M]) {
-        for (column, value) in self.observation.iter_mut().zip(observation) {
-            column[i] = value;
+        for m in 0..M {
+            self.observation[m][i] = observation[m];
         }
     }
 }
@@ -134,32 +157,47 @@ where
     F: Fn(&mut W) -> &mut E,
 {
     /// Reads states and actions of `count` environments from `first` on; `None` if one of them cannot be stepped.
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "enumerated, loops are not inlined"
+    )]
     #[inline(always)]
     fn read(&mut self, first: usize, count: usize, columns: &mut Columns<N, M>) -> Option<()> {
-        let worlds = self.worlds.iter_mut().zip(self.actions);
-        for (i, (world, action)) in worlds.skip(first).take(count).enumerate() {
-            columns.action[i] = E::meaning(*action)?;
-            let state = (self.own)(world).state()?;
-            for (column, value) in columns.state.iter_mut().zip(state) {
-                column[i] = value;
+        let worlds = &mut self.worlds[first..][..count];
+        let actions = &self.actions[first..][..count];
+        for i in 0..count {
+            columns.action[i] = E::meaning(actions[i])?;
+            let state = (self.own)(&mut worlds[i]).state()?;
+            for n in 0..N {
+                columns.state[n][i] = state[n];
             }
         }
         Some(())
     }
 
     /// Writes what followed.
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "enumerated, loops are not inlined"
+    )]
     #[inline(always)]
     fn write(&mut self, first: usize, count: usize, columns: &Columns<N, M>) {
-        let worlds = self.worlds.iter_mut().zip(&mut *self.rows);
-        for (i, (world, row)) in worlds.skip(first).take(count).enumerate() {
-            let state = std::array::from_fn(|n| columns.state[n][i]);
-            *row = std::array::from_fn(|m| columns.observation[m][i]);
-            let (terminated, mut reward) = (columns.terminated[i], columns.reward[i]);
-            (self.own)(world).keep(state, terminated, &mut reward);
-            self.outcomes.reward[first + i] = reward;
-            self.outcomes.terminated[first + i] = terminated;
-            self.outcomes.truncated[first + i] = false;
+        let worlds = &mut self.worlds[first..][..count];
+        let rows = &mut self.rows[first..][..count];
+        let rewards = &mut self.outcomes.reward[first..][..count];
+        let terminated = &mut self.outcomes.terminated[first..][..count];
+        for i in 0..count {
+            let state = column(
+                #[inline(always)]
+                |n| columns.state[n][i],
+            );
+            for m in 0..M {
+                rows[i][m] = columns.observation[m][i];
+            }
+            (rewards[i], terminated[i]) = (columns.reward[i], columns.terminated[i]);
+            (self.own)(&mut worlds[i]).keep(state, terminated[i], &mut rewards[i]);
         }
+        self.outcomes.truncated[first..][..count].fill(false);
     }
 }
 

@@ -4,7 +4,7 @@ use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Columns, Physics, WIDTH, step_many};
+use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
 use super::sines::cos;
 use super::space::{OBSERVATION, choice, interval, meaning};
 use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
@@ -165,16 +165,23 @@ impl Physics<2, 2> for MountainCar {
 
     #[inline(always)]
     fn advance<S: Simd>(simd: S, columns: &mut Columns<2, 2>) {
-        let cosines = cos(simd, &columns.state[0].map(|position| 3.0 * position));
-        (0..WIDTH).for_each(|i| {
-            let [position, velocity] = columns.state.each_ref().map(|column| column[i]);
-            let state = CarState { position, velocity };
-            let state = state.advance(columns.action[i], cosines[i]);
-            (columns.state[0][i], columns.state[1][i]) = (state.position, state.velocity);
-            columns.reward[i] = -1.0;
-            columns.terminated[i] = state.is_up();
-            columns.observe(i, state.observation());
-        });
+        let angles: Column<f64> = column(
+            #[inline(always)]
+            |i| 3.0 * columns.state[0][i],
+        );
+        let cosines = cos(simd, &angles);
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let (position, velocity) = (columns.state[0][i], columns.state[1][i]);
+                let state = CarState { position, velocity };
+                let state = state.advance(columns.action[i], cosines[i]);
+                (columns.state[0][i], columns.state[1][i]) = (state.position, state.velocity);
+                columns.reward[i] = -1.0;
+                columns.terminated[i] = state.is_up();
+                columns.observe(i, state.observation());
+            },
+        );
     }
 }
 

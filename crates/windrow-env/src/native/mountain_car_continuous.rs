@@ -4,7 +4,7 @@ use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Column, Columns, Physics, WIDTH, step_many};
+use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
 use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
 use super::sines::cos;
 use super::space::{OBSERVATION, interval, number};
@@ -216,17 +216,29 @@ impl Physics<3, 2> for MountainCarContinuous {
             true => exact,
             false => narrow(exact),
         };
-        let angles: Column<f64> = std::array::from_fn(|i| round(i, 3.0 * position[i]));
+        let angles: Column<f64> = column(
+            #[inline(always)]
+            |i| round(i, 3.0 * position[i]),
+        );
         let cosines = cos(simd, &angles);
-        (0..WIDTH).for_each(|i| {
-            let (from, action) = ([position[i], velocity[i]], columns.action[i]);
-            let landing = advance(from, action as f32, cosines[i], |exact| round(i, exact));
-            columns.state[0][i] = landing.position;
-            columns.state[1][i] = landing.velocity;
-            columns.terminated[i] = landing.terminated;
-            columns.reward[i] = landing.reward(action);
-            columns.observe(i, [landing.position as f32, landing.velocity as f32]);
-        });
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let (from, action) = ([position[i], velocity[i]], columns.action[i]);
+                let landing = advance(
+                    from,
+                    action as f32,
+                    cosines[i],
+                    #[inline(always)]
+                    |exact| round(i, exact),
+                );
+                columns.state[0][i] = landing.position;
+                columns.state[1][i] = landing.velocity;
+                columns.terminated[i] = landing.terminated;
+                columns.reward[i] = landing.reward(action);
+                columns.observe(i, [landing.position as f32, landing.velocity as f32]);
+            },
+        );
     }
 }
 

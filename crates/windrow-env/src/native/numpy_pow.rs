@@ -1,5 +1,6 @@
 use std::hint::black_box;
 
+use super::columns::each;
 use super::sines::for_each;
 
 /// `x**2` as NumPy computes it for a single number: by `libm`'s `pow`, whose last bit now and then is not that of the
@@ -20,8 +21,14 @@ pub(crate) fn square(x: f64) -> f64 {
 /// The squares of many numbers, each as [`square`] computes it.
 #[inline(always)]
 pub(super) fn squares<const N: usize>(numbers: &[f64; N]) -> [f64; N] {
-    let mut squares = numbers.map(|x| x * x);
-    let unsure = std::array::from_fn(|i| u8::from(!is_square(numbers[i], squares[i])));
+    let (mut squares, mut unsure) = ([0.0; N], [0; N]);
+    each::<N>(
+        #[inline(always)]
+        |i| {
+            squares[i] = numbers[i] * numbers[i];
+            unsure[i] = u8::from(!is_square(numbers[i], squares[i]));
+        },
+    );
     for_each::<N>(&unsure, |i| squares[i] = by_libm(numbers[i]));
     squares
 }

@@ -6,7 +6,7 @@ use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Column, Columns, Physics, WIDTH, step_many};
+use super::columns::{Columns, Physics, WIDTH, each, step_many};
 use super::sines::sin_cos;
 use super::space::{OBSERVATION, interval, number};
 use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, StateVisitor, TimeLimit};
@@ -198,21 +198,27 @@ impl Physics<2, 3> for Pendulum {
 
     #[inline(always)]
     fn advance<S: Simd>(simd: S, columns: &mut Columns<2, 3>) {
-        let torques = columns.action.map(|torque| torque as f32);
-        let efforts: Column<f32> = torques.map(effort);
         let (sines, _) = sin_cos(simd, &columns.state[0]);
-        let state = |[theta, theta_dot]: [f64; 2]| PendulumState { theta, theta_dot };
-        (0..WIDTH).for_each(|i| {
-            let before = state(columns.state.each_ref().map(|column| column[i]));
-            columns.reward[i] = -before.cost(wrapped_by_turns(before.theta), efforts[i]) as f32;
-            let after = before.advance(torques[i], sines[i]);
-            (columns.state[0][i], columns.state[1][i]) = (after.theta, after.theta_dot);
-        });
+        let state = |theta: f64, theta_dot: f64| PendulumState { theta, theta_dot };
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let before = state(columns.state[0][i], columns.state[1][i]);
+                let torque = columns.action[i] as f32;
+                let cost = before.cost(wrapped_by_turns(before.theta), effort(torque));
+                columns.reward[i] = -cost as f32;
+                let after = before.advance(torque, sines[i]);
+                (columns.state[0][i], columns.state[1][i]) = (after.theta, after.theta_dot);
+            },
+        );
         let (sines, cosines) = sin_cos(simd, &columns.state[0]);
-        (0..WIDTH).for_each(|i| {
-            let state = state(columns.state.each_ref().map(|column| column[i]));
-            columns.observe(i, state.observation((sines[i], cosines[i])));
-        });
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let state = state(columns.state[0][i], columns.state[1][i]);
+                columns.observe(i, state.observation((sines[i], cosines[i])));
+            },
+        );
     }
 }
 

@@ -6,6 +6,8 @@
 
 use pulp::Simd;
 
+use super::columns::each;
+
 /// Largest error of sine and cosine of the GNU library since 2.28, in units in the last place, as it states it.
 const LIBM: f64 = 0.55;
 /// More than the largest error of [`sin_cos_of`], in the same units.
@@ -64,11 +66,14 @@ pub(super) fn sin_cos<S: Simd, const N: usize>(_: S, angles: &[f64; N]) -> ([f64
         return (sines, cosines);
     }
     let mut unsure = [0; N];
-    (0..N).for_each(|i| {
-        let (sine, cosine) = sin_cos_of(angles[i]);
-        (sines[i], cosines[i]) = (sine.value, cosine.value);
-        unsure[i] = u8::from(!(sine.is_sure & cosine.is_sure));
-    });
+    each::<N>(
+        #[inline(always)]
+        |i| {
+            let (sine, cosine) = sin_cos_of(angles[i]);
+            (sines[i], cosines[i]) = (sine.value, cosine.value);
+            unsure[i] = u8::from(!(sine.is_sure & cosine.is_sure));
+        },
+    );
     for_each(&unsure, |i| (sines[i], cosines[i]) = angles[i].sin_cos());
     (sines, cosines)
 }
@@ -80,10 +85,13 @@ pub(super) fn cos<S: Simd, const N: usize>(_: S, angles: &[f64; N]) -> [f64; N] 
         return angles.map(f64::cos);
     }
     let (mut cosines, mut unsure) = ([0.0; N], [0; N]);
-    (0..N).for_each(|i| {
-        let (_, cosine) = sin_cos_of(angles[i]);
-        (cosines[i], unsure[i]) = (cosine.value, u8::from(!cosine.is_sure));
-    });
+    each::<N>(
+        #[inline(always)]
+        |i| {
+            let (_, cosine) = sin_cos_of(angles[i]);
+            (cosines[i], unsure[i]) = (cosine.value, u8::from(!cosine.is_sure));
+        },
+    );
     for_each(&unsure, |i| cosines[i] = angles[i].cos());
     cosines
 }
@@ -93,17 +101,18 @@ const fn has_bound<S: Simd>() -> bool {
     S::F64_LANES > 1 && cfg!(all(target_os = "linux", target_env = "gnu"))
 }
 
-/// Calls `f` with the place of each flag that is 1. Nobody can predict which are: going from one to the next costs one wrong guess.
+/// Calls `f` with the place of each flag that is 1; there are a multiple of eight. Nobody can predict which are: going from one to the next costs one wrong guess.
 #[inline(always)]
 pub(super) fn for_each<const N: usize>(flags: &[u8; N], mut f: impl FnMut(usize)) {
-    for (block, flags) in flags.chunks(8).enumerate() {
-        let mut word = [0; 8];
-        word[..flags.len()].copy_from_slice(flags);
-        let mut word = u64::from_le_bytes(word);
+    let (words, _) = flags.as_chunks::<8>();
+    let mut first = 0;
+    for word in words {
+        let mut word = u64::from_le_bytes(*word);
         while word != 0 {
-            f(8 * block + word.trailing_zeros() as usize / 8);
+            f(first + word.trailing_zeros() as usize / 8);
             word &= word - 1;
         }
+        first += 8;
     }
 }
 
@@ -179,8 +188,11 @@ fn sum(larger: f64, smaller: f64) -> (f64, f64) {
 /// `c₀ + c₁ z + c₂ z² + …`
 #[inline(always)]
 fn series<const N: usize>(z: f64, coefficients: [f64; N]) -> f64 {
-    let rising = coefficients.into_iter().rev();
-    rising.fold(0.0, |sum, coefficient| sum.mul_add(z, coefficient))
+    let mut sum = coefficients[N - 1];
+    for i in 1..N {
+        sum = sum.mul_add(z, coefficients[N - 1 - i]);
+    }
+    sum
 }
 
 /// Whether `rest`, which rounding took from `rounded`, is far enough from half a unit in its last place.
