@@ -28,14 +28,14 @@ pub(crate) enum Author {
     User(Option<ThreadId>),
 }
 
-/// What lies between two runs, in front of a frame.
+/// A place between two frames where one run ends, another begins, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Boundary {
-    /// Index of the frame behind it, among those that are written together; their number where the last run ends with the last of them.
+    /// Index of the frame after it, among those that are written together; their number where the last run ends with the last of them.
     pub at: usize,
     /// Whether the episode of the frame before ended with it.
     pub ended: bool,
-    /// Whether the frame behind it was written apart from the one before: then they belong to different episodes, whatever their keys say.
+    /// Whether the frame after it was written apart from the one before: then they belong to different episodes, whatever their keys say.
     pub apart: bool,
 }
 
@@ -429,7 +429,7 @@ pub struct KeptRuns {
     pub(crate) base: u64,
     /// Number of the next frame, which goes into row `next % capacity`.
     pub(crate) next: u64,
-    /// What lies between runs, in order: number of the frame behind it, and two flags.
+    /// The boundaries in order, a word each: the number of the frame after it, and two flags.
     pub(crate) boundaries: Vec<u64>,
 }
 
@@ -443,7 +443,7 @@ impl KeptRuns {
         Packed::new(first + boundary.at as u64, boundary.ended, boundary.apart).0
     }
 
-    /// The frame behind the boundary of a word.
+    /// The frame after the boundary of a word.
     pub(crate) fn frame(word: u64) -> u64 {
         Packed(word).first()
     }

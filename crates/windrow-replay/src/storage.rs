@@ -142,7 +142,7 @@ pub struct Recovered {
 /// The runs of frames that are written together.
 #[derive(Debug, Clone, Copy)]
 pub struct RunMarks<'a> {
-    /// What lies between these runs, in order; the first begins with the first frame, or goes on from the frame before.
+    /// The boundaries of these runs, in order. Without one in front of the first frame, that frame continues the run before it.
     pub boundaries: &'a [Boundary],
     /// As of [`RunKeys::fingerprint`].
     pub(crate) keys: u64,

@@ -96,7 +96,7 @@ impl Slot {
         (slot.words() == *words && fits).then_some(slot)
     }
 
-    /// The number of the next frame, when the store has written so many rows.
+    /// The number of the next frame once the store has written `written` rows over its life.
     fn next_at(self, written: u64) -> u64 {
         self.next + written.wrapping_sub(self.written)
     }
@@ -458,11 +458,19 @@ mod tests {
             }
         }
 
+        /// With the end of an episode after the seventh.
+        fn of_20_frames() -> Self {
+            let mut model = Self::new();
+            let boundaries = [boundary(0, false, true), boundary(7, true, false)];
+            model.write(20, &boundaries, true);
+            model
+        }
+
         fn path(&self) -> PathBuf {
             self.directory.path().join("runs.bin")
         }
 
-        /// Writes `len` frames with these boundaries; `survives` the process the write?
+        /// Writes `len` frames with these boundaries; `survives`: whether the process survives the write.
         fn write(&mut self, len: usize, boundaries: &[Boundary], survives: bool) {
             let marks = RunMarks::new(boundaries, &RunKeys::default());
             let rows = ((self.next % CAPACITY as u64) as usize, len);
@@ -540,12 +548,7 @@ mod tests {
 
     #[test]
     fn frames_whose_runs_nobody_names_are_to_be_looked_at() {
-        let mut model = Model::new();
-        model.write(
-            20,
-            &[boundary(0, false, true), boundary(7, true, false)],
-            true,
-        );
+        let mut model = Model::of_20_frames();
         // In place of others, behind the newest, and somewhere else.
         for (first, in_place, next, base) in
             [(3, true, 20, 0), (20, false, 22, 0), (40, false, 42, 40)]
@@ -591,12 +594,7 @@ mod tests {
 
     #[test]
     fn a_file_of_others_is_refused() {
-        let mut model = Model::new();
-        model.write(
-            20,
-            &[boundary(0, false, true), boundary(7, true, false)],
-            true,
-        );
+        let model = Model::of_20_frames();
         let path = model.path();
         let good = std::fs::read(&path).unwrap();
         let open = |bytes: &[u8], written| {

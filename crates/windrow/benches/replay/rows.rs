@@ -22,7 +22,7 @@ const STEPS: usize = 4;
 /// Frames that are written at once while the buffer fills, and while its process waits to be killed.
 const FILL: usize = 1 << 18;
 const GO_ON: usize = 1 << 10;
-/// An episode ends with one of so many frames.
+/// Frames of an episode on average.
 const EPISODE: u64 = 200;
 /// Bytes of a record: those of the columns below, up to a multiple of 8.
 const ROW: usize = 32;
