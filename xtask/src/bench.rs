@@ -38,6 +38,9 @@ pub(crate) struct Request {
     /// How many times to run it; more than one adds a summary over the runs
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
+    /// Rows of the buffers on disk that `replay` measures instead, each tenfold number up to this one
+    #[arg(long)]
+    rows: Option<u32>,
     /// Arguments for the benchmark itself
     #[arg(last = true)]
     arguments: Vec<String>,
@@ -66,7 +69,14 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
     if program.is_none() && !in_rust.contains(name) {
         bail!("expected one of the benchmarks {known}, got `{name}`");
     }
+    if request.rows.is_some() && name != "replay" {
+        bail!("expected the benchmark replay with --rows, got `{name}`");
+    }
+    let rows = request.rows.iter();
+    let rows = rows.flat_map(|rows| ["--rows".to_owned(), rows.to_string()]);
+    let arguments: Vec<String> = rows.chain(request.arguments.iter().cloned()).collect();
     let python = match program {
+        _ if request.rows.is_some() => None,
         Some(_) => Some(python::with_package(root, python::RELEASE)?),
         None if WITH_PYTHON.contains(&name.as_str()) => Some(python::environment(root)?),
         None => None,
@@ -77,12 +87,11 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
             println!("run {run} of {}", request.runs);
         }
         let is_in_rust = in_rust.contains(name);
-        let in_rust =
-            is_in_rust.then(|| of_rust(root, python.as_deref(), name, &request.arguments));
+        let in_rust = is_in_rust.then(|| of_rust(root, python.as_deref(), name, &arguments));
         let in_python = python.as_ref().zip(program).map(|(python, (_, program))| {
             let mut command = Command::new(python);
             command.current_dir(root).arg(program);
-            command.args(&request.arguments);
+            command.args(&arguments);
             command
         });
         for mut command in in_rust.into_iter().chain(in_python) {

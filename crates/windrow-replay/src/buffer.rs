@@ -23,7 +23,7 @@ mod slice_ends;
 mod take;
 mod values;
 
-pub(crate) use saved::breaks;
+pub(crate) use saved::KnownRuns;
 pub use values::ValuesOf;
 pub(crate) use values::alike;
 

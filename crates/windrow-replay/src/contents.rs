@@ -1,7 +1,7 @@
 //! The rows that hold frames, and the runs that these form (ADR 0005).
 
 use crate::episode_ends::EpisodeMarks;
-use crate::runs::{Open, Runs};
+use crate::runs::{KeptRuns, NewRuns, Open, Runs};
 use crate::saved::SavedState;
 use crate::{Frames, RowOrder, RowSet, RowSpan, Sampler};
 
@@ -43,12 +43,12 @@ impl Contents {
         }
     }
 
-    /// Adds rows. `marks` are those of a ring's frames, `skipped` the frames before them that were overwritten at once.
-    pub(crate) fn admit(&mut self, rows: RowSpan, marks: Option<&EpisodeMarks>, skipped: usize) {
+    /// Adds rows. `new` are the runs of a ring's frames, `skipped` the frames before them that were overwritten at once.
+    pub(crate) fn admit(&mut self, rows: RowSpan, new: Option<&NewRuns>, skipped: usize) {
         self.rows.add(rows);
-        if let (Some(runs), Some(marks)) = (&mut self.runs, marks) {
+        if let (Some(runs), Some(new)) = (&mut self.runs, new) {
             runs.skip(skipped);
-            runs.push(marks);
+            runs.push(new);
         }
     }
 
@@ -65,6 +65,19 @@ impl Contents {
     pub(crate) fn recover(&mut self, rows: RowSpan, marks: &EpisodeMarks, breaks: &[usize]) {
         self.rows = RowSet::ring_of(rows);
         self.renew(marks, breaks);
+    }
+
+    /// As [`recover`](Self::recover), where the storage has kept which frames follow each other.
+    pub(crate) fn take_over(&mut self, rows: RowSpan, kept: &KeptRuns) {
+        self.rows = RowSet::ring_of(rows);
+        if let Some(runs) = &mut self.runs {
+            runs.take_over(kept, rows.len());
+        }
+    }
+
+    /// The runs as a storage keeps them, where frames are in order; they are found by `keys`.
+    pub(crate) fn to_keep(&self, keys: u64) -> Option<KeptRuns> {
+        self.runs.as_ref().map(|runs| runs.to_keep(keys))
     }
 
     /// Finds anew which frames follow each other, where frames are in order: `marks` are those of all of them, which stay apart
@@ -93,10 +106,10 @@ impl Contents {
         }
     }
 
-    /// As of [`Runs::breaks`]; none where frames are not in order.
-    pub(crate) fn breaks(&self, marks: &EpisodeMarks, skipped: usize) -> Vec<usize> {
+    /// The runs of the next frames, where frames are in order; `skipped` frames before them are overwritten at once.
+    pub(crate) fn of_next(&self, marks: &EpisodeMarks, skipped: usize) -> Option<NewRuns> {
         let runs = self.runs.as_ref();
-        runs.map_or_else(Vec::new, |runs| runs.breaks(marks, skipped))
+        runs.map(|runs| runs.of_next(marks, skipped))
     }
 
     /// The contents of a saved state of the same order, with runs numbered as if these contents had been cleared before.

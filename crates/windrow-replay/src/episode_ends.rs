@@ -31,6 +31,16 @@ impl RunKeys {
         }
     }
 
+    /// A number that names them in files: never 0, and the same for keys that are read of the same frames.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        // FNV-1a: files outlive the standard library's hashes, which may change with a release.
+        let text = format!("{:?}", (self.end(), self.ids()));
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        hash.max(1)
+    }
+
     /// All keys that are read.
     pub(crate) fn candidates(&self) -> Vec<NestedKey> {
         let mut keys = self.ids();
@@ -159,13 +169,6 @@ impl EpisodeMarks {
             (None, Author::User(Some(thread))) => Open::Chain(thread),
             (None, _) => Open::No,
         }
-    }
-
-    /// Frames with which rows begin; 0 is one of them.
-    pub(crate) fn row_starts(&self) -> impl Iterator<Item = usize> {
-        // Counted from the end: see `skip`.
-        let second = (self.frames.max(1) - 1) % self.row + 1;
-        std::iter::once(0).chain((second..self.frames).step_by(self.row))
     }
 
     /// Whether a row begins with this frame.

@@ -34,9 +34,11 @@ pub use minibatches::{Minibatches, Passes};
 pub use reduction::Reduction;
 pub use rng::SampleRng;
 pub use rows::{RowOrder, RowSet, RowSpan};
-pub use runs::{Run, Runs};
+pub use runs::{Boundary, KeptRuns, Run, Runs};
 pub use sampler::*;
 #[cfg(not(loom))]
 pub use storage::LazyMemmapStorage;
-pub use storage::{LazyTensorStorage, ListStorage, Recovered, Storage, StorageRead, frames_within};
+pub use storage::{
+    LazyTensorStorage, ListStorage, Recovered, RunMarks, Storage, StorageRead, frames_within,
+};
 pub use writer::*;

@@ -49,6 +49,12 @@ impl RowSpan {
         self.ranges().into_iter().flatten()
     }
 
+    /// The place of `row`, counted from the first, if it is one of these.
+    pub(crate) fn place(self, row: usize) -> Option<usize> {
+        let at = (row + self.capacity - self.first) % self.capacity;
+        (row < self.capacity && at < self.len).then_some(at)
+    }
+
     /// The row at place `at`, counted from the first.
     #[inline]
     pub(crate) fn row(self, at: usize) -> usize {
@@ -184,9 +190,7 @@ impl RowSet {
     #[must_use]
     pub fn contains(&self, row: usize) -> bool {
         match &self.0 {
-            Rows::Ring(span) => {
-                row < span.capacity && (row + span.capacity - span.first) % span.capacity < span.len
-            }
+            Rows::Ring(span) => span.place(row).is_some(),
             Rows::List { place, .. } => place.get(row).is_some_and(|&place| place != NOWHERE),
         }
     }

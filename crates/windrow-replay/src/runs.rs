@@ -28,6 +28,26 @@ pub(crate) enum Author {
     User(Option<ThreadId>),
 }
 
+/// A place between two frames where one run ends, another begins, or both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Boundary {
+    /// Index of the frame after it, among those that are written together; their number where the last run ends with the last of them.
+    pub at: usize,
+    /// Whether the episode of the frame before ended with it.
+    pub ended: bool,
+    /// Whether the frame after it was written apart from the one before: then they belong to different episodes, whatever their keys say.
+    pub apart: bool,
+}
+
+/// The runs of frames that are written together, before they are.
+#[derive(Debug)]
+pub(crate) struct NewRuns {
+    pub(crate) boundaries: Vec<Boundary>,
+    frames: usize,
+    /// How the last of them may continue.
+    open: Open,
+}
+
 /// Which frame may continue the run written last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Open {
@@ -38,19 +58,105 @@ pub(crate) enum Open {
     Chain(ThreadId),
 }
 
+/// A run in a word: number of its first frame, and two flags. It reaches to the next one, or to the newest frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Packed(u64);
+
+impl Packed {
+    const ENDED: u64 = 1;
+    const APART: u64 = 2;
+
+    fn new(first: u64, ended: bool, apart: bool) -> Self {
+        Self(first << 2 | u64::from(apart) << 1 | u64::from(ended))
+    }
+
+    fn first(self) -> u64 {
+        self.0 >> 2
+    }
+
+    fn ended(self) -> bool {
+        self.0 & Self::ENDED != 0
+    }
+
+    fn apart(self) -> bool {
+        self.0 & Self::APART != 0
+    }
+}
+
+/// Runs that lie end to end, the oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct PackedRuns {
+    runs: VecDeque<Packed>,
+    /// Number of the next frame.
+    next: u64,
+}
+
+impl PackedRuns {
+    fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    fn end(&self, at: usize) -> u64 {
+        self.runs.get(at + 1).map_or(self.next, |run| run.first())
+    }
+
+    fn get(&self, at: usize) -> Option<Run> {
+        let run = *self.runs.get(at)?;
+        Some(Run {
+            first: run.first(),
+            len: (self.end(at) - run.first()) as usize,
+            ended: run.ended(),
+            apart: run.apart(),
+        })
+    }
+
+    fn iter(&self) -> impl ExactSizeIterator<Item = Run> {
+        (0..self.len()).map(|at| self.get(at).expect("It is one of the runs."))
+    }
+
+    fn oldest(&self) -> u64 {
+        self.runs.front().map_or(self.next, |run| run.first())
+    }
+
+    /// How many runs begin before or with this frame.
+    fn up_to(&self, frame: u64) -> usize {
+        self.runs.partition_point(|run| run.first() <= frame)
+    }
+
+    fn push(&mut self, run: Packed) {
+        if self.runs.len() == self.runs.capacity() {
+            // Not twice as many: most runs are those of a ring that is full.
+            self.runs.reserve_exact((self.runs.len() / 8).max(16));
+        }
+        self.runs.push_back(run);
+    }
+
+    /// Marks the last run as ended.
+    fn end_last(&mut self) {
+        if let Some(last) = self.runs.back_mut() {
+            last.0 |= Packed::ENDED;
+        }
+    }
+
+    /// Which frames, counted from the oldest, were written apart from the one before.
+    fn breaks(&self) -> impl Iterator<Item = usize> {
+        let oldest = self.oldest();
+        let apart = self.runs.iter().filter(|run| run.apart());
+        apart.map(move |run| (run.first() - oldest) as usize)
+    }
+}
+
 /// The runs of a ring, the oldest first. Runs are counted from the first ever written; the oldest may have lost its first
 /// frames, and has lost all before it disappears.
 ///
-/// Writing and overwriting cost O(1) a frame, amortised; finding a run by its number costs O(1).
+/// Writing and overwriting cost O(1) a frame, amortised; finding a run by its number costs O(1). A run takes 8 bytes.
 #[derive(Debug, Clone)]
 pub struct Runs {
-    runs: VecDeque<Run>,
+    kept: PackedRuns,
     /// Number of the oldest run.
     base: u64,
     /// How many have ended.
     ended: usize,
-    /// Number of the next frame.
-    next: u64,
     open: Open,
     capacity: usize,
 }
@@ -58,10 +164,9 @@ pub struct Runs {
 impl Runs {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            runs: VecDeque::new(),
+            kept: PackedRuns::default(),
             base: 0,
             ended: 0,
-            next: 0,
             open: Open::No,
             capacity,
         }
@@ -70,13 +175,13 @@ impl Runs {
     /// Number of runs.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.runs.len()
+        self.kept.len()
     }
 
     /// Whether there are no runs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        self.kept.len() == 0
     }
 
     /// Number of runs that reach the end of their episode.
@@ -88,18 +193,18 @@ impl Runs {
     /// Numbers of the runs.
     #[must_use]
     pub fn numbers(&self) -> std::ops::Range<u64> {
-        self.base..self.base + self.runs.len() as u64
+        self.base..self.base + self.len() as u64
     }
 
     /// The run with this number, if it is there.
     #[must_use]
-    pub fn get(&self, number: u64) -> Option<&Run> {
-        self.runs.get(number.checked_sub(self.base)? as usize)
+    pub fn get(&self, number: u64) -> Option<Run> {
+        self.kept.get(number.checked_sub(self.base)? as usize)
     }
 
     /// All of them, the oldest first.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Run> {
-        self.runs.iter()
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Run> {
+        self.kept.iter()
     }
 
     /// Capacity in frames.
@@ -116,12 +221,14 @@ impl Runs {
 
     /// The run that has a frame in `row`, and the number of that frame.
     #[must_use]
-    pub fn at_row(&self, row: usize) -> Option<(&Run, u64)> {
-        let oldest = self.runs.front()?.first;
+    pub fn at_row(&self, row: usize) -> Option<(Run, u64)> {
+        if self.is_empty() {
+            return None;
+        }
+        let oldest = self.kept.oldest();
         let ahead = (row + self.capacity - self.row(oldest)) % self.capacity;
         let frame = oldest + ahead as u64;
-        let after = self.runs.partition_point(|run| run.first <= frame);
-        let run = self.runs.get(after.checked_sub(1)?)?;
+        let run = self.kept.get(self.kept.up_to(frame).checked_sub(1)?)?;
         (frame < run.first + run.len as u64).then_some((run, frame))
     }
 
@@ -132,109 +239,154 @@ impl Runs {
     }
 
     /// Drops the oldest `frames` frames.
-    pub(crate) fn evict(&mut self, mut frames: usize) {
-        while frames > 0
-            && let Some(oldest) = self.runs.front_mut()
+    pub(crate) fn evict(&mut self, frames: usize) {
+        let kept = &mut self.kept;
+        let oldest = (kept.oldest() + frames as u64).min(kept.next);
+        while let Some(run) = kept.runs.front().copied()
+            && run.first() < oldest
         {
-            if oldest.len > frames {
-                oldest.first += frames as u64;
-                oldest.len -= frames;
+            kept.runs.pop_front();
+            let end = kept.oldest();
+            if end > oldest {
+                let left = Packed::new(oldest, run.ended(), run.apart());
+                kept.runs.push_front(left);
                 return;
             }
-            frames -= oldest.len;
-            self.ended -= usize::from(oldest.ended);
-            self.runs.pop_front();
+            self.ended -= usize::from(run.ended());
             self.base += 1;
         }
-        if self.runs.is_empty() {
+        if self.is_empty() {
             self.open = Open::No;
         }
     }
 
     /// Drops all runs, and counts frames from 0 again; the numbers of runs continue.
     pub(crate) fn clear(&mut self) {
-        self.base += self.runs.len() as u64;
-        self.runs.clear();
-        (self.ended, self.next, self.open) = (0, 0, Open::No);
+        self.base += self.len() as u64;
+        self.kept = PackedRuns::default();
+        (self.ended, self.open) = (0, Open::No);
     }
 
     /// Skips frames that were overwritten in the same write.
     pub(crate) fn skip(&mut self, frames: usize) {
         if frames > 0 {
-            self.next += frames as u64;
+            debug_assert!(self.is_empty(), "runs lie end to end");
+            self.kept.next += frames as u64;
             self.open = Open::No;
         }
     }
 
-    /// Adds frames that were written.
-    pub(crate) fn push(&mut self, marks: &EpisodeMarks) {
-        let goes_on = self.goes_on(marks);
-        let mut at = 0;
+    /// The runs of the next frames; `skipped` frames before them are overwritten at once.
+    pub(crate) fn of_next(&self, marks: &EpisodeMarks, skipped: usize) -> NewRuns {
+        let goes_on = skipped == 0 && self.open != Open::No && marks.first_of() == self.open;
+        let mut boundaries = Vec::new();
+        let (mut at, mut ended) = (0, false);
         while at < marks.len() {
-            let (end, ended) = marks.run_end(at, marks.len());
-            match self.runs.back_mut() {
-                Some(run) if at == 0 && goes_on => {
-                    run.len += end - at;
-                    run.ended = ended;
-                    self.ended += usize::from(ended);
-                    self.next += (end - at) as u64;
-                }
-                _ => self.append(end - at, ended, at == 0 || marks.begins_row(at)),
+            if at > 0 || !goes_on {
+                let apart = at == 0 || marks.begins_row(at);
+                boundaries.push(Boundary { at, ended, apart });
             }
-            at = end;
-            self.open = match ended {
-                true => Open::No,
-                false => marks.open(),
-            };
+            (at, ended) = marks.run_end(at, marks.len());
+        }
+        if ended {
+            let apart = false;
+            boundaries.push(Boundary { at, ended, apart });
+        }
+        let open = match ended || marks.len() == 0 {
+            true => Open::No,
+            false => marks.open(),
+        };
+        NewRuns {
+            boundaries,
+            frames: at,
+            open,
         }
     }
 
-    fn append(&mut self, len: usize, ended: bool, apart: bool) {
-        self.runs.push_back(Run {
-            first: self.next,
-            len,
-            ended,
-            apart,
-        });
-        self.ended += usize::from(ended);
-        self.next += len as u64;
-    }
-
-    fn goes_on(&self, marks: &EpisodeMarks) -> bool {
-        self.open != Open::No && marks.first_of() == self.open
-    }
-
-    /// The frames of the next push that do not follow the frame before, whatever their ids say; `skipped` frames before them are
-    /// overwritten at once.
-    pub(crate) fn breaks(&self, marks: &EpisodeMarks, skipped: usize) -> Vec<usize> {
-        let begins = |&at: &usize| match at {
-            0 => skipped > 0 || !self.goes_on(marks),
-            at => marks.begins_row(at),
-        };
-        marks.row_starts().filter(begins).collect()
+    /// Adds frames that were written.
+    pub(crate) fn push(&mut self, new: &NewRuns) {
+        for boundary in &new.boundaries {
+            if boundary.ended {
+                self.kept.end_last();
+                self.ended += 1;
+            }
+            if boundary.at < new.frames {
+                let first = self.kept.next + boundary.at as u64;
+                self.kept.push(Packed::new(first, false, boundary.apart));
+            }
+        }
+        self.kept.next += new.frames as u64;
+        self.open = new.open;
     }
 
     /// The frames, counted from the oldest, that do not follow the frame before, whatever their ids say.
     pub(crate) fn all_breaks(&self) -> Vec<usize> {
-        let oldest = self.runs.front().map_or(0, |run| run.first);
-        let apart = self.iter().filter(|run| run.apart);
-        apart.map(|run| (run.first - oldest) as usize).collect()
+        self.kept.breaks().collect()
     }
 
     /// Finds all runs anew: `marks` are those of all frames, the oldest of which has the number `first`, and runs end before
     /// each of `breaks`, which ascend, too. The last run does not continue: the author of its frames is unknown.
     pub(crate) fn renew(&mut self, first: u64, marks: &EpisodeMarks, breaks: &[usize]) {
         self.clear();
-        self.next = first;
         let mut at = 0;
         let mut breaks = breaks.iter().copied().filter(|&at| at > 0).peekable();
         let mut apart = true;
         while at < marks.len() {
             let limit = breaks.peek().map_or(marks.len(), |&at| at.min(marks.len()));
             let (end, ended) = marks.run_end(at, limit);
-            self.append(end - at, ended, apart);
+            self.kept.push(Packed::new(first + at as u64, ended, apart));
+            self.ended += usize::from(ended);
             apart = breaks.next_if_eq(&end).is_some();
             at = end;
+        }
+        self.kept.next = first + at as u64;
+    }
+
+    /// Takes over the last `frames` frames of runs that a storage has kept. The last one does not continue.
+    pub(crate) fn take_over(&mut self, kept: &KeptRuns, frames: usize) {
+        self.clear();
+        self.kept.next = kept.next;
+        let oldest = kept.next - frames as u64;
+        if frames > 0 {
+            self.kept.push(Packed::new(oldest, false, true));
+        }
+        for boundary in kept.boundaries() {
+            if boundary.first() <= oldest {
+                continue;
+            }
+            if boundary.ended() {
+                self.kept.end_last();
+                self.ended += 1;
+            }
+            let last = self.kept.runs.back_mut();
+            match last.filter(|last| last.first() == boundary.first()) {
+                // Its end, and then its beginning.
+                Some(last) => last.0 |= boundary.0 & Packed::APART,
+                None if boundary.first() < kept.next => {
+                    let run = Packed::new(boundary.first(), false, boundary.apart());
+                    self.kept.push(run);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// The runs as a storage keeps them, found by `keys`.
+    pub(crate) fn to_keep(&self, keys: u64) -> KeptRuns {
+        let mut boundaries = Vec::with_capacity(self.len() + 1);
+        let mut ended = false;
+        for run in &self.kept.runs {
+            boundaries.push(Packed::new(run.first(), ended, run.apart()).0);
+            ended = run.ended();
+        }
+        if ended {
+            boundaries.push(Packed::new(self.kept.next, true, false).0);
+        }
+        KeptRuns {
+            keys,
+            base: self.kept.oldest(),
+            next: self.kept.next,
+            boundaries,
         }
     }
 
@@ -245,17 +397,14 @@ impl Runs {
 
     /// Sets how the last run may continue, unless it has ended.
     pub(crate) fn reopen(&mut self, open: Open) {
-        if self.runs.back().is_some_and(|last| !last.ended) {
+        if self.kept.runs.back().is_some_and(|last| !last.ended()) {
             self.open = open;
         }
     }
 
     /// The runs as a state keeps them.
     pub(crate) fn saved(&self) -> SavedRuns {
-        SavedRuns {
-            runs: self.runs.clone(),
-            next: self.next,
-        }
+        SavedRuns(self.kept.clone())
     }
 
     /// The saved runs, of a ring of the same capacity, numbered as if these runs had been cleared before. The last run does not
@@ -263,25 +412,58 @@ impl Runs {
     pub(crate) fn restored(&self, saved: SavedRuns) -> Self {
         Self {
             base: self.numbers().end,
-            ended: saved.runs.iter().filter(|run| run.ended).count(),
-            next: saved.next,
-            runs: saved.runs,
+            ended: saved.0.runs.iter().filter(|run| run.ended()).count(),
+            kept: saved.0,
             open: Open::No,
             capacity: self.capacity,
         }
     }
 }
 
+/// Runs as a storage keeps them for the process that opens it next: only storages of this crate can.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRuns {
+    /// The [fingerprint](RunKeys::fingerprint) of the keys by which they were found; 0 where they are those of several, or of none.
+    pub(crate) keys: u64,
+    /// Number of the first frame whose runs they are.
+    pub(crate) base: u64,
+    /// Number of the next frame, which goes into row `next % capacity`.
+    pub(crate) next: u64,
+    /// The boundaries in order, a word each: the number of the frame after it, and two flags.
+    pub(crate) boundaries: Vec<u64>,
+}
+
+impl KeptRuns {
+    fn boundaries(&self) -> impl Iterator<Item = Packed> {
+        self.boundaries.iter().copied().map(Packed)
+    }
+
+    /// The word of a boundary, where frames are counted from `first`.
+    pub(crate) fn word(boundary: Boundary, first: u64) -> u64 {
+        Packed::new(first + boundary.at as u64, boundary.ended, boundary.apart).0
+    }
+
+    /// The frame after the boundary of a word.
+    pub(crate) fn frame(word: u64) -> u64 {
+        Packed(word).first()
+    }
+
+    /// Which of the last `frames` frames, counted from the first of these, were written apart from the one before.
+    pub(crate) fn breaks(&self, frames: usize) -> Vec<usize> {
+        let oldest = self.next - frames as u64;
+        let apart = self.boundaries().filter(|boundary| boundary.apart());
+        let frames = apart.map(|boundary| boundary.first());
+        let held = frames.filter(|frame| (oldest..self.next).contains(frame));
+        held.map(|frame| (frame - oldest) as usize).collect()
+    }
+}
+
 /// Highest accepted number of a frame: it leaves room for more frames than can ever be written.
 const LAST_FRAME: i64 = i64::MAX / 2;
 
-/// Runs that lie end to end, the oldest first.
+/// The runs of a saved state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SavedRuns {
-    runs: VecDeque<Run>,
-    /// Number of the next frame.
-    pub(crate) next: u64,
-}
+pub(crate) struct SavedRuns(PackedRuns);
 
 impl SavedRuns {
     /// The runs of these columns, if they lie end to end and hold `frames` frames in all.
@@ -304,32 +486,51 @@ impl SavedRuns {
                 return None;
             }
             behind += len;
-            runs.push_back(Run {
-                first: first as u64,
-                len: len as usize,
-                ended: ended[at],
-                apart: apart[at],
-            });
+            runs.push_back(Packed::new(first as u64, ended[at], apart[at]));
         }
         let next = *next as u64;
-        (behind as u64 == next).then_some(Self { runs, next })
+        (behind as u64 == next).then_some(Self(PackedRuns { runs, next }))
+    }
+
+    /// Number of the next frame.
+    pub(crate) fn next(&self) -> u64 {
+        self.0.next
     }
 
     pub(crate) fn columns(&self) -> RunColumns {
+        let runs = &self.0;
         RunColumns {
-            firsts: self.runs.iter().map(|run| run.first as i64).collect(),
-            lens: self.runs.iter().map(|run| run.len as i64).collect(),
-            ended: self.runs.iter().map(|run| run.ended).collect(),
-            apart: self.runs.iter().map(|run| run.apart).collect(),
-            next: self.next as i64,
+            firsts: runs.iter().map(|run| run.first as i64).collect(),
+            lens: runs.iter().map(|run| run.len as i64).collect(),
+            ended: runs.iter().map(|run| run.ended).collect(),
+            apart: runs.iter().map(|run| run.apart).collect(),
+            next: runs.next as i64,
         }
     }
 
-    /// Which frames, counted from the oldest, were written apart from the one before.
-    pub(crate) fn breaks(&self) -> impl Iterator<Item = usize> {
-        let oldest = self.runs.front().map_or(0, |run| run.first);
-        let apart = self.runs.iter().filter(|run| run.apart);
-        apart.map(move |run| (run.first - oldest) as usize)
+    /// The boundaries of `len` frames, the first of which is `at`, counted from the oldest.
+    pub(crate) fn boundaries(&self, at: usize, len: usize) -> Vec<Boundary> {
+        let runs = &self.0;
+        let first = runs.oldest() + at as u64;
+        let end = first + len as u64;
+        let ends_before = |at: usize| at > 0 && runs.runs[at - 1].ended();
+        let begins =
+            first.checked_sub(1).map_or(0, |before| runs.up_to(before))..runs.up_to(end - 1);
+        let behind = begins.end;
+        let boundary = |at: usize| Boundary {
+            at: (runs.runs[at].first() - first) as usize,
+            ended: runs.runs[at].first() > first && ends_before(at),
+            apart: runs.runs[at].apart(),
+        };
+        let mut found: Vec<Boundary> = begins.map(boundary).collect();
+        if behind > 0 && runs.end(behind - 1) == end && ends_before(behind) {
+            found.push(Boundary {
+                at: len,
+                ended: true,
+                apart: false,
+            });
+        }
+        found
     }
 }
 
@@ -347,6 +548,19 @@ pub(crate) struct RunColumns {
 mod tests {
     use super::{Author, RunColumns, Runs, SavedRuns};
     use crate::episode_ends::EpisodeMarks;
+
+    impl Runs {
+        /// Adds frames with these marks.
+        pub(crate) fn push_marked(&mut self, marks: &EpisodeMarks) {
+            let new = self.of_next(marks, 0);
+            self.push(&new);
+        }
+
+        /// Counts runs from `number` on.
+        pub(crate) fn begin_at(&mut self, number: u64) {
+            self.base = number;
+        }
+    }
 
     /// Rows of the first and last frame of every run, and its length, in the order of their first rows.
     fn found(runs: &Runs) -> Vec<[usize; 3]> {
@@ -370,12 +584,12 @@ mod tests {
         // Rows 5 to 9 hold the first frames that are left, 0 to 4 the newest: episodes end in rows 7 and 2.
         let mut runs = Runs::new(10);
         runs.skip(5);
-        runs.push(&EpisodeMarks::of(Some(&flags(10, &[2, 7])), None));
+        runs.push_marked(&EpisodeMarks::of(Some(&flags(10, &[2, 7])), None));
         assert_eq!(found(&runs), [[3, 4, 2], [5, 7, 3], [8, 2, 5]]);
 
         let mut runs = Runs::new(10);
         runs.skip(5);
-        runs.push(&EpisodeMarks::of(
+        runs.push_marked(&EpisodeMarks::of(
             None,
             Some(&[1, 1, 1, 5, 5, 5, 5, 5, 0, 0]),
         ));
@@ -385,7 +599,7 @@ mod tests {
     #[test]
     fn the_last_row_of_a_ring_that_is_not_full_is_an_end() {
         let mut runs = Runs::new(100);
-        runs.push(&EpisodeMarks::of(Some(&flags(6, &[2])), None));
+        runs.push_marked(&EpisodeMarks::of(Some(&flags(6, &[2])), None));
         assert_eq!(found(&runs), [[0, 2, 3], [3, 5, 3]]);
         assert_eq!((runs.len(), runs.ended()), (2, 1));
     }
@@ -393,7 +607,7 @@ mod tests {
     #[test]
     fn a_ring_without_ends_is_one_trajectory() {
         let mut runs = Runs::new(4);
-        runs.push(&EpisodeMarks::of(Some(&[false; 4]), None));
+        runs.push_marked(&EpisodeMarks::of(Some(&[false; 4]), None));
         assert_eq!(found(&runs), [[0, 3, 4]]);
     }
 
@@ -401,12 +615,12 @@ mod tests {
     fn environments_do_not_follow_each_other() {
         // Two environments of five steps: ids 0 0 1 1 1 and 3 3 3 4 4, and then ids that are the same in both.
         let mut runs = Runs::new(20);
-        runs.push(&EpisodeMarks::of(None, Some(&[0, 0, 1, 1, 1, 3, 3, 3, 4, 4])).rows_of(5));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[0, 0, 1, 1, 1, 3, 3, 3, 4, 4])).rows_of(5));
         assert_eq!(
             runs.iter().map(|run| run.len).collect::<Vec<_>>(),
             [2, 3, 3, 2]
         );
-        runs.push(&EpisodeMarks::of(None, Some(&[4; 10])).rows_of(5));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[4; 10])).rows_of(5));
         assert_eq!(
             runs.iter().map(|run| run.len).collect::<Vec<_>>(),
             [2, 3, 3, 2, 5, 5]
@@ -420,11 +634,11 @@ mod tests {
     #[test]
     fn a_run_goes_on_with_the_same_id_only() {
         let mut runs = Runs::new(20);
-        runs.push(&EpisodeMarks::of(Some(&[false; 2]), Some(&[1, 1])));
-        runs.push(&EpisodeMarks::of(Some(&[false, true]), Some(&[1, 1])));
-        runs.push(&EpisodeMarks::of(Some(&[false; 2]), Some(&[1, 1])));
-        runs.push(&EpisodeMarks::of(Some(&[false; 1]), None));
-        runs.push(&EpisodeMarks::of(Some(&[false; 1]), Some(&[1])));
+        runs.push_marked(&EpisodeMarks::of(Some(&[false; 2]), Some(&[1, 1])));
+        runs.push_marked(&EpisodeMarks::of(Some(&[false, true]), Some(&[1, 1])));
+        runs.push_marked(&EpisodeMarks::of(Some(&[false; 2]), Some(&[1, 1])));
+        runs.push_marked(&EpisodeMarks::of(Some(&[false; 1]), None));
+        runs.push_marked(&EpisodeMarks::of(Some(&[false; 1]), Some(&[1])));
         assert_eq!(lens(&runs), [4, 2, 1, 1]);
         assert_eq!(runs.ended(), 1);
     }
@@ -436,8 +650,8 @@ mod tests {
         let authors = [users, Author::Collector(0), Author::Collector(1)];
         for (first, second) in authors.iter().flat_map(|a| authors.map(|b| (*a, b))) {
             let mut runs = Runs::new(20);
-            runs.push(&EpisodeMarks::of(None, Some(&[5, 5])).by(first));
-            runs.push(&EpisodeMarks::of(None, Some(&[5])).by(second));
+            runs.push_marked(&EpisodeMarks::of(None, Some(&[5, 5])).by(first));
+            runs.push_marked(&EpisodeMarks::of(None, Some(&[5])).by(second));
             let expected = if first == second { vec![3] } else { vec![2, 1] };
             assert_eq!(lens(&runs), expected, "{first:?} {second:?}");
         }
@@ -449,13 +663,13 @@ mod tests {
         let there = std::thread::spawn(|| std::thread::current().id()).join();
         let row = |end| EpisodeMarks::of(Some(&[false, end]), None).by(Author::User(Some(here)));
         let mut runs = Runs::new(40);
-        runs.push(&row(false));
-        runs.push(&row(true));
-        runs.push(&row(false));
-        runs.push(&row(false).by(Author::User(there.ok())));
-        runs.push(&row(false).by(Author::User(None)));
-        runs.push(&row(false).by(Author::Collector(0)));
-        runs.push(&row(false).by(Author::Collector(0)));
+        runs.push_marked(&row(false));
+        runs.push_marked(&row(true));
+        runs.push_marked(&row(false));
+        runs.push_marked(&row(false).by(Author::User(there.ok())));
+        runs.push_marked(&row(false).by(Author::User(None)));
+        runs.push_marked(&row(false).by(Author::Collector(0)));
+        runs.push_marked(&row(false).by(Author::Collector(0)));
         assert_eq!(lens(&runs), [4, 2, 2, 2, 2, 2]);
     }
 
@@ -463,8 +677,8 @@ mod tests {
     fn runs_that_were_written_apart_stay_apart_under_other_keys() {
         let mut runs = Runs::new(20);
         runs.skip(7);
-        runs.push(&EpisodeMarks::of(Some(&flags(6, &[1])), None).rows_of(3));
-        runs.push(&EpisodeMarks::of(Some(&flags(3, &[])), None));
+        runs.push_marked(&EpisodeMarks::of(Some(&flags(6, &[1])), None).rows_of(3));
+        runs.push_marked(&EpisodeMarks::of(Some(&flags(3, &[])), None));
         assert_eq!(lens(&runs), [2, 1, 3, 3]);
         // These find no end.
         let breaks = runs.all_breaks();
@@ -477,7 +691,7 @@ mod tests {
     #[test]
     fn what_is_overwritten_leaves_the_oldest_runs_first() {
         let mut runs = Runs::new(10);
-        runs.push(&EpisodeMarks::of(Some(&flags(10, &[2, 7])), None));
+        runs.push_marked(&EpisodeMarks::of(Some(&flags(10, &[2, 7])), None));
         runs.evict(4);
         assert_eq!(runs.numbers(), 1..3);
         assert_eq!(runs.get(0), None);
@@ -495,7 +709,7 @@ mod tests {
     fn a_state_is_taken_over_only_if_it_fits() {
         let mut runs = Runs::new(10);
         runs.skip(3);
-        runs.push(&EpisodeMarks::of(
+        runs.push_marked(&EpisodeMarks::of(
             Some(&[false, true, false]),
             Some(&[7, 7, 8]),
         ));
@@ -519,7 +733,7 @@ mod tests {
         let mut loaded = Runs::new(10).restored(SavedRuns::parse(&columns, 3).unwrap());
         assert_eq!(loaded.saved(), runs.saved());
         // Another may write the same id next.
-        loaded.push(&EpisodeMarks::of(Some(&[false]), Some(&[8])));
+        loaded.push_marked(&EpisodeMarks::of(Some(&[false]), Some(&[8])));
         assert_eq!(lens(&loaded), [2, 1, 1]);
     }
 }

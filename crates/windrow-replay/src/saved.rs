@@ -6,7 +6,7 @@ use tensordict::{Tensor, TensorDict};
 use crate::limiter::LimiterCounts;
 use crate::runs::{RunColumns, SavedRuns};
 use crate::state::BufferState;
-use crate::{ReplayError, RowSpan, SampleRng, StateError};
+use crate::{Boundary, ReplayError, RowSpan, SampleRng, StateError};
 
 /// A state that is valid for a buffer of its capacity; only sampler and writer have still to check their parts.
 #[derive(Debug)]
@@ -57,13 +57,11 @@ impl SavedState {
         RowSpan::new(first, self.rows.len(), self.capacity)
     }
 
-    /// By row: whether its frame was written apart from the one before.
-    pub(crate) fn apart(&self) -> Vec<bool> {
-        let mut apart = vec![false; self.capacity];
-        for at in self.runs.iter().flat_map(SavedRuns::breaks) {
-            apart[self.rows[at] as usize] = true;
-        }
-        apart
+    /// The runs of a ring, by rows.
+    pub(crate) fn run_rows(&self) -> Option<RunRows> {
+        let runs = self.runs.clone()?;
+        let rows = self.span();
+        Some(RunRows { runs, rows })
     }
 
     /// The tensors that a file keeps.
@@ -138,12 +136,28 @@ impl SavedState {
         if let Some(runs) = &saved.runs {
             let in_order = saved.span().rows().map(|row| row as u32);
             if !in_order.eq(saved.rows.iter().copied())
-                || runs.next % capacity as u64 != saved.cursor as u64
+                || runs.next() % capacity as u64 != saved.cursor as u64
             {
                 return Err(StateError::Ring.into());
             }
         }
         Ok(saved)
+    }
+}
+
+/// The runs of a saved ring, by the rows of their frames.
+#[derive(Debug)]
+pub(crate) struct RunRows {
+    runs: SavedRuns,
+    rows: RowSpan,
+}
+
+impl RunRows {
+    /// The boundaries of the frames in `len` rows from `first` on; `None` where these are not among the saved.
+    pub(crate) fn boundaries(&self, first: usize, len: usize) -> Option<Vec<Boundary>> {
+        let at = self.rows.place(first)?;
+        let are_there = at + len <= self.rows.len();
+        are_there.then(|| self.runs.boundaries(at, len))
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tensordict::{NestedKey, TensorDict};
 
 use crate::contents::Contents;
-use crate::episode_ends::EpisodeMarks;
 use crate::error::Held;
 use crate::limiter::LimiterCounts;
+use crate::runs::NewRuns;
 use crate::sampler::{Draw, NoDraw, Sampler};
 use crate::saved::SavedState;
 use crate::{
@@ -57,6 +57,8 @@ pub(crate) struct Restored {
 pub(crate) struct Keys {
     /// The keys that separate episodes.
     pub(crate) runs: RunKeys,
+    /// Their fingerprint.
+    pub(crate) fingerprint: u64,
     /// Whether the sampler needs these.
     pub(crate) needed: bool,
     /// The entry of priorities, and how several values make one.
@@ -67,9 +69,11 @@ impl Keys {
     fn of(sampler: &dyn Sampler) -> Arc<Self> {
         let runs = sampler.run_keys();
         let priority = sampler.priority_key();
+        let (needed, runs) = (runs.is_some(), runs.cloned().unwrap_or_default());
         Arc::new(Self {
-            needed: runs.is_some(),
-            runs: runs.cloned().unwrap_or_default(),
+            needed,
+            fingerprint: runs.fingerprint(),
+            runs,
             priority: priority.map(|(key, reduction)| (key.clone(), reduction)),
         })
     }
@@ -167,11 +171,11 @@ impl BufferState {
         }
     }
 
-    /// Makes rows that were written visible to samples. `marks` are those of a ring's frames, `skipped` the frames before them that
+    /// Makes rows that were written visible to samples. `new` are the runs of a ring's frames, `skipped` the frames before them that
     /// were overwritten at once.
-    pub(crate) fn admit(&mut self, rows: RowSpan, marks: Option<&EpisodeMarks>, skipped: usize) {
+    pub(crate) fn admit(&mut self, rows: RowSpan, new: Option<&NewRuns>, skipped: usize) {
         if !rows.is_empty() {
-            self.contents.admit(rows, marks, skipped);
+            self.contents.admit(rows, new, skipped);
             self.sampler.written(rows, &self.contents.frames());
         }
     }

@@ -6,14 +6,14 @@ use std::ops::Range;
 use tensordict::{NestedKey, TensorDict};
 use windrow_store::Store;
 
-use crate::ReplayError;
+use crate::{Boundary, KeptRuns, ReplayError, RunKeys};
 
-#[cfg(not(loom))]
-mod breaks;
 mod lazy;
 mod list;
 #[cfg(not(loom))]
 mod memmap;
+#[cfg(not(loom))]
+mod run_file;
 mod tensor;
 
 pub use list::ListStorage;
@@ -47,19 +47,28 @@ pub trait Storage: Send + Sync + Debug {
     /// than rows; nothing is written then.
     fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError>;
 
-    /// As [`write`](Storage::write), for frames of which those at the ascending indices `breaks` do not follow the frame before: a storage
-    /// that outlives its process records that they were written apart. [`write`](Storage::write) leaves these records alone.
+    /// As [`write`](Storage::write), for frames that follow each other in a ring but at the boundaries in `runs`: a storage that outlives its
+    /// process keeps these, so that no one has to read rows to find them. [`write`](Storage::write) itself leaves them alone.
     ///
     /// # Errors
     /// As [`write`](Storage::write).
-    fn write_apart(
+    fn write_runs(
         &self,
         first: usize,
         frames: &TensorDict,
-        breaks: &[usize],
+        runs: &RunMarks<'_>,
     ) -> Result<(), ReplayError> {
-        let _ = breaks;
+        let _ = runs;
         self.write(first, frames)
+    }
+
+    /// Replaces all runs that the storage keeps.
+    ///
+    /// # Errors
+    /// [`ReplayError::Io`] when they cannot be written.
+    fn keep_runs(&self, runs: &KeptRuns) -> Result<(), ReplayError> {
+        let _ = runs;
+        Ok(())
     }
 
     /// Registers a reader. The rows that are filled now stay as they are until it is dropped.
@@ -73,7 +82,7 @@ pub trait Storage: Send + Sync + Debug {
         true
     }
 
-    /// The rows found when the storage was opened; `None` if it began empty.
+    /// The rows found when the storage was opened, for the first who asks; `None` if it began empty.
     fn recovered(&self) -> Option<Recovered> {
         None
     }
@@ -126,6 +135,24 @@ pub struct Recovered {
     pub cursor: usize,
     /// Rows written over the life of the storage.
     pub written: u64,
-    /// Rows whose frames were [written apart](Storage::write_apart) from those in the rows before.
-    pub breaks: Vec<u32>,
+    /// The runs that these rows form, if they are known.
+    pub runs: Option<KeptRuns>,
+}
+
+/// The runs of frames that are written together.
+#[derive(Debug, Clone, Copy)]
+pub struct RunMarks<'a> {
+    /// The boundaries of these runs, in order. Without one in front of the first frame, that frame continues the run before it.
+    pub boundaries: &'a [Boundary],
+    /// As of [`RunKeys::fingerprint`].
+    pub(crate) keys: u64,
+}
+
+impl<'a> RunMarks<'a> {
+    /// The runs between `boundaries`, which are found by `keys`.
+    #[must_use]
+    pub fn new(boundaries: &'a [Boundary], keys: &RunKeys) -> Self {
+        let keys = keys.fingerprint();
+        Self { boundaries, keys }
+    }
 }

@@ -198,6 +198,96 @@ fn rows_of_a_batch_stay_apart_in_a_file() {
 }
 
 #[test]
+fn rows_that_are_set_in_a_file_keep_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let storage = LazyMemmapStorage::new(CAPACITY).at(folder.path()).unwrap();
+        let builder = ReplayBuffer::builder().storage(storage).sampler(slices());
+        builder.seed(0).build().unwrap()
+    };
+    let buffer = open();
+    for first in (0..70).step_by(10) {
+        collect(&buffer, &mut None, &frames(1, first, 10));
+    }
+    let row = buffer.get(&[3]).unwrap();
+    buffer.set(&[3], &row.exclude(&["index"])).unwrap();
+    let (lens_before, rows) = (lens(&buffer), buffer.state_dict().unwrap());
+    drop(buffer);
+    let buffer = open();
+    assert_eq!(lens(&buffer), lens_before);
+    let again = buffer.state_dict().unwrap();
+    assert_eq!(again.get("rows").unwrap(), rows.get("rows").unwrap());
+    check_slices(&buffer);
+}
+
+/// The runs of a buffer: number of the oldest frame's row, lengths, and which have ended.
+fn runs(buffer: &ReplayBuffer) -> (Vec<i64>, Vec<bool>) {
+    let state = buffer.state_dict().unwrap();
+    let ended = state.as_slice::<bool>(("runs", "ended")).unwrap();
+    (lens(buffer), ended.to_vec())
+}
+
+#[test]
+fn a_file_finds_the_runs_that_reading_its_rows_finds() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |traj_key: Option<(&str, &str)>| {
+        let storage = LazyMemmapStorage::new(CAPACITY).at(folder.path()).unwrap();
+        let sampler = match traj_key {
+            Some(key) => slices().traj_key(key),
+            None => slices(),
+        };
+        let builder = ReplayBuffer::builder().storage(storage).sampler(sampler);
+        builder.seed(0).build().unwrap()
+    };
+    // Each eleventh is the last of its episode.
+    let some = |stream, from: i64, count| {
+        let mut frames = frames(stream, from, count);
+        let done: Vec<bool> = (from..from + count).map(|t| t % 11 == 0).collect();
+        let done = Tensor::from_vec(done, [count as usize, 1]).unwrap();
+        frames.set(("next", "done"), done).unwrap();
+        frames
+    };
+    let mut rng = windrow_replay::SampleRng::new(3);
+    let mut from = 0;
+    let mut buffer = open(None);
+    for round in 0..200 {
+        let count = 1 + rng.below(if round % 50 == 49 { 3 * CAPACITY } else { 9 }) as i64;
+        match rng.below(12) {
+            0 => buffer.empty(),
+            1 if !buffer.is_empty() => {
+                let row = (0..CAPACITY as i64).find(|row| buffer.get(&[*row]).is_ok());
+                let row = [row.unwrap()];
+                let frame = buffer.get(&row).unwrap().exclude(&["index"]);
+                buffer.set(&row, &frame).unwrap();
+            }
+            2 => {
+                let state = buffer.state_dict().unwrap();
+                buffer.load_state_dict(&state).unwrap();
+            }
+            3 => {
+                let row = |stream| (from..from + 5).map(|t| [ALIKE + stream, 4, t]).collect();
+                let rows: [Vec<Stamp>; 2] = [row(1), row(2)];
+                buffer.extend(&endless(batch(&rows, true))).unwrap();
+            }
+            4 => collect(&buffer, &mut None, &some(rng.below(3) as i64, from, count)),
+            _ => buffer.extend(&some(7, from, count)).map(|_| ()).unwrap(),
+        }
+        from += count;
+        if rng.below(3) > 0 {
+            continue;
+        }
+        let kept = runs(&buffer);
+        drop(buffer);
+        assert_eq!(runs(&open(None)), kept, "round {round}");
+        // Keys of another name, which the file knows nothing of, although frames are those that the usual ones name.
+        let key = Some(("collector", "traj_ids"));
+        assert_eq!(runs(&open(key)), kept, "round {round}, read");
+        buffer = open(rng.below(2).eq(&0).then_some(("collector", "traj_ids")));
+        assert_eq!(runs(&buffer), kept, "round {round}, and again");
+    }
+}
+
+#[test]
 fn a_collector_does_not_go_on_in_a_file_that_another_left() {
     let folder = tempfile::tempdir().unwrap();
     let open = || {

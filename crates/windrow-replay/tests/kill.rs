@@ -3,10 +3,12 @@
 //! `WINDROW_KILLS` says how often; `cargo xtask faults replay` sets it to fifty.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Seek, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -174,12 +176,22 @@ fn check(buffer: &ReplayBuffer) -> u64 {
     len
 }
 
+/// Length of each trajectory of a buffer, and whether it ended.
+fn runs(buffer: &ReplayBuffer) -> Vec<(i64, bool)> {
+    let state = buffer.state_dict().unwrap();
+    let lens = state.as_slice::<i64>(("runs", "len")).unwrap();
+    let ended = state.as_slice::<bool>(("runs", "ended")).unwrap();
+    lens.iter().copied().zip(ended.iter().copied()).collect()
+}
+
 #[derive(Debug, Default)]
 struct Tally {
     within_a_write: u64,
     within_a_checkpoint: u64,
     on_disk: u64,
     in_checkpoints: u64,
+    /// Numbers of the frames at which a process began: those of the process before end there.
+    begins: BTreeSet<u64>,
 }
 
 impl Tally {
@@ -200,7 +212,25 @@ impl Tally {
         );
         self.within_a_write += u64::from(torn > 0);
         self.on_disk += len;
+        self.begins.insert(count);
+        assert_eq!(runs(&buffer), self.runs(count - len..count));
+        drop(buffer);
         self.look_at_checkpoint(directory);
+    }
+
+    /// Length of each run of these frames, and whether it ended.
+    fn runs(&self, frames: Range<u64>) -> Vec<(i64, bool)> {
+        let mut found = Vec::new();
+        let mut first = frames.start;
+        for number in frames.clone() {
+            let ended = hash(number).is_multiple_of(50);
+            let behind = number + 1;
+            if ended || behind == frames.end || self.begins.contains(&behind) {
+                found.push(((behind - first) as i64, ended));
+                first = behind;
+            }
+        }
+        found
     }
 
     fn look_at_checkpoint(&mut self, directory: &Path) {

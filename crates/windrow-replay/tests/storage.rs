@@ -202,9 +202,9 @@ fn a_directory_is_gone_on_with() {
     );
     for (text, expected) in [
         ("{", "expected JSON"),
-        ("{}", "expected windrow storage 2"),
+        ("{}", "expected windrow storage 3"),
         (
-            r#"{"format":"windrow storage 2","capacity":10,"leaves":[{"key":["a"],"dtype":"f3","shape":[]}]}"#,
+            r#"{"format":"windrow storage 3","capacity":10,"leaves":[{"key":["a"],"dtype":"f3","shape":[]}]}"#,
             "expected leaves",
         ),
     ] {
@@ -274,30 +274,15 @@ fn a_file_of_others_is_not_replaced() {
 }
 
 #[test]
-fn rows_that_were_written_apart_are_found_again() {
+fn a_storage_refuses_a_damaged_file_of_runs() {
     let directory = tempfile::tempdir().unwrap();
-    let at = || {
-        LazyMemmapStorage::new(CAPACITY)
-            .at(directory.path())
-            .unwrap()
-    };
-    let storage = at();
-    storage.write_apart(2, &frames(0..7), &[0, 3, 6]).unwrap();
-    // Over the end of the rows, and over what was apart before.
-    storage.write_apart(8, &frames(10..14), &[1]).unwrap();
-    // This says nothing about it.
-    storage.write(5, &frames(20..21)).unwrap();
-    drop(storage);
-    assert_eq!(at().recovered().unwrap().breaks, [2, 5, 9]);
-    fs::write(directory.path().join("breaks.bin"), "12345").unwrap();
-    let error = LazyMemmapStorage::new(CAPACITY)
-        .at(directory.path())
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("breaks.bin is damaged: expected 2 bytes, got 5 bytes")
-    );
+    let at = || LazyMemmapStorage::new(CAPACITY).at(directory.path());
+    at().unwrap().write(0, &frames(0..3)).unwrap();
+    fs::write(directory.path().join("runs.bin"), "12345").unwrap();
+    let error = at().unwrap_err().to_string();
+    let expected =
+        "runs.bin is damaged: expected the trajectories of 10 rows, got 5 bytes of others";
+    assert!(error.ends_with(expected), "{error}");
 }
 
 #[test]

@@ -6,6 +6,8 @@
 mod net;
 #[path = "common/numpy.rs"]
 mod numpy;
+#[path = "replay/rows.rs"]
+mod rows;
 #[path = "common/mod.rs"]
 mod timing;
 
@@ -27,6 +29,9 @@ const BATCH: usize = 256;
 const WRITE: usize = 1000;
 
 fn main() {
+    if rows::run() {
+        return;
+    }
     sample();
     slices();
     prioritized();

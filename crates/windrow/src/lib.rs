@@ -480,10 +480,10 @@ pub mod postproc {
 pub mod replay {
     #[doc(inline)]
     pub use windrow_replay::{
-        Access, Checkpoint, CheckpointWriter, Held, LazyMemmapStorage, LazyTensorStorage,
-        LimiterWait, ListStorage, PriorityError, RateLimiter, Recovered, ReplayBuffer,
-        ReplayBufferBuilder, ReplayError, ReplayStats, Shortage, StateError, Storage, StorageRead,
-        check_room, frames_within,
+        Access, Boundary, Checkpoint, CheckpointWriter, Held, KeptRuns, LazyMemmapStorage,
+        LazyTensorStorage, LimiterWait, ListStorage, PriorityError, RateLimiter, Recovered,
+        ReplayBuffer, ReplayBufferBuilder, ReplayError, ReplayStats, RunMarks, Shortage,
+        StateError, Storage, StorageRead, check_room, frames_within,
     };
     // Samplers, and what one of your own implements.
     #[doc(inline)]

@@ -208,10 +208,11 @@ def test_each_environment_goes_on_exactly_where_workers_run_ahead(kind, placemen
             batches += [next(collector).clone() for _ in range(5)]
             state = written(collector.state_dict())
     compared = 0
-    for env, seen in streams(batches, count).items():
-        # On a busy machine, a worker may not have come in time for any batch.
-        both = min(len(seen), len(expected[env]))
-        assert torch.equal(seen[:both], expected[env][:both])
+    found = streams(batches, count)
+    # On a busy machine, a worker may not have come in time for any batch.
+    for env in found.keys() & expected.keys():
+        both = min(len(found[env]), len(expected[env]))
+        assert torch.equal(found[env][:both], expected[env][:both])
         compared += both
     assert compared > 0
 

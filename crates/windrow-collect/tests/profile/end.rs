@@ -170,8 +170,7 @@ fn a_trace_that_cannot_be_written_is_told_at_the_next_call() {
             failed(error.into());
             collector.shutdown().unwrap();
         } else {
-            // A worker in a thread may have been on its way to the next part.
-            assert_eq!(placement, Placement::Threads);
+            // A worker may not have been through with its part: it writes its trace once it is.
             failed(collector.shutdown().unwrap_err());
         }
     }

@@ -14,7 +14,7 @@ use super::{BufferInner, ReplayBuffer, flat};
 use crate::episode_ends::EpisodeMarks;
 use crate::runs::Author;
 use crate::state::{BufferState, Keys};
-use crate::{ReplayError, RowOrder, RowSpan, Storage};
+use crate::{ReplayError, RowOrder, RowSpan, RunMarks, Storage};
 
 /// Where a batch comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,12 +269,15 @@ impl BufferInner {
         state.overwritten += skipped as u64;
         let first = rows.rows().next();
         let first = first.expect("A batch has a frame at least, and a buffer has a row.");
-        let breaks = state.contents.breaks(&marks, skipped);
+        let new = state.contents.of_next(&marks, skipped);
+        let new = new.expect("A ring has runs.");
+        let keys = state.keys.fingerprint;
         let (mut state, done) = self.write(state, |storage| {
-            storage.write_apart(first, &frames, &breaks)
+            let boundaries = &new.boundaries;
+            storage.write_runs(first, &frames, &RunMarks { boundaries, keys })
         });
         done.unwrap_or_else(|panic| resume_unwind(panic))?;
-        state.admit(rows, Some(&marks), skipped);
+        state.admit(rows, Some(&new), skipped);
         state.count(count);
         let mut written = Vec::with_capacity(rows.len());
         for range in rows.ranges() {

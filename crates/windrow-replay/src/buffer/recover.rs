@@ -1,6 +1,6 @@
 //! Continuing with the frames that a storage on disk held when it was opened.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 
 use tensordict::{NestedKey, TensorDict};
 
@@ -16,17 +16,7 @@ pub(super) fn recover(state: &mut BufferState, storage: &dyn Storage) -> Result<
     let reader = storage.read();
     let capacity = storage.capacity();
     match state.writer.order() {
-        RowOrder::Ring => {
-            let rows = leading_up(&recovered, capacity);
-            let keys = &state.keys;
-            let marks = marks_of(&*reader, &rows, &keys.runs, keys.needed)?;
-            let apart: BTreeSet<u32> = recovered.breaks.iter().copied().collect();
-            let breaks = (0..rows.len()).filter(|&at| apart.contains(&rows[at]));
-            let first = (recovered.cursor + capacity - rows.len()) % capacity;
-            let span = RowSpan::new(first, rows.len(), capacity);
-            let breaks: Vec<usize> = breaks.collect();
-            state.contents.recover(span, &marks, &breaks);
-        }
+        RowOrder::Ring => recover_ring(state, storage, &recovered)?,
         RowOrder::Any => {
             let rows: Vec<u32> = recovered.rows.iter().cloned().flatten().collect();
             if !rows.is_empty() {
@@ -46,17 +36,52 @@ pub(super) fn recover(state: &mut BufferState, storage: &dyn Storage) -> Result<
     Ok(())
 }
 
-/// The rows that are whole without a gap up to the cursor, in order.
-fn leading_up(recovered: &Recovered, capacity: usize) -> Vec<u32> {
-    let mut whole = vec![false; capacity];
-    for range in &recovered.rows {
-        whole[range.start as usize..range.end as usize].fill(true);
+fn recover_ring(
+    state: &mut BufferState,
+    storage: &dyn Storage,
+    recovered: &Recovered,
+) -> Result<(), ReplayError> {
+    let capacity = storage.capacity();
+    // Rows that were set in place after the last ones of the ring are no end of it.
+    let kept = recovered.runs.as_ref();
+    let next = |next: u64| (next % capacity as u64) as usize;
+    let cursor = kept.map_or(recovered.cursor, |kept| next(kept.next));
+    let len = leading_up(&recovered.rows, cursor, capacity);
+    if len == 0 {
+        let span = RowSpan::new(recovered.cursor, 0, capacity);
+        let none = marks_of(&*storage.read(), &[], &state.keys.runs, false)?;
+        state.contents.recover(span, &none, &[]);
+        return Ok(());
     }
-    let back = |age: usize| (recovered.cursor + capacity - 1 - age) % capacity;
-    let len = (0..capacity)
-        .position(|age| !whole[back(age)])
-        .unwrap_or(capacity);
-    (0..len).rev().map(|age| back(age) as u32).collect()
+    let span = RowSpan::new((cursor + capacity - len) % capacity, len, capacity);
+    let covers = |base: u64, next: u64| next.checked_sub(base) >= Some(len as u64);
+    let covered = kept.filter(|kept| covers(kept.base, kept.next));
+    if let Some(kept) = covered.filter(|kept| kept.keys == state.keys.fingerprint) {
+        state.contents.take_over(span, kept);
+        return Ok(());
+    }
+    // They are not known, or found by other keys.
+    let rows: Vec<u32> = span.rows().map(|row| row as u32).collect();
+    let keys = &state.keys;
+    let marks = marks_of(&*storage.read(), &rows, &keys.runs, keys.needed)?;
+    let breaks = kept.map_or_else(Vec::new, |kept| kept.breaks(len));
+    state.contents.recover(span, &marks, &breaks);
+    let found = state.contents.to_keep(state.keys.fingerprint);
+    found.map_or(Ok(()), |found| storage.keep_runs(&found))
+}
+
+/// How many rows are whole without a gap up to the cursor.
+fn leading_up(rows: &[Range<u32>], cursor: usize, capacity: usize) -> usize {
+    let up_to = |end: usize, floor: usize| {
+        let ends_in = |rows: &&Range<u32>| (rows.start as usize) < end && end <= rows.end as usize;
+        let rows = rows.iter().find(ends_in);
+        rows.map_or(0, |rows| end - floor.max(rows.start as usize))
+    };
+    let low = up_to(cursor, 0);
+    match low < cursor {
+        true => low,
+        false => low + up_to(capacity, cursor),
+    }
 }
 
 /// The episode marks of the frames in `rows`, which follow each other.

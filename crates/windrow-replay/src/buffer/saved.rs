@@ -7,8 +7,8 @@ use tensordict::TensorDict;
 
 use super::{BufferInner, ReplayBuffer};
 use crate::checkpoint::RowsToSave;
-use crate::saved::{SavedState, sizes};
-use crate::{Checkpoint, CheckpointWriter, ReplayError, RowOrder, Storage};
+use crate::saved::{RunRows, SavedState, sizes};
+use crate::{Checkpoint, CheckpointWriter, ReplayError, RowOrder, RunMarks, Storage};
 
 const FRAMES: &str = "frames";
 /// Name of the file of a checkpoint that holds everything but frames.
@@ -52,8 +52,8 @@ impl ReplayBuffer {
         }
         let rows = state.rows.clone();
         let prepare = |storage: &dyn Storage| frames.map_or(Ok(()), |it| storage.prepare(it));
-        self.restore(state, prepare, |storage, apart| match frames {
-            Some(frames) => write(storage, &rows, frames, Some(apart)),
+        self.restore(state, prepare, |storage, runs| match frames {
+            Some(frames) => write(storage, &rows, frames, runs),
             None => Ok(()),
         })
     }
@@ -101,7 +101,7 @@ impl ReplayBuffer {
         self.restore(
             state,
             |storage| checkpoint.check_rows(storage),
-            |storage, apart| checkpoint.rows_apart(storage, apart),
+            |storage, runs| checkpoint.rows_of(storage, runs),
         )
     }
 
@@ -111,17 +111,18 @@ impl ReplayBuffer {
         &self,
         saved: SavedState,
         prepare: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
-        write: impl FnOnce(&dyn Storage, &[bool]) -> Result<(), ReplayError>,
+        write: impl FnOnce(&dyn Storage, Option<&KnownRuns>) -> Result<(), ReplayError>,
     ) -> Result<(), ReplayError> {
         let turn = self.shared.turn_after_saving();
-        let apart = saved.apart();
+        let keys = self.shared.lock().keys.fingerprint;
+        let runs = KnownRuns::of(&saved, keys);
         let restored = self.shared.lock().restored(saved)?;
         prepare(&*self.shared.storage)?;
         // Held to the end, so that no other thread finds the buffer empty meanwhile.
         let mut state = self.shared.lock();
         state.clear();
         self.shared.storage.clear();
-        let written = write(&*self.shared.storage, &apart);
+        let written = write(&*self.shared.storage, runs.as_ref());
         if written.is_ok() {
             state.apply(restored);
         }
@@ -157,29 +158,56 @@ impl Drop for Saving<'_> {
     }
 }
 
-/// Writes frames into `rows`: those that follow each other together. `apart` says of every row of the storage whether its frame
-/// was written apart from the one before; without it, that stays as it is.
+/// The runs of frames that are put back into their rows.
+#[derive(Debug)]
+pub(crate) struct KnownRuns {
+    runs: RunRows,
+    keys: u64,
+}
+
+impl KnownRuns {
+    /// Those of a saved state, found by `keys`, where its frames are in order.
+    pub(super) fn of(saved: &SavedState, keys: u64) -> Option<Self> {
+        let runs = saved.run_rows()?;
+        Some(Self { runs, keys })
+    }
+
+    /// Writes frames into rows from `first` on; without `runs`, those that the storage keeps stay as they are.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub(crate) fn write(
+        runs: Option<&Self>,
+        storage: &dyn Storage,
+        first: usize,
+        frames: &TensorDict,
+    ) -> Result<(), ReplayError> {
+        let known = runs.and_then(|known| {
+            let boundaries = known.runs.boundaries(first, frames.numel())?;
+            Some((boundaries, known.keys))
+        });
+        match known {
+            None => storage.write(first, frames),
+            Some((boundaries, keys)) => {
+                let boundaries = &boundaries;
+                storage.write_runs(first, frames, &RunMarks { boundaries, keys })
+            }
+        }
+    }
+}
+
+/// Writes frames into `rows`: those that follow each other together.
 pub(super) fn write(
     storage: &dyn Storage,
     rows: &[u32],
     frames: &TensorDict,
-    apart: Option<&[bool]>,
+    runs: Option<&KnownRuns>,
 ) -> Result<(), ReplayError> {
     let mut at = 0;
     for run in rows.chunk_by(|a, b| a + 1 == *b) {
-        let (first, frames) = (run[0] as usize, frames.narrow(0, at, run.len())?);
-        match apart {
-            None => storage.write(first, &frames)?,
-            Some(apart) => storage.write_apart(first, &frames, &breaks(apart, first, run.len()))?,
-        }
+        let frames = frames.narrow(0, at, run.len())?;
+        KnownRuns::write(runs, storage, run[0] as usize, &frames)?;
         at += run.len();
     }
     Ok(())
-}
-
-/// Which of `len` rows from `first` on hold frames that were written apart from those before, where `apart` says so of every
-/// row.
-pub(crate) fn breaks(apart: &[bool], first: usize, len: usize) -> Vec<usize> {
-    let is_apart = |&at: &usize| apart[(first + at) % apart.len()];
-    (0..len).filter(is_apart).collect()
 }

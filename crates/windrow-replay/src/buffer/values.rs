@@ -9,7 +9,7 @@ use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 use windrow_store::StoreError;
 
 use super::BufferInner;
-use super::saved::write;
+use super::saved::{KnownRuns, write};
 use crate::ReplayError;
 use crate::saved::SavedState;
 
@@ -82,7 +82,8 @@ impl BufferInner {
             frames.set(key.clone(), values)?;
         }
         self.storage.clear();
-        let written = write(&*self.storage, &saved.rows, &frames, Some(&saved.apart()));
+        let runs = KnownRuns::of(&saved, state.keys.fingerprint);
+        let written = write(&*self.storage, &saved.rows, &frames, runs.as_ref());
         if written.is_err() {
             state.clear();
         }

@@ -7,7 +7,7 @@ use tensordict::{DType, TensorDict};
 use windrow_store::Store;
 
 use super::{Checkpoint, CheckpointWriter};
-use crate::buffer::breaks;
+use crate::buffer::KnownRuns;
 use crate::{ReplayError, Storage, StorageRead};
 
 /// Name of the section that says which rows are in which file.
@@ -117,14 +117,14 @@ impl Checkpoint {
     /// [`ReplayError::Misfit`] when the storage has another capacity, [`ReplayError::Store`] when it holds frames of
     /// other entries; and those of [`dict`](Checkpoint::dict).
     pub fn rows(&self, storage: &dyn Storage) -> Result<(), ReplayError> {
-        self.rows_apart(storage, &vec![false; storage.capacity().max(1)])
+        self.rows_of(storage, None)
     }
 
-    /// As [`rows`](Checkpoint::rows); `apart` says of every row whether its frame was written apart from the one before.
-    pub(crate) fn rows_apart(
+    /// As [`rows`](Checkpoint::rows), of these runs.
+    pub(crate) fn rows_of(
         &self,
         storage: &dyn Storage,
-        apart: &[bool],
+        runs: Option<&KnownRuns>,
     ) -> Result<(), ReplayError> {
         let mut cleared = false;
         for (name, first) in self.segments(storage.capacity())? {
@@ -134,7 +134,7 @@ impl Checkpoint {
                 storage.clear();
                 cleared = true;
             }
-            storage.write_apart(first, &frames, &breaks(apart, first, frames.numel()))?;
+            KnownRuns::write(runs, storage, first, &frames)?;
         }
         if !cleared {
             storage.clear();

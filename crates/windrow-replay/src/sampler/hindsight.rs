@@ -130,7 +130,7 @@ mod tests {
     /// The pairs of frames and goals that are drawn of trajectories of three and two frames.
     fn pairs(strategy: GoalStrategy) -> BTreeSet<(u32, u32)> {
         let mut runs = Runs::new(5);
-        runs.push(&EpisodeMarks::of(None, Some(&[1, 1, 1, 2, 2])));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[1, 1, 1, 2, 2])));
         let mut rows = RowSet::ring(5);
         rows.add(RowSpan::new(0, 5, 5));
         let frames = Frames::new(&rows, Some(&runs));

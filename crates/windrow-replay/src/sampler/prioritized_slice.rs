@@ -55,7 +55,7 @@ impl PrioritizedSliceSampler {
     }
 
     /// End of the frames of `run` where a slice can begin, if there are any.
-    fn starts_end(&self, run: &Run) -> Option<u64> {
+    fn starts_end(&self, run: Run) -> Option<u64> {
         if run.len < self.rules.least(self.len) {
             return None;
         }

@@ -264,7 +264,7 @@ impl SliceRules {
     }
 
     /// A slice of `len` frames of `run`.
-    pub(super) fn piece(&self, run: &Run, len: usize, rng: &mut SampleRng) -> Piece {
+    pub(super) fn piece(&self, run: Run, len: usize, rng: &mut SampleRng) -> Piece {
         let [left, right] = self.reach(len);
         let len = len.min(run.len);
         let (left, right) = (left.min(len - 1), right.min(len - 1));
@@ -346,13 +346,13 @@ impl Sampler for SliceSampler {
             return Err(Shortage::Empty.into());
         };
         self.eligible.update(self.rules.least(len), runs);
-        let count = self.eligible.numbers.len();
+        let count = self.eligible.low.len();
         if count == 0 {
             return Err(self.rules.shortage(len, runs));
         }
         let pieces: Vec<Piece> = (0..num)
             .filter_map(|_| {
-                let run = runs.get(self.eligible.numbers[rng.below(count)])?;
+                let run = runs.get(self.eligible.number(rng.below(count)))?;
                 Some(self.rules.piece(run, len, rng))
             })
             .collect();
@@ -366,34 +366,50 @@ impl Sampler for SliceSampler {
 #[derive(Debug, Clone, Default)]
 struct Eligible {
     least: usize,
-    numbers: VecDeque<u64>,
+    /// Their low halves, which tell them apart: there are at most as many runs as rows.
+    low: VecDeque<u32>,
+    /// The first of them, whole.
+    first: u64,
     /// The first run that may still become long enough.
     next: u64,
 }
 
 impl Eligible {
+    /// The number at place `at`.
+    fn number(&self, at: usize) -> u64 {
+        self.first + u64::from(self.low[at].wrapping_sub(self.first as u32))
+    }
+
     fn update(&mut self, least: usize, runs: &Runs) {
         let present = runs.numbers();
         if self.least != least {
             *self = Self {
                 least,
-                numbers: VecDeque::new(),
                 next: present.start,
+                ..Self::default()
             };
         }
-        while let Some(&oldest) = self.numbers.front()
-            && runs.get(oldest).is_none_or(|run| run.len < least)
-        {
-            self.numbers.pop_front();
+        while !self.low.is_empty() && runs.get(self.first).is_none_or(|run| run.len < least) {
             // The only run there is can shrink and grow again.
-            if oldest + 1 == present.end {
-                self.next = oldest;
+            if self.first + 1 == present.end {
+                self.next = self.first;
             }
+            if self.low.len() > 1 {
+                self.first = self.number(1);
+            }
+            self.low.pop_front();
         }
         self.next = self.next.max(present.start);
         while let Some(run) = runs.get(self.next) {
             if run.len >= least {
-                self.numbers.push_back(self.next);
+                if self.low.is_empty() {
+                    self.first = self.next;
+                }
+                if self.low.len() == self.low.capacity() {
+                    // As those of the runs.
+                    self.low.reserve_exact((self.low.len() / 8).max(16));
+                }
+                self.low.push_back(self.next as u32);
             } else if self.next + 1 == present.end {
                 break;
             }
@@ -409,10 +425,15 @@ mod tests {
     use crate::episode_ends::EpisodeMarks;
     use crate::runs::Runs;
 
+    fn numbers(eligible: &Eligible) -> Vec<u64> {
+        let places = 0..eligible.low.len();
+        places.map(|at| eligible.number(at)).collect()
+    }
+
     #[test]
     fn slices_begin_a_stride_apart_and_those_before_their_trajectory_warm_up_less() {
         let mut runs = Runs::new(20);
-        runs.push(&EpisodeMarks::of(None, Some(&[3; 11])));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[3; 11])));
         let run = runs.get(0).expect("a run");
         let rules = SliceSampler::slice_len(4)
             .stride(3)
@@ -439,30 +460,46 @@ mod tests {
             |count: usize| EpisodeMarks::of(Some(&vec![false; count]), Some(&vec![1; count]));
         let mut runs = Runs::new(10);
         let mut eligible = Eligible::default();
-        runs.push(&frames(10));
+        runs.push_marked(&frames(10));
         eligible.update(8, &runs);
-        assert_eq!(eligible.numbers, [0]);
+        assert_eq!(numbers(&eligible), [0]);
         // Six frames are being overwritten, and somebody draws meanwhile.
         runs.evict(6);
         eligible.update(8, &runs);
-        assert!(eligible.numbers.is_empty());
-        runs.push(&frames(6));
+        assert!(numbers(&eligible).is_empty());
+        runs.push_marked(&frames(6));
         eligible.update(8, &runs);
-        assert_eq!(eligible.numbers, [0]);
+        assert_eq!(numbers(&eligible), [0]);
     }
 
     #[test]
     fn another_length_is_looked_for_from_the_start() {
         let mut runs = Runs::new(20);
-        runs.push(&EpisodeMarks::of(None, Some(&[1, 1, 1, 2, 2, 3, 3, 3, 3])));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[1, 1, 1, 2, 2, 3, 3, 3, 3])));
         let mut eligible = Eligible::default();
         for (least, expected) in [(3, vec![0, 2]), (1, vec![0, 1, 2]), (5, vec![])] {
             eligible.update(least, &runs);
-            assert_eq!(eligible.numbers, expected);
+            assert_eq!(numbers(&eligible), expected);
         }
         runs.clear();
-        runs.push(&EpisodeMarks::of(None, Some(&[7, 7, 7, 7, 7])));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[7, 7, 7, 7, 7])));
         eligible.update(5, &runs);
-        assert_eq!(eligible.numbers, [3]);
+        assert_eq!(numbers(&eligible), [3]);
+    }
+
+    #[test]
+    fn numbers_of_more_than_32_bits_are_told_apart() {
+        let mut runs = Runs::new(6);
+        runs.begin_at((1 << 32) - 3);
+        let mut eligible = Eligible::default();
+        for id in 0..50 {
+            runs.evict(usize::from(id >= 3) * 2);
+            runs.push_marked(&EpisodeMarks::of(None, Some(&[id, id])));
+            if id % 7 == 0 {
+                eligible.update(2, &runs);
+                assert_eq!(numbers(&eligible), runs.numbers().collect::<Vec<_>>());
+            }
+        }
+        assert!(runs.numbers().start > 1 << 32);
     }
 }

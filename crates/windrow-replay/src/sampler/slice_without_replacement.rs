@@ -332,7 +332,7 @@ mod tests {
     /// A ring of 20 rows with trajectories of these ids.
     fn runs(ids: &[i64]) -> Runs {
         let mut runs = Runs::new(20);
-        runs.push(&EpisodeMarks::of(None, Some(ids)));
+        runs.push_marked(&EpisodeMarks::of(None, Some(ids)));
         runs
     }
 
@@ -355,12 +355,12 @@ mod tests {
         let mut runs = runs(&[1, 1, 2, 2, 3, 3]);
         let mut pass = Pass::over(&runs, 2);
         assert_eq!(pass.take_first(), Some(0));
-        runs.push(&EpisodeMarks::of(None, Some(&[4, 4, 5])));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[4, 4, 5])));
         pass.sync(&runs);
         let rest: Vec<u64> = std::iter::from_fn(|| pass.take_first()).collect();
         assert_eq!(rest, [1, 2, 3]);
         // The newest trajectory becomes long enough.
-        runs.push(&EpisodeMarks::of(None, Some(&[5])));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[5])));
         pass.sync(&runs);
         assert_eq!((pass.take_first(), pass.take_first()), (Some(4), None));
     }
@@ -384,7 +384,7 @@ mod tests {
         let mut runs = runs(&[1, 1, 1]);
         let mut pass = Pass::over(&runs, 2);
         assert_eq!(pass.take(0), 0);
-        runs.push(&EpisodeMarks::of(None, Some(&[1, 2, 2])));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[1, 2, 2])));
         pass.sync(&runs);
         assert_eq!(pending(&pass), [1]);
         // It is the only one, is overwritten but for one frame while it waits, and grows again.
@@ -393,7 +393,7 @@ mod tests {
         runs.evict(1);
         pass.sync(&runs);
         assert!(pass.pending.is_empty());
-        runs.push(&EpisodeMarks::of(None, Some(&[2, 3, 3])));
+        runs.push_marked(&EpisodeMarks::of(None, Some(&[2, 3, 3])));
         pass.sync(&runs);
         assert_eq!(pending(&pass), [1, 2]);
     }

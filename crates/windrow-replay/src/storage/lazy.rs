@@ -76,6 +76,27 @@ impl Lazy {
         }
     }
 
+    /// Rows written over the life of the store; 0 without one.
+    #[cfg(not(loom))]
+    pub(super) fn written(&self) -> u64 {
+        self.store().as_ref().map_or(0, |store| store.written())
+    }
+
+    /// Whether `len` rows from `first` on, modulo the capacity, hold frames.
+    #[cfg(not(loom))]
+    pub(super) fn are_filled(&self, first: usize, len: usize) -> bool {
+        let store = self.store();
+        let Some(store) = &*store else {
+            return false;
+        };
+        let capacity = store.capacity();
+        let rows: Vec<u32> = (first..first + len)
+            .map(|row| (row % capacity) as u32)
+            .collect();
+        // Of no entry: it only looks whether the rows are there.
+        store.read().gather_keys(&rows, &[]).is_ok()
+    }
+
     fn store(&self) -> RwLockReadGuard<'_, Option<Arc<Store>>> {
         unpoisoned(self.store.read())
     }

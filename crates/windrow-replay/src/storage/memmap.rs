@@ -6,11 +6,11 @@ use tensordict::{DType, Group, LeafSpec, NestedKey, Shape, TensorDict};
 use windrow_store::Store;
 use windrow_sync::unpoisoned;
 
-use super::breaks::Breaks;
 use super::lazy::Lazy;
-use super::{Recovered, Storage, StorageRead};
-use crate::ReplayError;
+use super::run_file::RunFile;
+use super::{Recovered, RunMarks, Storage, StorageRead};
 use crate::file::{Locked, io_error, replace};
+use crate::{KeptRuns, ReplayError};
 
 /// Names, types and shapes of the frames, and how many rows there are.
 const LAYOUT: &str = "layout.json";
@@ -18,12 +18,12 @@ const LAYOUT: &str = "layout.json";
 const ROWS: &str = "rows.bin";
 /// The same until there is a layout.
 const UNFINISHED: &str = "rows.tmp";
-/// Which of them were written apart from those before.
-const BREAKS: &str = "breaks.bin";
+/// Which of them follow each other.
+const RUNS: &str = "runs.bin";
 /// Locked by the storage that uses the directory.
 const LOCK: &str = "lock";
 /// The format that a layout names.
-const FORMAT: &str = "windrow storage 2";
+const FORMAT: &str = "windrow storage 3";
 
 /// Frames in a file that is mapped into memory, laid out when the first come; all frames have their keys, types and
 /// shapes, up to those that come first after the storage was cleared.
@@ -42,7 +42,7 @@ pub struct LazyMemmapStorage {
     directory: Option<PathBuf>,
     /// There while the directory is in use.
     used: Mutex<Option<Used>>,
-    recovered: Option<Recovered>,
+    recovered: Mutex<Option<Recovered>>,
 }
 
 /// A directory that no other storage can use.
@@ -50,7 +50,7 @@ pub struct LazyMemmapStorage {
 struct Used {
     lock: Locked,
     /// There once the rows are.
-    breaks: Option<Arc<Breaks>>,
+    runs: Option<Arc<RunFile>>,
 }
 
 impl LazyMemmapStorage {
@@ -64,7 +64,7 @@ impl LazyMemmapStorage {
             lazy: Lazy::default(),
             directory: None,
             used: Mutex::new(None),
-            recovered: None,
+            recovered: Mutex::default(),
         }
     }
 
@@ -77,33 +77,38 @@ impl LazyMemmapStorage {
     pub fn at(mut self, directory: impl AsRef<Path>) -> Result<Self, ReplayError> {
         let directory = directory.as_ref();
         let lock = Locked::new(directory, LOCK)?;
-        let mut breaks = None;
+        let mut runs = None;
         let layout = directory.join(LAYOUT);
         // Without rows, its maker died before they had their name.
         if layout.exists() && directory.join(ROWS).exists() {
             let (leaves, groups) = read_layout(&layout, self.capacity)?;
             let store = Store::open(&directory.join(ROWS), leaves, self.capacity)?;
             let store = store.with_groups(groups);
-            let path = directory.join(BREAKS);
-            let found = match store.written() {
+            let path = directory.join(RUNS);
+            let (file, kept) = match store.written() {
                 // Its maker may have died before it made them.
-                0 => Breaks::make(&path, self.capacity)?,
-                _ => Breaks::open(&path, self.capacity)?,
+                0 => (RunFile::make(&path, self.capacity)?, None),
+                written => RunFile::open(&path, self.capacity, written)?,
             };
             if store.written() > 0 {
-                self.recovered = Some(Recovered {
+                self.recovered = Mutex::new(Some(Recovered {
                     rows: store.read().filled(),
                     cursor: store.cursor(),
                     written: store.written(),
-                    breaks: found.rows(),
-                });
+                    runs: kept,
+                }));
             }
             self.lazy = Lazy::of(store);
-            breaks = Some(Arc::new(found));
+            runs = Some(Arc::new(file));
         }
         self.directory = Some(directory.to_path_buf());
-        self.used = Mutex::new(Some(Used { lock, breaks }));
+        self.used = Mutex::new(Some(Used { lock, runs }));
         Ok(self)
+    }
+
+    /// The file of runs, once there are rows.
+    fn runs(&self) -> Option<Arc<RunFile>> {
+        self.used().as_ref().and_then(|used| used.runs.clone())
     }
 
     fn used(&self) -> MutexGuard<'_, Option<Used>> {
@@ -124,7 +129,7 @@ impl LazyMemmapStorage {
             // The directory was removed, and so is not ours any more.
             _ => Locked::new(directory, LOCK)?,
         };
-        let used = used.insert(Used { lock, breaks: None });
+        let used = used.insert(Used { lock, runs: None });
         let rows = directory.join(ROWS);
         if rows.exists() {
             // Only rows that a layout is there for are a storage's: those were laid out for other frames, and are empty. Who still
@@ -145,8 +150,8 @@ impl LazyMemmapStorage {
         let unfinished = directory.join(UNFINISHED);
         let laid_out = self.lay_out(directory, (&unfinished, &rows), (leaves, frames));
         match laid_out {
-            Ok((store, breaks)) => {
-                used.breaks = Some(Arc::new(breaks));
+            Ok((store, runs)) => {
+                used.runs = Some(Arc::new(runs));
                 Ok(store)
             }
             Err(error) => {
@@ -157,23 +162,28 @@ impl LazyMemmapStorage {
         }
     }
 
+    /// Whether a write of `len` rows from `first` on can succeed; where it cannot, the store says why.
+    fn has_rows(&self, first: usize, len: usize) -> bool {
+        first < self.capacity && (1..=self.capacity).contains(&len)
+    }
+
     /// Makes the files of a directory that has none: rows as `unfinished` until all else is there, then as `rows`.
     fn lay_out(
         &self,
         directory: &Path,
         (unfinished, rows): (&Path, &Path),
         (leaves, frames): (Vec<LeafSpec>, &TensorDict),
-    ) -> Result<(Store, Breaks), ReplayError> {
+    ) -> Result<(Store, RunFile), ReplayError> {
         if unfinished.exists() {
             // Of a process that died meanwhile.
             std::fs::remove_file(unfinished).map_err(io_error("remove", unfinished))?;
         }
         let text = layout(&leaves, &frames.groups(), self.capacity).to_string();
         let store = Store::open(unfinished, leaves, self.capacity)?;
-        let breaks = Breaks::make(&directory.join(BREAKS), self.capacity)?;
+        let runs = RunFile::make(&directory.join(RUNS), self.capacity)?;
         replace(&directory.join(LAYOUT), text.as_bytes())?;
         std::fs::rename(unfinished, rows).map_err(io_error("rename", unfinished))?;
-        Ok((store, breaks))
+        Ok((store, runs))
     }
 }
 
@@ -187,23 +197,38 @@ impl Storage for LazyMemmapStorage {
     }
 
     fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError> {
-        self.lazy.write(first, frames, |frames| self.make(frames))
+        // So that there is a file to keep runs in.
+        self.prepare(frames)?;
+        let write = || self.lazy.write(first, frames, |frames| self.make(frames));
+        let len = frames.numel();
+        match self.runs().filter(|_| self.has_rows(first, len)) {
+            None => write(),
+            Some(runs) => {
+                let are_filled = || self.lazy.are_filled(first, len);
+                runs.around_unknown((first, len), are_filled, || self.lazy.written(), write)
+            }
+        }
     }
 
-    fn write_apart(
+    fn write_runs(
         &self,
         first: usize,
         frames: &TensorDict,
-        breaks: &[usize],
+        marks: &RunMarks<'_>,
     ) -> Result<(), ReplayError> {
-        // So that there is a place to note them in.
         self.prepare(frames)?;
-        let noted = self.used().as_ref().and_then(|used| used.breaks.clone());
-        match noted {
-            None => self.write(first, frames),
-            Some(noted) => noted.around((first, frames.numel()), breaks, || {
-                self.write(first, frames)
-            }),
+        let write = || self.lazy.write(first, frames, |frames| self.make(frames));
+        let len = frames.numel();
+        match self.runs().filter(|_| self.has_rows(first, len)) {
+            None => write(),
+            Some(runs) => runs.around((first, len), marks, || self.lazy.written(), write),
+        }
+    }
+
+    fn keep_runs(&self, runs: &KeptRuns) -> Result<(), ReplayError> {
+        match self.runs() {
+            None => Ok(()),
+            Some(file) => file.replace(runs, || self.lazy.written()),
         }
     }
 
@@ -212,11 +237,14 @@ impl Storage for LazyMemmapStorage {
     }
 
     fn clear(&self) {
-        self.lazy.clear();
+        match self.runs() {
+            None => self.lazy.clear(),
+            Some(runs) => runs.clear(|| self.lazy.written(), || self.lazy.clear()),
+        }
     }
 
     fn recovered(&self) -> Option<Recovered> {
-        self.recovered.clone()
+        unpoisoned(self.recovered.lock()).take()
     }
 }
 

@@ -74,7 +74,7 @@ pub fn rate(work: Work<'_>) -> f64 {
     frames as f64 / start.elapsed().as_secs_f64()
 }
 
-fn line(name: &str, value: f64, target: f64, reached: bool) {
+pub fn line(name: &str, value: f64, target: f64, reached: bool) {
     let verdict = if reached { "ok" } else { "short" };
     println!("{name}  {value:.3}  {target:.2}  {verdict}");
 }
