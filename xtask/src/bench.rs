@@ -10,8 +10,9 @@ use crate::{cargo, process, python};
 const FOLDER: &str = "crates/windrow/benches";
 
 /// The benchmarks of the Python package, and their programs. One that has the name of one in Rust runs after that.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("datasets", "python/benches/datasets.py"),
+    ("devices", "python/benches/devices.py"),
     ("evaluation", "python/benches/evaluation.py"),
     ("physics", "python/benches/physics.py"),
     ("pictures", "python/benches/pictures.py"),

@@ -338,7 +338,7 @@ def test_a_compiled_policy_takes_any_number_of_rows(build: Build, network: nn.Mo
 
 @pytest.mark.parametrize("most", [None, 3])
 def test_calls_of_a_cuda_graph_have_one_size(build: Build, monkeypatch: pytest.MonkeyPatch, most) -> None:
-    monkeypatch.setattr(_base, "compiled", lambda policy, *_: policy)
+    monkeypatch.setattr(_base, "warmup_of", lambda *_: None)
     made: list[Pushes] = []
 
     def factory() -> Pushes:

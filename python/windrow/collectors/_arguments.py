@@ -296,8 +296,8 @@ class _Weights(Arguments, group="The policy's weights"):
     )
     compile_policy: bool | dict[str, Any] | None = argument("compile it with torch.compile: True, or its arguments", default=None)
     cudagraph_policy: bool | dict[str, Any] | None = argument(
-        "replay it as a CUDA graph: True, or the arguments of CudaGraphModule",
-        more="needs a CUDA ``policy_device``",
+        'replay it as a CUDA graph: True, or {"warmup": calls before it is recorded}',
+        more="what it does in Python happens only when it is recorded, as the collector is built; needs a CUDA ``policy_device``",
         default=None,
     )
 

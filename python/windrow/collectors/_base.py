@@ -27,7 +27,7 @@ from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._progress import Loop, Progress
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
-from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name, tell_of_python
+from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name, tell_of_python, warmup_of
 from windrow.policies.weights import WeightSource
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
@@ -174,7 +174,7 @@ class BaseCollector(Control):
         """The policy in the form that the engine takes."""
         device = self._devices.policy
         return choose(
-            compiled(arguments.policy, arguments.compile_policy, arguments.cudagraph_policy, device),
+            compiled(arguments.policy, arguments.compile_policy),
             self._workers.factories,
             Conditions(
                 self._exploration,
@@ -185,6 +185,7 @@ class BaseCollector(Control):
                 named=self._devices.acting,
                 served=(self._asks or self._inference) == "served",
                 rows=self._rows,
+                warmup=warmup_of(arguments.cudagraph_policy, device),
             ),
             backend=arguments.policy_backend,
             env=self._workers.given[0],

@@ -17,17 +17,30 @@ import torch
 from tensordict.nn import InteractionType, probabilistic, set_interaction_type
 from tensordict.nn import utils as shared_modes
 
+from windrow import _fence
+
 
 class _Thread(threading.local):
-    """The modes of one thread, by name; None while it does not act."""
+    """The modes of one thread. No dictionary holds them: torch.compile takes what a thread has of its own for constants."""
 
-    modes: dict[str, Any] | None = None
+    acts = False
+    explores: InteractionType | None = None
+    aggregates: bool | None = None
+    skips_existing = False
     #: Whether it acts without objects of its own, where there are none yet.
     borrows = False
+
+    def take(self, acts: bool, explores: InteractionType | None, aggregates: bool | None, skips_existing: bool) -> None:
+        self.acts, self.explores, self.aggregates, self.skips_existing = acts, explores, aggregates, skips_existing
+
+    def taken(self) -> tuple[bool, InteractionType | None, bool | None, bool]:
+        """What :meth:`take` took."""
+        return self.acts, self.explores, self.aggregates, self.skips_existing
 
 
 _THREAD = _Thread()
 _INSTALLING = threading.Lock()
+_CHECKING = threading.RLock()
 
 
 class _PerThread:
@@ -38,14 +51,14 @@ class _PerThread:
         self._shared = shared
 
     def get_mode(self) -> object:
-        modes = _THREAD.modes
-        return self._shared.get_mode() if modes is None else modes[self._name]
+        mode: object = getattr(_THREAD, self._name) if _THREAD.acts else self._shared.get_mode()
+        return mode
 
     def set_mode(self, mode: object) -> None:
-        if _THREAD.modes is None:
-            self._shared.set_mode(mode)
+        if _THREAD.acts:
+            setattr(_THREAD, self._name, mode)
         else:
-            _THREAD.modes[self._name] = mode
+            self._shared.set_mode(mode)
 
 
 def aggregation() -> bool | None:
@@ -60,13 +73,13 @@ def acting(exploration_type: str, aggregates: bool | None) -> Iterator[None]:
         with torch.no_grad(), set_interaction_type(InteractionType(exploration_type)):
             yield
         return
-    before = _THREAD.modes
-    _THREAD.modes = _modes(exploration_type, aggregates)
+    before = _THREAD.taken()
+    _act(exploration_type, aggregates)
     try:
         with torch.no_grad():
             yield
     finally:
-        _THREAD.modes = before
+        _THREAD.take(*before)
 
 
 @contextlib.contextmanager
@@ -86,19 +99,37 @@ def act_from_now_on(exploration_type: str, aggregates: bool | None) -> None:
         exploration_type: name of the exploration type.
         aggregates: how log-probabilities of several actions are aggregated.
     """
-    if _THREAD.modes is not None:
+    if _THREAD.acts:
         # Modules restore what they found, which may be the mode of another thread.
-        _THREAD.modes["skips_existing"] = False
+        _THREAD.skips_existing = False
         return
-    _THREAD.modes = _modes(exploration_type, aggregates)
+    _act(exploration_type, aggregates)
     torch.set_grad_enabled(False)
 
 
-def _modes(exploration_type: str, aggregates: bool | None) -> dict[str, Any]:
-    """Modes of a thread that acts, which tensordict asks for from now on."""
+def _act(exploration_type: str, aggregates: bool | None) -> None:
+    """Gives this thread modes of its own, which tensordict asks for from now on."""
     with _INSTALLING:
         if not isinstance(probabilistic._interaction_type, _PerThread):
             probabilistic._interaction_type = _PerThread("explores", probabilistic._interaction_type)
             shared_modes._composite_lp_aggregate = _PerThread("aggregates", shared_modes._composite_lp_aggregate)
             shared_modes._skip_existing = _PerThread("skips_existing", shared_modes._skip_existing)
-    return {"explores": InteractionType(exploration_type), "aggregates": aggregates, "skips_existing": False}
+    _THREAD.take(True, InteractionType(exploration_type), aggregates, False)
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """A context in which distributions and specs take numbers without looking at them. One thread is in it at a time."""
+    with _CHECKING:
+        validates = torch.distributions.Distribution._validate_args
+        specs = _fence.loaded("data.tensor_specs")
+        compiles = getattr(specs, "is_compiling", None)
+        torch.distributions.Distribution.set_default_validate_args(False)
+        if compiles is not None:
+            vars(specs)["is_compiling"] = lambda: True
+        try:
+            yield
+        finally:
+            torch.distributions.Distribution.set_default_validate_args(validates)
+            if compiles is not None:
+                vars(specs)["is_compiling"] = compiles

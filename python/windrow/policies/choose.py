@@ -40,6 +40,7 @@ class Conditions:
         exploration_type: name of the exploration type that holds.
         threads: the policy is called in threads of the engine, not in the user's.
         device: where it is evaluated; None for the CPU, where its inputs are.
+        copies: it is called as a copy, which takes weights that are published; otherwise as the user's own object.
         trust: it maps a TensorDict to a TensorDict, whatever its signature.
         register: environments observe ``is_init`` if it reads that, and its states begin as its modules say.
         evaluates: its module is put into evaluation mode, since nothing else uses it.
@@ -47,6 +48,7 @@ class Conditions:
         named: the device that the TensorDicts which it is given say that they are on; None for no device.
         served: each call has any number of rows, of any environments.
         rows: fill calls of a served policy up to so many rows, with copies of the first; None to call it with those that there are.
+        warmup: calls before its call is recorded as a CUDA graph, which is replayed from then on; None to call it each time.
         room: bytes for the state beside its weights that is published with them; 0 where a policy acts as it is.
         pid: the process that has the user's own policy.
     """
@@ -54,6 +56,7 @@ class Conditions:
     exploration_type: str
     threads: bool
     device: Any = None
+    copies: bool = False
     trust: bool = False
     register: bool = True
     evaluates: bool = False
@@ -61,6 +64,7 @@ class Conditions:
     named: Any = None
     served: bool = False
     rows: int | None = None
+    warmup: int | None = None
     room: int = 0
     pid: int = field(default_factory=os.getpid)
 
@@ -187,7 +191,7 @@ def choose(
             return Choice(None, source=policy)
         if backend == "native":
             raise ValueError('policy_backend="native": Python calls what policy_factory makes, give the module itself as policy')
-        return Choice([partial(_called, factory, conditions, copied=False) for factory in factories], source=policy)
+        return Choice([partial(_called, factory, conditions) for factory in factories], source=policy)
     called: Any = _onnx.policy_of(policy, backend) if is_model(policy) else _predictors.adapted(policy)
     if not callable(called):
         raise TypeError(f"expected a policy that can be called, or a model with a method predict, got {type(called).__name__}")
@@ -206,15 +210,15 @@ def choose(
             surprise = _surprise(called, reason)
             called = _onnx.in_python(called)
             source = original(called) if hasattr(called, "state_dict") else None
+    conditions = replace(conditions, copies=conditions.threads or not _lies_on(source, conditions.device))
     _check_copies(called, conditions)
     beside = _state_beside(called, source, conditions, lowered)
-    is_copied = conditions.threads or conditions.device is not None
-    conditions = replace(conditions, room=len(beside.leaf) if beside is not None and is_copied else 0)
-    core: Any = [partial(_called, lambda: called, conditions, copied=conditions.threads)]
+    conditions = replace(conditions, room=len(beside.leaf) if beside is not None and conditions.copies else 0)
+    core: Any = [partial(_called, lambda: called, conditions)]
     if lowered is not None and beside is not None:
         weights = {**lowered.core["weights"], BESIDE: beside.leaf}
         core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
-    shared = source is not None and not conditions.threads and conditions.device is None
+    shared = source is not None and not conditions.copies
     audit = None if lowered is None else lowered.audit
     return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, surprise=surprise, audit=audit)
 
@@ -242,7 +246,7 @@ def _state_beside(
     """The state that is published beside the weights of ``policy``; None where the policy acts itself."""
     import torch
 
-    is_copied = isinstance(source, torch.nn.Module) and (conditions.threads or conditions.device is not None)
+    is_copied = isinstance(source, torch.nn.Module) and conditions.copies
     if lowered is None and not is_copied:
         return None
     attributes = _beside.Attributes(policy, source, evaluates=conditions.evaluates) if is_copied else bytes
@@ -254,32 +258,29 @@ def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
     import torch
 
     lazy = isinstance(policy, torch.nn.Module) and any(map(torch.nn.parameter.is_lazy, policy.parameters()))
-    if lazy and (conditions.threads or conditions.device is not None):
+    if lazy and conditions.copies:
         raise TypeError(
             "policy has lazy layers, which would get other weights in each copy of it: call it once before, such as by policy(env.reset())"
         )
 
 
-def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> TorchPolicy:
+def _lies_on(source: object, device: torch.device | None) -> bool:
+    """Whether the tensors of a module are on ``device``; None for where they are."""
+    import torch
+
+    if device is None or not isinstance(source, torch.nn.Module):
+        return True
+    index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index
+    return all(value.device.type == device.type and value.device.index == index for value in (*source.parameters(), *source.buffers()))
+
+
+def _called(make: Callable[[], Any], conditions: Conditions) -> TorchPolicy:
     """What acts for one worker, where torch evaluates its policy."""
-    return _torch_policy.TorchPolicy(_predictors.adapted(make()), conditions, copied=copied)
+    return _torch_policy.TorchPolicy(_predictors.adapted(make()), conditions)
 
 
-def compiled(
-    policy: Any, compile_policy: bool | dict[str, Any] | None, cudagraph_policy: bool | dict[str, Any] | None, device: torch.device | None
-) -> Any:
-    """``policy``, compiled if that was asked for.
-
-    Raises:
-        RuntimeError: CUDA graphs were asked for without a CUDA device.
-    """
-    if cudagraph_policy:
-        if device is None:
-            raise RuntimeError("cudagraph_policy needs a policy on a CUDA device: policy_device is the CPU")
-        from tensordict.nn import CudaGraphModule
-
-        options = cudagraph_policy if isinstance(cudagraph_policy, dict) else {}
-        policy = CudaGraphModule(policy, **options)
+def compiled(policy: Any, compile_policy: bool | dict[str, Any] | None) -> Any:
+    """``policy``, compiled if that was asked for."""
     if compile_policy:
         import torch
 
@@ -290,6 +291,25 @@ def compiled(
         # A worker process compiles it anew. A compiled module would pass an attribute on to the module in it.
         vars(policy)["_windrow_compiled"] = options
     return policy
+
+
+def warmup_of(cudagraph_policy: bool | dict[str, Any] | None, device: torch.device | None) -> int | None:
+    """How often a policy is called before its call is recorded as a CUDA graph; None if that was not asked for.
+
+    Raises:
+        RuntimeError: the policy is on no CUDA device.
+        ValueError: another option than ``warmup`` was given, or no number of calls.
+    """
+    if not cudagraph_policy:
+        return None
+    if device is None or device.type != "cuda":
+        raise RuntimeError(f"cudagraph_policy needs a policy on a CUDA device: policy_device is {'the CPU' if device is None else device}")
+    options = dict(cudagraph_policy) if isinstance(cudagraph_policy, dict) else {}
+    # The default of tensordict's CudaGraphModule.
+    warmup = options.pop("warmup", 2)
+    if options or not isinstance(warmup, int) or warmup < 1:
+        raise ValueError(f'cudagraph_policy must be True or {{"warmup": calls}}, of 1 call or more, got {cudagraph_policy!r}')
+    return warmup
 
 
 def copied_now(core: Any) -> Any:

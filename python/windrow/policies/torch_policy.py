@@ -23,6 +23,7 @@ from windrow.policies import answers, recurrent
 from windrow.policies.acting import act_from_now_on, acting
 from windrow.policies.arguments import Convert, arguments_of, calls_with_tensordict, conversion, placed, reads_init, to_numpy
 from windrow.policies.beside import attributes_in, check_attributes, load_attributes
+from windrow.policies.cuda_graph import CudaGraph
 from windrow.policies.predictors import Predictor
 from windrow.policies.weights import BESIDE, check_weights, tensors_of, widened
 
@@ -38,7 +39,6 @@ class TorchPolicy:
     Args:
         policy: a module, or any callable that one of the rules of :func:`calls_with_tensordict` fits.
         conditions: how it is called.
-        copied: call a copy of the module instead of the user's own object.
 
     Attributes:
         wants_first: :meth:`act` takes a flag for each row that begins an episode, after the observations: the policy has a state.
@@ -48,10 +48,12 @@ class TorchPolicy:
 
     wants_first = wants_places = False
 
-    def __init__(self, policy: Callable[..., Any], conditions: Conditions, *, copied: bool) -> None:
+    def __init__(self, policy: Callable[..., Any], conditions: Conditions) -> None:
         self.module = policy if isinstance(policy, torch.nn.Module) else None
-        if self.module is not None and (copied or conditions.device is not None):
-            self.module = policy = copied_module(self.module).to(conditions.device)
+        if self.module is not None and conditions.copies:
+            self.module = policy = copied_module(self.module)
+        if self.module is not None and conditions.device is not None:
+            self.module = policy = self.module.to(conditions.device)
         if self.module is not None and conditions.evaluates:
             self.module.eval()
         self.policy = policy
@@ -64,6 +66,8 @@ class TorchPolicy:
         #: What the policy has written and no array holds.
         self._left_out: list[Key] = []
         self._shown: Shown | None = None
+        #: Replays what the policy computes, where that was asked for.
+        self._graph: CudaGraph | None = None
 
     def bind(
         self,
@@ -86,6 +90,7 @@ class TorchPolicy:
         Raises:
             TypeError: the policy cannot be called with these observations, or does not return tensors.
             KeyError: it writes no action.
+            RuntimeError: it was to be recorded as a CUDA graph, and cannot be.
         """
         self.keys, self._action_keys = list(inputs), action_keys
         held = {key: b"" for key, given in inputs.items() if isinstance(given, tuple)} | dict(examples)
@@ -93,6 +98,8 @@ class TorchPolicy:
         self._shown = shown if shown.examples or shown.split else None
         if self._shown is not None:
             inputs = dict(zip(self.keys, self._shown.taken(inputs.values()), strict=True))
+        if self.conditions.device is not None:
+            inputs = {key: value.to(self.conditions.device) for key, value in inputs.items()}
         self.batch = torch.Size(batch)
         self.groups = [(key, torch.Size(size[len(batch) :])) for key, size in groups]
         with acting(self.conditions.exploration_type, self.conditions.aggregates):
@@ -103,6 +110,9 @@ class TorchPolicy:
             else:
                 with self._forked():
                     found = self._bind_tensors(inputs, action_keys)
+            if self.conditions.warmup is not None:
+                with self._forked():
+                    self._record(list(inputs.values()), self.conditions.warmup)
         if self._left_out:
             warn(f"the policy writes what no array holds, which batches leave out: {sorted(map(str, self._left_out))}")
         return [([key] if isinstance(key, str) else list(key), value) for key, value in found]
@@ -288,16 +298,57 @@ class TorchPolicy:
             )
         return returned if self._shown is None else self._shown.parted(returned)
 
+    def _record(self, inputs: list[torch.Tensor], warmup: int) -> None:
+        """Records what the policy computes of ``inputs``, the observations, as a CUDA graph."""
+        if isinstance(self.policy, Predictor) or self._convert is not None or self._shown is not None:
+            raise TypeError("cudagraph_policy records what a policy computes on the GPU, expected one that takes and returns tensors alone")
+        rows = self.batch
+        if self.call == self._call_tensors:
+            compute: Callable[..., tuple[torch.Tensor, ...]] = self._computed
+        else:
+            if self.wants_first:
+                inputs = list({**dict(zip(self.keys, inputs)), **self.memory.given}.values())
+            compute = self._computed_leaves
+        self._graph = CudaGraph(compute, self._filled(inputs), self.conditions.device, warmup, self.module)
+        self.batch = rows
+
+    def _computed(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self._tensors_of(self._answer(inputs))
+
+    def _computed_leaves(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with self.stepwise:
+            returned = self._evaluate(inputs)
+        leaves = dict(returned.items(include_nested=True, leaves_only=True))
+        self._recorded = list(leaves)
+        return tuple(leaves.values())
+
+    def _replayed(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """What the graph makes of these inputs, once it has recorded what the module is by now."""
+        graph: Any = self._graph
+        if not graph.is_current():
+            with self._forked():
+                graph.record()
+        outputs: tuple[torch.Tensor, ...] = graph(*inputs)
+        return outputs
+
+    def _returned(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
+        """What a policy that takes a TensorDict returns for these inputs."""
+        if self._graph is None:
+            return self._evaluate(inputs)
+        # The next call overwrites what a policy with a state has to remember.
+        values = [value.clone() for value in self._replayed(inputs)] if self.wants_first else self._replayed(inputs)
+        return TensorDict(dict(zip(self._recorded, values, strict=True)), batch_size=self.batch)
+
     def _call_tensordict(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
-        returned = self._cut(self._evaluate(self._filled(inputs)), rows)
+        returned = self._cut(self._returned(self._filled(inputs)), rows)
         return tuple(returned.get(key) for key in self.out_keys)
 
     def _call_remembering(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         count = len(inputs) - self.wants_first - self.wants_places
         rows = self.batch
         with self.stepwise:
-            returned = self._evaluate(self._filled(self.memory.recall(inputs[:count], *inputs[count:])))
+            returned = self._returned(self._filled(self.memory.recall(inputs[:count], *inputs[count:])))
         returned = self._cut(returned, rows)
         given = self.memory.given
         self.memory.keep(returned)
@@ -345,7 +396,8 @@ class TorchPolicy:
 
     def _call_tensors(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
-        return self._first(rows, self._tensors_of(self._answer(self._filled(given))))
+        filled = self._filled(given)
+        return self._first(rows, self._computed(*filled) if self._graph is None else self._replayed(filled))
 
     def _first(self, rows: torch.Size, values: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The first ``rows`` of what a call has returned."""

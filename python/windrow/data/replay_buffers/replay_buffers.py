@@ -414,7 +414,8 @@ class ReplayBuffer:
         batch = self._collated(batch)
         for transform in self._transforms:
             batch = transform(batch)
-        return batch.pin_memory() if self._pins_memory and torch.cuda.is_available() else batch
+        is_here = device is None or str(device) == "cpu"
+        return batch.pin_memory() if self._pins_memory and is_here and torch.cuda.is_available() else batch
 
     def _collated(self, batch: Any) -> object:
         if not isinstance(self.storage, ListStorage):

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from windrow import _fence, envs
+from windrow import envs
 from windrow._windrow import evaluate_graph
 from windrow.envs._factory import env_of, is_function
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
-from windrow.policies.acting import acting, borrowing
+from windrow.policies.acting import acting, borrowing, unchecked
 from windrow.policies.arguments import read_by, takes_dictionary
 from windrow.policies.audit import Audit
 from windrow.policies.lower import rules as rules
@@ -444,7 +444,7 @@ class _Reading:
         rows: int | None,
         watch: Watch | None = None,
     ) -> None:
-        self.policy = TorchPolicy(policy, conditions, copied=False)
+        self.policy = TorchPolicy(policy, conditions)
         self.module, self.conditions, self.rows = module, conditions, 1 if rows is None else rows
         self.watch = Watch() if watch is None else watch
         batch = [] if rows is None else [rows]
@@ -479,7 +479,7 @@ class _Reading:
 
     def _bind(self, actions: list[Key]) -> list[tuple[list[str], torch.Tensor]]:
         self.given = self._observations()
-        with _quiet(), torch.random.fork_rng(devices=[]), self.watch:
+        with unchecked(), torch.random.fork_rng(devices=[]), self.watch:
             return self.policy.bind(self.given, actions, self._batch)
 
     def forget(self) -> None:
@@ -493,7 +493,7 @@ class _Reading:
     def call(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The outputs of the policy and its next states."""
         given = list(self.given.values())
-        with acting(self.conditions.exploration_type, self.conditions.aggregates), _quiet(), torch.random.fork_rng(devices=[]):
+        with acting(self.conditions.exploration_type, self.conditions.aggregates), unchecked(), torch.random.fork_rng(devices=[]):
             if self.memory is None:
                 return list(self.policy.call(*given)), []
             with self.policy.stepwise:
@@ -694,20 +694,3 @@ def _generators() -> tuple[Any, Any]:
     """The states of Python's and NumPy's generators."""
     numpy = np.random.get_state()
     return random.getstate(), (numpy[1].tobytes(), numpy[2])  # type: ignore[index]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """A context in which distributions and specs take numbers without looking at them."""
-    validates = torch.distributions.Distribution._validate_args
-    specs = _fence.loaded("data.tensor_specs")
-    compiles = getattr(specs, "is_compiling", None)
-    torch.distributions.Distribution.set_default_validate_args(False)
-    if compiles is not None:
-        vars(specs)["is_compiling"] = lambda: True
-    try:
-        yield
-    finally:
-        torch.distributions.Distribution.set_default_validate_args(validates)
-        if compiles is not None:
-            vars(specs)["is_compiling"] = compiles
