@@ -101,9 +101,11 @@ const fn has_bound<S: Simd>() -> bool {
     S::F64_LANES > 1 && cfg!(all(target_os = "linux", target_env = "gnu"))
 }
 
-/// Calls `f` with the place of each flag that is 1; there are a multiple of eight. Nobody can predict which are: going from one to the next costs one wrong guess.
+/// Calls `f` with the place of each flag that is 1; there are a multiple of eight. Nobody can predict which are: going from one to the
+/// next costs one wrong guess.
 #[inline(always)]
 pub(super) fn for_each<const N: usize>(flags: &[u8; N], mut f: impl FnMut(usize)) {
+    const { assert!(N.is_multiple_of(8), "flags are read eight at a time") };
     let (words, _) = flags.as_chunks::<8>();
     let mut first = 0;
     for word in words {
