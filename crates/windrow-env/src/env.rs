@@ -1,6 +1,6 @@
-use windrow_slab::{Row, RowMut};
+use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use crate::{EnvError, EnvSpec, StateVisitor};
+use crate::{EnvError, EnvSpec, Outcomes, StateVisitor};
 
 /// One environment. It writes into lent rows and keeps no reference to them.
 ///
@@ -26,6 +26,23 @@ pub trait Env: Send {
     /// [`EnvError::Action`] for an action outside the space, [`EnvError::NotReset`] before the first reset, or
     /// the reason why the step failed.
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError>;
+
+    /// Steps environments from the first one on, each the part `own` of one of `worlds`, as [`step`](Self::step) would, bit for bit;
+    /// returns how many it has stepped. The native environments do so by vector instructions. The rows are those of `worlds`.
+    #[doc(hidden)]
+    fn step_many<W>(
+        worlds: &mut [W],
+        own: impl Fn(&mut W) -> &mut Self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> usize
+    where
+        Self: Sized,
+    {
+        let _ = (worlds, own, actions, obs, outcomes);
+        0
+    }
 
     /// Saves or loads the state of the simulator and its generator, all that changes from step to step: an environment of the same
     /// kind that has loaded it goes on as this one would.

@@ -220,10 +220,17 @@ impl<E: Env> VecEnv for Serial<E> {
     fn step(
         &mut self,
         actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
+        mut obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
-        self.step_each(0..self.envs.len(), actions, obs, outcomes)
+        let total = self.envs.len();
+        let mut stepped = 0;
+        if total > 1 {
+            check_rows(total, actions, &obs, &outcomes)?;
+            let (obs, outcomes) = (obs.reborrow(), outcomes.reborrow());
+            stepped = E::step_many(&mut self.envs, |env| env, actions, obs, outcomes);
+        }
+        self.step_each(stepped..total, actions, obs, outcomes)
     }
 
     fn step_some(

@@ -1,10 +1,15 @@
-//! `Collector` on native CartPole beside the loop that one would write by hand.
+//! `Collector` on native CartPole beside the loop that one would write by hand, and beside C.
 //!
-//! Both sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64).
+//! All sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64), which stay in the cache of a core, or 131,072,
+//! which do not. The lines `c_*`, on Linux, compare processor time, which other programs hardly change; the C compiler is `cc` or what
+//! `CC` names.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/hand.rs"]
 mod hand;
+#[cfg(target_os = "linux")]
+#[path = "common/limit.rs"]
+mod limit;
 #[path = "common/net.rs"]
 mod net;
 #[path = "common/mod.rs"]
@@ -22,6 +27,8 @@ fn main() {
     random("random_1_env", 1, 2048, 0.80);
     network("network_64_envs", 64, 4096, 0.80);
     network("network_1_env", 1, 2048, 0.80);
+    #[cfg(target_os = "linux")]
+    beside_c();
 }
 
 /// A collector over `envs` environments; without a policy, actions are random.
@@ -67,6 +74,26 @@ fn random(name: &str, envs: usize, frames: usize, target: f64) {
             *action = (rng.bits() >> 63) as i64;
         }
     });
+}
+
+/// With random actions, beside C that steps columns of environments by vector instructions.
+#[cfg(target_os = "linux")]
+fn beside_c() {
+    use limit::Sine;
+
+    let lines = [
+        ("c_64_envs", (64, 4096), Sine::Libm, 0.50),
+        ("c_64_envs_large_batches", (64, 131_072), Sine::Libm, 0.50),
+        ("c_64_envs_polynomial", (64, 4096), Sine::Polynomial, 0.50),
+        ("c_1_env", (1, 2048), Sine::Libm, 0.80),
+    ];
+    for (name, (envs, frames), sine, target) in lines {
+        if timing::is_chosen(name) {
+            let mut ours = collector(envs, frames, None);
+            let collect = &mut || black_box(ours.next().unwrap().unwrap()).numel() as u64;
+            limit::ratio(name, target, collect, (envs, frames), sine);
+        }
+    }
 }
 
 /// With the 4-64-64-2 tanh network, beside a hand-written forward inside the hand-written loop.

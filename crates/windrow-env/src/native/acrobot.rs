@@ -1,11 +1,14 @@
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 use std::sync::Arc;
 
-use windrow_slab::{Row, RowMut};
+use pulp::Simd;
+use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::numpy_pow::square;
-use super::space::{OBSERVATION, choice, interval};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
+use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
+use super::numpy_pow::{square, squares};
+use super::sines::{cos, sin_cos};
+use super::space::{OBSERVATION, choice, interval, meaning};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
 /// Seconds of one step.
@@ -63,21 +66,55 @@ impl Default for Acrobot {
     }
 }
 
+/// What the motion needs of a state beside its numbers.
+struct Parts {
+    /// Sine and cosine of the second joint's angle.
+    second: (f64, f64),
+    /// Cosines of the angles of the first and of both links with the horizontal.
+    level: [f64; 2],
+    /// Squares of both velocities, and of [`coupling`].
+    squares: [f64; 3],
+}
+
+impl Parts {
+    #[inline(always)]
+    fn of(state: Joints) -> Self {
+        let [_, theta2, dtheta1, dtheta2] = state;
+        let second = theta2.sin_cos();
+        Self {
+            second,
+            level: tilts(state).map(f64::cos),
+            squares: [square(dtheta1), square(dtheta2), square(coupling(second.1))],
+        }
+    }
+}
+
+/// Angles of the first and of both links with the horizontal.
+#[inline(always)]
+fn tilts([theta1, theta2, ..]: Joints) -> [f64; 2] {
+    [theta1 - FRAC_PI_2, theta1 + theta2 - FRAC_PI_2]
+}
+
+#[inline(always)]
+fn coupling(cos2: f64) -> f64 {
+    (0.25 + 0.5 * cos2) + 1.0
+}
+
 /// How fast `state` changes under `torque`.
 ///
 /// The motion is chaotic: a single other bit here leads to other episodes than Gymnasium's.
 #[inline(always)]
-fn derivative(state: Joints, torque: f64) -> Joints {
-    let [theta1, theta2, dtheta1, dtheta2] = state;
-    let (sin2, cos2) = theta2.sin_cos();
+fn derivative(state: Joints, torque: f64, parts: &Parts) -> Joints {
+    let [_, _, dtheta1, dtheta2] = state;
+    let (sin2, cos2) = parts.second;
+    let [square1, square2, square_coupling] = parts.squares;
     let d1 = 0.25 + (1.25 + cos2) + 1.0 + 1.0;
-    let d2 = (0.25 + 0.5 * cos2) + 1.0;
-    let phi2 = 0.5 * GRAVITY * (theta1 + theta2 - FRAC_PI_2).cos();
-    let phi1 = -0.5 * square(dtheta2) * sin2 - dtheta2 * dtheta1 * sin2
-        + 1.5 * GRAVITY * (theta1 - FRAC_PI_2).cos()
-        + phi2;
+    let d2 = coupling(cos2);
+    let phi2 = 0.5 * GRAVITY * parts.level[1];
+    let phi1 =
+        -0.5 * square2 * sin2 - dtheta2 * dtheta1 * sin2 + 1.5 * GRAVITY * parts.level[0] + phi2;
     let ddtheta2 =
-        (torque + d2 / d1 * phi1 - 0.5 * square(dtheta1) * sin2 - phi2) / (1.25 - square(d2) / d1);
+        (torque + d2 / d1 * phi1 - 0.5 * square1 * sin2 - phi2) / (1.25 - square_coupling / d1);
     let ddtheta1 = -(d2 * ddtheta2 + phi1) / d1;
     [dtheta1, dtheta2, ddtheta1, ddtheta2]
 }
@@ -85,14 +122,28 @@ fn derivative(state: Joints, torque: f64) -> Joints {
 /// One step of the classic Runge-Kutta method of fourth order.
 #[inline(always)]
 fn advance(state: Joints, torque: f64) -> Joints {
-    let along =
-        |slope: Joints, dt: f64| -> Joints { std::array::from_fn(|i| state[i] + dt * slope[i]) };
-    let k1 = derivative(state, torque);
-    let k2 = derivative(along(k1, DT / 2.0), torque);
-    let k3 = derivative(along(k2, DT / 2.0), torque);
-    let k4 = derivative(along(k3, DT), torque);
-    let [theta1, theta2, dtheta1, dtheta2] =
-        std::array::from_fn(|i| state[i] + DT / 6.0 * (k1[i] + 2.0 * k2[i] + 2.0 * k3[i] + k4[i]));
+    let slope = |state: Joints| derivative(state, torque, &Parts::of(state));
+    let k1 = slope(state);
+    let k2 = slope(along(state, k1, DT / 2.0));
+    let k3 = slope(along(state, k2, DT / 2.0));
+    let k4 = slope(along(state, k3, DT));
+    bounded(summed(state, [k1, k2, k3, k4]))
+}
+
+/// `state` a time `dt` later.
+#[inline(always)]
+fn along(state: Joints, slope: Joints, dt: f64) -> Joints {
+    std::array::from_fn(|i| state[i] + dt * slope[i])
+}
+
+/// `state` a step later.
+#[inline(always)]
+fn summed(state: Joints, [k1, k2, k3, k4]: [Joints; 4]) -> Joints {
+    std::array::from_fn(|i| state[i] + DT / 6.0 * (k1[i] + 2.0 * k2[i] + 2.0 * k3[i] + k4[i]))
+}
+
+#[inline(always)]
+fn bounded([theta1, theta2, dtheta1, dtheta2]: Joints) -> Joints {
     let [fastest1, fastest2] = MAX_SPEEDS;
     [
         turned_back(theta1),
@@ -100,6 +151,73 @@ fn advance(state: Joints, torque: f64) -> Joints {
         dtheta1.clamp(-fastest1, fastest1),
         dtheta2.clamp(-fastest2, fastest2),
     ]
+}
+
+/// The joints of each of many environments.
+type ManyJoints = [Column<f64>; 4];
+
+/// The joints of environment `i`.
+#[inline(always)]
+fn joints(columns: &ManyJoints, i: usize) -> Joints {
+    [columns[0][i], columns[1][i], columns[2][i], columns[3][i]]
+}
+
+/// Joints of many environments by those of each.
+#[inline(always)]
+fn gathered(mut of: impl FnMut(usize) -> Joints) -> ManyJoints {
+    let mut columns = [[0.0; WIDTH]; 4];
+    each::<WIDTH>(
+        #[inline(always)]
+        |i| {
+            let joints = of(i);
+            for n in 0..4 {
+                columns[n][i] = joints[n];
+            }
+        },
+    );
+    columns
+}
+
+/// As [`derivative`], of many environments.
+#[inline(always)]
+fn derivatives<S: Simd>(simd: S, state: &ManyJoints, torque: &Column<f64>) -> ManyJoints {
+    let (sines, cosines) = sin_cos(simd, &state[1]);
+    let first: Column<f64> = column(
+        #[inline(always)]
+        |i| tilts(joints(state, i))[0],
+    );
+    let both: Column<f64> = column(
+        #[inline(always)]
+        |i| tilts(joints(state, i))[1],
+    );
+    let level = (cos(simd, &first), cos(simd, &both));
+    let couplings: Column<f64> = column(
+        #[inline(always)]
+        |i| coupling(cosines[i]),
+    );
+    let of_first = squares(&state[2]);
+    let of_second = squares(&state[3]);
+    let of_couplings = squares(&couplings);
+    gathered(
+        #[inline(always)]
+        |i| {
+            let parts = Parts {
+                second: (sines[i], cosines[i]),
+                level: [level.0[i], level.1[i]],
+                squares: [of_first[i], of_second[i], of_couplings[i]],
+            };
+            derivative(joints(state, i), torque[i], &parts)
+        },
+    )
+}
+
+/// As [`along`], of many environments.
+#[inline(always)]
+fn later(start: &ManyJoints, slope: &ManyJoints, dt: f64) -> ManyJoints {
+    gathered(
+        #[inline(always)]
+        |i| along(joints(start, i), joints(slope, i), dt),
+    )
 }
 
 /// The same angle in `[-π, π]`, by whole turns: a remainder would round differently.
@@ -131,6 +249,13 @@ fn narrow_cos_sin(angle: f32) -> (f32, f32) {
     (cos, sin)
 }
 
+/// Whether the free end is above the height, given the cosines of the first link's angle and of both, and the reward.
+#[inline(always)]
+fn ending(cos1: f64, cos12: f64) -> (bool, f32) {
+    let terminated = -cos1 - cos12 > 1.0;
+    (terminated, if terminated { 0.0 } else { -1.0 })
+}
+
 impl Env for Acrobot {
     fn spec(&self) -> &EnvSpec {
         &self.spec
@@ -155,17 +280,88 @@ impl Env for Acrobot {
         let ((sin1, cos1), (sin2, cos2)) = (theta1.sin_cos(), theta2.sin_cos());
         let seen = [cos1, sin1, cos2, sin2, dtheta1, dtheta2];
         obs.write(OBSERVATION, &seen.map(|x| x as f32))?;
-        let terminated = -cos1 - (theta2 + theta1).cos() > 1.0;
+        let (terminated, reward) = ending(cos1, (theta2 + theta1).cos());
         Ok(Outcome {
-            reward: if terminated { 0.0 } else { -1.0 },
+            reward,
             terminated,
             truncated: false,
         })
     }
 
+    fn step_many<W>(
+        worlds: &mut [W],
+        own: impl Fn(&mut W) -> &mut Self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> usize {
+        step_many(worlds, own, actions, obs, outcomes)
+    }
+
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         state.value(&mut self.state)?;
         state.value(&mut self.rng)
+    }
+}
+
+impl Physics<4, 6> for Acrobot {
+    type Action = i64;
+
+    #[inline(always)]
+    fn meaning(action: i64) -> Option<f64> {
+        meaning(action, &TORQUES)
+    }
+
+    #[inline(always)]
+    fn state(&self) -> Option<Joints> {
+        self.state
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, state: Joints, _: bool, _: &mut f32) {
+        self.state = Some(state);
+    }
+
+    #[inline(always)]
+    fn advance<S: Simd>(simd: S, columns: &mut Columns<4, 6>) {
+        let (start, torque) = (columns.state, columns.action);
+        let k1 = derivatives(simd, &start, &torque);
+        let k2 = derivatives(simd, &later(&start, &k1, DT / 2.0), &torque);
+        let k3 = derivatives(simd, &later(&start, &k2, DT / 2.0), &torque);
+        let k4 = derivatives(simd, &later(&start, &k3, DT), &torque);
+        let end = gathered(
+            #[inline(always)]
+            |i| {
+                let slopes = [
+                    joints(&k1, i),
+                    joints(&k2, i),
+                    joints(&k3, i),
+                    joints(&k4, i),
+                ];
+                summed(joints(&start, i), slopes)
+            },
+        );
+        columns.state = gathered(
+            #[inline(always)]
+            |i| bounded(joints(&end, i)),
+        );
+        let [theta1, theta2, dtheta1, dtheta2] = columns.state;
+        let (first, second) = (sin_cos(simd, &theta1), sin_cos(simd, &theta2));
+        let both: Column<f64> = column(
+            #[inline(always)]
+            |i| theta2[i] + theta1[i],
+        );
+        let both = cos(simd, &both);
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let ((sin1, cos1), (sin2, cos2)) =
+                    ((first.0[i], first.1[i]), (second.0[i], second.1[i]));
+                let seen = [cos1, sin1, cos2, sin2, dtheta1[i], dtheta2[i]];
+                columns.observe(i, seen.map(|x| x as f32));
+                (columns.terminated[i], columns.reward[i]) = ending(cos1, both[i]);
+            },
+        );
     }
 }
 

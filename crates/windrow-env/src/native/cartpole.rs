@@ -1,11 +1,14 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
+use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_slab::{Row, RowMut};
+use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::space::{OBSERVATION, choice, interval};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
+use super::columns::{Columns, Physics, WIDTH, each, step_many};
+use super::sines::sin_cos;
+use super::space::{OBSERVATION, choice, interval, meaning};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;
@@ -83,6 +86,14 @@ impl CartPole {
     pub fn v1() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 500)
     }
+
+    /// The reward of a step: none for those after the pole has fallen.
+    #[inline(always)]
+    fn reward(&mut self, terminated: bool) -> f32 {
+        let reward = if terminated & self.fallen { 0.0 } else { 1.0 };
+        self.fallen |= terminated;
+        reward
+    }
 }
 
 impl Default for CartPole {
@@ -92,10 +103,9 @@ impl Default for CartPole {
 }
 
 impl CartPoleState {
-    /// One explicit Euler step under `force`; velocities are those before the step.
+    /// One explicit Euler step under `force`, with sine and cosine of the angle; velocities are those before the step.
     #[inline(always)]
-    fn advance(self, force: f64) -> Self {
-        let (sin, cos) = self.theta.sin_cos();
+    fn advance(self, force: f64, (sin, cos): (f64, f64)) -> Self {
         let temp = (force + POLE_MOMENT * (self.theta_dot * self.theta_dot) * sin) / TOTAL_MASS;
         let theta_acc = (GRAVITY * sin - cos * temp)
             / (LENGTH * (4.0 / 3.0 - POLE_MASS * (cos * cos) / TOTAL_MASS));
@@ -148,22 +158,78 @@ impl Env for CartPole {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        *state = state.advance(force);
+        *state = state.advance(force, state.theta.sin_cos());
         obs.write(OBSERVATION, &state.observation())?;
         let terminated = state.is_out();
-        let reward = if terminated & self.fallen { 0.0 } else { 1.0 };
-        self.fallen |= terminated;
         Ok(Outcome {
-            reward,
+            reward: self.reward(terminated),
             terminated,
             truncated: false,
         })
+    }
+
+    fn step_many<W>(
+        worlds: &mut [W],
+        own: impl Fn(&mut W) -> &mut Self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> usize {
+        step_many(worlds, own, actions, obs, outcomes)
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         state.value(&mut self.state)?;
         state.value(&mut self.fallen)?;
         state.value(&mut self.rng)
+    }
+}
+
+impl Physics<4, 4> for CartPole {
+    type Action = i64;
+
+    #[inline(always)]
+    fn meaning(action: i64) -> Option<f64> {
+        meaning(action, &FORCES)
+    }
+
+    #[inline(always)]
+    fn state(&self) -> Option<[f64; 4]> {
+        let state = self.state?;
+        Some([state.x, state.x_dot, state.theta, state.theta_dot])
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, [x, x_dot, theta, theta_dot]: [f64; 4], terminated: bool, reward: &mut f32) {
+        self.state = Some(CartPoleState {
+            x,
+            x_dot,
+            theta,
+            theta_dot,
+        });
+        *reward = self.reward(terminated);
+    }
+
+    #[inline(always)]
+    fn advance<S: Simd>(simd: S, columns: &mut Columns<4, 4>) {
+        let (sines, cosines) = sin_cos(simd, &columns.state[2]);
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let [x, x_dot, theta, theta_dot] = &mut columns.state;
+                let state = CartPoleState {
+                    x: x[i],
+                    x_dot: x_dot[i],
+                    theta: theta[i],
+                    theta_dot: theta_dot[i],
+                };
+                let state = state.advance(columns.action[i], (sines[i], cosines[i]));
+                (x[i], x_dot[i]) = (state.x, state.x_dot);
+                (theta[i], theta_dot[i]) = (state.theta, state.theta_dot);
+                columns.terminated[i] = state.is_out();
+                columns.observe(i, state.observation());
+            },
+        );
     }
 }
 

@@ -1,10 +1,13 @@
 use std::sync::Arc;
 
+use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_slab::{Row, RowMut};
+use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::space::{OBSERVATION, choice, interval};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
+use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
+use super::sines::cos;
+use super::space::{OBSERVATION, choice, interval, meaning};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
 
 pub(super) const MIN_POSITION: f64 = -1.2;
 pub(super) const MAX_POSITION: f64 = 0.6;
@@ -72,9 +75,10 @@ impl Default for MountainCar {
 }
 
 impl CarState {
+    /// A step, given the cosine of three times the position.
     #[inline(always)]
-    fn advance(self, push: f64) -> Self {
-        let velocity = self.velocity + (push + (3.0 * self.position).cos() * -GRAVITY);
+    fn advance(self, push: f64, cosine: f64) -> Self {
+        let velocity = self.velocity + (push + cosine * -GRAVITY);
         let velocity = velocity.clamp(-MAX_SPEED, MAX_SPEED);
         let position = (self.position + velocity).clamp(MIN_POSITION, MAX_POSITION);
         let stopped = position == MIN_POSITION && velocity < 0.0;
@@ -82,6 +86,11 @@ impl CarState {
             position,
             velocity: if stopped { 0.0 } else { velocity },
         }
+    }
+
+    #[inline(always)]
+    fn is_up(self) -> bool {
+        (self.position >= GOAL) & (self.velocity >= 0.0)
     }
 
     #[inline(always)]
@@ -110,18 +119,69 @@ impl Env for MountainCar {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        *state = state.advance(push);
+        *state = state.advance(push, (3.0 * state.position).cos());
         obs.write(OBSERVATION, &state.observation())?;
         Ok(Outcome {
             reward: -1.0,
-            terminated: state.position >= GOAL && state.velocity >= 0.0,
+            terminated: state.is_up(),
             truncated: false,
         })
+    }
+
+    fn step_many<W>(
+        worlds: &mut [W],
+        own: impl Fn(&mut W) -> &mut Self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> usize {
+        step_many(worlds, own, actions, obs, outcomes)
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         state.value(&mut self.state)?;
         state.value(&mut self.rng)
+    }
+}
+
+impl Physics<2, 2> for MountainCar {
+    type Action = i64;
+
+    #[inline(always)]
+    fn meaning(action: i64) -> Option<f64> {
+        meaning(action, &PUSHES)
+    }
+
+    #[inline(always)]
+    fn state(&self) -> Option<[f64; 2]> {
+        let state = self.state?;
+        Some([state.position, state.velocity])
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, [position, velocity]: [f64; 2], _: bool, _: &mut f32) {
+        self.state = Some(CarState { position, velocity });
+    }
+
+    #[inline(always)]
+    fn advance<S: Simd>(simd: S, columns: &mut Columns<2, 2>) {
+        let angles: Column<f64> = column(
+            #[inline(always)]
+            |i| 3.0 * columns.state[0][i],
+        );
+        let cosines = cos(simd, &angles);
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let (position, velocity) = (columns.state[0][i], columns.state[1][i]);
+                let state = CarState { position, velocity };
+                let state = state.advance(columns.action[i], cosines[i]);
+                (columns.state[0][i], columns.state[1][i]) = (state.position, state.velocity);
+                columns.reward[i] = -1.0;
+                columns.terminated[i] = state.is_up();
+                columns.observe(i, state.observation());
+            },
+        );
     }
 }
 
@@ -148,7 +208,7 @@ mod tests {
             position: -1.19,
             velocity: -0.05,
         }
-        .advance(-0.001);
+        .advance(-0.001, (3.0 * MIN_POSITION).cos());
         assert_eq!((at_wall.position, at_wall.velocity), (MIN_POSITION, 0.0));
     }
 

@@ -1,11 +1,14 @@
 use std::sync::Arc;
 
+use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_slab::{Row, RowMut};
+use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
+use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
 use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
+use super::sines::cos;
 use super::space::{OBSERVATION, interval, number};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, StateVisitor, TimeLimit};
 
 const GOAL: f64 = 0.45;
 const MAX_ACTION: f32 = 1.0;
@@ -73,23 +76,45 @@ impl Default for MountainCarContinuous {
 impl CarState {
     #[inline(always)]
     fn advance(self, action: f32) -> Landing {
+        let [position, velocity] = self.numbers();
         match self {
-            Self::Fresh { position } => advance(position, 0.0, action, |exact| exact),
-            Self::Moved { position, velocity } => advance(
-                f64::from(position),
-                f64::from(velocity),
-                action,
-                // One `float32` operation is the `float64` one, rounded: twice the digits and two more.
-                |exact| f64::from(exact as f32),
-            ),
+            Self::Fresh { .. } => {
+                let cosine = (3.0 * position).cos();
+                advance([position, velocity], action, cosine, |exact| exact)
+            }
+            Self::Moved { .. } => {
+                let cosine = narrow(3.0 * position).cos();
+                advance([position, velocity], action, cosine, narrow)
+            }
+        }
+    }
+
+    /// Position and velocity.
+    #[inline(always)]
+    fn numbers(self) -> [f64; 2] {
+        match self {
+            Self::Fresh { position } => [position, 0.0],
+            Self::Moved { position, velocity } => [position, velocity].map(f64::from),
         }
     }
 }
 
-/// One step in the precision that `round` rounds to, constants included.
+/// One `float32` operation is the `float64` one, rounded: twice the digits and two more.
 #[inline(always)]
-fn advance(position: f64, velocity: f64, action: f32, round: impl Fn(f64) -> f64) -> Landing {
-    let slope = GRAVITY * round(3.0 * position).cos();
+fn narrow(exact: f64) -> f64 {
+    f64::from(exact as f32)
+}
+
+/// One step from position and velocity in the precision that `round` rounds to, constants included; `cosine` is that of three times
+/// the position.
+#[inline(always)]
+fn advance(
+    [position, velocity]: [f64; 2],
+    action: f32,
+    cosine: f64,
+    round: impl Fn(f64) -> f64,
+) -> Landing {
+    let slope = GRAVITY * cosine;
     // An action within bounds is a `float32` and makes the difference one; a clipped one is a `float64`.
     let push = if action.abs() <= MAX_ACTION {
         f64::from(action * POWER as f32 - slope as f32)
@@ -105,7 +130,15 @@ fn advance(position: f64, velocity: f64, action: f32, round: impl Fn(f64) -> f64
     Landing {
         position,
         velocity,
-        terminated: position >= round(GOAL) && velocity >= 0.0,
+        terminated: (position >= round(GOAL)) & (velocity >= 0.0),
+    }
+}
+
+impl Landing {
+    #[inline(always)]
+    fn reward(&self, action: f64) -> f32 {
+        let prize = if self.terminated { 100.0 } else { 0.0 };
+        (prize - action * action * 0.1) as f32
     }
 }
 
@@ -130,18 +163,82 @@ impl Env for MountainCarContinuous {
         let (position, velocity) = (landing.position as f32, landing.velocity as f32);
         *state = CarState::Moved { position, velocity };
         obs.write(OBSERVATION, &[position, velocity])?;
-        let prize = if landing.terminated { 100.0 } else { 0.0 };
-        let effort = f64::from(action) * f64::from(action) * 0.1;
         Ok(Outcome {
-            reward: (prize - effort) as f32,
+            reward: landing.reward(f64::from(action)),
             terminated: landing.terminated,
             truncated: false,
         })
     }
 
+    fn step_many<W>(
+        worlds: &mut [W],
+        own: impl Fn(&mut W) -> &mut Self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> usize {
+        step_many(worlds, own, actions, obs, outcomes)
+    }
+
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         state.value(&mut self.state)?;
         state.value(&mut self.rng)
+    }
+}
+
+/// The third number of the state is 1 until the first step, then 0.
+impl Physics<3, 2> for MountainCarContinuous {
+    type Action = f32;
+
+    #[inline(always)]
+    fn meaning(action: f32) -> Option<f64> {
+        (!action.is_nan()).then(|| f64::from(action))
+    }
+
+    #[inline(always)]
+    fn state(&self) -> Option<[f64; 3]> {
+        let state = self.state?;
+        let [position, velocity] = state.numbers();
+        let is_fresh = matches!(state, CarState::Fresh { .. });
+        Some([position, velocity, f64::from(u8::from(is_fresh))])
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, [position, velocity, _]: [f64; 3], _: bool, _: &mut f32) {
+        let [position, velocity] = [position, velocity].map(|number| number as f32);
+        self.state = Some(CarState::Moved { position, velocity });
+    }
+
+    #[inline(always)]
+    fn advance<S: Simd>(simd: S, columns: &mut Columns<3, 2>) {
+        let [position, velocity, fresh] = columns.state;
+        let round = |i: usize, exact: f64| match fresh[i] > 0.0 {
+            true => exact,
+            false => narrow(exact),
+        };
+        let angles: Column<f64> = column(
+            #[inline(always)]
+            |i| round(i, 3.0 * position[i]),
+        );
+        let cosines = cos(simd, &angles);
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let (from, action) = ([position[i], velocity[i]], columns.action[i]);
+                let landing = advance(
+                    from,
+                    action as f32,
+                    cosines[i],
+                    #[inline(always)]
+                    |exact| round(i, exact),
+                );
+                columns.state[0][i] = landing.position;
+                columns.state[1][i] = landing.velocity;
+                columns.terminated[i] = landing.terminated;
+                columns.reward[i] = landing.reward(action);
+                columns.observe(i, [landing.position as f32, landing.velocity as f32]);
+            },
+        );
     }
 }
 

@@ -1,5 +1,8 @@
 use std::hint::black_box;
 
+use super::columns::each;
+use super::sines::for_each;
+
 /// `x**2` as NumPy computes it for a single number: by `libm`'s `pow`, whose last bit now and then is not that of the
 /// product.
 ///
@@ -8,16 +11,41 @@ use std::hint::black_box;
 /// called: it takes ten times as long.
 #[inline(always)]
 pub(crate) fn square(x: f64) -> f64 {
+    let product = x * x;
+    match is_square(x, product) {
+        true => product,
+        false => by_libm(x),
+    }
+}
+
+/// The squares of many numbers, each as [`square`] computes it.
+#[inline(always)]
+pub(super) fn squares<const N: usize>(numbers: &[f64; N]) -> [f64; N] {
+    let (mut squares, mut unsure) = ([0.0; N], [0; N]);
+    each::<N>(
+        #[inline(always)]
+        |i| {
+            squares[i] = numbers[i] * numbers[i];
+            unsure[i] = u8::from(!is_square(numbers[i], squares[i]));
+        },
+    );
+    for_each::<N>(&unsure, |i| squares[i] = by_libm(numbers[i]));
+    squares
+}
+
+#[inline(always)]
+fn by_libm(x: f64) -> f64 {
+    // Without the box the compiler makes it a product again.
+    x.powf(black_box(2.0))
+}
+
+/// Whether `pow` must return `product`, which is that of `x` and `x`.
+#[inline(always)]
+fn is_square(x: f64, product: f64) -> bool {
     /// Of half a unit: beyond it the middle is near. Implementations stay below 0.52 units of error, this allows 0.525.
     const NEAR: f64 = 0.95;
-    let product = x * x;
     let half_unit = f64::from_bits(product.to_bits() & EXPONENT) * HALF_EPSILON;
-    if error_of_square(x, product).abs() < NEAR * half_unit && product > SMALL {
-        product
-    } else {
-        // Without the box the compiler makes it a product again.
-        x.powf(black_box(2.0))
-    }
+    (error_of_square(x, product).abs() < NEAR * half_unit) & (product > SMALL)
 }
 
 const EXPONENT: u64 = 0x7ff << 52;

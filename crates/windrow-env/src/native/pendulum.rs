@@ -2,11 +2,14 @@ use std::f64::consts::{PI, TAU};
 use std::hint::black_box;
 use std::sync::Arc;
 
+use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_slab::{Row, RowMut};
+use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
+use super::columns::{Columns, Physics, WIDTH, each, step_many};
+use super::sines::sin_cos;
 use super::space::{OBSERVATION, interval, number};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, StateVisitor, TimeLimit};
 
 /// Fastest rotation, in rad/s.
 const MAX_SPEED: f64 = 8.0;
@@ -68,18 +71,15 @@ impl Default for Pendulum {
 
 impl PendulumState {
     #[inline(always)]
-    fn cost(self, torque: f32) -> f64 {
-        let angle = wrapped(self.theta);
-        // Gymnasium's torque is a `float32`, squared by `powf`, which may be off by the last bit where a product
-        // would not be; the `float32` reward shows it. Without the box the compiler makes it a product.
-        let effort = 0.001 * torque.powf(black_box(2.0));
+    fn cost(self, angle: f64, effort: f32) -> f64 {
         angle * angle + 0.1 * (self.theta_dot * self.theta_dot) + f64::from(effort)
     }
 
+    /// A step, given the sine of the angle.
     #[inline(always)]
-    fn advance(self, torque: f32) -> Self {
+    fn advance(self, torque: f32, sine: f64) -> Self {
         let push = f64::from(INERTIA * torque);
-        let theta_dot = self.theta_dot + (PULL * self.theta.sin() + push) * DT;
+        let theta_dot = self.theta_dot + (PULL * sine + push) * DT;
         let theta_dot = theta_dot.clamp(-MAX_SPEED, MAX_SPEED);
         Self {
             theta: self.theta + theta_dot * DT,
@@ -88,10 +88,17 @@ impl PendulumState {
     }
 
     #[inline(always)]
-    fn observation(self) -> [f32; 3] {
-        let (sin, cos) = self.theta.sin_cos();
+    fn observation(self, (sin, cos): (f64, f64)) -> [f32; 3] {
         [cos as f32, sin as f32, self.theta_dot as f32]
     }
+}
+
+/// The share of the torque in the cost.
+#[inline(always)]
+fn effort(torque: f32) -> f32 {
+    // Gymnasium's torque is a `float32`, squared by `powf`, which may be off by the last bit where a product
+    // would not be; the `float32` reward shows it. Without the box the compiler makes it a product.
+    0.001 * torque.powf(black_box(2.0))
 }
 
 /// The same angle in `[-π, π)`.
@@ -107,6 +114,22 @@ fn wrapped(angle: f64) -> f64 {
     turned - PI
 }
 
+/// As [`wrapped`], without branches, for processors with fused multiply-add, by which remainders are exact.
+#[inline(always)]
+fn wrapped_by_turns(angle: f64) -> f64 {
+    let turned = angle + PI;
+    let turns = (turned.abs() / TAU).floor();
+    let rest = (-turns).mul_add(TAU, turned.abs());
+    // The quotient may have been rounded up to a whole number.
+    let rest = match rest < 0.0 {
+        true => (1.0 - turns).mul_add(TAU, turned.abs()),
+        false => rest,
+    };
+    let backward = (turned < 0.0) & (rest > 0.0);
+    let turned = if backward { TAU - rest } else { rest };
+    turned - PI
+}
+
 impl Env for Pendulum {
     fn spec(&self) -> &EnvSpec {
         &self.spec
@@ -119,7 +142,7 @@ impl Env for Pendulum {
             theta_dot: rng.uniform(-1.0, 1.0),
         };
         self.state = Some(state);
-        Ok(obs.write(OBSERVATION, &state.observation())?)
+        Ok(obs.write(OBSERVATION, &state.observation(state.theta.sin_cos()))?)
     }
 
     #[inline(always)]
@@ -128,9 +151,9 @@ impl Env for Pendulum {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        let reward = -state.cost(torque) as f32;
-        *state = state.advance(torque);
-        obs.write(OBSERVATION, &state.observation())?;
+        let reward = -state.cost(wrapped(state.theta), effort(torque)) as f32;
+        *state = state.advance(torque, state.theta.sin());
+        obs.write(OBSERVATION, &state.observation(state.theta.sin_cos()))?;
         Ok(Outcome {
             reward,
             terminated: false,
@@ -138,9 +161,64 @@ impl Env for Pendulum {
         })
     }
 
+    fn step_many<W>(
+        worlds: &mut [W],
+        own: impl Fn(&mut W) -> &mut Self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> usize {
+        step_many(worlds, own, actions, obs, outcomes)
+    }
+
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         state.value(&mut self.state)?;
         state.value(&mut self.rng)
+    }
+}
+
+impl Physics<2, 3> for Pendulum {
+    type Action = f32;
+
+    #[inline(always)]
+    fn meaning(torque: f32) -> Option<f64> {
+        (!torque.is_nan()).then(|| f64::from(torque.clamp(-MAX_TORQUE, MAX_TORQUE)))
+    }
+
+    #[inline(always)]
+    fn state(&self) -> Option<[f64; 2]> {
+        let state = self.state?;
+        Some([state.theta, state.theta_dot])
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, [theta, theta_dot]: [f64; 2], _: bool, _: &mut f32) {
+        self.state = Some(PendulumState { theta, theta_dot });
+    }
+
+    #[inline(always)]
+    fn advance<S: Simd>(simd: S, columns: &mut Columns<2, 3>) {
+        let (sines, _) = sin_cos(simd, &columns.state[0]);
+        let state = |theta: f64, theta_dot: f64| PendulumState { theta, theta_dot };
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let before = state(columns.state[0][i], columns.state[1][i]);
+                let torque = columns.action[i] as f32;
+                let cost = before.cost(wrapped_by_turns(before.theta), effort(torque));
+                columns.reward[i] = -cost as f32;
+                let after = before.advance(torque, sines[i]);
+                (columns.state[0][i], columns.state[1][i]) = (after.theta, after.theta_dot);
+            },
+        );
+        let (sines, cosines) = sin_cos(simd, &columns.state[0]);
+        each::<WIDTH>(
+            #[inline(always)]
+            |i| {
+                let state = state(columns.state[0][i], columns.state[1][i]);
+                columns.observe(i, state.observation((sines[i], cosines[i])));
+            },
+        );
     }
 }
 
@@ -168,6 +246,11 @@ mod tests {
         assert_eq!(wrapped(PI), -PI);
         assert!((wrapped(7.0) - (7.0 - TAU)).abs() < 1e-12);
         assert!((wrapped(-7.0) - (TAU - 7.0)).abs() < 1e-12);
+        for i in -40_000..40_000 {
+            for angle in [0.003 * f64::from(i), PI * f64::from(i)] {
+                assert_eq!(wrapped_by_turns(angle), wrapped(angle), "{angle}");
+            }
+        }
     }
 
     #[test]

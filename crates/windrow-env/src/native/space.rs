@@ -24,10 +24,13 @@ pub(super) fn interval<const N: usize>(low: [f32; N], high: [f32; N]) -> Spec {
 #[inline(always)]
 pub(super) fn choice<const N: usize>(row: Row<'_>, table: &[f64; N]) -> Result<f64, EnvError> {
     let action = row.scalar(Key::<i64>::new(0))?;
-    match usize::try_from(action).ok().and_then(|i| table.get(i)) {
-        Some(&meaning) => Ok(meaning),
-        None => Err(no_such_choice(action, N)),
-    }
+    meaning(action, table).ok_or_else(|| no_such_choice(action, N))
+}
+
+/// The entry of `table` that `action` chooses.
+#[inline(always)]
+pub(super) fn meaning<const N: usize>(action: i64, table: &[f64; N]) -> Option<f64> {
+    table.get(usize::try_from(action).ok()?).copied()
 }
 
 /// The discrete action of `row`, one of `choices`.

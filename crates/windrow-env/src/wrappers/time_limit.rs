@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-use windrow_slab::{Row, RowMut};
+use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use crate::{Env, EnvError, EnvSpec, Outcome, SpecError, StateVisitor};
+use crate::{Env, EnvError, EnvSpec, Outcome, Outcomes, SpecError, StateVisitor};
 
 /// An environment whose episodes are truncated after a number of steps.
 ///
@@ -40,6 +40,13 @@ impl<E: Env> TimeLimit<E> {
         }
     }
 
+    /// Whether the step just made is the last one.
+    #[inline(always)]
+    fn is_reached(&mut self) -> bool {
+        self.elapsed += 1;
+        self.elapsed >= self.limit
+    }
+
     /// The environment without its limit.
     pub fn into_inner(self) -> E {
         self.env
@@ -59,9 +66,24 @@ impl<E: Env> Env for TimeLimit<E> {
     #[inline(always)]
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
         let mut outcome = self.env.step(action, obs)?;
-        self.elapsed += 1;
-        outcome.truncated |= self.elapsed >= self.limit;
+        outcome.truncated |= self.is_reached();
         Ok(outcome)
+    }
+
+    #[inline]
+    fn step_many<W>(
+        worlds: &mut [W],
+        own: impl Fn(&mut W) -> &mut Self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> usize {
+        let written = outcomes.reborrow();
+        let stepped = E::step_many(worlds, |world| &mut own(world).env, actions, obs, written);
+        for (world, truncated) in worlds.iter_mut().zip(outcomes.truncated).take(stepped) {
+            *truncated |= own(world).is_reached();
+        }
+        stepped
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {

@@ -1,0 +1,363 @@
+//! Native environments stepped many at once, a column a number of their states, so that the compiler uses vector instructions.
+//!
+//! Each environment keeps its state itself, wherever it is stepped: [`step_many`] reads the states of [`WIDTH`] environments, computes
+//! with columns of them, and writes the states back. The arithmetic is that of one environment, operation by operation, so that both
+//! ways give the same bits.
+
+use pulp::{Arch, Simd, WithSimd};
+use tensordict::Element;
+use windrow_slab::{Key, Rows, RowsMut};
+
+use super::space::OBSERVATION;
+use crate::{Env, Outcomes};
+
+/// Environments that are computed at once: two vectors of the widest instructions.
+pub(super) const WIDTH: usize = 16;
+/// Fewer are stepped one after the other.
+const FEW: usize = 4;
+
+/// One number of each environment.
+pub(super) type Column<T> = [T; WIDTH];
+
+/// Calls `f` with each place of a column. It and what it calls must be compiled into their caller, whose vector instructions they have
+/// nowhere else: closures say `inline(always)`, and methods of iterators are no alternative.
+#[inline(always)]
+pub(super) fn each<const N: usize>(mut f: impl FnMut(usize)) {
+    for i in 0..N {
+        f(i);
+    }
+}
+
+/// The column of what `f` returns for each place.
+#[inline(always)]
+pub(super) fn column<const N: usize>(mut f: impl FnMut(usize) -> f64) -> [f64; N] {
+    let mut column = [0.0; N];
+    for (i, value) in column.iter_mut().enumerate() {
+        *value = f(i);
+    }
+    column
+}
+
+/// An environment whose state is `N` numbers and whose observation is `M`.
+pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
+    /// Elements of the action.
+    type Action: Element + Copy;
+
+    /// The number that `action` stands for in [`advance`](Self::advance); `None` if it is none.
+    fn meaning(action: Self::Action) -> Option<f64>;
+
+    /// The present state; `None` before the first reset.
+    fn state(&self) -> Option<[f64; N]>;
+
+    /// Takes the state after a step. `reward` is that of the step, and may be changed by what is remembered beside the state.
+    fn keep(&mut self, state: [f64; N], terminated: bool, reward: &mut f32);
+
+    /// One step of all.
+    fn advance<S: Simd>(simd: S, columns: &mut Columns<N, M>);
+}
+
+/// What a step reads and writes, [`WIDTH`] environments each.
+pub(super) struct Columns<const N: usize, const M: usize> {
+    pub(super) state: [Column<f64>; N],
+    /// [Meanings](Physics::meaning) of actions.
+    pub(super) action: Column<f64>,
+    /// Written by the step, as what follows.
+    pub(super) observation: [Column<f32>; M],
+    pub(super) reward: Column<f32>,
+    pub(super) terminated: Column<bool>,
+}
+
+impl<const N: usize, const M: usize> Columns<N, M> {
+    /// Writes what environment `i` observes.
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "enumerated, loops are not inlined"
+    )]
+    #[inline(always)]
+    pub(super) fn observe(&mut self, i: usize, observation: [f32; M]) {
+        for m in 0..M {
+            self.observation[m][i] = observation[m];
+        }
+    }
+}
+
+/// Steps environments from the first one on, each the part `own` of one of `worlds`, and returns how many: those whose number is not
+/// worth it are left, and those from the first on that cannot be stepped.
+#[inline]
+pub(super) fn step_many<E, W, const N: usize, const M: usize>(
+    worlds: &mut [W],
+    own: impl Fn(&mut W) -> &mut E,
+    actions: Rows<'_>,
+    mut obs: RowsMut<'_>,
+    outcomes: Outcomes<'_>,
+) -> usize
+where
+    E: Physics<N, M>,
+{
+    let Ok(actions) = actions.get(Key::<E::Action>::new(0)) else {
+        return 0;
+    };
+    let Ok(obs) = obs.get_mut(OBSERVATION) else {
+        return 0;
+    };
+    let (rows, _) = obs.as_chunks_mut::<M>();
+    let many = Many {
+        worlds,
+        own,
+        actions,
+        rows,
+        outcomes,
+    };
+    Arch::new().dispatch(many)
+}
+
+/// The arguments of [`step_many`].
+struct Many<'a, E: Physics<N, M>, W, F, const N: usize, const M: usize> {
+    worlds: &'a mut [W],
+    own: F,
+    actions: &'a [E::Action],
+    rows: &'a mut [[f32; M]],
+    outcomes: Outcomes<'a>,
+}
+
+impl<E, W, F, const N: usize, const M: usize> WithSimd for Many<'_, E, W, F, N, M>
+where
+    E: Physics<N, M>,
+    F: Fn(&mut W) -> &mut E,
+{
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) -> usize {
+        let mut columns = Columns {
+            state: [[0.0; WIDTH]; N],
+            action: [0.0; WIDTH],
+            observation: [[0.0; WIDTH]; M],
+            reward: [0.0; WIDTH],
+            terminated: [false; WIDTH],
+        };
+        let mut stepped = 0;
+        // Without vectors, columns gain nothing.
+        while S::F64_LANES > 1 && self.worlds.len() - stepped >= FEW {
+            let count = WIDTH.min(self.worlds.len() - stepped);
+            if self.read(stepped, count, &mut columns).is_none() {
+                break;
+            }
+            E::advance(simd, &mut columns);
+            self.write(stepped, count, &columns);
+            stepped += count;
+        }
+        stepped
+    }
+}
+
+impl<E, W, F, const N: usize, const M: usize> Many<'_, E, W, F, N, M>
+where
+    E: Physics<N, M>,
+    F: Fn(&mut W) -> &mut E,
+{
+    /// Reads states and actions of `count` environments from `first` on; `None` if one of them cannot be stepped.
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "enumerated, loops are not inlined"
+    )]
+    #[inline(always)]
+    fn read(&mut self, first: usize, count: usize, columns: &mut Columns<N, M>) -> Option<()> {
+        let worlds = &mut self.worlds[first..][..count];
+        let actions = &self.actions[first..][..count];
+        for i in 0..count {
+            columns.action[i] = E::meaning(actions[i])?;
+            let state = (self.own)(&mut worlds[i]).state()?;
+            for n in 0..N {
+                columns.state[n][i] = state[n];
+            }
+        }
+        Some(())
+    }
+
+    /// Writes what followed.
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "enumerated, loops are not inlined"
+    )]
+    #[inline(always)]
+    fn write(&mut self, first: usize, count: usize, columns: &Columns<N, M>) {
+        let worlds = &mut self.worlds[first..][..count];
+        let rows = &mut self.rows[first..][..count];
+        let rewards = &mut self.outcomes.reward[first..][..count];
+        let terminated = &mut self.outcomes.terminated[first..][..count];
+        for i in 0..count {
+            let state = column(
+                #[inline(always)]
+                |n| columns.state[n][i],
+            );
+            for m in 0..M {
+                rows[i][m] = columns.observation[m][i];
+            }
+            (rewards[i], terminated[i]) = (columns.reward[i], columns.terminated[i]);
+            (self.own)(&mut worlds[i]).keep(state, terminated[i], &mut rewards[i]);
+        }
+        self.outcomes.truncated[first..][..count].fill(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windrow_slab::RowBlock;
+
+    use super::*;
+    use crate::{
+        Acrobot, CartPole, EnvError, MountainCar, MountainCarContinuous, NumpyRng, Pendulum, Reset,
+        Serial, Spec, StateVisitor, TimeLimit, VecEnv, VecEnvError,
+    };
+
+    /// Environments with their rows.
+    struct Stepped<E> {
+        envs: Serial<E>,
+        actions: RowBlock,
+        obs: RowBlock,
+        reward: Vec<f32>,
+        terminated: Vec<bool>,
+        truncated: Vec<bool>,
+    }
+
+    impl<E: Env> Stepped<E> {
+        fn new(count: usize, make: impl Fn() -> E) -> Self {
+            let mut envs = Serial::from_fn(count, make).unwrap();
+            let actions = RowBlock::new(&envs.spec().action_leaves(), count).unwrap();
+            let mut obs = RowBlock::new(&envs.spec().observation_leaves(), count).unwrap();
+            let seeded = |env| Reset {
+                env,
+                seed: Some(env as u64),
+            };
+            let resets: Vec<_> = (0..count).map(seeded).collect();
+            envs.reset(&resets, obs.rows_mut()).unwrap();
+            Self {
+                envs,
+                actions,
+                obs,
+                reward: vec![9.0; count],
+                terminated: vec![true; count],
+                truncated: vec![true; count],
+            }
+        }
+
+        /// Draws actions, some of which are beyond the bounds of a continuous one.
+        fn draw(&mut self, rng: &mut NumpyRng) {
+            let choices = match self.envs.spec().action {
+                Spec::Discrete { n } => n as u32,
+                _ => 0,
+            };
+            let mut rows = self.actions.rows_mut();
+            if choices > 0 {
+                let actions = rows.get_mut(Key::<i64>::new(0)).unwrap();
+                actions.fill_with(|| i64::from(rng.integers(choices)));
+            } else {
+                let actions = rows.get_mut(Key::<f32>::new(0)).unwrap();
+                actions.fill_with(|| rng.uniform(-2.5, 2.5) as f32);
+            }
+        }
+
+        /// Steps all, at once or one after the other.
+        fn step(&mut self, at_once: bool) -> Result<(), VecEnvError> {
+            let outcomes = Outcomes {
+                reward: &mut self.reward,
+                terminated: &mut self.terminated,
+                truncated: &mut self.truncated,
+            };
+            let (actions, obs) = (self.actions.rows(), self.obs.rows_mut());
+            match at_once {
+                true => self.envs.step(actions, obs, outcomes),
+                false => {
+                    let all: Vec<_> = (0..self.envs.num_envs()).collect();
+                    self.envs.step_some(&all, actions, obs, outcomes)
+                }
+            }
+        }
+
+        /// Everything that a step can write, as bytes: observations, rewards, both flags and the environments' states.
+        fn seen(&mut self) -> [Vec<u8>; 5] {
+            let obs = self.obs.rows().get(OBSERVATION).unwrap();
+            let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_ne_bytes()).collect();
+            let flags = |flags: &[bool]| flags.iter().map(|flag| u8::from(*flag)).collect();
+            let mut state = StateVisitor::saving();
+            self.envs.visit_state(&mut state).unwrap();
+            [
+                bytes(obs),
+                bytes(&self.reward),
+                flags(&self.terminated),
+                flags(&self.truncated),
+                state.finish().unwrap(),
+            ]
+        }
+
+        /// Begins an episode where one has ended.
+        fn reset_ended(&mut self) {
+            let ended = |&env: &usize| self.terminated[env] | self.truncated[env];
+            let ended = (0..self.reward.len()).filter(ended);
+            let resets: Vec<_> = ended.map(|env| Reset { env, seed: None }).collect();
+            self.envs.reset(&resets, self.obs.rows_mut()).unwrap();
+        }
+    }
+
+    /// Steps 37 environments, which fill two columns and a part of a third, at once and one after the other.
+    fn assert_alike<E: Env>(steps: usize, make: impl Fn() -> E) {
+        let [mut at_once, mut each] = [(); 2].map(|()| Stepped::new(37, &make));
+        let (mut rng, mut same) = (NumpyRng::new(5), NumpyRng::new(5));
+        let mut ends = 0;
+        for step in 0..steps {
+            at_once.draw(&mut rng);
+            each.draw(&mut same);
+            at_once.step(true).unwrap();
+            each.step(false).unwrap();
+            assert_eq!(at_once.seen(), each.seen(), "step {step}");
+            ends += at_once.truncated.iter().filter(|cut| **cut).count();
+            // Some go on after their end, as they may.
+            if step % 3 > 0 {
+                at_once.reset_ended();
+                each.reset_ended();
+            }
+        }
+        assert!(ends > 0);
+    }
+
+    #[test]
+    fn cart_poles_step_alike_at_once_and_one_after_the_other() {
+        assert_alike(2_000, || TimeLimit::new(CartPole::new(), 30).unwrap());
+    }
+
+    #[test]
+    fn pendulums_step_alike_at_once_and_one_after_the_other() {
+        assert_alike(1_000, Pendulum::v1);
+    }
+
+    #[test]
+    fn mountain_cars_step_alike_at_once_and_one_after_the_other() {
+        assert_alike(1_000, MountainCar::v0);
+    }
+
+    #[test]
+    fn continuous_mountain_cars_step_alike_at_once_and_one_after_the_other() {
+        assert_alike(3_000, MountainCarContinuous::v0);
+    }
+
+    #[test]
+    fn acrobots_step_alike_at_once_and_one_after_the_other() {
+        assert_alike(1_100, Acrobot::v1);
+    }
+
+    #[test]
+    fn an_action_that_is_none_stops_at_its_environment() {
+        let mut envs = Stepped::new(37, CartPole::v1);
+        let mut each = Stepped::new(37, CartPole::v1);
+        for stepped in [&mut envs, &mut each] {
+            let mut rows = stepped.actions.rows_mut();
+            rows.get_mut(Key::<i64>::new(0)).unwrap()[20] = 2;
+        }
+        let error = envs.step(true).unwrap_err();
+        assert_eq!(error.env, 20);
+        assert!(matches!(error.source, EnvError::Action { .. }));
+        assert_eq!(each.step(false).unwrap_err().env, 20);
+        assert_eq!(envs.seen(), each.seen());
+    }
+}
