@@ -101,7 +101,7 @@ class Training:
         """A step of gradient descent on a minibatch; returns the losses of policy and values, and the entropy."""
         log_probs = self.agent.actor(observation).log_softmax(-1)
         ratio = (log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1) - old).exp()
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         policy_loss = -torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
         value_loss = functional.mse_loss(self.agent.critic(observation), target)
         entropy = -(log_probs.exp() * log_probs).sum(-1).mean()

@@ -34,7 +34,7 @@ READ = ("normalized", "drawn", "log_prob", "advantage", "target")
 PARTS = ("collector", "agent", "optimizer")
 #: Defaults of the options for an environment, where they are others.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "Pendulum-v1": {"frames": 122_880, "num_envs": 16, "minibatch": 128, "epochs": 8, "lr": 1e-3, "gamma": 0.9},
+    "Pendulum-v1": {"frames": 204_800, "num_envs": 16, "minibatch": 128, "epochs": 8, "lr": 1e-3, "gamma": 0.9},
 }
 #: What `--check` asks of the mean return.
 LEARNED = {"Pendulum-v1": -200.0, "HalfCheetah-v4": 1500.0, "HalfCheetah-v5": 1500.0}
@@ -132,7 +132,7 @@ class Training:
         log_std = self.agent.log_std
         noise = (drawn - self.agent.actor(observation)) * (-log_std).exp()
         ratio = ((-0.5 * noise**2 - log_std - 0.9189385).sum(-1) - old).exp()
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         policy_loss = -torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
         value_loss = functional.mse_loss(self.agent.critic(observation), target)
         entropy = (log_std + 1.4189385).sum()

@@ -6,7 +6,8 @@ By default the agent balances a pole without seeing any velocity.
     python examples/python/recurrent_ppo.py
     python examples/python/recurrent_ppo.py --checkpoint pole.pt --log runs/ppo --video videos
 
-A run that has a checkpoint goes on from it, as if it had not been interrupted. `--check` ends with an error unless the policy has learned.
+A run ends when its policy has learned, since what goes on without an error left to learn from may forget. One that has a checkpoint goes on
+from it, as if it had not been interrupted. `--check` ends with an error unless the policy has learned.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class Training:
             logger=logger,
             seed=arguments.seed,
         )
+        #: Whether it is over.
+        self.learned = False
 
     def update(self, episodes: Any) -> torch.Tensor:
         """A step of gradient descent through the steps of some pieces of episodes; returns the losses of policy and values, and the entropy."""
@@ -111,7 +114,7 @@ class Training:
         action, old, advantage, target = (episodes[key][mask] for key in ("action", "log_prob", "advantage", "target"))
         log_probs = self.agent.actor(state).log_softmax(-1)
         ratio = (log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1) - old).exp()
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         policy_loss = -torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
         value_loss = functional.mse_loss(self.agent.critic(state), target)
         entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
@@ -127,7 +130,7 @@ class Training:
             self.load(torch.load(arguments.checkpoint))
         saved = time.monotonic()
         with self.collector:
-            for batch in self.collector:
+            for batch in () if self.learned else self.collector:
                 frames = self.collector.stats()["frames"]
                 # The rate falls to zero in a straight line.
                 self.optimizer.param_groups[0]["lr"].fill_(arguments.lr * (1 + (arguments.frames_per_batch - frames) / arguments.frames))
@@ -155,16 +158,28 @@ class Training:
                 if self.logger is not None:
                     for name, loss in zip(("policy", "value", "entropy"), losses.tolist(), strict=True):
                         self.logger.add_scalar(f"losses/{name}", loss, frames)
+                due = frames % arguments.evaluate_every < arguments.frames_per_batch
+                # A policy that was picked for being good was lucky more often than not: only other episodes can confirm it.
+                self.learned = due and all(self.evaluate(seed, frames) >= LEARNED[arguments.env] for seed in (1000, 2000))
+                if self.learned:
+                    break
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:
                     self.save()
                     saved = time.monotonic()
             if arguments.checkpoint:
                 self.save()
 
+    def evaluate(self, seed: int, frames: int, **more: Any) -> float:
+        """The mean return of 100 episodes without exploration."""
+        best = TensorDictModule(Best(self.agent), ["observation", "state"], ["action", ("next", "state")])
+        with Evaluator(make_env(self.arguments.env, 1), best, num_trajectories=100, seed=seed, logger=self.logger, **more) as evaluator:
+            result: float = evaluator.evaluate(step=frames)["eval/reward"]
+        return result
+
     def save(self) -> None:
         """Writes a checkpoint, which takes the place of the one before when it is whole."""
         state = {name: getattr(self, name).state_dict() for name in PARTS}
-        state["generator"] = torch.get_rng_state()
+        state["generator"], state["learned"] = torch.get_rng_state(), self.learned
         unfinished = self.arguments.checkpoint.with_suffix(".unfinished")
         with unfinished.open("wb") as file:
             torch.save(state, file)
@@ -176,17 +191,19 @@ class Training:
         for name in PARTS:
             getattr(self, name).load_state_dict(state[name])
         torch.set_rng_state(state["generator"])
+        self.learned = state["learned"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns with PPO.")
     parser.add_argument("--env", default="CartPole-v1", choices=SEEN)
-    parser.add_argument("--frames", type=int, default=163_840)
+    parser.add_argument("--frames", type=int, default=327_680, help="frames at most")
     parser.add_argument("--num-envs", type=int, default=32)
-    parser.add_argument("--frames-per-batch", type=int, default=1024, help="frames of all environments between two rounds of updates")
-    parser.add_argument("--minibatches", type=int, default=2, help="updates in a pass over a batch")
+    parser.add_argument("--frames-per-batch", type=int, default=2048, help="frames of all environments between two rounds of updates")
+    parser.add_argument("--evaluate-every", type=int, default=16_384, help="frames between two evaluations")
+    parser.add_argument("--minibatches", type=int, default=4, help="updates in a pass over a batch")
     parser.add_argument("--epochs", type=int, default=10, help="passes over a batch")
-    parser.add_argument("--lr", type=float, default=3e-3, help="rate of learning at the start")
+    parser.add_argument("--lr", type=float, default=2e-3, help="rate of learning at the start")
     parser.add_argument("--width", type=int, default=64, help="of the state")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, help="the file to go on from")
@@ -204,10 +221,9 @@ def main() -> None:
     began = time.monotonic()
     training = Training(arguments, logger)
     training.run()
-    print(f"{arguments.frames} frames in {time.monotonic() - began:.1f} s")
-    best = TensorDictModule(Best(training.agent), ["observation", "state"], ["action", ("next", "state")])
-    with Evaluator(make_env(arguments.env, 1), best, num_trajectories=100, seed=1000, video=arguments.video, logger=logger) as evaluator:
-        result = evaluator.evaluate(step=arguments.frames)["eval/reward"]
+    frames = training.collector.stats()["frames"]
+    print(f"{frames} frames in {time.monotonic() - began:.1f} s")
+    result = training.evaluate(2000, frames, video=arguments.video)
     print(f"mean return: {result:.1f}")
     if arguments.check and result < LEARNED[arguments.env]:
         raise SystemExit(f"expected a mean return of at least {LEARNED[arguments.env]}, got {result:.1f}")

@@ -175,7 +175,8 @@ def stable_baselines(run: Run, library: str) -> None:
             clip_range=falling(0.2),
         )
     elif run.name == "pendulum":
-        algorithms.SAC("MlpPolicy", name, learning_rate=1e-3, seed=run.seed, device="cpu").learn(100_000)
+        ppo(4, 1_000_000, n_steps=1024, gae_lambda=0.95, gamma=0.9, n_epochs=10, ent_coef=0.0, learning_rate=1e-3, clip_range=0.2, use_sde=True,
+            sde_sample_freq=4)
     elif run.name == "cheetah-ppo":
         ppo(1, 1_000_000, batch_size=64, n_steps=512, gamma=0.98, learning_rate=2.0633e-05, ent_coef=0.000401762, clip_range=0.1, n_epochs=20,
             gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096)
@@ -229,7 +230,7 @@ def windrow(run: Run) -> None:
         # Its policy is good before episodes in which it explores are.
         recipe(run, "ppo.py", "--frames", "204800")
     elif run.name == "pendulum":
-        recipe(run, "sac.py", "--frames", "100000")
+        recipe(run, "ppo_continuous.py")
     elif run.name == "cheetah-ppo":
         recipe(run, "ppo_continuous.py", "--env", run.task.env)
     else:

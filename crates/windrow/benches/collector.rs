@@ -76,22 +76,26 @@ fn random(name: &str, envs: usize, frames: usize, target: f64) {
     });
 }
 
-/// With random actions, beside C that steps columns of environments by vector instructions.
+/// Beside C that steps columns of environments, and evaluates the network, by vector instructions.
 #[cfg(target_os = "linux")]
 fn beside_c() {
-    use limit::Sine;
+    use limit::Program::{Libm, Network, Polynomial};
 
     let lines = [
-        ("c_64_envs", (64, 4096), Sine::Libm, 0.50),
-        ("c_64_envs_large_batches", (64, 131_072), Sine::Libm, 0.50),
-        ("c_64_envs_polynomial", (64, 4096), Sine::Polynomial, 0.50),
-        ("c_1_env", (1, 2048), Sine::Libm, 0.80),
+        ("c_64_envs", (64, 4096), Libm, 0.50),
+        ("c_64_envs_large_batches", (64, 131_072), Libm, 0.50),
+        ("c_64_envs_polynomial", (64, 4096), Polynomial, 0.50),
+        ("c_1_env", (1, 2048), Libm, 0.80),
+        ("c_network_64_envs", (64, 4096), Network, 1.0),
+        ("c_network_1_env", (1, 2048), Network, 0.60),
     ];
-    for (name, (envs, frames), sine, target) in lines {
+    for (name, (envs, frames), program, target) in lines {
         if timing::is_chosen(name) {
-            let mut ours = collector(envs, frames, None);
+            let acts = matches!(program, Network);
+            let policy = acts.then(|| NetworkPolicy::new(net::network(), Head::Categorical));
+            let mut ours = collector(envs, frames, policy);
             let collect = &mut || black_box(ours.next().unwrap().unwrap()).numel() as u64;
-            limit::ratio(name, target, collect, (envs, frames), sine);
+            limit::ratio(name, target, collect, (envs, frames), program);
         }
     }
 }

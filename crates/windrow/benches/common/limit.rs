@@ -12,18 +12,26 @@ use super::timing::{PAIRS, RUN, Work, report};
 /// Frames of one request, at least.
 const FRAMES: usize = 1 << 22;
 
-/// How the C program computes sine and cosine.
+/// What the C program computes.
 #[derive(Clone, Copy)]
-pub enum Sine {
-    /// By the library, angle by angle: the bits of Gymnasium.
+pub enum Program {
+    /// Random actions, sines by the library, angle by angle: the bits of Gymnasium.
     Libm,
-    /// By series, in vectors; the last bits differ.
+    /// Random actions, sines by series, in vectors; the last bits differ.
     Polynomial,
+    /// Actions of a 4-64-64-2 network with tanh, sines by the library.
+    Network,
 }
 
 /// Reports the ratio of the rates of `ours` and of C, a second of processor time each, with `envs` environments and `frames` a batch.
-pub fn ratio(name: &str, target: f64, ours: Work<'_>, (envs, frames): (usize, usize), sine: Sine) {
-    let mut limit = Limit::new((envs, frames), sine);
+pub fn ratio(
+    name: &str,
+    target: f64,
+    ours: Work<'_>,
+    (envs, frames): (usize, usize),
+    program: Program,
+) {
+    let mut limit = Limit::new((envs, frames), program);
     let _ = (rate(ours), limit.rate());
     let pairs = (0..PAIRS).map(|_| (rate(ours), limit.rate()));
     report(name, target, pairs.collect());
@@ -50,14 +58,14 @@ struct Limit {
 
 impl Limit {
     /// Compiles and starts the program with `envs` environments and batches of `frames` frames.
-    fn new((envs, frames): (usize, usize), sine: Sine) -> Self {
+    fn new((envs, frames): (usize, usize), program: Program) -> Self {
         let batches = FRAMES.div_ceil(frames);
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("limit-cartpole");
+        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("limit-cartpole");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
         let compiled = Command::new(&compiler)
             .args(["-O3", "-march=native", "-fno-math-errno"])
             .args(["-fno-trapping-math", "-o"])
-            .arg(&program)
+            .arg(&binary)
             .arg(concat!(
                 env!("CARGO_MANIFEST_DIR"),
                 "/benches/limit/cartpole.c"
@@ -70,11 +78,12 @@ impl Limit {
                 .is_ok_and(std::process::ExitStatus::success),
             "expected a C compiler called {compiler}, which `CC` names, to compile cartpole.c, got {compiled:?}"
         );
-        let mut child = Command::new(&program)
+        let mut child = Command::new(&binary)
             .args([envs, frames, batches].map(|number| number.to_string()))
-            .arg(match sine {
-                Sine::Libm => "libm",
-                Sine::Polynomial => "polynomial",
+            .args(match program {
+                Program::Libm => ["libm", "random"],
+                Program::Polynomial => ["polynomial", "random"],
+                Program::Network => ["libm", "network"],
             })
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
