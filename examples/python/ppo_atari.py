@@ -1,114 +1,189 @@
-"""PPO on an Atari game: ALE's own vector of environments, a network that torch calls, the losses of torchrl.
+"""PPO (proximal policy optimization) for Atari games, from ALE's own vector of environments to a checkpoint, in one file.
 
-    pip install ".[gymnasium]" torch torchrl ale-py tqdm pillow
-    python examples/python/ppo_atari.py --frames 20000
+    pip install '.[torch,gymnasium]' ale-py tensorboard
+    python examples/python/ppo_atari.py
+    python examples/python/ppo_atari.py --game pong --frames 2048000 --checkpoint pong.pt --log runs/ppo
+
+A run that has a checkpoint goes on from its weights, with new episodes: ALE's vector has no states to save. `--check` ends with an error unless
+the policy has learned.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
 
 import torch
 from ale_py.vector_env import AtariVectorEnv
-from common import picture
-from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.distributions import Categorical
-from torchrl.modules import ActorValueOperator, ProbabilisticActor, ValueOperator
-from torchrl.objectives import ClipPPOLoss
-from torchrl.objectives.value import GAE
-from tqdm import tqdm
+from torch.nn import functional
 
 import windrow
-from windrow.collectors import Collector
+from windrow.collectors import Collector, Evaluator
 from windrow.envs import GymWrapper, RewardSum, TransformedEnv
 
-NUM_ENVS = 8
-FRAMES_PER_BATCH = 1000
-EPOCHS, MINIBATCH = 2, 250
+GAMMA, LAMBDA = 0.99, 0.95
+#: How far the probability of an action may move within a batch, as a factor.
+CLIP = 0.1
+ENTROPY_WEIGHT, VALUE_WEIGHT = 0.01, 0.5
+MAX_GRADIENT_NORM = 0.5
+#: What a minibatch has of a batch.
+READ = ("observation", "action", "log_prob", "advantage", "target")
+#: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy is that of its last batch.
+PARTS = ("collector", "agent", "optimizer")
+#: What `--check` asks of the mean return.
+LEARNED = {"breakout": 5.0}
 
 
-class Scaled(nn.Module):
-    """Bytes as numbers from 0 to 1; dimensions before those of a picture are one batch."""
+class Agent(nn.Module):
+    """Draws actions, and estimates the return of what follows, from four pictures, ``[..., 4, 84, 84]``, uint8. A small network, for processors
+    without a GPU."""
 
-    def __init__(self, layers: nn.Module) -> None:
+    def __init__(self, actions: int) -> None:
         super().__init__()
-        self.layers = layers
+        layers = [nn.Conv2d(4, 16, 8, 4), nn.Conv2d(16, 32, 4, 2), nn.Linear(2592, 256), nn.Linear(256, actions), nn.Linear(256, 1)]
+        for layer, gain in zip(layers, (2**0.5, 2**0.5, 2**0.5, 0.01, 1.0), strict=True):
+            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.zeros_(layer.bias)
+        self.features = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), nn.Flatten(), layers[2], nn.ReLU())
+        self.actor, self.critic = layers[3:]
 
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        found = self.layers(pixels.reshape(-1, *pixels.shape[-3:]).float() / 255)
+    def seen(self, pixels: torch.Tensor) -> torch.Tensor:
+        """What actor and critic see of the pictures, ``[..., 256]``."""
+        found: torch.Tensor = self.features(pixels.reshape(-1, *pixels.shape[-3:]) / 255.0)
         return found.reshape(*pixels.shape[:-3], -1)
 
+    def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the collector writes: actions, and what the loss compares with."""
+        seen = self.seen(observation)
+        choice = Categorical(logits=self.actor(seen))
+        action = choice.sample()
+        return {"action": action, "log_prob": choice.log_prob(action), "value": self.critic(seen)}
 
-def make_operator(actions: int) -> ActorValueOperator:
-    """A small network, for processors without a GPU."""
-    features = nn.Sequential(
-        nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2592, 256), nn.ReLU()
-    )
-    logits, value = nn.Linear(256, actions), nn.Linear(256, 1)
-    for head, gain in ((logits, 0.01), (value, 1.0)):
-        nn.init.orthogonal_(head.weight, gain)
-        nn.init.zeros_(head.bias)
-    return ActorValueOperator(
-        TensorDictModule(Scaled(features), in_keys=["observation"], out_keys=["features"]),
-        ProbabilisticActor(
-            TensorDictModule(logits, in_keys=["features"], out_keys=["logits"]),
-            in_keys=["logits"],
-            distribution_class=Categorical,
-            return_log_prob=True,
-        ),
-        ValueOperator(value, in_keys=["features"]),
-    )
+
+def make_env(game: str, num_envs: int) -> TransformedEnv:
+    return TransformedEnv(GymWrapper(AtariVectorEnv(game, num_envs), categorical_action_encoding=True), RewardSum())
+
+
+class Training:
+    """All that learns, and all that collects."""
+
+    def __init__(self, arguments: argparse.Namespace, logger: Any) -> None:
+        torch.manual_seed(arguments.seed)
+        self.arguments, self.logger = arguments, logger
+        env = make_env(arguments.game, arguments.num_envs)
+        self.agent = Agent(env.action_spec.space.n)
+        self.optimizer = torch.optim.Adam(self.agent.parameters(), lr=torch.tensor(arguments.lr), eps=1e-5, fused=True)
+        # Torch evaluates convolutions, with all processors: collecting in the background would only take them from the loss.
+        self.collector = Collector(
+            env,
+            self.agent,
+            policy_backend="torch",
+            frames_per_batch=arguments.frames_per_batch,
+            total_frames=arguments.frames,
+            logger=logger,
+            seed=arguments.seed,
+        )
+        self.learn = torch.compile(self.update) if arguments.compile else self.update
+
+    def update(self, observation: torch.Tensor, action: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """A step of gradient descent on a minibatch; returns the losses of policy and values, and the entropy."""
+        seen = self.agent.seen(observation)
+        log_probs = self.agent.actor(seen).log_softmax(-1)
+        ratio = (log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1) - old).exp()
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+        policy_loss = -torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
+        value_loss = functional.mse_loss(self.agent.critic(seen), target)
+        entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
+        self.optimizer.zero_grad()
+        (policy_loss + VALUE_WEIGHT * value_loss - ENTROPY_WEIGHT * entropy).backward()
+        nn.utils.clip_grad_norm_(self.agent.parameters(), MAX_GRADIENT_NORM)
+        self.optimizer.step()
+        return torch.stack((policy_loss, value_loss, entropy)).detach()
+
+    def run(self) -> None:
+        arguments = self.arguments
+        if arguments.checkpoint and arguments.checkpoint.exists():
+            self.load(torch.load(arguments.checkpoint))
+        saved = time.monotonic()
+        with self.collector:
+            for batch in self.collector:
+                frames = self.collector.stats()["frames"]
+                # The rate falls to zero in a straight line.
+                self.optimizer.param_groups[0]["lr"].fill_(arguments.lr * (1 + (batch.numel() - frames) / arguments.frames))
+                after = batch["next"]
+                with torch.no_grad():
+                    following = self.agent.critic(self.agent.seen(after["observation"]))
+                batch["advantage"], batch["target"] = windrow.generalized_advantage_estimate(
+                    GAMMA, LAMBDA, batch["value"], following, after["reward"], after["done"], terminated=after["terminated"]
+                )
+                batch["advantage"] = batch["advantage"].squeeze(-1)
+                for minibatch in windrow.minibatches(batch, arguments.minibatch, arguments.epochs, keys=READ):
+                    losses = self.learn(*(minibatch[key] for key in READ))
+                if self.logger is not None:
+                    for name, loss in zip(("policy", "value", "entropy"), losses.tolist(), strict=True):
+                        self.logger.add_scalar(f"losses/{name}", loss, frames)
+                if arguments.checkpoint and time.monotonic() > saved + arguments.every:
+                    self.save()
+                    saved = time.monotonic()
+            if arguments.checkpoint:
+                self.save()
+
+    def save(self) -> None:
+        """Writes a checkpoint, which takes the place of the one before when it is whole."""
+        state = {name: getattr(self, name).state_dict() for name in PARTS}
+        state["generator"] = torch.get_rng_state()
+        unfinished = self.arguments.checkpoint.with_suffix(".unfinished")
+        with unfinished.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.arguments.checkpoint)
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name in PARTS:
+            getattr(self, name).load_state_dict(state[name])
+        torch.set_rng_state(state["generator"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns to play with PPO.")
-    parser.add_argument("--game", default="breakout")
-    parser.add_argument("--frames", type=int, default=100_000, help="frames in all, a multiple of 1000")
+    parser.add_argument("--game", default="breakout", help="one of ALE's games, by the name of its file")
+    parser.add_argument("--frames", type=int, default=204_800)
+    parser.add_argument("--num-envs", type=int, default=8)
+    parser.add_argument("--frames-per-batch", type=int, default=1024, help="frames of all environments between two rounds of updates")
+    parser.add_argument("--minibatch", type=int, default=256, help="frames of an update")
+    parser.add_argument("--epochs", type=int, default=3, help="passes over a batch")
+    parser.add_argument("--lr", type=float, default=1e-3, help="rate of learning at the start")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compile", action="store_true", help="compile the update, which pays after some thousand updates")
+    parser.add_argument("--checkpoint", type=Path, help="the file to go on from")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints")
+    parser.add_argument("--log", help="a folder for TensorBoard")
+    parser.add_argument("--check", action="store_true", help="fail unless the mean return of the evaluation is what is expected")
     arguments = parser.parse_args()
-    torch.manual_seed(arguments.seed)
-    torch.set_num_threads(1)
+    if arguments.check and arguments.game not in LEARNED:
+        parser.error(f"--check knows what to expect of {', '.join(LEARNED)}, got {arguments.game}")
+    logger = None
+    if arguments.log:
+        from torch.utils.tensorboard import SummaryWriter
 
-    vector = AtariVectorEnv(arguments.game, NUM_ENVS)
-    operator = make_operator(int(vector.single_action_space.n))
-    actor, critic = operator.get_policy_operator(), operator.get_value_operator()
-    loss_fn = ClipPPOLoss(actor, critic, clip_epsilon=0.1, entropy_coeff=0.01, critic_coeff=0.5, normalize_advantage=True)
-    advantage_fn = GAE(gamma=0.99, lmbda=0.95, value_network=critic)
-    optimizer = torch.optim.Adam(loss_fn.parameters(), lr=5e-4, eps=1e-5)
-
-    env = TransformedEnv(GymWrapper(vector, categorical_action_encoding=True), RewardSum())
-    collector = Collector(
-        env, actor, frames_per_batch=FRAMES_PER_BATCH, total_frames=arguments.frames, seed=arguments.seed
-    )
-    print(collector)
-    returns: list[tuple[int, float]] = []
-    with collector, tqdm(total=arguments.frames, unit=" frames") as progress:
-        for batch in collector:
-            # The features are in the way of the loss, which computes them anew.
-            batch = batch.exclude("features", "logits")
-            with torch.no_grad():
-                advantage_fn(batch)
-            for minibatch in windrow.minibatches(batch, MINIBATCH, EPOCHS):
-                losses = loss_fn(minibatch)
-                total = losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
-                optimizer.zero_grad()
-                total.backward()
-                nn.utils.clip_grad_norm_(loss_fn.parameters(), 0.5)
-                optimizer.step()
-            after = batch["next"]
-            done = after["done"].squeeze(-1)
-            ends = [(progress.n + NUM_ENVS * step, after["episode_reward"][env, step].item()) for step, env in done.T.nonzero().tolist()]
-            returns += ends
-            progress.update(batch.numel())
-            progress.set_postfix(episodes=len(returns), mean_return=f"{mean(returns[-20:]):.1f}")
-    vector.close()
-    picture.save("ppo_atari.png", returns, arguments.frames, f"PPO on {arguments.game}")
-    print(f"mean return: {mean(returns[:20]):.1f} at the start, {mean(returns[-20:]):.1f} at the end: see ppo_atari.png")
-
-
-def mean(returns: list[tuple[int, float]]) -> float:
-    return sum(value for _, value in returns) / max(len(returns), 1)
+        logger = SummaryWriter(arguments.log)
+    began = time.monotonic()
+    training = Training(arguments, logger)
+    training.run()
+    print(f"{arguments.frames} frames in {time.monotonic() - began:.1f} s")
+    # It draws its actions: the most likely one may be to wait for ever.
+    settings = {"policy_backend": "torch", "num_trajectories": 40, "max_steps": 5000, "seed": 1000, "logger": logger}
+    with Evaluator(make_env(arguments.game, 8), training.agent, **settings) as evaluator:
+        result = evaluator.evaluate(step=arguments.frames)["eval/reward"]
+    print(f"mean return: {result:.1f}")
+    if arguments.check and result < LEARNED[arguments.game]:
+        raise SystemExit(f"expected a mean return of at least {LEARNED[arguments.game]}, got {result:.1f}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("dqn", 1500, "mean return: "),
         ("sac", 1050, "mean return: "),
         ("td3", 1050, "mean return: "),
-        ("ppo_atari", 1000, "mean return: "),
+        ("ppo_atari", 1024, "mean return: "),
         ("cleanrl_ppo", 2000, "see cleanrl_ppo.png"),
         ("sb3_ppo", 1000, "mean return of the last "),
         ("native_policy", 1000, "the first two did the same: True"),
@@ -54,7 +54,7 @@ def test_a_program_that_is_killed_goes_on_with_the_same_weights(name: str, frame
     assert "the weights are the same: True" in finished.stdout, finished.stderr
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_continuous", "recurrent_ppo", "dqn", "sac", "td3"])
+@pytest.mark.parametrize("name", ["ppo", "ppo_continuous", "recurrent_ppo", "ppo_atari", "dqn", "sac", "td3"])
 def test_a_whole_program_has_as_many_lines_as_its_page_says(name: str) -> None:
     lines = len((FOLDER / f"{name}.py").read_text().splitlines())
     assert lines <= 250
