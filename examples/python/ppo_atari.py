@@ -53,7 +53,7 @@ class Agent(nn.Module):
         self.actor, self.critic = layers[3:]
 
     def seen(self, pixels: torch.Tensor) -> torch.Tensor:
-        """What actor and critic see of the pictures, ``[..., 256]``."""
+        """Features of the pictures, for actor and critic, ``[..., 256]``."""
         found: torch.Tensor = self.features(pixels.reshape(-1, *pixels.shape[-3:]) / 255.0)
         return found.reshape(*pixels.shape[:-3], -1)
 

@@ -112,10 +112,10 @@ def test_weights_of_a_learner_on_the_gpu_reach_the_collector(graph) -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPH)
-def test_tensors_of_a_learner_may_be_replaced(graph) -> None:
+def test_tensors_parts_and_hooks_of_a_learner_may_be_replaced(graph) -> None:
     learner = nn.Sequential(nn.Linear(4, 2), Greatest()).to("cuda")
     with Collector(cartpole, learner, device="cuda", frames_per_batch=FRAMES, **graph) as collector:
-        for change in range(4):
+        for change in range(5):
             layer: Any = learner[0]
             if change == 1:
                 layer.weight = nn.Parameter(-layer.weight.detach())
@@ -123,6 +123,8 @@ def test_tensors_of_a_learner_may_be_replaced(graph) -> None:
                 layer.weight.data = -layer.weight.data
             elif change == 3:
                 learner[0] = nn.Linear(4, 2).to("cuda")
+            elif change == 4:
+                learner[0].register_forward_hook(lambda module, given, values: -values)
             batch = collector.next()
             assert (batch["action"] == learner(batch["observation"])).float().mean() > 0.98, change
 

@@ -34,7 +34,7 @@ class _Thread(threading.local):
         self.acts, self.explores, self.aggregates, self.skips_existing = acts, explores, aggregates, skips_existing
 
     def taken(self) -> tuple[bool, InteractionType | None, bool | None, bool]:
-        """What :meth:`take` took."""
+        """The modes, in the order of :meth:`take`."""
         return self.acts, self.explores, self.aggregates, self.skips_existing
 
 

@@ -73,14 +73,15 @@ class CudaGraph:
     def _look(self) -> None:
         """Keeps what :meth:`is_current` compares."""
         parts = [] if self._module is None else [*self._module.modules()]
-        held = [entries for part in parts for entries in (vars(part), part._parameters, part._buffers, part._modules)]
+        # Tensors, parts and hooks stand in dictionaries of a part.
+        held = [entries for part in parts for entries in (vars(part), *(value for value in vars(part).values() if isinstance(value, dict)))]
         entries = [(entries, name, value) for entries in held for name, value in entries.items()]
         self._slots = Readings([(entries, len(entries)) for entries in held], [], entries, object())
         self._tensors = [] if self._module is None else [*self._module.parameters(), *self._module.buffers()]
         self._places = [tensor.data_ptr() for tensor in self._tensors]
 
     def is_current(self) -> bool:
-        """Whether the module has the same parts, attributes and tensors as when it was recorded; their numbers may be others."""
+        """Whether the module has the same parts, attributes, hooks and tensors as when it was recorded; their numbers may be others."""
         return self._slots.is_same() and self._places == [tensor.data_ptr() for tensor in self._tensors]
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:

@@ -323,7 +323,7 @@ class TorchPolicy:
         return tuple(leaves.values())
 
     def _replayed(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """What the graph makes of these inputs, once it has recorded what the module is by now."""
+        """The outputs of the graph for these inputs. It is recorded anew first where the module has changed."""
         graph: Any = self._graph
         if not graph.is_current():
             with self._forked():
