@@ -57,11 +57,11 @@ impl Categorical {
         } = choose;
         self.exponentiate(logits);
         actions.fill(0);
-        let rows = logits
-            .chunks_exact(self.width)
-            .zip(self.weights.chunks_exact(self.width))
-            .zip(actions.chunks_exact_mut(self.code.elements(&self.counts)));
-        for (row, ((logits, weights), actions)) in rows.enumerate() {
+        let elements = self.code.elements(&self.counts);
+        for row in 0..input.envs.len() {
+            let logits = &logits[row * self.width..][..self.width];
+            let weights = &self.weights[row * self.width..][..self.width];
+            let actions = &mut actions[row * elements..][..elements];
             let mut noise = input.envs.noise(row);
             let (mut first, mut log_prob) = (0, 0.0);
             for (i, &count) in self.counts.iter().enumerate() {
@@ -98,13 +98,12 @@ impl Categorical {
             self.weights.clear();
             self.weights.resize(len, 0.0);
         }
-        let rows = self.weights.chunks_exact_mut(self.width);
-        for (weights, logits) in rows.zip(logits.chunks_exact(self.width)) {
-            let mut first = 0;
+        let mut first = 0;
+        while first < logits.len() {
             for &count in &self.counts {
                 let logits = &logits[first..first + count];
                 let top = max(logits);
-                for (weight, logit) in weights[first..].iter_mut().zip(logits) {
+                for (weight, logit) in self.weights[first..].iter_mut().zip(logits) {
                     *weight = logit - top;
                 }
                 first += count;

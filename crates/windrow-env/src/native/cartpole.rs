@@ -49,6 +49,9 @@ const MAX_POSITION: f64 = 2.4;
 #[derive(Debug, Clone)]
 pub struct CartPole {
     state: Option<CartPoleState>,
+    /// Sine and cosine of the angle, where the last step has computed them. The next angle depends on neither the action nor the forces
+    /// of a step, so that a processor computes these while it waits for the divisions of that step.
+    sines: Option<(f64, f64)>,
     fallen: bool,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
@@ -75,6 +78,7 @@ impl CartPole {
         let observation = interval(high.map(|bound| -bound), high);
         Self {
             state: None,
+            sines: None,
             fallen: false,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new("CartPole-v1", observation, Spec::discrete(2))),
@@ -148,6 +152,7 @@ impl Env for CartPole {
             theta_dot,
         };
         self.state = Some(state);
+        self.sines = None;
         self.fallen = false;
         Ok(obs.write(OBSERVATION, &state.observation())?)
     }
@@ -158,7 +163,9 @@ impl Env for CartPole {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        *state = state.advance(force, state.theta.sin_cos());
+        let sines = self.sines.unwrap_or_else(|| state.theta.sin_cos());
+        *state = state.advance(force, sines);
+        self.sines = Some(state.theta.sin_cos());
         obs.write(OBSERVATION, &state.observation())?;
         let terminated = state.is_out();
         Ok(Outcome {
@@ -180,6 +187,7 @@ impl Env for CartPole {
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         state.value(&mut self.state)?;
+        self.sines = None;
         state.value(&mut self.fallen)?;
         state.value(&mut self.rng)
     }
@@ -207,6 +215,7 @@ impl Physics<4, 4> for CartPole {
             theta,
             theta_dot,
         });
+        self.sines = None;
         *reward = self.reward(terminated);
     }
 

@@ -13,7 +13,7 @@ use super::elementwise::{Function, Reduction, Zip};
 use super::graph::{Draw, Graph, Op, Run, Value};
 use super::graph_runs::{Stray, draw_gamma, draw_into};
 use super::kernel::{Packed, padded};
-use super::plan::{BLOCK, Lanes, copy_rows};
+use super::plan::{Apply, BLOCK, Lanes, copy_rows};
 
 /// Where the numbers of a value are: in an input, in scratch memory, or in a constant row for all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,13 +213,28 @@ impl GraphPlan {
                 got: len / width.max(&1),
             });
         }
-        let arch = self.arch;
-        arch.dispatch(Forward {
-            plan: self,
-            inputs,
-            noise,
-            outputs,
-        });
+        for first in (0..rows).step_by(BLOCK) {
+            let given = Given {
+                inputs,
+                widths: &self.inputs,
+                noise,
+                first,
+                rows: BLOCK.min(rows - first),
+            };
+            for step in &self.steps {
+                step.take(self.arch, &mut self.memory, given);
+            }
+            for ((place, width), output) in self.outputs.iter().zip(outputs.iter_mut()) {
+                let from = self.memory.rows(*place, given);
+                let to = &mut output[first * width..][..given.rows * width];
+                if from.stride == 0 {
+                    to.chunks_exact_mut((*width).max(1))
+                        .for_each(|to| to.copy_from_slice(&from.values[..*width]));
+                } else {
+                    copy_rows(given.rows, from.values, from.stride, to, *width);
+                }
+            }
+        }
         match self.memory.stray.take() {
             None => Ok(()),
             Some(stray) => Err(PolicyError::failed(stray.to_string())),
@@ -286,11 +301,14 @@ impl Planner<'_> {
     fn computed(&mut self, mut step: Step) -> Vec<f32> {
         step.to = Location::Slot(0, padded(step.width));
         self.memory.slots = vec![Aligned::zeros(padded(step.width))];
-        let memory = &mut self.memory;
-        self.arch.dispatch(Once {
-            step: &step,
-            memory,
-        });
+        let given = Given {
+            inputs: &[],
+            widths: &[],
+            noise: &[],
+            first: 0,
+            rows: 1,
+        };
+        step.take(self.arch, &mut self.memory, given);
         let value = mem::take(&mut self.memory.slots);
         value
             .first()
@@ -449,71 +467,6 @@ impl Planner<'_> {
     }
 }
 
-struct Forward<'a, 'b> {
-    plan: &'a mut GraphPlan,
-    inputs: &'a [&'b [f32]],
-    noise: &'a [Noise],
-    outputs: &'a mut [Vec<f32>],
-}
-
-impl WithSimd for Forward<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self {
-            plan,
-            inputs,
-            noise,
-            outputs,
-        } = self;
-        for first in (0..noise.len()).step_by(BLOCK) {
-            let given = Given {
-                inputs,
-                widths: &plan.inputs,
-                noise,
-                first,
-                rows: BLOCK.min(noise.len() - first),
-            };
-            for step in &plan.steps {
-                step.take(simd, &mut plan.memory, given);
-            }
-            for ((place, width), output) in plan.outputs.iter().zip(outputs.iter_mut()) {
-                let from = plan.memory.rows(*place, given);
-                let to = &mut output[first * width..][..given.rows * width];
-                if from.stride == 0 {
-                    to.chunks_exact_mut((*width).max(1))
-                        .for_each(|to| to.copy_from_slice(&from.values[..*width]));
-                } else {
-                    copy_rows(from.values, from.stride, to, *width);
-                }
-            }
-        }
-    }
-}
-
-/// Takes a step that depends on parameters alone.
-struct Once<'a> {
-    step: &'a Step,
-    memory: &'a mut Memory,
-}
-
-impl WithSimd for Once<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let given = Given {
-            inputs: &[],
-            widths: &[],
-            noise: &[],
-            first: 0,
-            rows: 1,
-        };
-        self.step.take(simd, self.memory, given);
-    }
-}
-
 impl Memory {
     #[inline(always)]
     fn rows<'a>(&'a self, place: Location, given: Given<'a>) -> Rows<'a> {
@@ -535,48 +488,97 @@ impl Memory {
 }
 
 impl Step {
-    #[inline(always)]
-    fn take<S: Simd>(&self, simd: S, memory: &mut Memory, given: Given<'_>) {
+    fn take(&self, arch: Arch, memory: &mut Memory, given: Given<'_>) {
         if let Location::Slot(slot, stride) = self.to {
             let mut target = mem::take(&mut memory.slots[slot]);
             let out = &mut target.as_mut_slice()[..given.rows * stride];
-            let stray = self.write(simd, memory, given, (out, stride));
+            let stray = self.write(arch, memory, given, (out, stride));
             memory.stray = memory.stray.or(stray);
             memory.slots[slot] = target;
         }
     }
 
-    #[inline(always)]
-    fn write<S: Simd>(
+    fn write(
         &self,
-        simd: S,
+        arch: Arch,
         memory: &Memory,
         given: Given<'_>,
         (out, stride): (&mut [f32], usize),
     ) -> Option<Stray> {
-        let from = |i: usize| memory.rows(self.from[i], given);
-        let width = self.width;
-        let rows = 0..given.rows;
+        let x = |i: usize| memory.rows(self.from[i], given);
         match &self.task {
-            Task::Copy => copy_rows(from(0).values, from(0).stride, out, stride),
             Task::Linear(packed, skip, after) => {
-                let x = from(0);
-                packed.apply(simd, &x.values[*skip..], x.stride, out);
-                // A closure would not be compiled for this processor.
+                let x = x(0);
+                let mut after = after.iter().copied();
+                arch.dispatch(&mut Apply {
+                    linear: Some((packed, &x.values[*skip..], x.stride)),
+                    function: after.next(),
+                    rows: given.rows,
+                    values: out,
+                });
                 for function in after {
-                    function.apply(simd, out);
+                    arch.dispatch(&mut Apply {
+                        linear: None,
+                        function: Some(function),
+                        rows: given.rows,
+                        values: out,
+                    });
                 }
+                None
             }
             Task::Map(function) => {
-                let x = from(0);
+                let x = x(0);
                 if x.stride == stride {
                     out.copy_from_slice(&x.values[..out.len()]);
                 } else {
                     out.chunks_exact_mut(stride)
                         .for_each(|out| out.copy_from_slice(&x.values[..stride]));
                 }
-                function.apply(simd, out);
+                arch.dispatch(&mut Apply {
+                    linear: None,
+                    function: Some(*function),
+                    rows: given.rows,
+                    values: out,
+                });
+                None
             }
+            _ => arch.dispatch(Other {
+                step: self,
+                memory,
+                given,
+                out,
+                stride,
+            }),
+        }
+    }
+}
+
+/// A step that is neither a linear layer nor a function, see [`Apply`].
+struct Other<'a> {
+    step: &'a Step,
+    memory: &'a Memory,
+    given: Given<'a>,
+    out: &'a mut [f32],
+    stride: usize,
+}
+
+impl WithSimd for Other<'_> {
+    type Output = Option<Stray>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Option<Stray> {
+        let Self {
+            step,
+            memory,
+            given,
+            out,
+            stride,
+        } = self;
+        let from = |i: usize| memory.rows(step.from[i], given);
+        let width = step.width;
+        let rows = 0..given.rows;
+        match &step.task {
+            Task::Copy => copy_rows(given.rows, from(0).values, from(0).stride, out, stride),
             Task::Zip(zip) => {
                 let (a, b) = (from(0), from(1));
                 if a.stride == stride && b.stride == stride {
@@ -615,8 +617,8 @@ impl Step {
             task => {
                 let mut stray = None;
                 for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                    let x = &from(0).row(row)[..self.first];
-                    let second = match self.from.len() {
+                    let x = &from(0).row(row)[..step.first];
+                    let second = match step.from.len() {
                         1 => x,
                         _ => from(1).row(row),
                     };

@@ -2,8 +2,12 @@
 //!
 //! Vector lanes are outputs. The inputs are cut into up to four runs, each summed in order with fused
 //! multiply-adds into an accumulator of its own: `((bias + run 0) + run 1) + run 2) + run 3`. The four runs keep
-//! the arithmetic units busy when there is a single row; with several rows they follow one another. The order of
-//! the sums never depends on the number of rows or lanes, so a row's result does not either.
+//! the arithmetic units busy when there is a single row; with several rows they follow one another.
+//!
+//! Few outputs would leave most lanes empty. There, lanes are inputs: input `k` belongs to sum `k % 16` of its output, and the sums are
+//! added by halves, `i` and `i + 8` first, the bias last.
+//!
+//! The order of the sums never depends on the number of rows or lanes, so a row's result does not either.
 
 use pulp::Simd;
 
@@ -13,6 +17,8 @@ use super::aligned::{Aligned, LINE};
 const MIN_CUT: usize = 16;
 /// Runs that it is cut into.
 const RUNS: usize = 4;
+/// Outputs up to which lanes are inputs, if these fill whole cache lines.
+const FEW: usize = 4;
 /// Cache lines of outputs that a tile spans with 16 lanes; one with fewer lanes, which also means fewer registers.
 const WIDE_LINES: usize = 4;
 
@@ -20,11 +26,13 @@ const WIDE_LINES: usize = 4;
 /// input.
 #[derive(Debug, Clone)]
 pub(crate) struct Packed {
-    /// `[inputs, width]` for each panel of `width` outputs; missing outputs are zeros.
+    /// `[inputs, width]` for each panel of `width` outputs, where missing outputs are zeros; `[outputs, inputs]` where outputs are few.
     weight: Aligned,
     /// `[padded outputs]`.
     bias: Aligned,
     inputs: usize,
+    /// Number of outputs, where they are few.
+    few: Option<usize>,
     /// Outputs, rounded up to whole cache lines.
     padded: usize,
     /// Outputs of a panel; the last one may be narrower.
@@ -45,6 +53,7 @@ impl Packed {
             weight: Aligned::zeros(inputs * padded),
             bias: Aligned::zeros(padded),
             inputs,
+            few: (outputs <= FEW && inputs.is_multiple_of(LINE)).then_some(outputs),
             padded,
             panel: lines * LINE,
         }
@@ -53,7 +62,12 @@ impl Packed {
     /// Takes over `weight` `[outputs, inputs]` and `bias` `[outputs]`, both row-major.
     pub(crate) fn pack(&mut self, weight: &[f32], bias: &[f32]) {
         let (inputs, panel, padded) = (self.inputs, self.panel, self.padded);
+        self.bias.as_mut_slice()[..bias.len()].copy_from_slice(bias);
         let packed = self.weight.as_mut_slice();
+        if self.few.is_some() {
+            packed[..weight.len()].copy_from_slice(weight);
+            return;
+        }
         for (output, row) in weight.chunks_exact(inputs).enumerate() {
             let first = output / panel * panel;
             let width = panel.min(padded - first);
@@ -62,7 +76,6 @@ impl Packed {
                 *place = value;
             }
         }
-        self.bias.as_mut_slice()[..bias.len()].copy_from_slice(bias);
     }
 
     /// Elements from one row of the result to the next.
@@ -74,8 +87,24 @@ impl Packed {
     ///
     /// `input`: `rows` rows, `stride` elements apart, the first `inputs` of which count; `out`: `[rows, padded]`.
     #[inline(always)]
-    pub(crate) fn apply<S: Simd>(&self, simd: S, input: &[f32], stride: usize, out: &mut [f32]) {
-        let rows = out.len() / self.padded;
+    pub(crate) fn apply<S: Simd>(
+        &self,
+        simd: S,
+        rows: usize,
+        input: &[f32],
+        stride: usize,
+        out: &mut [f32],
+    ) {
+        if let Some(outputs) = self.few {
+            let rows = (0..rows).map(|row| &input[row * stride..][..self.inputs]);
+            let out = out.as_chunks_mut::<LINE>().0;
+            return match outputs {
+                1 => self.dots::<S, 1>(simd, rows, out),
+                2 => self.dots::<S, 2>(simd, rows, out),
+                3 => self.dots::<S, 3>(simd, rows, out),
+                _ => self.dots::<S, 4>(simd, rows, out),
+            };
+        }
         let mut first = 0;
         while first < self.padded {
             let width = self.panel.min(self.padded - first);
@@ -102,6 +131,45 @@ impl Packed {
             first += width;
         }
     }
+
+    /// `N` outputs of each row, one after the other, whose lanes are inputs.
+    #[inline(always)]
+    fn dots<'a, S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        rows: impl Iterator<Item = &'a [f32]>,
+        out: &mut [[f32; LINE]],
+    ) {
+        let weight = &self.weight.as_slice()[..N * self.inputs];
+        let bias = self.bias.as_slice();
+        for (x, out) in rows.zip(out) {
+            for n in 0..N {
+                out[n] = bias[n] + dot(simd, x, &weight[n * self.inputs..][..self.inputs]);
+            }
+        }
+    }
+}
+
+/// The sum of products of two vectors of whole cache lines.
+#[inline(always)]
+fn dot<S: Simd>(simd: S, x: &[f32], w: &[f32]) -> f32 {
+    let mut sums = [0.0; LINE];
+    let parts = S::as_mut_simd_f32s(&mut sums).0;
+    let (x, w) = (x.as_chunks::<LINE>().0, w.as_chunks::<LINE>().0);
+    for (x, w) in x.iter().zip(w) {
+        let (x, w) = (S::as_simd_f32s(x).0, S::as_simd_f32s(w).0);
+        for ((sum, &x), &w) in parts.iter_mut().zip(x).zip(w) {
+            *sum = simd.mul_add_e_f32s(x, w, *sum);
+        }
+    }
+    let mut half = LINE / 2;
+    while half > 0 {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+        half /= 2;
+    }
+    sums[0]
 }
 
 /// One panel of outputs for all rows.

@@ -4,7 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::aligned::Aligned;
 use super::kernel::{Packed, padded};
-use super::{Activation, Layer, LayerNorm};
+use super::{Activation, Function, Layer, LayerNorm};
 
 /// Rows that pass through the whole network before the next ones, so that values between two layers stay in the nearest caches and
 /// scratch memory is bounded.
@@ -30,12 +30,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan of checked layers for this processor, on rows of `inputs` numbers.
-    pub(crate) fn new(layers: &[Layer], inputs: usize) -> Self {
-        Self::for_arch(layers, inputs, Arch::new())
+    /// The plan of checked layers for this processor. Where no layer says how many numbers a row has, each number is a row.
+    pub(crate) fn new(layers: &[Layer]) -> Self {
+        Self::for_arch(layers, Arch::new())
     }
 
-    fn for_arch(layers: &[Layer], inputs: usize, arch: Arch) -> Self {
+    fn for_arch(layers: &[Layer], arch: Arch) -> Self {
+        let inputs = layers.iter().find_map(Layer::inputs).unwrap_or(1);
         let lanes = arch.dispatch(Lanes);
         let mut steps = Vec::new();
         let (mut outputs, mut widest) = (inputs, inputs);
@@ -66,79 +67,107 @@ impl Plan {
         }
     }
 
-    /// Evaluates the network on `[rows, inputs]` into `[rows, outputs]`; never allocates.
-    pub(crate) fn forward(&mut self, input: &[f32], out: &mut [f32]) {
-        let arch = self.arch;
-        arch.dispatch(Forward {
-            plan: self,
-            input,
-            out,
-        });
+    /// Evaluates the network on `input`, `rows` rows of as many numbers as it has inputs, into `[rows, outputs]`; never allocates.
+    pub(crate) fn forward(&mut self, rows: usize, mut input: &[f32], mut out: &mut [f32]) {
+        let mut left = rows;
+        while left > 0 {
+            let rows = left.min(BLOCK);
+            let (block, rest) = input.split_at(rows * self.inputs);
+            let (written, others) = out.split_at_mut(rows * self.outputs);
+            self.block(rows, block, written);
+            (input, out) = (rest, others);
+            left -= rows;
+        }
+    }
+
+    /// Numbers in a row of the input and of the output.
+    #[inline(always)]
+    pub(crate) fn widths(&self) -> (usize, usize) {
+        (self.inputs, self.outputs)
     }
 
     /// At most [`BLOCK`] rows.
-    #[inline(always)]
-    fn block<S: Simd>(&mut self, simd: S, input: &[f32], out: &mut [f32]) {
-        let rows = out.len() / self.outputs.max(1);
+    fn block(&mut self, rows: usize, input: &[f32], out: &mut [f32]) {
         let [from, to] = &mut self.scratch;
         let (mut from, mut to) = (from.as_mut_slice(), to.as_mut_slice());
         let (mut stride, mut untouched) = (self.inputs, true);
         for step in &self.steps {
             if let Step::Linear(packed, activation) = step {
-                let source = if untouched { input } else { &*from };
-                let target = &mut to[..rows * packed.padded()];
-                packed.apply(simd, source, stride, target);
-                if let Some(activation) = activation {
-                    activation.apply(simd, target);
-                }
+                self.arch.dispatch(&mut Apply {
+                    linear: Some((packed, if untouched { input } else { &*from }, stride)),
+                    function: activation.map(Function::Activation),
+                    rows,
+                    values: &mut to[..rows * packed.padded()],
+                });
                 stride = packed.padded();
                 std::mem::swap(&mut from, &mut to);
             } else {
                 if untouched {
-                    copy_rows(input, stride, from, padded(stride));
-                    stride = padded(stride);
+                    let padded = padded(stride);
+                    copy_rows(rows, input, stride, from, padded);
+                    stride = padded;
                 }
+                let values = &mut from[..rows * stride];
                 match step {
-                    Step::Norm(norm) => norm.apply(&mut from[..rows * stride], stride),
-                    Step::Activation(activation) => {
-                        activation.apply(simd, &mut from[..rows * stride]);
-                    }
+                    Step::Norm(norm) => norm.apply(values, stride),
+                    Step::Activation(activation) => self.arch.dispatch(&mut Apply {
+                        linear: None,
+                        function: Some(Function::Activation(*activation)),
+                        rows,
+                        values,
+                    }),
                     Step::Linear(..) => {}
                 }
             }
             untouched = false;
         }
         let result = if untouched { input } else { &*from };
-        copy_rows(result, stride, out, self.outputs);
+        copy_rows(rows, result, stride, out, self.outputs);
     }
 }
 
-/// Copies rows from one distance to another, as much of each as both have.
+/// Copies `rows` rows from one distance to another, as much of each as both have.
 #[inline(always)]
-pub(super) fn copy_rows(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
-    let rows = from.chunks_exact(from_stride.max(1));
-    for (to, from) in to.chunks_exact_mut(to_stride.max(1)).zip(rows) {
+pub(super) fn copy_rows(
+    rows: usize,
+    from: &[f32],
+    from_stride: usize,
+    to: &mut [f32],
+    to_stride: usize,
+) {
+    let width = from_stride.min(to_stride);
+    for row in 0..rows {
+        let from = &from[row * from_stride..][..width];
+        let to = &mut to[row * to_stride..][..width];
         for (to, from) in to.iter_mut().zip(from) {
             *to = *from;
         }
     }
 }
 
-struct Forward<'a> {
-    plan: &'a mut Plan,
-    input: &'a [f32],
-    out: &'a mut [f32],
+/// A linear layer and a function after it, either of which may be missing. Compiled apart from the loop over steps: inside of it, the
+/// compiler would prepare for all functions at once, which takes longer than a row of a small network.
+///
+/// Dispatched by reference: moved, it would be read in wider pieces than it was just written in, which makes a processor wait.
+pub(super) struct Apply<'a> {
+    /// The layer, and its inputs with the distance of their rows.
+    pub(super) linear: Option<(&'a Packed, &'a [f32], usize)>,
+    pub(super) function: Option<Function>,
+    pub(super) rows: usize,
+    /// `[rows, padded outputs]`.
+    pub(super) values: &'a mut [f32],
 }
 
-impl WithSimd for Forward<'_> {
+impl WithSimd for &mut Apply<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (inputs, outputs) = (self.plan.inputs, self.plan.outputs);
-        let blocks = self.input.chunks(BLOCK * inputs.max(1));
-        for (input, out) in blocks.zip(self.out.chunks_mut(BLOCK * outputs.max(1))) {
-            self.plan.block(simd, input, out);
+        if let Some((packed, input, stride)) = self.linear {
+            packed.apply(simd, self.rows, input, stride, self.values);
+        }
+        if let Some(function) = self.function {
+            function.apply(simd, self.values);
         }
     }
 }
@@ -168,14 +197,15 @@ mod tests {
         let net = Sequential::new().linear(19, 300).tanh().layer_norm(300);
         let net = net.linear(300, 130).silu().linear(130, 49).gelu();
         let net = net.linear(49, 80).elu(1.0).linear(80, 64).sigmoid();
-        net.linear(64, 33).gelu_tanh().relu().linear(33, 2).seed(6)
+        let net = net.linear(64, 33).gelu_tanh().relu().linear(33, 48);
+        net.linear(48, 2).seed(6)
     }
 
     fn evaluate(arch: Arch, rows: usize) -> Vec<f32> {
         let mut noise = Noise::new(1, 2, 3);
         let input: Vec<f32> = (0..rows * 19).map(|_| noise.normal() as f32).collect();
         let mut out = vec![0.0; rows * 2];
-        Plan::for_arch(net().layers(), 19, arch).forward(&input, &mut out);
+        Plan::for_arch(net().layers(), arch).forward(rows, &input, &mut out);
         out
     }
 

@@ -210,30 +210,31 @@ impl Sequential {
     /// [`PolicyError::Layer`] when the layers do not fit each other, [`PolicyError::Rows`] when `input` or `out`
     /// is not a whole number of rows or the two differ in it; nothing is written then.
     pub fn forward(&mut self, input: &[f32], out: &mut [f32]) -> Result<(), PolicyError> {
-        self.prepare()?;
-        let inputs = self.inputs().unwrap_or(1);
-        let outputs = self.outputs().unwrap_or(1);
-        let rows = out.len() / outputs;
-        if !out.len().is_multiple_of(outputs) || input.len() != rows * inputs {
+        let plan = self.prepare()?;
+        let (inputs, outputs) = plan.widths();
+        let rows = match out.len() == outputs {
+            true => 1,
+            false => out.len() / outputs,
+        };
+        if out.len() != rows * outputs || input.len() != rows * inputs {
             return Err(PolicyError::Rows {
                 what: "input of the network",
                 expected: rows,
                 got: input.len() / inputs,
             });
         }
-        if let Some(plan) = &mut self.plan {
-            plan.forward(input, out);
-        }
+        plan.forward(rows, input, out);
         Ok(())
     }
 
     /// Packs the parameters, unless that has been done.
-    pub(crate) fn prepare(&mut self) -> Result<(), PolicyError> {
+    #[inline(always)]
+    pub(crate) fn prepare(&mut self) -> Result<&mut Plan, PolicyError> {
         if self.plan.is_none() {
             self.check()?;
-            self.plan = Some(Plan::new(&self.layers, self.inputs().unwrap_or(1)));
         }
-        Ok(())
+        let layers = &self.layers;
+        Ok(self.plan.get_or_insert_with(|| Plan::new(layers)))
     }
 
     /// Takes over the parameters in `weights`, all or (on error) none.
