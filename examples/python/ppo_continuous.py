@@ -217,6 +217,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="fail unless the mean return of the evaluation is what is expected")
     parser.set_defaults(**SETTINGS.get(parser.parse_known_args()[0].env, {}))
     arguments = parser.parse_args()
+    if arguments.check and arguments.env not in LEARNED:
+        parser.error(f"--check knows what to expect of {', '.join(LEARNED)}, got {arguments.env}")
     torch.set_num_threads(1)
     logger = None
     if arguments.log:

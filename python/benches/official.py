@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only scripts whose paths match this expression")
     parser.add_argument("--package", choices=("windrow", "torchrl"), help="one of the two; both unless given")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()) / "official", help="where logs and results go")
+    parser.add_argument("--add", nargs="+", default=(), metavar="NAME=VALUE", help="arguments for each script, such as fewer frames")
     parser.add_argument("--table", action="store_true", help="run nothing, and print the results in logs as a table")
     arguments = parser.parse_args()
     if arguments.table:
@@ -210,6 +211,7 @@ def main() -> None:
     for script in SCRIPTS:
         if not re.search(arguments.only, script.path) or not (arguments.sources / script.path).exists():
             continue
+        script = script._replace(arguments=(*script.arguments, *arguments.add))
         for package in [arguments.package] if arguments.package else ["windrow", "torchrl"]:
             result = run(script, arguments.sources, package, arguments.limit, arguments.logs)
             with (arguments.logs / "results.jsonl").open("a") as results:

@@ -38,3 +38,16 @@ impl LeafSpec {
             .try_fold(self.dtype.size(), |bytes, &size| bytes.checked_mul(size))
     }
 }
+
+/// Name, element type and shape: `"observation" float32 [4]`.
+impl std::fmt::Display for LeafSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:?} {} {:?}",
+            self.key,
+            self.dtype,
+            self.shape.as_slice()
+        )
+    }
+}

@@ -72,6 +72,24 @@ impl ChoiceCode {
             *element = value;
         }
     }
+
+    /// Leaves the first 1 of each choice of a one-hot row: a policy that marks the options with the largest score marks several where
+    /// scores are equal, and the first of these is the choice, as for [`largest`].
+    ///
+    /// # Errors
+    /// The number of the first choice that has no 1, or a number other than 0 and 1. The row is then as it was from there on.
+    pub fn keep_first(mut row: &mut [i64], options: &[usize]) -> Result<(), usize> {
+        for (number, &options) in options.iter().enumerate() {
+            let (own, others) = row.split_at_mut_checked(options).ok_or(number)?;
+            let first = own.iter().position(|&mark| mark == 1).ok_or(number)?;
+            if own.iter().any(|&mark| mark != 0 && mark != 1) {
+                return Err(number);
+            }
+            own[first + 1..].fill(0);
+            row = others;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +101,17 @@ mod tests {
         assert_eq!(largest(&[0, 7, 7, 3]), 1);
         assert_eq!(largest(&[f32::NEG_INFINITY; 3]), 0);
         assert_eq!(largest::<f64>(&[]), 0);
+    }
+
+    #[test]
+    fn the_first_of_several_marks_is_the_choice() {
+        let mut row = [0, 1, 1, 1, 1];
+        assert_eq!(ChoiceCode::keep_first(&mut row, &[3, 2]), Ok(()));
+        assert_eq!(row, [0, 1, 0, 1, 0]);
+        for (mut row, wrong) in [([0, 1, 0, 0], 1), ([2, 1, 0, 1], 0), ([1, 0, -1, 1], 1)] {
+            assert_eq!(ChoiceCode::keep_first(&mut row, &[2, 2]), Err(wrong));
+        }
+        assert_eq!(ChoiceCode::keep_first(&mut [1, 0], &[3]), Err(0));
     }
 
     #[test]

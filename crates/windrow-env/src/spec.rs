@@ -396,7 +396,13 @@ impl EnvSpec {
     /// # Ok::<(), windrow_env::EnvError>(())
     /// ```
     pub fn join(&mut self, other: &Self) -> Result<(), EnvError> {
-        self.alike("observation", other, EnvSpec::observation_leaves)?;
+        let (own, its) = (self.observation_leaves(), other.observation_leaves());
+        if let Some(i) = (0..own.len().max(its.len())).find(|&i| own.get(i) != its.get(i)) {
+            let show = |leaf: Option<&LeafSpec>| {
+                leaf.map_or_else(|| "no such entry".to_owned(), LeafSpec::to_string)
+            };
+            return Err(self.unlike("observation", other, show(own.get(i)), show(its.get(i))));
+        }
         self.alike("action", other, |spec| spec.action.clone())?;
         self.alike("rewards", other, |spec| spec.rewards.clone())?;
         self.alike("states", other, |spec| spec.states.clone())?;
@@ -427,14 +433,18 @@ impl EnvSpec {
         if expected == got {
             return Ok(());
         }
-        Err(SpecError::Unlike {
-            part: name,
+        Err(self.unlike(name, other, format!("{expected:?}"), format!("{got:?}")))
+    }
+
+    fn unlike(&self, part: &'static str, other: &Self, expected: String, got: String) -> EnvError {
+        SpecError::Unlike {
+            part,
             env: self.id.clone(),
-            expected: format!("{expected:?}"),
+            expected,
             other: other.id.clone(),
-            got: format!("{got:?}"),
+            got,
         }
-        .into())
+        .into()
     }
 }
 

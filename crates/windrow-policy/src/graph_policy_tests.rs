@@ -227,7 +227,8 @@ fn choices_are_among_their_options() {
     let spec = env(Spec::one_hot(3));
     for (values, fits) in [
         ([0.0, 1.0, 0.0], true),
-        ([0.0, 1.0, 1.0], false),
+        ([0.0, 1.0, 1.0], true),
+        ([0.0, 1.0, 2.0], false),
         ([0.0, 0.0, 0.0], false),
     ] {
         let mut graph = Graph::new();
@@ -242,6 +243,7 @@ fn choices_are_among_their_options() {
         let out = act(&mut policy, &spec, &EnvRows::new(0, vec![0]), &[1.0, 2.0]);
         assert_eq!(out.is_ok(), fits, "{values:?}");
         if let Ok(out) = out {
+            assert_eq!(out.rows().get::<i64>(Key::new(0)).unwrap(), [0, 1, 0]);
             assert_eq!(out.rows().get::<f64>(Key::new(1)).unwrap(), [1.0, 2.0]);
         }
     }

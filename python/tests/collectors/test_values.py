@@ -137,15 +137,17 @@ def test_dimensions_of_size_1_may_be_left_out_or_added(space: spaces.Box, shape:
     assert act(space, torch.tensor([0.25, 0.5]).reshape(shape), num_envs=2)[:, 0].flatten().tolist() == [0.25, 0.5]
 
 
-@pytest.mark.parametrize("wrong", [[0, 1, 1], [0, 0, 0], [0, 2, 0], [-1, 1, 1]])
-def test_one_hot_actions_have_a_single_one(wrong: list[int]) -> None:
-    with pytest.raises(RuntimeError, match='"action": expected a single 1 among zeros for each choice, got'):
+@pytest.mark.parametrize("wrong", [[0, 0, 0], [0, 2, 0], [-1, 1, 1], [0, 1, 2]])
+def test_one_hot_actions_mark_a_choice(wrong: list[int]) -> None:
+    with pytest.raises(RuntimeError, match='"action": expected a 1 among zeros for each choice, got'):
         act(spaces.Discrete(3), torch.tensor(wrong))
     assert act(spaces.Discrete(3), torch.tensor([0, 1, 0])).tolist() == [[0, 1, 0]] * 4
-    both = act(spaces.MultiDiscrete([2, 3]), torch.tensor([False, True, True, False, False]))
+    # Options with equal values, all of which TorchRL's modules mark: the first one is taken, and recorded.
+    assert act(spaces.Discrete(3), torch.tensor([0, 1, 1])).tolist() == [[0, 1, 0]] * 4
+    both = act(spaces.MultiDiscrete([2, 3]), torch.tensor([False, True, True, True, True]))
     assert both.tolist() == [[0, 1, 1, 0, 0]] * 4
-    with pytest.raises(RuntimeError, match=r"got \[1, 0, 1\]"):
-        act(spaces.MultiDiscrete([2, 3]), torch.tensor([0, 1, 1, 0, 1]))
+    with pytest.raises(RuntimeError, match=r"got \[0, 0, 0\]"):
+        act(spaces.MultiDiscrete([2, 3]), torch.tensor([0, 1, 0, 0, 0]))
 
 
 def test_outputs_that_cannot_be_read_are_named() -> None:

@@ -321,14 +321,11 @@ fn replaced(
 
 /// Names, element types and shapes of `leaves`.
 pub(crate) fn describe_all(leaves: &[LeafSpec]) -> String {
-    let leaves: Vec<String> = leaves.iter().map(|leaf| describe(Some(leaf))).collect();
+    let leaves: Vec<String> = leaves.iter().map(LeafSpec::to_string).collect();
     leaves.join(", ")
 }
 
 /// Name, element type and shape of `leaf`.
 pub(crate) fn describe(leaf: Option<&LeafSpec>) -> String {
-    match leaf {
-        Some(leaf) => format!("{:?} {} {:?}", leaf.key, leaf.dtype, leaf.shape.as_slice()),
-        None => "no such column".to_owned(),
-    }
+    leaf.map_or_else(|| "no such column".to_owned(), LeafSpec::to_string)
 }

@@ -57,8 +57,7 @@ impl Action {
             }
             _ => {}
         }
-        let show = |leaf: &LeafSpec| format!("{:?} {} {:?}", leaf.key, leaf.dtype, leaf.shape);
-        Err(fit.error("action", &show(leaf), &show(own)))
+        Err(fit.error("action", &leaf.to_string(), &own.to_string()))
     }
 
     /// Writes the action of every row into column `index`.
@@ -84,8 +83,8 @@ impl Action {
                 for (action, &value) in actions.iter_mut().zip(values) {
                     *action = value as i64;
                 }
-                for row in actions.chunks_exact(width) {
-                    check_choices(*code, options, row)?;
+                for row in actions.chunks_exact_mut(width) {
+                    settle(*code, options, row)?;
                 }
             }
             Self::Scores(code, options) => {
@@ -106,31 +105,23 @@ impl Action {
     }
 }
 
-/// Checks that the choices of a row exist.
-fn check_choices(code: ChoiceCode, options: &[usize], row: &[i64]) -> Result<(), PolicyError> {
-    let mut first = 0;
-    for (number, &options) in options.iter().enumerate() {
-        let fits = match code {
-            ChoiceCode::Index => row
-                .get(number)
-                .is_some_and(|&choice| (0..options as i64).contains(&choice)),
-            ChoiceCode::OneHot => {
-                let own = row.get(first..first + options).unwrap_or(&[]);
-                own.iter().all(|&x| x == 0 || x == 1) && own.iter().sum::<i64>() == 1
-            }
-        };
-        if !fits {
-            let expected = match code {
-                ChoiceCode::Index => format!("a number below {options}"),
-                ChoiceCode::OneHot => format!("a single 1 among {options} numbers"),
-            };
-            return Err(PolicyError::failed(format!(
-                "expected {expected} for choice {number}, got {row:?}"
-            )));
-        }
-        first += options;
-    }
-    Ok(())
+/// Checks that the choices of a row exist, and leaves one mark for each.
+fn settle(code: ChoiceCode, options: &[usize], row: &mut [i64]) -> Result<(), PolicyError> {
+    let exists = |(choice, &options): (&i64, &usize)| (0..options as i64).contains(choice);
+    let wrong = match code {
+        ChoiceCode::Index => row.iter().zip(options).position(|pair| !exists(pair)),
+        ChoiceCode::OneHot => ChoiceCode::keep_first(row, options).err(),
+    };
+    let Some(number) = wrong else {
+        return Ok(());
+    };
+    let expected = match code {
+        ChoiceCode::Index => format!("a number below {}", options[number]),
+        ChoiceCode::OneHot => format!("a 1 among {} numbers, else zeros,", options[number]),
+    };
+    Err(PolicyError::failed(format!(
+        "expected {expected} for choice {number}, got {row:?}"
+    )))
 }
 
 /// Writes values in the element type of column `index`.

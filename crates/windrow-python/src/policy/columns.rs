@@ -79,10 +79,13 @@ impl Column {
             return Err(self.misfit(value, rows));
         }
         let value = self.cast(value)?.contiguous();
-        if let Code::Choices(ChoiceCode::OneHot, options) = &self.code {
-            self.check_one_hot(&value, options)?;
+        for_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))?;
+        match &self.code {
+            Code::Choices(ChoiceCode::OneHot, options) => {
+                self.settle(out.get_mut::<i64>(Key::new(index))?, options)
+            }
+            _ => Ok(()),
         }
-        for_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))
     }
 
     /// Whether values of this type are floats in the place of integers, which they have to be whole for.
@@ -113,22 +116,17 @@ impl Column {
         }
     }
 
-    /// Whether each choice is a 1 among zeros.
-    fn check_one_hot(&self, value: &Tensor, choices: &[usize]) -> Result<(), PolicyError> {
-        let mut left = value.as_slice::<i64>().map_err(PolicyError::failed)?;
-        for &choice in choices.iter().cycle() {
-            let Some((own, others)) = left.split_at_checked(choice).filter(|_| !left.is_empty())
-            else {
-                break;
-            };
-            let ones = own.iter().filter(|&&element| element == 1).count();
-            if ones != 1 || own.iter().any(|&element| element != 0 && element != 1) {
+    /// Checks that each choice is marked by a 1 among zeros, and leaves one mark for each.
+    fn settle(&self, marks: &mut [i64], options: &[usize]) -> Result<(), PolicyError> {
+        for row in marks.chunks_exact_mut(options.iter().sum::<usize>().max(1)) {
+            if let Err(number) = ChoiceCode::keep_first(row, options) {
+                let first = options[..number].iter().sum::<usize>();
                 return Err(PolicyError::failed(format!(
-                    "{}: expected a single 1 among zeros for each choice, got {own:?}",
-                    shown(&self.leaf.key)
+                    "{}: expected a 1 among zeros for each choice, got {:?}",
+                    shown(&self.leaf.key),
+                    &row[first..first + options[number]]
                 )));
             }
-            left = others;
         }
         Ok(())
     }
