@@ -1,20 +1,23 @@
 """TorchRL's own scripts with ``torchrl`` renamed ``windrow.torchrl`` in their imports: which of them run, and which classes serve them.
 
 ``python python/benches/official.py FOLDER`` takes a clone of TorchRL's repository. Each script runs in a copy of its folder with its own
-numbers, by either package, until it ends or ``--limit`` seconds are over; one that is still running then "runs". A line has the classes of
-collectors, environments and buffers that were made, and the batches that were delivered. ``--table`` prints all results, which
-``docs/torchrl.md`` shows. Scripts of hydra need hydra-core; loggers are switched off.
+numbers, by either package, until it ends or ``--limit`` seconds are over; one that is still running then "runs". With ``--tests``, those that
+TorchRL tests run with the few frames of its tests, to their end. A line has the classes of collectors, environments and buffers that were
+made, and the batches that were delivered. ``--table`` prints all results, which ``docs/torchrl.md`` shows. Scripts of hydra need hydra-core;
+loggers are switched off.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
 import importlib
 import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
@@ -76,6 +79,14 @@ SCRIPTS = [
         "multiagent/mappo_vmas",
     )),
 ]
+
+
+def tested(sources: Path) -> list[Script]:
+    """The scripts that TorchRL's repository tests, with the few frames that it gives them."""
+    tests = ast.parse((sources / ".github/unittest/linux_sota/scripts/test_sota.py").read_text())
+    found = (node.value for node in tests.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "commands")
+    commands = map(shlex.split, ast.literal_eval(next(found)).values())
+    return [Script(path, tuple(arguments)) for _, path, *arguments in commands]
 
 
 def ported(text: str) -> str:
@@ -203,12 +214,13 @@ def main() -> None:
     parser.add_argument("--package", choices=("windrow", "torchrl"), help="one of the two; both unless given")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()) / "official", help="where logs and results go")
     parser.add_argument("--add", nargs="+", default=(), metavar="NAME=VALUE", help="arguments for each script, such as fewer frames")
+    parser.add_argument("--tests", action="store_true", help="the commands of TorchRL's own tests of its scripts, which come to an end")
     parser.add_argument("--table", action="store_true", help="run nothing, and print the results in logs as a table")
     arguments = parser.parse_args()
     if arguments.table:
         return table(arguments.logs / "results.jsonl")
     arguments.logs.mkdir(parents=True, exist_ok=True)
-    for script in SCRIPTS:
+    for script in tested(arguments.sources) if arguments.tests else SCRIPTS:
         if not re.search(arguments.only, script.path) or not (arguments.sources / script.path).exists():
             continue
         script = script._replace(arguments=(*script.arguments, *arguments.add))

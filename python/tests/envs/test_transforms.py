@@ -176,6 +176,16 @@ def test_transforms_are_put_where_they_are_wanted() -> None:
     assert {"is_init", "episode_reward", "step_count", "other"} <= set(batch.keys())
 
 
+def test_a_transform_that_is_assigned_takes_the_place_of_the_others(pendulum: GymEnv) -> None:
+    env = TransformedEnv(pendulum, Compose(StepCounter(), RewardSum()))
+    env.rollout(3)
+    env.transform = StepCounter(max_steps=2)
+    assert isinstance(env.transform, StepCounter)
+    assert "episode_reward" not in env.rollout(5).keys() and len(env.rollout(5)) == 2
+    env.transform = Compose(RewardSum(), StepCounter(max_steps=4))
+    assert isinstance(env.transform, Compose) and len(env.rollout(5)["episode_reward"]) == 4
+
+
 def test_a_transform_that_is_added_later_is_not_passed_over() -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose())
     assert "step_count" not in env.reset().keys()

@@ -75,6 +75,16 @@ def test_shares_of_workers_are_stacked() -> None:
         assert next(collector).shape == (20,)
 
 
+@pytest.mark.parametrize(("kind", "envs"), [(Collector, 1), (MultiSyncCollector, 2)])
+def test_batches_can_be_viewed_in_another_shape(kind: Any, envs: int) -> None:
+    several = [SerialEnv(3, lambda: GymEnv("CartPole-v1"))] * envs
+    with kind(several[0] if envs == 1 else several, None, frames_per_batch=60, total_frames=120) as collector:
+        for batch in collector:
+            assert batch.batch_size == torch.Size([*([envs] if envs > 1 else []), 3, 20 // envs])
+            assert batch.view(-1).batch_size == torch.Size([60])
+            assert (batch.view(-1)["observation"] == batch.reshape(-1)["observation"]).all()
+
+
 def test_shares_of_workers_are_even() -> None:
     with pytest.warns(UserWarning, match="frames_per_batch=20 cannot be split over 3 workers: batches have 21 frames"):
         collector = MultiSyncCollector(["CartPole-v1"] * 3, frames_per_batch=20, total_frames=42)

@@ -331,8 +331,15 @@ class TransformedEnv(EnvBase):
 
     @property
     def transform(self) -> Any:
-        """The transform, if this environment was made with a single one; otherwise all as a :class:`Compose`."""
+        """The transform, if this environment was made with a single one; otherwise all as a :class:`Compose`. One that is assigned
+        takes the place of all of them."""
         return self._transforms[0] if self._is_single else self._transforms
+
+    @transform.setter
+    def transform(self, transform: AnyTransform) -> None:
+        self._transforms = Compose()
+        self.append_transform(transform)
+        self._is_single = not isinstance(transform, Compose)
 
     def append_transform(self, transform: AnyTransform) -> TransformedEnv:
         """Adds a transform around the others."""

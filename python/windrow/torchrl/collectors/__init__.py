@@ -1,8 +1,9 @@
 """Collectors that keep TorchRL's word where it differs from that of :mod:`windrow.collectors`.
 
 ``total_frames`` need not be a multiple of ``frames_per_batch``: a warning says how many frames come on top, since the last batch is as
-large as the others. Shares of a :class:`MultiSyncCollector` are stacked, ``[workers, ...]``, unless ``cat_results`` says otherwise. A
-:class:`Collector` warns of arguments that it does not know. In a pause, weights can be published and :meth:`~BaseCollector.map_fn` called.
+large as the others. Shares of a :class:`MultiSyncCollector` are stacked, ``[workers, ...]``, unless ``cat_results`` says otherwise. Batches
+are contiguous; those of several environments are copied for it. A :class:`Collector` warns of arguments that it does not know. In a pause,
+weights can be published and :meth:`~BaseCollector.map_fn` called.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from windrow import collectors
-
+from windrow._lazy import tensordict as td
 from windrow._types import Policy
 from windrow._warnings import warn
 from windrow.collectors import _base
@@ -128,6 +129,11 @@ class AsTorchRL(BaseCollector):
     def total_frames(self) -> int | float:
         """Frames in all, as they were asked for; infinite if the collector is endless."""
         return super().total_frames if self._asked_for is None else self._asked_for
+
+    def _shaped(self, batch: td.TensorDictBase) -> td.TensorDictBase:
+        batch = super()._shaped(batch)
+        # The engine keeps environments next to each other at each step. Scripts call `view`, which TorchRL's order allows.
+        return batch.contiguous() if batch.ndim > 1 and isinstance(batch, td.TensorDict) else batch
 
     def _inner_dimensions(self) -> Sequence[int]:
         if self._inner is None:
