@@ -4,8 +4,8 @@
 //! multiply-adds into an accumulator of its own: `((bias + run 0) + run 1) + run 2) + run 3`. The four runs keep
 //! the arithmetic units busy when there is a single row; with several rows they follow one another.
 //!
-//! Few outputs would leave most lanes empty. There, lanes are inputs: input `k` belongs to sum `k % 16` of its output, and the sums are
-//! added by halves, `i` and `i + 8` first, the bias last.
+//! Few outputs would leave most lanes empty. There, lanes are inputs: input `k` belongs to partial sum `k % 16` of its output. These are
+//! added as a tree, and the bias last.
 //!
 //! The order of the sums never depends on the number of rows or lanes, so a row's result does not either.
 
@@ -53,7 +53,7 @@ impl Packed {
             weight: Aligned::zeros(inputs * padded),
             bias: Aligned::zeros(padded),
             inputs,
-            few: (outputs <= FEW && inputs.is_multiple_of(LINE)).then_some(outputs),
+            few: ((1..=FEW).contains(&outputs) && inputs.is_multiple_of(LINE)).then_some(outputs),
             padded,
             panel: lines * LINE,
         }
@@ -143,6 +143,7 @@ impl Packed {
         let weight = &self.weight.as_slice()[..N * self.inputs];
         let bias = self.bias.as_slice();
         for (x, out) in rows.zip(out) {
+            *out = [0.0; LINE];
             for n in 0..N {
                 out[n] = bias[n] + dot(simd, x, &weight[n * self.inputs..][..self.inputs]);
             }
@@ -162,14 +163,20 @@ fn dot<S: Simd>(simd: S, x: &[f32], w: &[f32]) -> f32 {
             *sum = simd.mul_add_e_f32s(x, w, *sum);
         }
     }
+    total(sums)
+}
+
+/// The sum of partial sums, as a tree: each with the one half of them further on.
+#[inline(always)]
+pub(super) fn total(mut parts: [f32; LINE]) -> f32 {
     let mut half = LINE / 2;
     while half > 0 {
         for i in 0..half {
-            sums[i] += sums[i + half];
+            parts[i] += parts[i + half];
         }
         half /= 2;
     }
-    sums[0]
+    parts[0]
 }
 
 /// One panel of outputs for all rows.

@@ -1,4 +1,5 @@
 use super::aligned::LINE;
+use super::kernel::total;
 use super::layer::filled;
 
 /// Subtracts a row's mean, divides by its deviation, then scales and shifts each feature.
@@ -69,12 +70,5 @@ pub(super) fn sum(values: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     for (part, &x) in parts.iter_mut().zip(rest) {
         *part += f(x);
     }
-    let mut width = LINE / 2;
-    while width > 0 {
-        for i in 0..width {
-            parts[i] += parts[i + width];
-        }
-        width /= 2;
-    }
-    parts[0]
+    total(parts)
 }
