@@ -337,8 +337,10 @@ class TransformedEnv(EnvBase):
 
     @transform.setter
     def transform(self, transform: AnyTransform) -> None:
-        self._transforms = Compose()
-        self.append_transform(transform)
+        transforms = Compose()
+        transforms.insert(0, transform)
+        self._transforms = transforms
+        self._arrange()
         self._is_single = not isinstance(transform, Compose)
 
     def append_transform(self, transform: AnyTransform) -> TransformedEnv:

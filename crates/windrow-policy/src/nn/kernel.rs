@@ -166,7 +166,7 @@ fn dot<S: Simd>(simd: S, x: &[f32], w: &[f32]) -> f32 {
     total(sums)
 }
 
-/// The sum of partial sums, as a tree: each with the one half of them further on.
+/// The sum of partial sums, added as a tree: first each of the one half to one of the other.
 #[inline(always)]
 pub(super) fn total(mut parts: [f32; LINE]) -> f32 {
     let mut half = LINE / 2;
