@@ -79,8 +79,14 @@ def fails() -> Any:
 
 def have_torch(collector: Any) -> list[bool]:
     """Whether the actors of ``collector``, on this machine, have loaded torch."""
-    pids = [pid for name, pid in collector.stats("per_worker").items() if name.endswith("/pid")]
-    return ["libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in pids]
+    until = time.monotonic() + 60.0
+    while True:
+        pids = [pid for name, pid in collector.stats("per_worker").items() if name.endswith("/pid")]
+        if None not in pids:
+            return ["libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in pids]
+        # An actor that takes another's place has no process before it has answered.
+        assert time.monotonic() < until, pids
+        time.sleep(0.01)
 
 
 class Taking:
