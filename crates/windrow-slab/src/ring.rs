@@ -291,7 +291,6 @@ impl Ring {
             states.ask()?;
             Ok(states.take())
         })?;
-        // Workers may go on after a request, and after a slab was taken.
         if let Some(taken) = at_once {
             self.waits.wake_workers();
             return Ok(Some(self.lease(taken)));
@@ -307,11 +306,8 @@ impl Ring {
             }
             states.make_room().err().map(Err)
         });
-        let Some(taken) = taken.transpose()? else {
-            return Ok(None);
-        };
-        self.waits.wake_workers();
-        Ok(Some(self.lease(taken)))
+        let taken = taken.transpose()?;
+        Ok(taken.map(|taken| self.lease_alone(taken)))
     }
 
     /// Waits until [`next`](Self::next) does not wait for the slab that was requested last, and takes none.
@@ -337,9 +333,7 @@ impl Ring {
             None if self.waits.pump() => self.locked(SlabStates::take),
             taken => taken,
         };
-        let taken = taken?;
-        self.waits.wake_workers();
-        Some(self.lease(taken))
+        Some(self.lease_alone(taken?))
     }
 
     /// Refuses all further claims, wakes all waiters, and cuts claimed parts short at their next step; these no longer complete
@@ -354,8 +348,9 @@ impl Ring {
 
     /// Starts no slab from number `end` on: workers that ask for one wait, and the consumer gets [`SlabError::Stopped`].
     pub fn end_at(&self, end: u64) {
-        self.locked(|states| states.end = end);
-        self.waits.wake_everyone();
+        if self.locked(|states| std::mem::replace(&mut states.end, end)) != end {
+            self.waits.wake_everyone();
+        }
     }
 
     /// Whether it is [held](Self::hold).
@@ -441,6 +436,15 @@ impl Ring {
         Part::new(owner, slab, ticket)
     }
 
+    /// The lease of a slab that was taken without a request.
+    fn lease_alone(self: &Arc<Self>, taken: Taken) -> Lease {
+        match taken.lets_workers_on {
+            true => self.waits.wake_workers(),
+            false => drop(self.waits.pump()),
+        }
+        self.lease(taken)
+    }
+
     fn lease(self: &Arc<Self>, taken: Taken) -> Lease {
         let Taken {
             slot,
@@ -448,6 +452,7 @@ impl Ring {
             slab,
             commits,
             order,
+            ..
         } = taken;
         Lease::new(Arc::clone(self), slab, slot, seq, (commits, order))
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32 as WakeCount;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
-use windrow_sync::atomic::{AtomicU32, Ordering};
+use windrow_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use windrow_sync::{Condvar, Mutex, lock, unpoisoned};
 
 use crate::spin::AdaptiveSpin;
@@ -20,6 +20,8 @@ pub struct WaitQueue {
     wakes: CachePadded<WakeCount>,
     /// Threads asleep; written under the lock only.
     asleep: AtomicU32,
+    /// Whether the next thread that comes out of its sleep is to wake the others.
+    wakes_others: AtomicBool,
     condvar: Condvar,
     spin: AdaptiveSpin,
 }
@@ -37,6 +39,7 @@ impl WaitQueue {
         Self {
             wakes: CachePadded::new(WakeCount::new(0)),
             asleep: AtomicU32::new(0),
+            wakes_others: AtomicBool::new(false),
             condvar: Condvar::new(),
             spin: AdaptiveSpin::new(),
         }
@@ -44,10 +47,18 @@ impl WaitQueue {
 
     /// Wakes all threads that wait. Call it after the lock was released, so that they find it free. No thread misses the change: one
     /// that has not seen it took the lock before the change, and was counted as asleep before it released the lock.
+    ///
+    /// Of several that sleep, the first wakes the others. Linux puts a thread back on the core that it last ran on if that is idle, and looks for
+    /// no other where all have been busy. The caller's core becomes idle when the caller sleeps, as it mostly does next: if the caller woke
+    /// all, the last of as many threads as cores would come to share a core with another, for 8 ms each time.
     pub fn wake_all(&self) {
         self.wakes.fetch_add(1, Ordering::Release);
-        if self.asleep.load(Ordering::Relaxed) > 0 {
-            self.condvar.notify_all();
+        let asleep = self.asleep.load(Ordering::Relaxed);
+        if asleep > 1 {
+            self.wakes_others.store(true, Ordering::Relaxed);
+        }
+        if asleep > 0 {
+            self.condvar.notify_one();
         }
     }
 
@@ -110,6 +121,9 @@ impl WaitQueue {
                 }
             };
             self.asleep.fetch_sub(1, Ordering::Relaxed);
+            if self.wakes_others.swap(false, Ordering::Relaxed) {
+                self.condvar.notify_all();
+            }
             out = attempt(&mut guard);
         }
         drop(guard);

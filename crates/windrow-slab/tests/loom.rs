@@ -12,7 +12,9 @@ use loom::thread;
 use tensordict::DType;
 use windrow_slab::{
     Key, Layout, LeafSpec, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares, SlabError,
+    WaitQueue,
 };
+use windrow_sync::{Mutex, lock};
 
 fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usize) -> Arc<Ring> {
     let spec = RingSpec {
@@ -69,6 +71,27 @@ fn two_workers_fill_one_slab_for_the_consumer() {
         workers
             .into_iter()
             .for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn of_two_that_sleep_none_sleeps_on_after_either_of_two_changes() {
+    model(2, || {
+        let waits = Arc::new((WaitQueue::new(), Mutex::new(0)));
+        let sleeping = [1, 2].map(|least| {
+            let waits = Arc::clone(&waits);
+            thread::spawn(move || {
+                let (queue, value) = &*waits;
+                queue.wait(value, |value| (*value >= least).then_some(()));
+            })
+        });
+        for _ in 0..2 {
+            *lock(&waits.1) += 1;
+            waits.0.wake_all();
+        }
+        for thread in sleeping {
+            thread.join().unwrap();
+        }
     });
 }
 

@@ -25,8 +25,8 @@ use windrow_slab::{Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Shares}
 
 fn main() {
     two_threads();
-    flat_batches("cartpole", 1024, 1.2, &"CartPole-v1");
-    flat_batches("pixels", 32, 1.2, &Pixels::new);
+    flat_batches("cartpole", 64, 1024, 1.2, &"CartPole-v1");
+    flat_batches("pixels", 8, 32, 1.2, &Pixels::new);
     handover();
     unequal_steps();
     padded_trajectories();
@@ -69,10 +69,11 @@ fn two_threads() {
     timing::report("two_threads", 1.9, pairs.collect());
 }
 
-/// Flat batches of two workers with eight environments each over those of one worker with all sixteen, and the pages that a batch of the
-/// former touches for the first time.
+/// Flat batches of two workers with `envs` environments each over those of one worker with all of them, and the pages that a batch of the
+/// former touches for the first time. A flag of 64 environments fills a cache line: with fewer, both workers write the same lines.
 fn flat_batches(
     name: &str,
+    envs: usize,
     steps: usize,
     target: f64,
     env: &(impl EnvFactory + Clone + Send + Sync + 'static),
@@ -80,8 +81,8 @@ fn flat_batches(
     let build = |workers: usize| {
         let mut collector = MultiSyncCollector::builder(env.clone())
             .num_workers(workers)
-            .num_envs(16 / workers)
-            .frames_per_batch(16 * steps)
+            .num_envs(2 * envs / workers)
+            .frames_per_batch(2 * envs * steps)
             .build()
             .unwrap();
         // The ring has all its slabs, each written once.

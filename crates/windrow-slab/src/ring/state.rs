@@ -118,6 +118,9 @@ pub(super) struct Taken {
     pub(super) commits: Vec<Commit>,
     /// See [`Lease::order`](crate::Lease::order).
     pub(super) order: Option<Vec<usize>>,
+    /// Whether a worker that waits may go on now. By arrival, one that left the last parts to others may take one; by worker, only a
+    /// request lets workers on, and one that is woken for nothing may come back on a core that another uses.
+    pub(super) lets_workers_on: bool,
 }
 
 impl Slot {
@@ -499,6 +502,7 @@ impl SlabStates {
             slab: Arc::clone(&taken.slab),
             commits: taken.commits.iter().copied().flatten().collect(),
             order,
+            lets_workers_on: self.spec.order == Order::ByArrival,
         })
     }
 
