@@ -27,7 +27,11 @@ CLONED = ("cleanrl", "torchrl")
 
 
 def command(library: str, task: str, seed: int, folder: Path | None) -> list[str]:
-    return [sys.executable, "-m", "board.learn", library, task, str(seed), *([str(folder)] if folder else [])]
+    """A clone with an environment of its own, as uv makes it, runs in that: its scripts may need other versions of packages."""
+    python = sys.executable
+    if folder and (own := folder.resolve() / ".venv" / "bin" / "python").exists():
+        python = str(own)
+    return [python, "-m", "board.learn", library, task, str(seed), *([str(folder)] if folder else [])]
 
 
 def commit_of(folder: Path) -> str:
