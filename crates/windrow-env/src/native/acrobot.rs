@@ -4,7 +4,7 @@ use std::sync::Arc;
 use pulp::Simd;
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
+use super::columns::{Columns, Physics, column, each, step_many};
 use super::numpy_pow::{square, squares};
 use super::sines::{cos, sin_cos};
 use super::space::{OBSERVATION, choice, interval, meaning};
@@ -154,19 +154,19 @@ fn bounded([theta1, theta2, dtheta1, dtheta2]: Joints) -> Joints {
 }
 
 /// The joints of each of many environments.
-type ManyJoints = [Column<f64>; 4];
+type ManyJoints<const L: usize> = [[f64; L]; 4];
 
 /// The joints of environment `i`.
 #[inline(always)]
-fn joints(columns: &ManyJoints, i: usize) -> Joints {
+fn joints<const L: usize>(columns: &ManyJoints<L>, i: usize) -> Joints {
     [columns[0][i], columns[1][i], columns[2][i], columns[3][i]]
 }
 
 /// Joints of many environments by those of each.
 #[inline(always)]
-fn gathered(mut of: impl FnMut(usize) -> Joints) -> ManyJoints {
-    let mut columns = [[0.0; WIDTH]; 4];
-    each::<WIDTH>(
+fn gathered<const L: usize>(mut of: impl FnMut(usize) -> Joints) -> ManyJoints<L> {
+    let mut columns = [[0.0; L]; 4];
+    each::<L>(
         #[inline(always)]
         |i| {
             let joints = of(i);
@@ -180,18 +180,22 @@ fn gathered(mut of: impl FnMut(usize) -> Joints) -> ManyJoints {
 
 /// As [`derivative`], of many environments.
 #[inline(always)]
-fn derivatives<S: Simd>(simd: S, state: &ManyJoints, torque: &Column<f64>) -> ManyJoints {
+fn derivatives<S: Simd, const L: usize>(
+    simd: S,
+    state: &ManyJoints<L>,
+    torque: &[f64; L],
+) -> ManyJoints<L> {
     let (sines, cosines) = sin_cos(simd, &state[1]);
-    let first: Column<f64> = column(
+    let first: [f64; L] = column(
         #[inline(always)]
         |i| tilts(joints(state, i))[0],
     );
-    let both: Column<f64> = column(
+    let both: [f64; L] = column(
         #[inline(always)]
         |i| tilts(joints(state, i))[1],
     );
     let level = (cos(simd, &first), cos(simd, &both));
-    let couplings: Column<f64> = column(
+    let couplings: [f64; L] = column(
         #[inline(always)]
         |i| coupling(cosines[i]),
     );
@@ -213,7 +217,7 @@ fn derivatives<S: Simd>(simd: S, state: &ManyJoints, torque: &Column<f64>) -> Ma
 
 /// As [`along`], of many environments.
 #[inline(always)]
-fn later(start: &ManyJoints, slope: &ManyJoints, dt: f64) -> ManyJoints {
+fn later<const L: usize>(start: &ManyJoints<L>, slope: &ManyJoints<L>, dt: f64) -> ManyJoints<L> {
     gathered(
         #[inline(always)]
         |i| along(joints(start, i), joints(slope, i), dt),
@@ -323,13 +327,13 @@ impl Physics<4, 6> for Acrobot {
     }
 
     #[inline(always)]
-    fn advance<S: Simd>(simd: S, columns: &mut Columns<4, 6>) {
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<4, 6, L>) {
         let (start, torque) = (columns.state, columns.action);
         let k1 = derivatives(simd, &start, &torque);
         let k2 = derivatives(simd, &later(&start, &k1, DT / 2.0), &torque);
         let k3 = derivatives(simd, &later(&start, &k2, DT / 2.0), &torque);
         let k4 = derivatives(simd, &later(&start, &k3, DT), &torque);
-        let end = gathered(
+        let end: ManyJoints<L> = gathered(
             #[inline(always)]
             |i| {
                 let slopes = [
@@ -347,12 +351,12 @@ impl Physics<4, 6> for Acrobot {
         );
         let [theta1, theta2, dtheta1, dtheta2] = columns.state;
         let (first, second) = (sin_cos(simd, &theta1), sin_cos(simd, &theta2));
-        let both: Column<f64> = column(
+        let both: [f64; L] = column(
             #[inline(always)]
             |i| theta2[i] + theta1[i],
         );
         let both = cos(simd, &both);
-        each::<WIDTH>(
+        each::<L>(
             #[inline(always)]
             |i| {
                 let ((sin1, cos1), (sin2, cos2)) =

@@ -5,7 +5,7 @@ use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Columns, Physics, WIDTH, each, step_many};
+use super::columns::{Columns, Physics, each, step_many};
 use super::sines::sin_cos;
 use super::space::{OBSERVATION, choice, interval, meaning};
 use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
@@ -220,9 +220,9 @@ impl Physics<4, 4> for CartPole {
     }
 
     #[inline(always)]
-    fn advance<S: Simd>(simd: S, columns: &mut Columns<4, 4>) {
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<4, 4, L>) {
         let (sines, cosines) = sin_cos(simd, &columns.state[2]);
-        each::<WIDTH>(
+        each::<L>(
             #[inline(always)]
             |i| {
                 let [x, x_dot, theta, theta_dot] = &mut columns.state;

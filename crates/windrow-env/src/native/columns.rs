@@ -1,6 +1,6 @@
 //! Native environments stepped many at once, a column a number of their states, so that the compiler uses vector instructions.
 //!
-//! Each environment keeps its state itself, wherever it is stepped: [`step_many`] reads the states of [`WIDTH`] environments, computes
+//! Each environment keeps its state itself, wherever it is stepped: [`step_many`] reads the states of 16 or 8 environments, computes
 //! with columns of them, and writes the states back. The arithmetic is that of one environment, operation by operation, so that both
 //! ways give the same bits.
 
@@ -12,12 +12,11 @@ use super::space::OBSERVATION;
 use crate::{Env, Outcomes};
 
 /// Environments that are computed at once: two vectors of the widest instructions.
-pub(super) const WIDTH: usize = 16;
+const WIDE: usize = 16;
+/// Those of the last ones, if there are no more.
+const NARROW: usize = 8;
 /// Fewer are stepped one after the other.
-const FEW: usize = 4;
-
-/// One number of each environment.
-pub(super) type Column<T> = [T; WIDTH];
+const FEW: usize = 6;
 
 /// Calls `f` with each place of a column. It and what it calls must be compiled into their caller, whose vector instructions they have
 /// nowhere else: closures say `inline(always)`, and methods of iterators are no alternative.
@@ -53,21 +52,32 @@ pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
     fn keep(&mut self, state: [f64; N], terminated: bool, reward: &mut f32);
 
     /// One step of all.
-    fn advance<S: Simd>(simd: S, columns: &mut Columns<N, M>);
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<N, M, L>);
 }
 
-/// What a step reads and writes, [`WIDTH`] environments each.
-pub(super) struct Columns<const N: usize, const M: usize> {
-    pub(super) state: [Column<f64>; N],
+/// What a step reads and writes, of `L` environments.
+pub(super) struct Columns<const N: usize, const M: usize, const L: usize> {
+    pub(super) state: [[f64; L]; N],
     /// [Meanings](Physics::meaning) of actions.
-    pub(super) action: Column<f64>,
+    pub(super) action: [f64; L],
     /// Written by the step, as what follows.
-    pub(super) observation: [Column<f32>; M],
-    pub(super) reward: Column<f32>,
-    pub(super) terminated: Column<bool>,
+    pub(super) observation: [[f32; L]; M],
+    pub(super) reward: [f32; L],
+    pub(super) terminated: [bool; L],
 }
 
-impl<const N: usize, const M: usize> Columns<N, M> {
+impl<const N: usize, const M: usize, const L: usize> Columns<N, M, L> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self {
+            state: [[0.0; L]; N],
+            action: [0.0; L],
+            observation: [[0.0; L]; M],
+            reward: [0.0; L],
+            terminated: [false; L],
+        }
+    }
+
     /// Writes what environment `i` observes.
     #[expect(
         clippy::needless_range_loop,
@@ -129,23 +139,24 @@ where
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) -> usize {
-        let mut columns = Columns {
-            state: [[0.0; WIDTH]; N],
-            action: [0.0; WIDTH],
-            observation: [[0.0; WIDTH]; M],
-            reward: [0.0; WIDTH],
-            terminated: [false; WIDTH],
-        };
-        let mut stepped = 0;
         // Without vectors, columns gain nothing.
-        while S::F64_LANES > 1 && self.worlds.len() - stepped >= FEW {
-            let count = WIDTH.min(self.worlds.len() - stepped);
-            if self.read(stepped, count, &mut columns).is_none() {
-                break;
+        if S::F64_LANES == 1 {
+            return 0;
+        }
+        let all = self.worlds.len();
+        let mut stepped = 0;
+        if all > NARROW {
+            let mut columns = Columns::<N, M, WIDE>::new();
+            while all - stepped > NARROW {
+                match self.step(simd, stepped, &mut columns) {
+                    Some(count) => stepped += count,
+                    None => return stepped,
+                }
             }
-            E::advance(simd, &mut columns);
-            self.write(stepped, count, &columns);
-            stepped += count;
+        }
+        if all - stepped >= FEW {
+            let mut columns = Columns::<N, M, NARROW>::new();
+            stepped += self.step(simd, stepped, &mut columns).unwrap_or(0);
         }
         stepped
     }
@@ -156,13 +167,33 @@ where
     E: Physics<N, M>,
     F: Fn(&mut W) -> &mut E,
 {
+    /// Steps as many environments from `first` on as `columns` have place for, and returns how many; `None` if one of them cannot be stepped.
+    #[inline(always)]
+    fn step<S: Simd, const L: usize>(
+        &mut self,
+        simd: S,
+        first: usize,
+        columns: &mut Columns<N, M, L>,
+    ) -> Option<usize> {
+        let count = L.min(self.worlds.len() - first);
+        self.read(first, count, columns)?;
+        E::advance(simd, columns);
+        self.write(first, count, columns);
+        Some(count)
+    }
+
     /// Reads states and actions of `count` environments from `first` on; `None` if one of them cannot be stepped.
     #[expect(
         clippy::needless_range_loop,
         reason = "enumerated, loops are not inlined"
     )]
     #[inline(always)]
-    fn read(&mut self, first: usize, count: usize, columns: &mut Columns<N, M>) -> Option<()> {
+    fn read<const L: usize>(
+        &mut self,
+        first: usize,
+        count: usize,
+        columns: &mut Columns<N, M, L>,
+    ) -> Option<()> {
         let worlds = &mut self.worlds[first..][..count];
         let actions = &self.actions[first..][..count];
         for i in 0..count {
@@ -181,7 +212,7 @@ where
         reason = "enumerated, loops are not inlined"
     )]
     #[inline(always)]
-    fn write(&mut self, first: usize, count: usize, columns: &Columns<N, M>) {
+    fn write<const L: usize>(&mut self, first: usize, count: usize, columns: &Columns<N, M, L>) {
         let worlds = &mut self.worlds[first..][..count];
         let rows = &mut self.rows[first..][..count];
         let rewards = &mut self.outcomes.reward[first..][..count];
@@ -300,9 +331,9 @@ mod tests {
         }
     }
 
-    /// Steps 37 environments, which fill two columns and a part of a third: at once, one after the other, and now this way, now that.
+    /// Steps 39 environments, which fill two wide columns and a part of a narrow one: at once, one after the other, and now this way, now that.
     fn assert_alike<E: Env>(steps: usize, make: impl Fn() -> E) {
-        let mut runs = [(); 3].map(|()| (Stepped::new(37, &make), NumpyRng::new(5)));
+        let mut runs = [(); 3].map(|()| (Stepped::new(39, &make), NumpyRng::new(5)));
         let mut ends = 0;
         for step in 0..steps {
             for ((envs, rng), at_once) in runs.iter_mut().zip([true, false, step % 5 < 3]) {
@@ -351,8 +382,8 @@ mod tests {
 
     #[test]
     fn an_action_that_is_none_stops_at_its_environment() {
-        let mut envs = Stepped::new(37, CartPole::v1);
-        let mut each = Stepped::new(37, CartPole::v1);
+        let mut envs = Stepped::new(39, CartPole::v1);
+        let mut each = Stepped::new(39, CartPole::v1);
         for stepped in [&mut envs, &mut each] {
             let mut rows = stepped.actions.rows_mut();
             rows.get_mut(Key::<i64>::new(0)).unwrap()[20] = 2;

@@ -4,7 +4,7 @@ use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
+use super::columns::{Columns, Physics, column, each, step_many};
 use super::sines::cos;
 use super::space::{OBSERVATION, choice, interval, meaning};
 use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
@@ -164,13 +164,13 @@ impl Physics<2, 2> for MountainCar {
     }
 
     #[inline(always)]
-    fn advance<S: Simd>(simd: S, columns: &mut Columns<2, 2>) {
-        let angles: Column<f64> = column(
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<2, 2, L>) {
+        let angles: [f64; L] = column(
             #[inline(always)]
             |i| 3.0 * columns.state[0][i],
         );
         let cosines = cos(simd, &angles);
-        each::<WIDTH>(
+        each::<L>(
             #[inline(always)]
             |i| {
                 let (position, velocity) = (columns.state[0][i], columns.state[1][i]);

@@ -4,7 +4,7 @@ use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Column, Columns, Physics, WIDTH, column, each, step_many};
+use super::columns::{Columns, Physics, column, each, step_many};
 use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
 use super::sines::cos;
 use super::space::{OBSERVATION, interval, number};
@@ -210,18 +210,18 @@ impl Physics<3, 2> for MountainCarContinuous {
     }
 
     #[inline(always)]
-    fn advance<S: Simd>(simd: S, columns: &mut Columns<3, 2>) {
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<3, 2, L>) {
         let [position, velocity, fresh] = columns.state;
         let round = |i: usize, exact: f64| match fresh[i] > 0.0 {
             true => exact,
             false => narrow(exact),
         };
-        let angles: Column<f64> = column(
+        let angles: [f64; L] = column(
             #[inline(always)]
             |i| round(i, 3.0 * position[i]),
         );
         let cosines = cos(simd, &angles);
-        each::<WIDTH>(
+        each::<L>(
             #[inline(always)]
             |i| {
                 let (from, action) = ([position[i], velocity[i]], columns.action[i]);

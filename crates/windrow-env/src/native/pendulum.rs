@@ -6,7 +6,7 @@ use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use super::columns::{Columns, Physics, WIDTH, each, step_many};
+use super::columns::{Columns, Physics, each, step_many};
 use super::sines::sin_cos;
 use super::space::{OBSERVATION, interval, number};
 use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, StateVisitor, TimeLimit};
@@ -197,10 +197,10 @@ impl Physics<2, 3> for Pendulum {
     }
 
     #[inline(always)]
-    fn advance<S: Simd>(simd: S, columns: &mut Columns<2, 3>) {
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<2, 3, L>) {
         let (sines, _) = sin_cos(simd, &columns.state[0]);
         let state = |theta: f64, theta_dot: f64| PendulumState { theta, theta_dot };
-        each::<WIDTH>(
+        each::<L>(
             #[inline(always)]
             |i| {
                 let before = state(columns.state[0][i], columns.state[1][i]);
@@ -212,7 +212,7 @@ impl Physics<2, 3> for Pendulum {
             },
         );
         let (sines, cosines) = sin_cos(simd, &columns.state[0]);
-        each::<WIDTH>(
+        each::<L>(
             #[inline(always)]
             |i| {
                 let state = state(columns.state[0][i], columns.state[1][i]);
