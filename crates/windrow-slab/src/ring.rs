@@ -292,6 +292,7 @@ impl Ring {
             Ok(states.take())
         })?;
         if let Some(taken) = at_once {
+            // Workers may go on after the request.
             self.waits.wake_workers();
             return Ok(Some(self.lease(taken)));
         }
@@ -307,7 +308,7 @@ impl Ring {
             states.make_room().err().map(Err)
         });
         let taken = taken.transpose()?;
-        Ok(taken.map(|taken| self.lease_alone(taken)))
+        Ok(taken.map(|taken| self.lease_and_wake(taken)))
     }
 
     /// Waits until [`next`](Self::next) does not wait for the slab that was requested last, and takes none.
@@ -333,7 +334,7 @@ impl Ring {
             None if self.waits.pump() => self.locked(SlabStates::take),
             taken => taken,
         };
-        Some(self.lease_alone(taken?))
+        Some(self.lease_and_wake(taken?))
     }
 
     /// Refuses all further claims, wakes all waiters, and cuts claimed parts short at their next step; these no longer complete
@@ -436,8 +437,8 @@ impl Ring {
         Part::new(owner, slab, ticket)
     }
 
-    /// The lease of a slab that was taken without a request.
-    fn lease_alone(self: &Arc<Self>, taken: Taken) -> Lease {
+    /// As [`lease`](Self::lease), and wakes the workers that may go on since the slab was taken.
+    fn lease_and_wake(self: &Arc<Self>, taken: Taken) -> Lease {
         match taken.lets_workers_on {
             true => self.waits.wake_workers(),
             false => drop(self.waits.pump()),
@@ -445,6 +446,7 @@ impl Ring {
         self.lease(taken)
     }
 
+    /// What the consumer gets for a slab that was taken.
     fn lease(self: &Arc<Self>, taken: Taken) -> Lease {
         let Taken {
             slot,
