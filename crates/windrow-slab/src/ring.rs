@@ -446,7 +446,7 @@ impl Ring {
         self.lease(taken)
     }
 
-    /// What the consumer gets for a slab that was taken.
+    /// The lease of a slab that was taken.
     fn lease(self: &Arc<Self>, taken: Taken) -> Lease {
         let Taken {
             slot,

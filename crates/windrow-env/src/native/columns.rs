@@ -13,7 +13,7 @@ use crate::{Env, Outcomes};
 
 /// Environments that are computed at once: two vectors of the widest instructions.
 const WIDE: usize = 16;
-/// Those of the last ones, if there are no more.
+/// As many at once, where no more are left.
 const NARROW: usize = 8;
 /// Fewer are stepped one after the other.
 const FEW: usize = 6;
@@ -55,7 +55,7 @@ pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
     fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<N, M, L>);
 }
 
-/// What a step reads and writes, of `L` environments.
+/// States, actions and results of `L` environments in one step.
 pub(super) struct Columns<const N: usize, const M: usize, const L: usize> {
     pub(super) state: [[f64; L]; N],
     /// [Meanings](Physics::meaning) of actions.
@@ -331,9 +331,16 @@ mod tests {
         }
     }
 
-    /// Steps 39 environments, which fill two wide columns and a part of a narrow one: at once, one after the other, and now this way, now that.
+    /// Steps 12 environments, a part of wide columns, and 39, two of them and a part of narrow ones.
     fn assert_alike<E: Env>(steps: usize, make: impl Fn() -> E) {
-        let mut runs = [(); 3].map(|()| (Stepped::new(39, &make), NumpyRng::new(5)));
+        for count in [12, 39] {
+            assert_count_alike(count, steps, &make);
+        }
+    }
+
+    /// Steps `count` environments at once, one after the other, and both ways in turns.
+    fn assert_count_alike<E: Env>(count: usize, steps: usize, make: &impl Fn() -> E) {
+        let mut runs = [(); 3].map(|()| (Stepped::new(count, make), NumpyRng::new(5)));
         let mut ends = 0;
         for step in 0..steps {
             for ((envs, rng), at_once) in runs.iter_mut().zip([true, false, step % 5 < 3]) {
@@ -382,16 +389,18 @@ mod tests {
 
     #[test]
     fn an_action_that_is_none_stops_at_its_environment() {
-        let mut envs = Stepped::new(39, CartPole::v1);
-        let mut each = Stepped::new(39, CartPole::v1);
-        for stepped in [&mut envs, &mut each] {
-            let mut rows = stepped.actions.rows_mut();
-            rows.get_mut(Key::<i64>::new(0)).unwrap()[20] = 2;
+        for wrong in [20, 36] {
+            let mut envs = Stepped::new(39, CartPole::v1);
+            let mut each = Stepped::new(39, CartPole::v1);
+            for stepped in [&mut envs, &mut each] {
+                let mut rows = stepped.actions.rows_mut();
+                rows.get_mut(Key::<i64>::new(0)).unwrap()[wrong] = 2;
+            }
+            let error = envs.step(true).unwrap_err();
+            assert_eq!(error.env, wrong);
+            assert!(matches!(error.source, EnvError::Action { .. }));
+            assert_eq!(each.step(false).unwrap_err().env, wrong);
+            assert_eq!(envs.seen(), each.seen());
         }
-        let error = envs.step(true).unwrap_err();
-        assert_eq!(error.env, 20);
-        assert!(matches!(error.source, EnvError::Action { .. }));
-        assert_eq!(each.step(false).unwrap_err().env, 20);
-        assert_eq!(envs.seen(), each.seen());
     }
 }
