@@ -1,4 +1,5 @@
-"""A policy on a GPU in each of the ways that a collector calls one, as multiples of calling it without more: ``cargo xtask bench devices``.
+"""A policy on a GPU in each of the ways that a collector calls one, as multiples of calling it without more, and a learner whose samples are drawn
+ahead, as a multiple of one that waits for them: ``cargo xtask bench devices``.
 
 Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. A ratio is that of frames a second, the median over
 alternating repeats of both sides; frames a second themselves are on standard error. TorchRL's collector stands beside where it is installed.
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from ratios import Side, ratio, seconds
+from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from torch import nn
 from torch.distributions import Categorical
@@ -58,6 +60,31 @@ def torchrl_collecting(envs: int) -> Side:
     return lambda: next(frames).numel()
 
 
+def learning(ahead: bool) -> Side:
+    """A step of a learner on the GPU, whose samples are 256 stacks of four images and those that follow."""
+    from windrow.data import LazyTensorStorage, ReplayBuffer
+
+    rows = 2048
+    images = torch.randint(0, 255, (rows, 4, 84, 84), dtype=torch.uint8)
+    arguments: dict[str, Any] = {"prefetch": 3, "pin_memory": True} if ahead else {}
+    buffer = ReplayBuffer(storage=LazyTensorStorage(rows), batch_size=256, **arguments)
+    buffer.extend(TensorDict({"observation": images, "next": {"observation": images.flip(0)}}, [rows]))
+    net = nn.Sequential(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(5184, 512), nn.ReLU())
+    net = net.to("cuda")
+    optimizer = torch.optim.Adam(net.parameters(), fused=True)
+
+    def step() -> int:
+        sample = buffer.sample().to("cuda", non_blocking=ahead)
+        now, then = (net(one["observation"].float() / 255) for one in (sample, sample["next"]))
+        loss = (now - then.detach()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return 1
+
+    return step
+
+
 def show(name: str, value: float, target: float | None) -> bool:
     """Prints a line, and returns whether the target is reached."""
     reached = target is None or value >= target
@@ -83,6 +110,7 @@ def main() -> int:
         for name, (told, target) in WAYS.items():
             value = ratio(collecting(envs, told), plain, arguments.seconds)
             missed += not show(f"{name}_{envs}", value, target if envs == 64 else None)
+    missed += not show("learning_ahead", ratio(learning(True), learning(False), arguments.seconds), 1.3)
     try:
         theirs = torchrl_collecting(64)
     except ImportError:

@@ -128,31 +128,39 @@ impl ReplayBufferCore {
         self.write(py, frame, self.timeout, None, write)
     }
 
-    /// A batch of frames with the entries that the sampler adds; waits for collectors that write to the buffer.
-    #[pyo3(signature = (batch_size=None))]
+    /// A batch of frames with the entries that the sampler adds. Where frames are missing, it waits for collectors that write to the buffer, or
+    /// is None at once.
+    #[pyo3(signature = (batch_size=None, waits=true))]
     fn sample<'py>(
         &self,
         py: Python<'py>,
         batch_size: Option<usize>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        waits: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let buffer = self.here(false)?;
-        let sampled = self.draw(py, |timeout| buffer.sample_within(batch_size, timeout))?;
-        batch::named_after(py, &sampled, self.device.as_ref())
+        let sampled = self.draw(py, waits, |timeout| {
+            buffer.sample_within(batch_size, timeout)
+        })?;
+        sampled
+            .map(|sampled| batch::named_after(py, &sampled, self.device.as_ref()))
+            .transpose()
     }
 
-    /// A batch of frames as they were written, and separately the entries that the sampler adds.
-    #[pyo3(signature = (batch_size=None))]
+    /// As [`sample`](Self::sample): the frames as they were written, and separately the entries that the sampler adds.
+    #[pyo3(signature = (batch_size=None, waits=true))]
     fn sample_apart<'py>(
         &self,
         py: Python<'py>,
         batch_size: Option<usize>,
-    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        waits: bool,
+    ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
         let buffer = self.here(false)?;
-        let (sampled, info) = self.draw(py, |timeout| buffer.sample_apart(batch_size, timeout))?;
-        Ok((
-            batch::named_after(py, &sampled, self.device.as_ref())?,
-            batch::named_after(py, &info, self.device.as_ref())?,
-        ))
+        let named = |frames: &TensorDict| batch::named_after(py, frames, self.device.as_ref());
+        self.draw(py, waits, |timeout| {
+            buffer.sample_apart(batch_size, timeout)
+        })?
+        .map(|(sampled, info)| Ok((named(&sampled)?, named(&info)?)))
+        .transpose()
     }
 
     /// Whether the last sample ended a pass over the frames.
@@ -308,12 +316,20 @@ impl ReplayBufferCore {
 }
 
 impl ReplayBufferCore {
-    /// Calls `draw` with short timeouts until the buffer's timeout is over, and handles signals in between.
+    /// Calls `draw` with short timeouts until the buffer's timeout is over, and handles signals in between. One that does not wait has no result
+    /// where frames are missing.
     fn draw<T: Send>(
         &self,
         py: Python<'_>,
+        waits: bool,
         draw: impl Fn(Duration) -> Result<T, ReplayError> + Sync,
-    ) -> PyResult<T> {
+    ) -> PyResult<Option<T>> {
+        if !waits {
+            return match py.detach(|| draw(Duration::ZERO)) {
+                Err(ReplayError::NotEnough { .. }) => Ok(None),
+                drawn => of(py, drawn.map(Some)),
+            };
+        }
         let begin = Instant::now();
         let drawn = gil::wait(py, |patience| {
             let left = self.timeout.saturating_sub(begin.elapsed());
@@ -326,7 +342,7 @@ impl ReplayBufferCore {
                 drawn => Some(drawn),
             }
         })?;
-        of(py, drawn)
+        of(py, drawn.map(Some))
     }
 
     /// Calls `write` at once and then, while the limiter holds it back, with short timeouts: for `limit` in all, or until it is

@@ -55,7 +55,6 @@ def buffer_of(**arguments: Any) -> ReplayBuffer:
 @pytest.mark.parametrize(
     ("make", "argument", "value"),
     [
-        (buffer_of, "prefetch", 3),
         (buffer_of, "dim_extend", 1),
         (buffer_of, "compilable", True),
         (buffer_of, "checkpointer", object()),

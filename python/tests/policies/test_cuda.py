@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import NormalParamExtractor, ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
+from tensordict.nn import CudaGraphModule, NormalParamExtractor, ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from torch import nn
 from torch.distributions import Categorical, Normal
 
@@ -273,6 +273,33 @@ def test_a_buffer_is_filled_beside_a_learner_on_the_gpu(kind) -> None:
                 learner.bias.add_(0.01)
             collector.update_policy_weights_()
         collector.shutdown()
+
+
+@pytest.mark.parametrize("moved", ["by the learner", "ahead"])
+def test_samples_drawn_ahead_are_used_on_the_stream_of_who_asks(moved) -> None:
+    rows, width = 64, 1 << 16
+    arguments: dict[str, Any] = {"storage": LazyTensorStorage(rows), "batch_size": 32, "prefetch": 3, "pin_memory": moved != "ahead"}
+    if moved == "ahead":
+        arguments["transform"] = lambda sample: sample.to("cuda", non_blocking=True)
+    buffer = ReplayBuffer(**arguments)
+    number = torch.arange(float(rows))
+    buffer.extend(TensorDict({"number": number, "wide": number[:, None].expand(rows, width).contiguous()}, [rows]))
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(40):
+            sample = buffer.sample()
+            assert moved == "ahead" or sample["wide"].is_pinned()
+            sample = sample.to("cuda", non_blocking=True)
+            # Work that is under way when the next copies are asked for.
+            mean = (sample["wide"] * 2).mean(1)
+            torch.testing.assert_close(mean, sample["number"] * 2)
+
+
+def test_a_graph_is_recorded_beside_samples_drawn_ahead() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(64), batch_size=32, prefetch=3, pin_memory=True)
+    buffer.extend(TensorDict({"value": torch.ones(64, 1 << 14)}, [64]))
+    learn = CudaGraphModule(lambda value: value.sum(1))
+    for _ in range(12):
+        assert bool((learn(buffer.sample().to("cuda")["value"]) == 1 << 14).all())
 
 
 @pytest.mark.parametrize("pinned", [False, True])

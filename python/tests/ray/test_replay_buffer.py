@@ -144,7 +144,7 @@ def test_samples_that_are_asked_for_ahead(make: Make) -> None:
     buffer.extend(frames(100))
     drawn = [buffer.sample()["number"] for _ in range(10)]
     assert all(len(numbers) == 10 and 0 <= numbers.min() and numbers.max() < 100 for numbers in drawn)
-    ray.wait(list(buffer._ahead), num_returns=2)
+    ray.wait(buffer._ahead.clear(), num_returns=2)
     assert buffer.stats()["sampled"] == 120
 
 

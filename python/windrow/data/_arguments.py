@@ -46,7 +46,14 @@ class CommonArguments(Arguments):
         check=at_least(1),
     )
     shared: bool = argument("threads share every buffer, whatever is given", default=False)
-    prefetch: int | None = ignored("a sample is drawn when it is asked for, without holding the interpreter up", default=0)
+    prefetch: int | None = argument(
+        "samples that a thread draws ahead, while a learner uses others",
+        more="for ``sample()`` without a size and without ``return_info``, and for iterations. The thread calls the transforms and pins the memory, too. "
+        "Frames and priorities that change afterwards are not in these samples, and checkpoints do not have them. A sample below 1 MiB that has no "
+        "transform, no ``collate_fn`` and no ``pin_memory`` is drawn when it is asked for, which takes less time than two threads do",
+        default=None,
+        check=at_least(0),
+    )
     dim_extend: int | None = ignored(
         "frames are written one by one, along the last dimension of a batch, which is time", default=None
     )

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from windrow._arguments import one_of
 from windrow._failure import Failure
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
+from windrow._numbers import at_least
+from windrow.data._ahead import Ahead
 from windrow.data._content import is_frames
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
 from windrow.data.replay_buffers.samplers import Sampler
@@ -198,7 +200,6 @@ class RayReplayBuffer:
 
     _tells_writers_apart = True
     _is_owner = False
-    _prefetch: int
     #: Failures of collectors of this process; None where another process samples.
     _failures: list[Failure] | None = None
 
@@ -214,28 +215,25 @@ class RayReplayBuffer:
     ) -> None:
         one_of("auto", "ray")("transport", transport)
         _, self._release = _session.acquire(type(self).__name__, ray_init_config)
-        self._begin(_owner(remote_config), {})
+        self._begin(_owner(remote_config), {}, at_least(0)("prefetch", prefetch or 0))
         self._is_owner, self._failures = True, []
         try:
             self._known = self._get(self._actor.open.remote(replay_buffer_cls, arguments, _SILENCE))
         except BaseException:
             self.shutdown()
             raise
-        self._prefetch = prefetch or 0
 
-    def _begin(self, actor: ActorHandle[Any], known: dict[str, Any]) -> None:
+    def _begin(self, actor: ActorHandle[Any], known: dict[str, Any], prefetch: int) -> None:
         self._actor, self._known = actor, known
         self._name = uuid.uuid4().hex
-        self._prefetch = 0
-        self._ahead: deque[Any] = deque()
-        self._ahead_lock = threading.Lock()
+        self._ahead = Ahead(lambda: self._remote("sample", "sample", "sample"), prefetch)
 
     def __reduce__(self) -> tuple[Callable[..., RayReplayBuffer], tuple[Any, ...]]:
-        return _handle, (type(self), self._actor, self._known, self._prefetch)
+        return _handle, (type(self), self._actor, self._known, self._ahead.count)
 
     def client(self) -> RayReplayBuffer:
         """Another handle of the buffer, as a copy by pickle is one."""
-        return _handle(type(self), self._actor, self._known, self._prefetch)
+        return _handle(type(self), self._actor, self._known, self._ahead.count)
 
     def clients(self, num_clients: int) -> list[RayReplayBuffer]:
         """``num_clients`` handles of the buffer."""
@@ -336,21 +334,16 @@ class RayReplayBuffer:
 
     def sample(self, batch_size: int | None = None, return_info: bool = False, **others: Any) -> Any:
         """As :meth:`ReplayBuffer.sample`."""
-        if self._prefetch and batch_size is None and not return_info and not others:
+        if self._ahead.count and batch_size is None and not return_info and not others:
             return self._sample_ahead()
         return self._get(self._remote("sample", "sample", "sample", batch_size, return_info, **others))
 
     def _sample_ahead(self) -> object:
-        with self._ahead_lock:
-            while len(self._ahead) <= self._prefetch:
-                self._ahead.append(self._remote("sample", "sample", "sample"))
-            reference = self._ahead.popleft()
         try:
-            return self._get(reference)
+            return self._get(self._ahead.next())
         except RuntimeError:
             # Asked for when the buffer had too few frames, perhaps.
-            with self._ahead_lock:
-                self._ahead.clear()
+            self._ahead.clear()
             return self._get(self._remote("sample", "sample", "sample"))
 
     def next(self) -> Any:
@@ -403,8 +396,7 @@ class RayReplayBuffer:
 
 def _handle(kind: type[RayReplayBuffer], actor: ActorHandle[Any], known: dict[str, Any], prefetch: int) -> RayReplayBuffer:
     made = kind.__new__(kind)
-    made._begin(actor, known)
-    made._prefetch = prefetch
+    made._begin(actor, known, prefetch)
     return made
 
 

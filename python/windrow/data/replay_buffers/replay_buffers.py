@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from windrow._lazy import tensordict, torch
 from windrow._numbers import whole_or_none
 from windrow._warnings import warn
 from windrow._windrow import ReplayBufferCore
+from windrow.data._ahead import Prefetch
 from windrow.data._arguments import (
     AnyBufferArguments,
     BufferArguments,
@@ -39,8 +41,11 @@ __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedRepl
 T = TypeVar("T")
 Transform: TypeAlias = Callable[[Any], Any]
 
-#: What is written where a transform lets nothing be written.
+#: What is written where a transform lets nothing be written, and drawn where there is nothing yet.
 _NOTHING: Any = object()
+
+#: Bytes of a sample that takes longer to copy than a thread takes to hand it over.
+_WORTH_A_THREAD = 2**20
 
 
 class ReplayBuffer:
@@ -67,6 +72,10 @@ class ReplayBuffer:
     """
 
     _with_info: ClassVar[bool] = False
+    #: Draws samples ahead; None where nothing does.
+    _prefetch: Prefetch[tuple[Any, bool] | None] | None = None
+    #: Whether that costs a learner less time than it saves; None where no sample has shown it.
+    _draws_ahead: bool | None = None
     #: The entry that holds the priorities of new frames.
     priority_key: Key | None
 
@@ -84,7 +93,7 @@ class ReplayBuffer:
         self.writer: Writer = _made("writer", Writer, arguments.writer, RoundRobinWriter())
         self.limiter: RateLimiter | None = _made("limiter", RateLimiter, arguments.limiter, None)
         self.collate_fn = arguments.collate_fn
-        self._pins_memory = arguments.pin_memory
+        self._pins_memory, self._count_ahead = arguments.pin_memory, arguments.prefetch
         self._batch_size = arguments.batch_size
         transform = _one_of("transform", arguments, "transform_factory", lambda make: make())
         #: Samples go through them in order, written frames through their ``inv`` in the opposite order.
@@ -105,6 +114,10 @@ class ReplayBuffer:
         self.storage._attach(self)
         self._sampler._attach(self)
         self._iterator: Iterator[Any] | None = None
+        #: Whether the last sample has ended a pass over the frames, where the engine is ahead of it.
+        self._ends_pass = False
+        if self._count_ahead:
+            self._prefetch = Prefetch(self._sampled_ahead, self._count_ahead)
         #: Failures of collectors that wrote to this buffer in the background.
         self._failures: list[Failure] = []
         self._core = ReplayBufferCore(
@@ -198,6 +211,7 @@ class ReplayBuffer:
             TypeError: it is not a sampler of windrow.
         """
         made: Sampler = _made("sampler", Sampler, sampler)
+        self._forget_ahead()
         self._checked.set_sampler(self._sampler_options(made))
         made._attach(self)
         before, self._sampler = self._sampler, made
@@ -251,6 +265,7 @@ class ReplayBuffer:
             # Buffers use modules, and train none.
             transform.eval()
         self._transforms.insert(index, _Inverted(transform) if invert else transform)
+        self._forget_ahead()
         return self
 
     def share(self, shared: bool = True) -> ReplayBuffer:
@@ -369,12 +384,36 @@ class ReplayBuffer:
 
     def _sampled(self, batch_size: int | None, return_info: bool, with_info: bool) -> Any:
         batch_size = whole_or_none("batch_size", batch_size, 1)
+        if self._prefetch is None or batch_size is not None or return_info or with_info != self._with_info:
+            return self._sampled_now(batch_size, return_info, with_info)
+        if self._draws_ahead and not self._prefetch.is_here():
+            _ = self._checked
+            ahead = self._prefetch.next()
+            if ahead is not None:
+                batch, self._ends_pass = ahead
+                return batch
+        batch = self._sampled_now(None, False, with_info)
+        self._ends_pass = self._core.ran_out()
+        if self._draws_ahead is None:
+            self._draws_ahead = bool(self._transforms or self.collate_fn or self._pins_memory) or _size(batch) >= _WORTH_A_THREAD
+        return batch
+
+    def _sampled_ahead(self) -> tuple[Any, bool] | None:
+        """A sample, and whether it ends a pass over the frames; None where it would have to wait for frames."""
+        batch = self._sampled_now(None, False, self._with_info, waits=False)
+        return None if batch is _NOTHING else (batch, self._core.ran_out())
+
+    def _sampled_now(self, batch_size: int | None, return_info: bool, with_info: bool, waits: bool = True) -> Any:
+        """A sample. Where frames are missing, it waits for them, or is ``_NOTHING``."""
         changes = self._sampler._changes_samples
         if with_info and not (return_info or self._is_packed or changes):
-            return self._finished(self._drawn(ReplayBufferCore.sample, batch_size))
+            batch = self._drawn(ReplayBufferCore.sample, batch_size, waits)
+            return _NOTHING if batch is None else self._finished(batch)
         with self._objects:
-            batch, info = self._drawn(ReplayBufferCore.sample_apart, batch_size)
-            batch = self._unpacked(batch)
+            drawn = self._drawn(ReplayBufferCore.sample_apart, batch_size, waits)
+            if drawn is None:
+                return _NOTHING
+            batch, info = self._unpacked(drawn[0]), drawn[1]
         if changes:
             batch, info = self._sampler._changed(batch, info, batch_size or self._batch_size or 0)
         if with_info:
@@ -387,10 +426,13 @@ class ReplayBuffer:
         batch = self._finished(batch)
         return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
 
-    def _drawn(self, draw: Callable[[ReplayBufferCore, int | None], T], batch_size: int | None) -> T:
+    def _drawn(self, draw: Callable[[ReplayBufferCore, int | None, bool], T], batch_size: int | None, waits: bool) -> T:
+        if not waits:
+            # A thread that draws ahead leaves the failures of collectors to the next call of the user.
+            return draw(self._core, batch_size, False)
         core = self._checked
         try:
-            return draw(core, batch_size)
+            return draw(core, batch_size, True)
         except RuntimeError:
             # The sample may have waited for a collector, whose own error says why there are no frames.
             _ = self._checked
@@ -437,7 +479,7 @@ class ReplayBuffer:
         over = False
         while not over:
             batch = self.sample()
-            over = self._core.ran_out()
+            over = self._core.ran_out() if self._prefetch is None else self._ends_pass
             yield batch
 
     def next(self) -> tensordict.TensorDictBase | None:
@@ -540,6 +582,7 @@ class ReplayBuffer:
         """
         warn_ignored("empty_write_count", empty_write_count, True, "an empty buffer counts from 0")
         self._objects.clear(self._checked.empty)
+        self._forget_ahead()
         self._is_packed = False
 
     def stats(self) -> dict[str, Any]:
@@ -580,6 +623,7 @@ class ReplayBuffer:
             ValueError: it is the state of another kind of buffer. Nothing is changed then.
         """
         plain = from_plain(state_dict)
+        self._forget_ahead()
         self._checked.load_state_dict(plain)
         frames = plain.get("frames", {})
         numbers = frames[OBJECT].tolist() if OBJECT in frames.keys() else []
@@ -598,15 +642,23 @@ class ReplayBuffer:
 
     def loads(self, path: str | Path) -> None:
         """Reads a checkpoint."""
+        self._forget_ahead()
         self._objects.clear(lambda: self._checked.load(Path(path)))
         self._is_packed = self._has_packed()
 
     save, dump, load = dumps, dumps, loads
 
+    def _forget_ahead(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.clear()
+            self._draws_ahead = None
+
     def close(self) -> None:
         """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed once no collector writes to the buffer, and
         the files of a mapped storage stay. Any other call raises ``RuntimeError`` from then on."""
         self._core, self._iterator, self._objects = cast("ReplayBufferCore", _Closed()), None, Objects()
+        if self._prefetch is not None:
+            self._prefetch.close()
 
     def __enter__(self) -> Self:
         return self
@@ -618,7 +670,7 @@ class ReplayBuffer:
         where = getattr(self.storage, "scratch_dir", None)
         if where is not None:
             raise TypeError(f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads")
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures")}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures", "_prefetch")}
         spawning = getattr(sys.modules.get("multiprocessing.context"), "get_spawning_popen", lambda: None)
         if spawning() is not None:
             warn(
@@ -768,6 +820,11 @@ def _consuming(sampler: Sampler, times: int) -> Sampler:
     if type(sampler) is not RandomSampler:
         raise ValueError(f"consume_after_n_samples={times} needs a RandomSampler or ConsumingSampler({times}), got {sampler!r}")
     return ConsumingSampler(times)
+
+
+def _size(batch: Any) -> float:
+    """Bytes of a sample; infinite where it is not a TensorDict."""
+    return float(batch.bytes()) if is_frames(batch) else math.inf
 
 
 def _one_of(name: str, arguments: AnyBufferArguments, other: str, made_of: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,81 @@
+"""Samples that are asked for before a learner needs them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any, Generic, TypeVar
+
+from windrow._lazy import torch
+
+T = TypeVar("T")
+
+
+class Ahead(Generic[T]):
+    """What calls of ``ask`` return, in their order: ``count`` more calls have been made than results were taken. Threads may share it."""
+
+    def __init__(self, ask: Callable[[], T], count: int) -> None:
+        self._ask, self.count = ask, count
+        self._asked: deque[T] = deque()
+        self._lock = threading.Lock()
+
+    def next(self) -> T:
+        with self._lock:
+            while len(self._asked) <= self.count:
+                self._asked.append(self._ask())
+            return self._asked.popleft()
+
+    def clear(self) -> list[T]:
+        """Returns what nobody has taken yet, and forgets it."""
+        with self._lock:
+            asked, self._asked = list(self._asked), deque()
+        return asked
+
+
+class Prefetch(Generic[T]):
+    """Calls ``draw`` in a thread of its own, ``count`` times more than results were taken."""
+
+    def __init__(self, draw: Callable[[], T], count: int) -> None:
+        self._draw, self._count = draw, count
+        self._begin()
+
+    def _begin(self) -> None:
+        # One thread: results have one order, and draws follow a seed.
+        self._pool = ThreadPoolExecutor(1, "windrow-prefetch")
+        self._ahead: Ahead[Future[T]] = Ahead(lambda: self._pool.submit(self._drawn, _stream()), self._count)
+        self._process, self._thread = os.getpid(), 0
+
+    def _drawn(self, stream: Any) -> T:
+        self._thread = threading.get_ident()
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            return self._draw()
+
+    def is_here(self) -> bool:
+        """Whether ``draw`` is what calls: it would wait for itself."""
+        return threading.get_ident() == self._thread
+
+    def next(self) -> T:
+        """The next result, or its error."""
+        if os.getpid() != self._process:
+            # A fork has no threads of its parent.
+            self._begin()
+        return self._ahead.next().result()
+
+    def clear(self) -> None:
+        """Forgets the results that nobody has taken. No call of ``draw`` goes on when this returns."""
+        for future in self._ahead.clear():
+            if not future.cancel() and not self.is_here():
+                future.exception()
+
+    def close(self) -> None:
+        self.clear()
+        self._pool.shutdown(wait=False)
+
+
+def _stream() -> Any:
+    """The stream of the calling thread, and with it its device, where a program uses a GPU: what is drawn is used there."""
+    return torch.cuda.current_stream() if torch.cuda.is_initialized() else None
