@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import os
 import subprocess
@@ -17,6 +18,7 @@ from tensordict import TensorDict
 from windrow import WorkerError
 from windrow.collectors import AsyncCollector
 from windrow.data import (
+    LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
     PrioritizedSampler,
@@ -239,6 +241,31 @@ def test_priorities_are_those_of_when_a_sample_was_drawn() -> None:
     stale = torch.cat([buffer.sample()["index"] for _ in range(2)])
     assert set(stale.tolist()) != {19}
     assert set(buffer.sample()["index"].tolist()) == {19}
+
+
+def test_no_sample_is_lost_that_was_drawn_after_one_that_found_nothing() -> None:
+    buffer = buffer_of(filled=0, ahead=2, consume_after_n_samples=1, transform=lambda sample: sample)
+    buffer.extend(frames(8))
+    seen = [buffer.sample()["number"], buffer.sample()["number"]]
+    drawn_by(buffer)
+    buffer.extend(frames(8, start=8))
+    seen += [buffer.sample()["number"], buffer.sample()["number"]]
+    assert torch.cat(seen).sort().values.equal(torch.arange(16))
+    with pytest.raises(RuntimeError, match="cannot draw"):
+        buffer.sample()
+
+
+def test_a_buffer_that_nobody_has_lets_go_of_its_files(tmp_path: Any) -> None:
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(20, scratch_dir=tmp_path), batch_size=4, prefetch=2)
+    buffer.extend(frames(20))
+    buffer.sample(), buffer.sample()
+    drawn_by(buffer)
+    gc.disable()
+    try:
+        del buffer
+        assert len(ReplayBuffer(storage=LazyMemmapStorage(20, scratch_dir=tmp_path, existsok=True), batch_size=4)) == 20
+    finally:
+        gc.enable()
 
 
 def test_copies_and_closed_buffers() -> None:

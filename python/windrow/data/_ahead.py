@@ -16,18 +16,24 @@ T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """What calls of ``ask`` return, in their order: ``count`` more calls have been made than results were taken. Threads may share it."""
+    """What was asked for and nobody has taken yet: ``count`` things, in the order in which they were asked for. Threads may share it."""
 
-    def __init__(self, ask: Callable[[], T], count: int) -> None:
-        self._ask, self.count = ask, count
+    def __init__(self, count: int) -> None:
+        self.count = count
         self._asked: deque[T] = deque()
         self._lock = threading.Lock()
 
-    def next(self) -> T:
+    def next(self, ask: Callable[[], T]) -> T:
+        """Asks for what is missing, and takes the first."""
         with self._lock:
             while len(self._asked) <= self.count:
-                self._asked.append(self._ask())
+                self._asked.append(ask())
             return self._asked.popleft()
+
+    def pop(self) -> T | None:
+        """Takes the first, if anything was asked for."""
+        with self._lock:
+            return self._asked.popleft() if self._asked else None
 
     def clear(self) -> list[T]:
         """Returns what nobody has taken yet, and forgets it."""
@@ -37,19 +43,22 @@ class Ahead(Generic[T]):
 
 
 class Prefetch(Generic[T]):
-    """Calls ``draw`` in a thread of its own, ``count`` times more than results were taken."""
+    """Calls ``draw`` in a thread of its own, ``count`` times more than results were taken. Where there is nothing to draw, it returns None."""
 
-    def __init__(self, draw: Callable[[], T], count: int) -> None:
+    def __init__(self, draw: Callable[[], T | None], count: int) -> None:
         self._draw, self._count = draw, count
         self._begin()
 
     def _begin(self) -> None:
         # One thread: results have one order, and draws follow a seed.
         self._pool = ThreadPoolExecutor(1, "windrow-prefetch")
-        self._ahead: Ahead[Future[T]] = Ahead(lambda: self._pool.submit(self._drawn, _stream()), self._count)
+        self._ahead: Ahead[Future[T | None]] = Ahead(self._count)
         self._process, self._thread = os.getpid(), 0
 
-    def _drawn(self, stream: Any) -> T:
+    def _ask(self) -> Future[T | None]:
+        return self._pool.submit(self._drawn, _stream())
+
+    def _drawn(self, stream: Any) -> T | None:
         self._thread = threading.get_ident()
         with nullcontext() if stream is None else torch.cuda.stream(stream):
             return self._draw()
@@ -58,12 +67,15 @@ class Prefetch(Generic[T]):
         """Whether ``draw`` is what calls: it would wait for itself."""
         return threading.get_ident() == self._thread
 
-    def next(self) -> T:
-        """The next result, or its error."""
+    def next(self) -> T | None:
+        """The next result, or its error; None where nothing could be drawn so far."""
         if os.getpid() != self._process:
             # A fork has no threads of its parent.
             self._begin()
-        return self._ahead.next().result()
+        result = self._ahead.next(self._ask).result()
+        while result is None and (future := self._ahead.pop()) is not None:
+            result = future.result()
+        return result
 
     def clear(self) -> None:
         """Forgets the results that nobody has taken. No call of ``draw`` goes on when this returns."""

@@ -226,7 +226,7 @@ class RayReplayBuffer:
     def _begin(self, actor: ActorHandle[Any], known: dict[str, Any], prefetch: int) -> None:
         self._actor, self._known = actor, known
         self._name = uuid.uuid4().hex
-        self._ahead = Ahead(lambda: self._remote("sample", "sample", "sample"), prefetch)
+        self._ahead: Ahead[Any] = Ahead(prefetch)
 
     def __reduce__(self) -> tuple[Callable[..., RayReplayBuffer], tuple[Any, ...]]:
         return _handle, (type(self), self._actor, self._known, self._ahead.count)
@@ -340,7 +340,7 @@ class RayReplayBuffer:
 
     def _sample_ahead(self) -> object:
         try:
-            return self._get(self._ahead.next())
+            return self._get(self._ahead.next(lambda: self._remote("sample", "sample", "sample")))
         except RuntimeError:
             # Asked for when the buffer had too few frames, perhaps.
             self._ahead.clear()

@@ -6,6 +6,7 @@ import contextlib
 import math
 import pickle
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast, overload
@@ -73,7 +74,7 @@ class ReplayBuffer:
 
     _with_info: ClassVar[bool] = False
     #: Draws samples ahead; None where nothing does.
-    _prefetch: Prefetch[tuple[Any, bool] | None] | None = None
+    _prefetch: Prefetch[tuple[Any, bool]] | None = None
     #: Whether that costs a learner less time than it saves; None where no sample has shown it.
     _draws_ahead: bool | None = None
     #: The entry that holds the priorities of new frames.
@@ -117,7 +118,14 @@ class ReplayBuffer:
         #: Whether the last sample has ended a pass over the frames, where the engine is ahead of it.
         self._ends_pass = False
         if self._count_ahead:
-            self._prefetch = Prefetch(self._sampled_ahead, self._count_ahead)
+            # A buffer that nobody has any more ends at once, and with it the use of its files.
+            own = weakref.ref(self)
+
+            def draw() -> tuple[Any, bool] | None:
+                buffer = own()
+                return None if buffer is None else buffer._sampled_ahead()
+
+            self._prefetch = Prefetch(draw, self._count_ahead)
         #: Failures of collectors that wrote to this buffer in the background.
         self._failures: list[Failure] = []
         self._core = ReplayBufferCore(
