@@ -40,8 +40,8 @@ LEARNED = {"breakout": 5.0}
 
 
 class Agent(nn.Module):
-    """Draws actions, and estimates the return of what follows, from four pictures, ``[..., 4, 84, 84]``, uint8. A small network, for processors
-    without a GPU."""
+    """Draws actions, and estimates the return of what follows, from four pictures, ``[..., 4, 84, 84]``, uint8. A small network, which
+    learns without a GPU, too."""
 
     def __init__(self, actions: int) -> None:
         super().__init__()
@@ -54,7 +54,8 @@ class Agent(nn.Module):
 
     def seen(self, pixels: torch.Tensor) -> torch.Tensor:
         """Features of the pictures, for actor and critic, ``[..., 256]``."""
-        found: torch.Tensor = self.features(pixels.reshape(-1, *pixels.shape[-3:]) / 255.0)
+        flat = pixels.reshape(-1, *pixels.shape[-3:]).to(torch.float32, memory_format=torch.channels_last)
+        found: torch.Tensor = self.features(flat / 255.0)
         return found.reshape(*pixels.shape[:-3], -1)
 
     def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -76,13 +77,17 @@ class Training:
         torch.manual_seed(arguments.seed)
         self.arguments, self.logger = arguments, logger
         env = make_env(arguments.game, arguments.num_envs)
-        self.agent = Agent(env.action_spec.space.n)
-        self.optimizer = torch.optim.Adam(self.agent.parameters(), lr=torch.tensor(arguments.lr), eps=1e-5, fused=True)
+        device = arguments.device
+        # Torch's convolutions are nearly twice as fast with channels last.
+        self.agent = Agent(env.action_spec.space.n).to(device, memory_format=torch.channels_last)
+        self.optimizer = torch.optim.Adam(self.agent.parameters(), lr=torch.tensor(arguments.lr, device=device), eps=1e-5, fused=True)
         # Torch evaluates convolutions, with all processors: collecting in the background would only take them from the loss.
         self.collector = Collector(
             env,
             self.agent,
             policy_backend="torch",
+            device=device,
+            cudagraph_policy=torch.device(device).type == "cuda",
             frames_per_batch=arguments.frames_per_batch,
             total_frames=arguments.frames,
             logger=logger,
@@ -108,7 +113,7 @@ class Training:
     def run(self) -> None:
         arguments = self.arguments
         if arguments.checkpoint and arguments.checkpoint.exists():
-            self.load(torch.load(arguments.checkpoint))
+            self.load(torch.load(arguments.checkpoint, map_location=arguments.device))
         saved = time.monotonic()
         with self.collector:
             for batch in self.collector:
@@ -116,8 +121,11 @@ class Training:
                 # The rate falls to zero in a straight line.
                 self.optimizer.param_groups[0]["lr"].fill_(arguments.lr * (1 + (batch.numel() - frames) / arguments.frames))
                 after = batch["next"]
+                # What follows a frame is the next one, but at the end of an episode and of the batch.
+                following, apart = batch["value"].roll(-1, 1), after["done"].squeeze(-1).clone()
+                apart[:, -1] = True
                 with torch.no_grad():
-                    following = self.agent.critic(self.agent.seen(after["observation"]))
+                    following[apart] = self.agent.critic(self.agent.seen(after["observation"][apart]))
                 batch["advantage"], batch["target"] = windrow.generalized_advantage_estimate(
                     GAMMA, LAMBDA, batch["value"], following, after["reward"], after["done"], terminated=after["terminated"]
                 )
@@ -147,19 +155,20 @@ class Training:
     def load(self, state: dict[str, Any]) -> None:
         for name in PARTS:
             getattr(self, name).load_state_dict(state[name])
-        torch.set_rng_state(state["generator"])
+        torch.set_rng_state(state["generator"].cpu())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns to play with PPO.")
     parser.add_argument("--game", default="breakout", help="one of ALE's games, by the name of its file")
-    parser.add_argument("--frames", type=int, default=204_800)
+    parser.add_argument("--frames", type=int, default=409_600)
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--frames-per-batch", type=int, default=1024, help="frames of all environments between two rounds of updates")
     parser.add_argument("--minibatch", type=int, default=256, help="frames of an update")
     parser.add_argument("--epochs", type=int, default=3, help="passes over a batch")
     parser.add_argument("--lr", type=float, default=1e-3, help="rate of learning at the start")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where the network and the batches are")
     parser.add_argument("--compile", action="store_true", help="compile the update, which pays after some thousand updates")
     parser.add_argument("--checkpoint", type=Path, help="the file to go on from")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints")
@@ -178,7 +187,7 @@ def main() -> None:
     training.run()
     print(f"{arguments.frames} frames in {time.monotonic() - began:.1f} s")
     # It draws its actions: the most likely one may be to wait for ever.
-    settings = {"policy_backend": "torch", "num_trajectories": 40, "max_steps": 5000, "seed": 1000, "logger": logger}
+    settings = {"policy_backend": "torch", "device": arguments.device, "num_trajectories": 40, "max_steps": 5000, "seed": 1000, "logger": logger}
     with Evaluator(make_env(arguments.game, 8), training.agent, **settings) as evaluator:
         result = evaluator.evaluate(step=arguments.frames)["eval/reward"]
     print(f"mean return: {result:.1f}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import json
 import os
 import runpy
@@ -31,6 +32,8 @@ class Task(NamedTuple):
     env: str
     goal: float
     minutes: float
+    #: Steps of Gymnasium's environment that are one of the policy.
+    skip: int = 1
 
 
 TASKS = {
@@ -38,6 +41,7 @@ TASKS = {
     "pendulum": Task("Pendulum-v1", -200.0, 30),
     "cheetah-ppo": Task("HalfCheetah-v4", 1500.0, 60),
     "cheetah-sac": Task("HalfCheetah-v4", 3000.0, 300),
+    "breakout": Task("BreakoutNoFrameskip-v4", 4.0, 30, skip=4),
 }
 
 
@@ -95,6 +99,8 @@ def watched(run: Run) -> None:
 
     made = gymnasium.make
 
+    steps = itertools.count(1)
+
     class Told(gymnasium.Wrapper[Any, Any, Any, Any]):
         total = 0.0
 
@@ -105,7 +111,7 @@ def watched(run: Run) -> None:
         def step(self, action: Any) -> Any:
             stepped = self.env.step(action)
             self.total += float(stepped[1])
-            run.frames += 1
+            run.frames = next(steps) // run.task.skip
             if stepped[2] or stepped[3]:
                 run.ended(self.total)
             return stepped
@@ -180,6 +186,32 @@ def stable_baselines(run: Run, library: str) -> None:
     elif run.name == "cheetah-ppo":
         ppo(1, 1_000_000, batch_size=64, n_steps=512, gamma=0.98, learning_rate=2.0633e-05, ent_coef=0.000401762, clip_range=0.1, n_epochs=20,
             gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096)
+    elif run.name == "breakout":
+        import ale_py
+        import gymnasium
+        from stable_baselines3.common.env_util import make_atari_env
+        from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+        from stable_baselines3.common.vec_env import VecFrameStack
+        from torch import nn
+
+        class Small(BaseFeaturesExtractor):
+            """The network of windrow's script."""
+
+            def __init__(self, space: Any) -> None:
+                super().__init__(space, 256)
+                layers = nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2592, 256), nn.ReLU()
+                self.layers = nn.Sequential(*layers)
+
+            def forward(self, pictures: Any) -> Any:
+                return self.layers(pictures)
+
+        gymnasium.register_envs(ale_py)
+        pictures = VecFrameStack(make_atari_env(name, 8, seed=run.seed), 4)
+        network = {"features_extractor_class": Small, "net_arch": []}
+        algorithms.PPO(
+            "CnnPolicy", pictures, n_steps=128, n_epochs=4, batch_size=256, learning_rate=falling(2.5e-4), clip_range=falling(0.1), vf_coef=0.5,
+            ent_coef=0.01, policy_kwargs=network, seed=run.seed, device="cpu",
+        ).learn(10_000_000)
     else:
         algorithms.SAC("MlpPolicy", name, learning_starts=10_000, seed=run.seed, device="cpu").learn(1_000_000)
 
@@ -189,7 +221,7 @@ def cleanrl(run: Run) -> None:
     watched(run)
     # Scripts with a buffer import it from there.
     sys.path.insert(0, str(run.folder))
-    name = {"cartpole": "ppo.py", "cheetah-ppo": "ppo_continuous_action.py"}.get(run.name, "sac_continuous_action.py")
+    name = {"cartpole": "ppo.py", "cheetah-ppo": "ppo_continuous_action.py", "breakout": "ppo_atari.py"}.get(run.name, "sac_continuous_action.py")
     script(run.folder / "cleanrl" / name, "--env-id", run.task.env, "--seed", str(run.seed), "--no-cuda")
 
 
@@ -201,6 +233,8 @@ def torchrl(run: Run) -> None:
         script(run.folder / "sota-implementations" / "dqn" / "dqn_cartpole.py", quiet, f"env.seed={run.seed}")
     elif run.name == "cheetah-ppo":
         script(run.folder / "sota-implementations" / "ppo" / "ppo_mujoco.py", quiet, f"env.env_name={run.task.env}")
+    elif run.name == "breakout":
+        script(run.folder / "sota-implementations" / "ppo" / "ppo_atari.py", quiet, f"env.env_name={run.task.env}")
     else:
         script(run.folder / "sota-implementations" / "sac" / "sac.py", quiet, f"env.name={run.task.env}", f"env.seed={run.seed}")
 
@@ -223,6 +257,8 @@ def rlox(run: Run) -> None:
 
     if run.name == "cheetah-sac":
         run.end("its trainer of SAC does not tell of episodes of training", 2)
+    if run.name == "breakout":
+        run.end("it has no script that learns from pictures", 2)
     Trainer("ppo", run.task.env, callbacks=[Told()], seed=run.seed).train(1_000_000)
 
 
@@ -235,6 +271,8 @@ def windrow(run: Run) -> None:
         recipe(run, "ppo_continuous.py")
     elif run.name == "cheetah-ppo":
         recipe(run, "ppo_continuous.py", "--env", run.task.env)
+    elif run.name == "breakout":
+        recipe(run, "ppo_atari.py", "--device", "cpu")
     else:
         recipe(run, "sac.py", "--env", run.task.env, "--frames", "1000000", "--random-frames", "10000")
 
