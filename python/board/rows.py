@@ -20,7 +20,7 @@ def middle(row: dict[str, Any], what: str) -> float | None:
 def table(rows: list[dict[str, Any]]) -> str:
     """All rows in Markdown, a table for each task, with the fastest first."""
     lines: list[str] = []
-    for task, (env, goal, _) in TASKS.items():
+    for task, (env, goal, *_) in TASKS.items():
         own = sorted((row for row in rows if row["task"] == task), key=lambda row: middle(row, "seconds") or float("inf"))
         if not own:
             continue

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -280,13 +281,28 @@ def test_copies_and_closed_buffers() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no forks")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_draws_with_a_thread_of_its_own() -> None:
-    buffer = buffer_of()
-    buffer.sample(), buffer.sample()
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_fork_draws_with_a_thread_of_its_own(changes: bool) -> None:
+    goes_on = threading.Event()
+    buffer = buffer_of(transform=lambda sample: sample if goes_on.wait() else None)
+    goes_on.set()
+    buffer.sample()
+    goes_on.clear()
+    forked = threading.Timer(0.5, goes_on.set)
+    forked.start()
+    # A sample is being drawn when the process forks.
+    asked = threading.Thread(target=buffer.sample)
+    asked.start()
+    while buffer.stats()["sampled"] < 8:
+        time.sleep(0.001)
     child = os.fork()
     if child == 0:
+        goes_on.set()
+        if changes:
+            buffer.append_transform(lambda sample: sample)
         os._exit(0 if all(len(buffer.sample()) == 4 for _ in range(8)) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    asked.join()
 
 
 def test_a_program_ends_with_samples_drawn_ahead() -> None:

@@ -55,6 +55,11 @@ class Prefetch(Generic[T]):
         self._ahead: Ahead[Future[T | None]] = Ahead(self._count)
         self._process, self._thread = os.getpid(), 0
 
+    def _begin_in_fork(self) -> None:
+        """A fork has no threads of its parent, whose results would never come."""
+        if os.getpid() != self._process:
+            self._begin()
+
     def _ask(self) -> Future[T | None]:
         return self._pool.submit(self._drawn, _stream())
 
@@ -69,9 +74,7 @@ class Prefetch(Generic[T]):
 
     def next(self) -> T | None:
         """The next result, or its error; None where nothing could be drawn so far."""
-        if os.getpid() != self._process:
-            # A fork has no threads of its parent.
-            self._begin()
+        self._begin_in_fork()
         result = self._ahead.next(self._ask).result()
         while result is None and (future := self._ahead.pop()) is not None:
             result = future.result()
@@ -79,9 +82,13 @@ class Prefetch(Generic[T]):
 
     def clear(self) -> None:
         """Forgets the results that nobody has taken. No call of ``draw`` goes on when this returns."""
-        for future in self._ahead.clear():
-            if not future.cancel() and not self.is_here():
-                future.exception()
+        self._begin_in_fork()
+        asked = self._ahead.clear()
+        for future in asked:
+            future.cancel()
+        if asked and not self.is_here():
+            # The thread does this when it is free.
+            self._pool.submit(int).result()
 
     def close(self) -> None:
         self.clear()
