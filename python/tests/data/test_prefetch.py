@@ -30,8 +30,8 @@ from windrow.data import (
     SliceSampler,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
+    _ahead,
 )
-from windrow.data.replay_buffers import replay_buffers
 
 
 def frames(count: int, start: int = 0) -> TensorDict:
@@ -41,7 +41,7 @@ def frames(count: int, start: int = 0) -> TensorDict:
 
 @pytest.fixture(autouse=True)
 def small_samples_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_buffers, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(_ahead, "_WORTH_A_THREAD", 0)
 
 
 def buffer_of(kind: type[ReplayBuffer] = ReplayBuffer, *, ahead: int | None = 3, filled: int = 20, **arguments: Any) -> ReplayBuffer:
@@ -98,7 +98,7 @@ def drawn_by(buffer: ReplayBuffer) -> None:
 
 
 def test_small_samples_without_more_are_drawn_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_buffers, "_WORTH_A_THREAD", 4 * 9 + 1)
+    monkeypatch.setattr(_ahead, "_WORTH_A_THREAD", 4 * 9 + 1)
     small, large = buffer_of(ahead=2), buffer_of(ahead=2)
     large.empty()
     large.extend(frames(20).set("more", torch.zeros(20)))

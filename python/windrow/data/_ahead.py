@@ -9,10 +9,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
+from weakref import WeakMethod
 
 from windrow._lazy import torch
+from windrow.data._content import is_frames
 
 T = TypeVar("T")
+
+#: Bytes of a sample that takes longer to copy than a thread takes to hand it over.
+_WORTH_A_THREAD = 2**20
 
 
 class Ahead(Generic[T]):
@@ -43,10 +48,14 @@ class Ahead(Generic[T]):
 
 
 class Prefetch(Generic[T]):
-    """Calls ``draw`` in a thread of its own, ``count`` times more than results were taken. Where there is nothing to draw, it returns None."""
+    """Calls ``draw`` in a thread of its own, ``count`` times more than results were taken. Where there is nothing to draw, it returns None.
 
-    def __init__(self, draw: Callable[[], T | None], count: int) -> None:
+    It begins once a sample has shown that a learner gains by it.
+    """
+
+    def __init__(self, draw: WeakMethod[Callable[[], T | None]], count: int) -> None:
         self._draw, self._count = draw, count
+        self._pays: bool | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -66,14 +75,22 @@ class Prefetch(Generic[T]):
     def _drawn(self, stream: Any) -> T | None:
         self._thread = threading.get_ident()
         with nullcontext() if stream is None else torch.cuda.stream(stream):
-            return self._draw()
+            draw = self._draw()
+            return None if draw is None else draw()
 
-    def is_here(self) -> bool:
+    def judge(self, sample: Any, takes_more: bool) -> None:
+        """Begins after a sample that is large, is no TensorDict, or takes more than to be copied."""
+        if self._pays is None:
+            self._pays = takes_more or not is_frames(sample) or sample.bytes() >= _WORTH_A_THREAD
+
+    def _is_here(self) -> bool:
         """Whether ``draw`` is what calls: it would wait for itself."""
         return threading.get_ident() == self._thread
 
     def next(self) -> T | None:
-        """The next result, or its error; None where nothing could be drawn so far."""
+        """The next result, or its error; None where nothing was drawn."""
+        if not self._pays or self._is_here():
+            return None
         self._begin_in_fork()
         result = self._ahead.next(self._ask).result()
         while result is None and (future := self._ahead.pop()) is not None:
@@ -81,12 +98,13 @@ class Prefetch(Generic[T]):
         return result
 
     def clear(self) -> None:
-        """Forgets the results that nobody has taken. No call of ``draw`` goes on when this returns."""
+        """Forgets the results that nobody has taken, and waits for the call of ``draw`` that is under way."""
+        self._pays = None
         self._begin_in_fork()
         asked = self._ahead.clear()
         for future in asked:
             future.cancel()
-        if asked and not self.is_here():
+        if asked and not self._is_here():
             # The thread does this when it is free.
             self._pool.submit(int).result()
 

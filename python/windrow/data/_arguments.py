@@ -109,3 +109,17 @@ class TensorDictPrioritizedBufferArguments(PriorityArguments, CommonArguments):
 
 AnyBufferArguments = BufferArguments | PrioritizedBufferArguments | TensorDictPrioritizedBufferArguments
 """Of any class of buffers."""
+
+
+def either(name: str, arguments: CommonArguments, other: str, made_of: Callable[[Any], Any]) -> Any:
+    """The argument ``name``, or the value that ``made_of`` makes of the ``other``. Both together are a ``TypeError``."""
+    value, source = getattr(arguments, name), getattr(arguments, other)
+    if source is None:
+        return value
+    if value is not None:
+        raise TypeError(f"{name} and {other}: expected one of them")
+    return made_of(source)
+
+
+def seed_from(generator: "torch.Generator") -> int:
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from windrow._arguments import Arguments, documentation, fields_of, refuse_unknown
+from windrow.data._content import kind_of
 
 #: The key of an entry: a name, or several of them.
 Key = str | tuple[str, ...]
@@ -66,6 +67,14 @@ class Part(Arguments):
         fields = sorted(fields_of(self), key=lambda field: bool(field.kw_only))
         said = [f"{field.name}={getattr(self, field.name)!r}" for field in fields if _is_told(self, field)]
         return f"{type(self).__name__}({', '.join(said)})"
+
+
+def made(name: str, kind: type[Any], part: object, default: Any = None) -> Any:
+    """The part itself, or the one that a class or function makes; ``default`` in the place of None."""
+    part = default if part is None else part() if callable(part) else part
+    if not isinstance(part, kind) and part is not default:
+        raise TypeError(f"expected a {name} of windrow.data, got {kind_of(part)}")
+    return part
 
 
 def _checked(init: Callable[..., None]) -> Callable[..., None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import pickle
 import sys
 import weakref
@@ -25,15 +24,17 @@ from windrow.data._arguments import (
     PrioritizedBufferArguments,
     TensorDictBufferArguments,
     TensorDictPrioritizedBufferArguments,
+    either,
+    seed_from,
 )
-from windrow.data._content import flat, frames_of, is_frames, is_key, kind_of, rows_of
+from windrow.data._content import flat, frames_of, is_frames, is_key, rows_of
 from windrow.data._datasets._sources import frames_of_dataset
 from windrow.data._frames import FrameDataset
 from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, stacked, unpacked
 from windrow.data._limiters import RateLimiter
-from windrow.data._part import Key
+from windrow.data._part import Key, made
 from windrow.data._states import from_plain, to_plain
-from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler
+from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler, consuming
 from windrow.data.replay_buffers.storages import LazyTensorStorage, ListStorage, Storage, TensorStorage
 from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
 
@@ -44,9 +45,6 @@ Transform: TypeAlias = Callable[[Any], Any]
 
 #: What is written where a transform lets nothing be written, and drawn where there is nothing yet.
 _NOTHING: Any = object()
-
-#: Bytes of a sample that takes longer to copy than a thread takes to hand it over.
-_WORTH_A_THREAD = 2**20
 
 
 class ReplayBuffer:
@@ -75,8 +73,6 @@ class ReplayBuffer:
     _with_info: ClassVar[bool] = False
     #: Draws samples ahead; None where nothing does.
     _prefetch: Prefetch[tuple[Any, bool]] | None = None
-    #: Whether that costs a learner less time than it saves; None where no sample has shown it.
-    _draws_ahead: bool | None = None
     #: The entry that holds the priorities of new frames.
     priority_key: Key | None
 
@@ -87,21 +83,21 @@ class ReplayBuffer:
     def _begin(self, arguments: AnyBufferArguments) -> None:
         _needs.torch(type(self).__name__)
         self.priority_key = getattr(arguments, "priority_key", None)
-        self.storage: Storage = _made("storage", Storage, arguments.storage, ListStorage(1000))
-        self._sampler: Sampler = _made("sampler", Sampler, arguments.sampler, RandomSampler())
+        self.storage: Storage = made("storage", Storage, arguments.storage, ListStorage(1000))
+        self._sampler: Sampler = made("sampler", Sampler, arguments.sampler, RandomSampler())
         if arguments.consume_after_n_samples is not None:
-            self._sampler = _consuming(self._sampler, arguments.consume_after_n_samples)
-        self.writer: Writer = _made("writer", Writer, arguments.writer, RoundRobinWriter())
-        self.limiter: RateLimiter | None = _made("limiter", RateLimiter, arguments.limiter, None)
+            self._sampler = consuming(self._sampler, arguments.consume_after_n_samples)
+        self.writer: Writer = made("writer", Writer, arguments.writer, RoundRobinWriter())
+        self.limiter: RateLimiter | None = made("limiter", RateLimiter, arguments.limiter, None)
         self.collate_fn = arguments.collate_fn
         self._pins_memory, self._count_ahead = arguments.pin_memory, arguments.prefetch
         self._batch_size = arguments.batch_size
-        transform = _one_of("transform", arguments, "transform_factory", lambda make: make())
+        transform = either("transform", arguments, "transform_factory", lambda make: make())
         #: Samples go through them in order, written frames through their ``inv`` in the opposite order.
         self._transforms: list[Transform] = []
         if transform is not None:
             self.append_transform(transform)
-        seed = _one_of("seed", arguments, "generator", _seed_from)
+        seed = either("seed", arguments, "generator", seed_from)
         self._choices = {"seed": seed, "sample_timeout": arguments.sample_timeout}
         self._objects = Objects()
         self._orders: Orders = {}
@@ -119,13 +115,7 @@ class ReplayBuffer:
         self._ends_pass = False
         if self._count_ahead:
             # A buffer that nobody has any more ends at once, and with it the use of its files.
-            own = weakref.ref(self)
-
-            def draw() -> tuple[Any, bool] | None:
-                buffer = own()
-                return None if buffer is None else buffer._sampled_ahead()
-
-            self._prefetch = Prefetch(draw, self._count_ahead)
+            self._prefetch = Prefetch(weakref.WeakMethod(self._sampled_ahead), self._count_ahead)
         #: Failures of collectors that wrote to this buffer in the background.
         self._failures: list[Failure] = []
         self._core = ReplayBufferCore(
@@ -218,11 +208,11 @@ class ReplayBuffer:
             ValueError: an argument of the sampler is invalid, or the writer does not suit it.
             TypeError: it is not a sampler of windrow.
         """
-        made: Sampler = _made("sampler", Sampler, sampler)
+        new: Sampler = made("sampler", Sampler, sampler)
         self._forget_ahead()
-        self._checked.set_sampler(self._sampler_options(made))
-        made._attach(self)
-        before, self._sampler = self._sampler, made
+        self._checked.set_sampler(self._sampler_options(new))
+        new._attach(self)
+        before, self._sampler = self._sampler, new
         return before
 
     @property
@@ -394,16 +384,12 @@ class ReplayBuffer:
         batch_size = whole_or_none("batch_size", batch_size, 1)
         if self._prefetch is None or batch_size is not None or return_info or with_info != self._with_info:
             return self._sampled_now(batch_size, return_info, with_info)
-        if self._draws_ahead and not self._prefetch.is_here():
-            _ = self._checked
-            ahead = self._prefetch.next()
-            if ahead is not None:
-                batch, self._ends_pass = ahead
-                return batch
-        batch = self._sampled_now(None, False, with_info)
-        self._ends_pass = self._core.ran_out()
-        if self._draws_ahead is None:
-            self._draws_ahead = bool(self._transforms or self.collate_fn or self._pins_memory) or _size(batch) >= _WORTH_A_THREAD
+        _ = self._checked
+        ahead = self._prefetch.next()
+        if ahead is None:
+            ahead = self._sampled_now(None, False, with_info), self._core.ran_out()
+            self._prefetch.judge(ahead[0], bool(self._transforms or self.collate_fn or self._pins_memory))
+        batch, self._ends_pass = ahead
         return batch
 
     def _sampled_ahead(self) -> tuple[Any, bool] | None:
@@ -659,7 +645,6 @@ class ReplayBuffer:
     def _forget_ahead(self) -> None:
         if self._prefetch is not None:
             self._prefetch.clear()
-            self._draws_ahead = None
 
     def close(self) -> None:
         """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed once no collector writes to the buffer, and
@@ -807,46 +792,6 @@ class _Inverted:
 
     def __repr__(self) -> str:
         return f"Inverted({self.inv!r})"
-
-
-def _made(name: str, kind: type[Any], part: object, default: Any = None) -> Any:
-    """The part itself, or the one that a class or function makes; ``default`` in the place of None."""
-    part = default if part is None else part() if callable(part) else part
-    if not isinstance(part, kind) and part is not default:
-        raise TypeError(f"expected a {name} of windrow.data, got {kind_of(part)}")
-    return part
-
-
-def _consuming(sampler: Sampler, times: int) -> Sampler:
-    """The sampler that draws each frame so many times.
-
-    Raises:
-        ValueError: the buffer was given one that draws otherwise.
-    """
-    if isinstance(sampler, ConsumingSampler) and sampler.max_sample_count == times:
-        return sampler
-    if type(sampler) is not RandomSampler:
-        raise ValueError(f"consume_after_n_samples={times} needs a RandomSampler or ConsumingSampler({times}), got {sampler!r}")
-    return ConsumingSampler(times)
-
-
-def _size(batch: Any) -> float:
-    """Bytes of a sample; infinite where it is not a TensorDict."""
-    return float(batch.bytes()) if is_frames(batch) else math.inf
-
-
-def _one_of(name: str, arguments: AnyBufferArguments, other: str, made_of: Callable[[Any], Any]) -> Any:
-    """The argument ``name``, or the value that ``made_of`` makes of the ``other``. Both together are a ``TypeError``."""
-    value, source = getattr(arguments, name), getattr(arguments, other)
-    if source is None:
-        return value
-    if value is not None:
-        raise TypeError(f"{name} and {other}: expected one of them")
-    return made_of(source)
-
-
-def _seed_from(generator: torch.Generator) -> int:
-    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
 
 
 __getattr__ = _fence.rest_of(__name__)

@@ -253,4 +253,17 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler, kind="Prioritize
     """Draws pieces of trajectories, each chosen by the priority of the frame that it begins with."""
 
 
+def consuming(sampler: Sampler, times: int) -> Sampler:
+    """The sampler that draws each frame so many times.
+
+    Raises:
+        ValueError: the buffer was given one that draws otherwise.
+    """
+    if isinstance(sampler, ConsumingSampler) and sampler.max_sample_count == times:
+        return sampler
+    if type(sampler) is not RandomSampler:
+        raise ValueError(f"consume_after_n_samples={times} needs a RandomSampler or ConsumingSampler({times}), got {sampler!r}")
+    return ConsumingSampler(times)
+
+
 __getattr__ = _fence.rest_of(__name__)
