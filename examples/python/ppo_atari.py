@@ -121,7 +121,7 @@ class Training:
                 # The rate falls to zero in a straight line.
                 self.optimizer.param_groups[0]["lr"].fill_(arguments.lr * (1 + (batch.numel() - frames) / arguments.frames))
                 after = batch["next"]
-                # What follows a frame is the next one, but at the end of an episode and of the batch.
+                # The next frame has the value of what follows, except at the ends of episodes and of the batch.
                 following, apart = batch["value"].roll(-1, 1), after["done"].squeeze(-1).clone()
                 apart[:, -1] = True
                 with torch.no_grad():

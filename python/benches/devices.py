@@ -61,7 +61,7 @@ def torchrl_collecting(envs: int) -> Side:
 
 
 def learning(ahead: bool) -> Side:
-    """A step of a learner on the GPU, whose samples are 256 stacks of four images and those that follow."""
+    """Twenty steps of a learner on the GPU, whose samples are 256 stacks of four images and those that follow."""
     from windrow.data import LazyTensorStorage, ReplayBuffer
 
     rows = 2048
@@ -73,16 +73,19 @@ def learning(ahead: bool) -> Side:
     net = net.to("cuda")
     optimizer = torch.optim.Adam(net.parameters(), fused=True)
 
-    def step() -> int:
-        sample = buffer.sample().to("cuda", non_blocking=ahead)
-        now, then = (net(one["observation"].float() / 255) for one in (sample, sample["next"]))
-        loss = (now - then.detach()).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return 1
+    def steps() -> int:
+        for _ in range(20):
+            sample = buffer.sample().to("cuda", non_blocking=ahead)
+            now, then = (net(one["observation"].float() / 255) for one in (sample, sample["next"]))
+            loss = (now - then.detach()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        # What is queued has yet to be computed.
+        torch.cuda.synchronize()
+        return 20
 
-    return step
+    return steps
 
 
 def show(name: str, value: float, target: float | None) -> bool:

@@ -153,6 +153,8 @@ def test_errors_have_their_type(make: Make) -> None:
         make(alone=True, batch_sise=10)
     with pytest.raises(ValueError, match="transport"):
         make(transport="distributed", alone=True)
+    with pytest.raises(ValueError, match="prefetch"):
+        make(prefetch=-1, alone=True)
     buffer = make()
     with pytest.raises(RuntimeError, match="no writer is attached") as raised:
         buffer.sample()

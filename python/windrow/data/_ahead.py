@@ -21,7 +21,7 @@ _WORTH_A_THREAD = 2**20
 
 
 class Ahead(Generic[T]):
-    """What was asked for and nobody has taken yet: ``count`` things, in the order in which they were asked for. Threads may share it."""
+    """Requests whose answers nobody has taken yet, the oldest first: ``count`` of them after each :meth:`next`. Threads may share it."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -29,19 +29,19 @@ class Ahead(Generic[T]):
         self._lock = threading.Lock()
 
     def next(self, ask: Callable[[], T]) -> T:
-        """Asks for what is missing, and takes the first."""
+        """Adds requests, which ``ask`` makes, and takes the oldest."""
         with self._lock:
             while len(self._asked) <= self.count:
                 self._asked.append(ask())
             return self._asked.popleft()
 
     def pop(self) -> T | None:
-        """Takes the first, if anything was asked for."""
+        """Takes the oldest, if there is one, and adds none."""
         with self._lock:
             return self._asked.popleft() if self._asked else None
 
     def clear(self) -> list[T]:
-        """Returns what nobody has taken yet, and forgets it."""
+        """Removes all requests, and returns them."""
         with self._lock:
             asked, self._asked = list(self._asked), deque()
         return asked

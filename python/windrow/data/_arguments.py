@@ -49,7 +49,7 @@ class CommonArguments(Arguments):
     prefetch: int | None = argument(
         "samples that a thread draws ahead, while a learner uses others",
         more="for ``sample()`` without a size and without ``return_info``, and for iterations. The thread calls the transforms and pins the memory, too. "
-        "Frames and priorities that change afterwards are not in these samples, and checkpoints do not have them. A sample below 1 MiB that has no "
+        "What changes afterwards, such as frames, priorities or beta, is not in these samples, and checkpoints do not have them. A sample below 1 MiB that has no "
         "transform, no ``collate_fn`` and no ``pin_memory`` is drawn when it is asked for, which takes less time than two threads do",
         default=None,
         check=at_least(0),

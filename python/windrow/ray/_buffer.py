@@ -188,7 +188,7 @@ class RayReplayBuffer:
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: ``transport`` is another one, or the class of the buffer refuses an argument.
+        ValueError: ``transport`` is another one, ``prefetch`` is negative, or the class of the buffer refuses an argument.
 
     Example:
         >>> from windrow.data import LazyTensorStorage, RayReplayBuffer
@@ -214,8 +214,9 @@ class RayReplayBuffer:
         **arguments: Any,
     ) -> None:
         one_of("auto", "ray")("transport", transport)
+        count = at_least(0)("prefetch", prefetch or 0)
         _, self._release = _session.acquire(type(self).__name__, ray_init_config)
-        self._begin(_owner(remote_config), {}, at_least(0)("prefetch", prefetch or 0))
+        self._begin(_owner(remote_config), {}, count)
         self._is_owner, self._failures = True, []
         try:
             self._known = self._get(self._actor.open.remote(replay_buffer_cls, arguments, _SILENCE))

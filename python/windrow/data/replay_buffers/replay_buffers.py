@@ -43,7 +43,7 @@ __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedRepl
 T = TypeVar("T")
 Transform: TypeAlias = Callable[[Any], Any]
 
-#: What is written where a transform lets nothing be written, and drawn where there is nothing yet.
+#: In the place of frames that a transform keeps from being written, and of a sample whose frames are missing.
 _NOTHING: Any = object()
 
 
@@ -111,7 +111,7 @@ class ReplayBuffer:
         self.storage._attach(self)
         self._sampler._attach(self)
         self._iterator: Iterator[Any] | None = None
-        #: Whether the last sample has ended a pass over the frames, where the engine is ahead of it.
+        #: Whether the last sample ended a pass over the frames; only where samples are drawn ahead, since the engine tells of the last one drawn.
         self._ends_pass = False
         if self._count_ahead:
             # A buffer that nobody has any more ends at once, and with it the use of its files.

@@ -254,7 +254,7 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler, kind="Prioritize
 
 
 def consuming(sampler: Sampler, times: int) -> Sampler:
-    """The sampler that draws each frame so many times.
+    """A sampler that draws each frame ``times`` times: ``sampler`` itself, or one in its place.
 
     Raises:
         ValueError: the buffer was given one that draws otherwise.
