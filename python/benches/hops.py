@@ -1,4 +1,4 @@
-"""The costs of each hop over a local Ray, which ``python/benches/scale.py`` computes with: ``python python/benches/hops.py``.
+"""The costs of each hop over a local Ray: ``python python/benches/hops.py``.
 
 Each line is ``name: number``. A cost is the time that one call in ten stays below, which other programs on the machine change least.
 ``docs/scaling.md`` says what they mean.

@@ -33,7 +33,7 @@ class VecEnv(vec_env.VecEnv):
             environment of windrow.
         n_envs: how many, by default 1, or as many as the list has.
         monitor: whether infos have ``"episode"``; environments that have a ``Monitor`` of their own need no other.
-        **kwargs: further arguments of :func:`windrow.make_vec`, such as ``workers`` and ``transforms``.
+        **kwargs: ``workers``, ``transforms`` and ``native`` as of :func:`windrow.make_vec`; others are passed to ``gymnasium.make``.
 
     Raises:
         TypeError: ``env`` is nothing that an environment can be made of.

@@ -123,7 +123,7 @@ class _Sources(Arguments, group="What to collect"):
         check=frames,
     )
     exploration_type: "envs.ExplorationType | str | None" = argument(
-        "whether actions are sampled (RANDOM) or the policy's best guess", default=None
+        "whether actions are sampled (RANDOM, the default) or the policy's best guess (MODE, MEAN or DETERMINISTIC)", default=None
     )
     exploration_mode: "envs.ExplorationType | str | None" = argument("the old name of exploration_type", default=None)
     reset_at_each_iter: bool = argument("begin each batch with new episodes", default=False, engine=True)
@@ -161,7 +161,7 @@ class _Workers(Arguments, group="Where workers run"):
         default=None,
     )
     on_loss: Literal["raise", "continue"] | int = argument(
-        "where a worker fails: raise, continue without it, or how often it is replaced", default="raise", engine=True
+        "where a worker fails: raise, continue without it, or how often each is replaced", default="raise", engine=True
     )
     step_timeout: float | None = argument(
         "seconds after which a worker process is taken for frozen and killed",
@@ -198,7 +198,9 @@ class _Batches(Arguments, group="Batches"):
         engine=True,
     )
     cat_results: Literal["stack", 0, -1] | None = argument(
-        "how the shares of workers are put together, where a batch has several", default=None
+        "how the shares of workers are put together, where a batch has several: 0 (default) one after another along environments, -1 along time, "
+        '"stack" in a dimension of their own',
+        default=None,
     )
     preemptive_threshold: float | None = argument(
         "cut the shares of slow workers short once this fraction of workers is ready", default=None, engine=True
@@ -258,7 +260,9 @@ class _Trajectories(Arguments, group="Trajectories"):
     trajs_per_batch: int | None = argument(
         "deliver so many whole trajectories in each batch", default=None, check=at_least(1), engine=True
     )
-    traj_format: Literal["padded", "cat"] | None = argument("how whole trajectories lie in a batch", default=None)
+    traj_format: Literal["padded", "cat"] | None = argument(
+        'how whole trajectories lie in a batch: "padded" (default) with a mask, "cat" one after another; a buffer gets them "cat"', default=None
+    )
     trajs_per_write: int | None = argument(
         "most of them in one write to the buffer; by default all that are complete", default=None, check=at_least(1), engine=True
     )
@@ -378,25 +382,23 @@ class RayArguments(CollectorArguments, group="Actors"):
     """What a collector in actors of Ray takes."""
 
     num_collectors: int | None = argument(
-        "number of actors, where create_env_fn is not a list with an entry for each", default=None, check=at_least(1)
+        "groups of actors, where create_env_fn is not a list with an entry for each", default=None, check=at_least(1)
     )
     collector_class: type | str | None = argument(
-        'the class of the collector in each actor, or "single", "sync" or "async"',
-        more=":class:`Collector`, :class:`MultiSyncCollector`, :class:`MultiAsyncCollector`, or a class derived of these; by default a "
-        "``Collector``, or a ``MultiSyncCollector`` where ``num_workers_per_collector`` is more than 1",
+        'which workers make a batch where not sync: one for MultiAsyncCollector or "async"; num_workers_per_collector of them otherwise',
         default=None,
     )
     collector_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
-        "more arguments of the collectors in actors, for all or a list with an entry for each", default=None
+        "more arguments of this collector, for all groups or a list with an entry for each", default=None
     )
     num_workers_per_collector: int = argument(
-        "workers of each actor's collector, where its class has several", default=1, check=at_least(1)
+        "actors of each group, which share what it claims of Ray", default=1, check=at_least(1)
     )
     sync: bool = argument("whether each batch has a share of every actor, or is that of the first that is ready", default=False)
     ray_init_config: dict[str, Any] | None = argument("arguments of ``ray.init``, where Ray does not run yet", default=None)
     remote_configs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
-        "options of ray.remote, for all actors or a list with an entry for each",
-        more="such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``; by default each claims one CPU",
+        "options of ray.remote, for all groups or a list with an entry for each",
+        more="such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``; by default each group claims one CPU",
         default=None,
     )
     update_after_each_batch: bool = argument(

@@ -43,7 +43,7 @@ class AsyncBatchedCollector(BaseCollector):
     do not depend on who was asked together. New weights act from the next call on, and ``policy_version`` tells of each frame which.
 
     A batch has ``[frames_per_batch]`` frames of those environments that were ready first, each one's in the order of time, with
-    ``("collector", "traj_ids")`` and ``env_index``, the place of the environment in the list. Nothing else in it is new to those who know
+    ``("collector", "traj_ids")`` and ``env_index``, the place of the environment in the list. Otherwise it is as of
     :class:`MultiAsyncCollector`. An environment runs ahead by a batch at most: a slow learner stops them all.
 
     Raises:

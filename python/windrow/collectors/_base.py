@@ -480,7 +480,8 @@ class BaseCollector(Control):
 class Collector(BaseCollector):
     """One worker, which runs in the thread that asks for batches.
 
-    It acts with the policy as it is when a batch is asked for, without :meth:`update_policy_weights_`.
+    It acts with the policy as it is when a batch is asked for, without :meth:`update_policy_weights_`, unless the worker runs elsewhere or
+    the policy is a copy on another device.
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.

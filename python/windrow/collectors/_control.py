@@ -325,7 +325,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
         Args:
             workers: ``"aggregate"``: figures of the collector. ``"per_worker"``: of each worker, as ``"worker_<i>/<name>"``:
-                ``frames`` it has collected, delivered or not; ``parts`` of batches it has filled; ``restarts`` after failures;
+                ``frames`` it has collected, delivered or not; ``parts``, the shares of batches that it has filled; ``restarts`` after failures;
                 whether it is ``alive``; the ``pid`` of its process, where it has one; seconds it has ``waited``; the ``policy_version`` that acted last, and its
                 ``policy_lag`` behind the newest. ``"both"``: all of them.
 

@@ -21,7 +21,7 @@ def _activities(name: str, given: Sequence[str]) -> list[str]:
 
 
 class ProfileConfig(Arguments):
-    """Which workers are profiled, and for how many batches.
+    """Which workers are profiled, and for how many of their shares of batches.
 
     The phases of windrow's own loop are always recorded. PyTorch's profiler records as well, in the worker, once one of its arguments,
     those from ``activities`` on, is given another value than its default. It records the thread of the worker: there can be one such
@@ -32,7 +32,7 @@ class ProfileConfig(Arguments):
     """
 
     workers: Sequence[int] = argument("numbers of workers", default=(0,), check=lambda _, workers: list(workers or [0]))
-    num_rollouts: int = argument("profile a worker for so many batches", default=3, check=at_least(1))
+    num_rollouts: int = argument("number of a worker's shares of batches that are profiled", default=3, check=at_least(1))
     warmup_rollouts: int = argument("how many of these are not recorded, at the start", default=1, check=at_least(0))
     save_path: str | Path | None = argument(
         "path of the trace, with {worker_idx} for the number of the worker",

@@ -53,13 +53,13 @@ class PoolArguments(Arguments):
         default=None,
         check=one_of("queue", "shm", "auto"),
     )
-    envs_per_worker: int = ignored("each environment has a process of its own", default=1)
+    envs_per_worker: int = ignored("each environment has a thread or a process of its own", default=1)
     worker_affinity: object = ignored("the system places processes", default=None)
 
 
 class AsyncEnvPool(EnvBase):
-    """Environments that step each when a command comes, batch size ``[n, *child]``. What the first of them have answered is received
-    without a wait for the others.
+    """Environments that step independently, batch size ``[n, *child]``: commands are sent to some of them, and answers are received from
+    those that are ready first.
 
     A call that ends with ``_send`` tells environments what to do and returns at once. Which ones, ``env_index`` says, a number or a list, or
     else the entry ``"env_index"`` of the TensorDict; without either, all. The call that ends with ``_recv`` waits for ``min_get`` answers and

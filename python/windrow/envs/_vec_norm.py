@@ -77,7 +77,7 @@ class Running(Transform):
         return self._follows or self._statistics.frozen
 
     def freeze(self) -> Running:
-        """Keeps the statistics as they are: at once, and in workers of a collector with their next parts."""
+        """Keeps the statistics as they are: at once, and in workers of a collector with their next shares."""
         if not self._follows:
             self._statistics.frozen = True
         return self
@@ -191,7 +191,7 @@ class VecNorm(Running):
     """Normalises observations and rewards by running statistics: sums, sums of squares and a count, from which older steps fade.
 
     Each step of environments in lockstep changes the statistics once, also in collectors of one worker. In those of several, each environment
-    normalises by the statistics from the beginning of its part of a batch and what it has gathered since; what all have gathered is merged when the
+    normalises by the statistics from the beginning of its share of a batch and what it has gathered since; what all have gathered is merged when the
     batch is delivered, in the order of environments. Members of a :class:`ParallelEnv` normalise by what all of them had gathered before the step,
     and their own row. Evaluators leave statistics as they are.
 
@@ -267,7 +267,7 @@ class VecNormV2(Running):
 
     Environments in lockstep that this is around at once have statistics each, unless ``reduce_batch_dims``; those that a
     collector of one worker makes of one environment take turns. In collectors of several workers, each environment normalises by the statistics from
-    the beginning of its part of a batch and what it has gathered since; what all have gathered is merged when the batch is delivered, in the order
+    the beginning of its share of a batch and what it has gathered since; what all have gathered is merged when the batch is delivered, in the order
     of environments. Evaluators leave them as they are.
 
     Args:

@@ -32,8 +32,9 @@ class RayCollector(BaseCollector):
     process, and losses, seeds, states, hooks and profiles are what they are there. An actor that is lost, since its process or its machine
     dies, counts as a worker that is lost: see ``on_loss``.
 
-    ``num_workers_per_collector`` workers of an actor of TorchRL's are as many actors here, which share its claims. Without ``sync``, each
-    batch has the shares of so many workers, whichever are ready first, unless ``collector_class`` is that of batches of one worker each.
+    Where TorchRL has one actor with ``num_workers_per_collector`` workers, there are that many actors here, which share what it claims.
+    Without ``sync``, a batch joins the first that many shares that are ready; with ``collector_class=MultiAsyncCollector`` it is one
+    worker's.
 
     ``replay_buffer`` is any of this process, or a :class:`~windrow.data.RayReplayBuffer`: the collector writes to it.
 

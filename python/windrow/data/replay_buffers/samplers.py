@@ -40,7 +40,7 @@ class RandomSampler(Sampler, kind="RandomSampler"):
 
 
 class ConsumingSampler(Sampler, kind="ConsumingSampler"):
-    """Draws all frames with the same probability, and each so many times at most: the buffer then gives it up, and writes its row
+    """Draws all frames with the same probability, and each at most ``max_sample_count`` times: the buffer then gives it up, and writes its row
     before others lose their frames. No batch has a frame twice, and one larger than the buffer is short."""
 
     max_sample_count: int = argument("how often a frame is drawn", default=1, kw_only=False, check=at_least(1))

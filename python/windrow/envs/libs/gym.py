@@ -361,7 +361,8 @@ class GymWrapper(GymEnv):
         env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes, an EnvPool, an environment of
             ``dm_env``, or a ``VecEnv`` of Stable-Baselines3.
 
-    The other arguments are those of :class:`GymEnv`. An environment that ``from_pixels`` draws was made with
+    The other arguments are those of :class:`GymEnv`, but for ``num_envs``, ``num_workers``, ``backend`` and those of ``gymnasium.make``.
+    An environment that ``from_pixels`` draws was made with
     ``render_mode="rgb_array"``. Vectors take neither ``frame_skip`` nor ``from_pixels``, and the shapes of their ``info_keys`` are
     those of one environment.
     """
