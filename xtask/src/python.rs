@@ -86,8 +86,9 @@ fn make(python: &Path, folder: &Path, interpreter: &Path, recipe: &Path) -> Resu
             last(&made.lines)
         );
     }
+    // Most modules are never imported: each is compiled when it is, not as it is installed.
     const INSTALL: &str =
-        "-m pip install --disable-pip-version-check --progress-bar off --quiet -r";
+        "-m pip install --disable-pip-version-check --progress-bar off --quiet --no-compile -r";
     let mut pip = Command::new(interpreter);
     pip.args(INSTALL.split(' ')).arg(recipe);
     let installed = process::run(&mut pip, |line| line.starts_with("Collecting"))?;

@@ -2,8 +2,10 @@
 
 use std::{
     collections::BTreeSet,
+    panic::resume_unwind,
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
 
 use anyhow::Result;
@@ -34,6 +36,11 @@ const COMPARISONS: [(&str, &str, bool); 4] = [
 pub(crate) fn run(root: &Path, selection: Selection) -> Result<bool> {
     let workspace = Workspace::load(root)?;
     let mut report = Report::default();
+    // Packages come over the network while both cores compile: begun first, and waited for where tests need them.
+    let environment = thread::spawn({
+        let root = root.to_owned();
+        move || python::environment(&root)
+    });
     report.step("formatting", || {
         let mut command = cargo::command(root, "fmt --all -- --check -l");
         let why = "these files are not formatted: run `cargo fmt --all`";
@@ -44,7 +51,8 @@ pub(crate) fn run(root: &Path, selection: Selection) -> Result<bool> {
 
     let mut python = None;
     report.step("Python environment", || {
-        python = Some(python::environment(root)?);
+        let made = environment.join();
+        python = Some(made.unwrap_or_else(|panic| resume_unwind(panic))?);
         Ok(Verdict::Passed)
     });
     report.step("tests", || tests(&workspace, selection, python.as_ref()));
