@@ -92,6 +92,16 @@ def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
+def test_a_data_set_has_one_task(tmp_path: Path) -> None:
+    for task in ("walk", "", "walk"):
+        with LeRobotSink(tmp_path / "set", task=task) as sink:
+            sink.extend(moving([3], first=sink.num_episodes))
+    with pytest.raises(ValueError, match="has the task 'walk', not 'run'"):
+        LeRobotSink(tmp_path / "set", task="run")
+    files = sorted((tmp_path / "set/meta/episodes").glob("*/*.parquet"))
+    assert [row["tasks"] for file in files for row in pq.read_table(file).to_pylist()] == [["walk"]] * 3
+
+
 def test_what_lerobot_cannot_have_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="codec: expected one of FFmpeg's encoders, got 'none'"):
         LeRobotSink(tmp_path / "set", codec="none")

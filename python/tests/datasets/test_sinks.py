@@ -12,7 +12,7 @@ import torch
 from episodes import DONE, IDS, TRUNCATED, by_content, frames, steps
 
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
-from windrow.data import ParquetSink, SafetensorsSink
+from windrow.data import ParquetSink, ReplayBuffer, SafetensorsSink
 from windrow.envs import GymEnv
 
 SINKS = [ParquetSink, SafetensorsSink]
@@ -61,6 +61,16 @@ def test_an_episode_goes_on_in_the_next_batch_and_no_file_has_a_part_of_it(make:
             frames(tmp_path)
     sink.close()
     assert torch.equal(frames(tmp_path)["observation"], whole["observation"])
+
+
+@each_sink
+def test_an_episode_ends_where_any_flag_is_set(make: Any, tmp_path: Path) -> None:
+    batch = steps([3, 4, 2])
+    batch[DONE] = torch.cat([torch.zeros(9, 1, dtype=torch.bool), batch[DONE]], 1)
+    with make(tmp_path) as sink:
+        sink.extend(batch)
+    assert sink.num_episodes == 3
+    assert torch.equal(ReplayBuffer.from_dataset(tmp_path)[:][IDS], batch[IDS])
 
 
 @each_sink

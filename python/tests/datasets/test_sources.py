@@ -51,6 +51,21 @@ def test_keys_say_what_columns_are() -> None:
         ReplayBuffer.from_dataset(others(), keys={"absent": "a"})
 
 
+def test_a_second_column_for_one_entry_keeps_its_name() -> None:
+    columns = {name: np.full(2, number) for number, name in enumerate(["obs", "state", "rewards", "reward", "episode_id", "episode_index"])}
+    found = ReplayBuffer.from_dataset(columns)[:]
+    expected = [("observation", 0), ("state", 1), (("next", "reward"), 2), ("reward", 3), (("collector", "traj_ids"), 4), ("episode_index", 5)]
+    assert [(key, int(found[key].flatten()[0])) for key, _ in expected] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "keys"), [("ab", {"a": "b"}), ("ab", {"b": "a"}), ("ab", {"a": "c", "b": "c"}), (["observation", "observation.state"], {})]
+)
+def test_two_columns_are_not_one_entry(names: Any, keys: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=f"column {names[1]}: it would be the entry .*, and another one is .*: name its entry"):
+        ReplayBuffer.from_dataset({name: np.zeros(2) for name in names}, keys=keys)
+
+
 def test_tables_and_files_of_others_are_read(tmp_path: Path) -> None:
     columns = others()
     lists = [list(map(float, row)) for row in columns["observations"]]
@@ -66,9 +81,18 @@ def test_tables_and_files_of_others_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("column", "told"),
-    [([[1.0], [1.0, 2.0]], "lists of one length"), (["a", "b"], "expected numbers, got string"), ([1, None], "with missing values")],
+    [
+        ([[1.0], [1.0, 2.0]], "lists of one length, got 1, 2"),
+        ([[1.0], [1.0, 2.0, 3.0]], "lists of one length, got 1, 3"),
+        ([[], [1.0, 2.0]], "lists of one length, got 0, 2"),
+        ([[1.0], None], "lists of one length, got 1, None"),
+        (pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)), "lists of one length, got 2, None"),
+        ([[[1.0], [2.0, 3.0]]] * 2, "lists of one length, got 1, 2"),
+        (["a", "b"], "expected numbers, got string"),
+        ([1, None], "with missing values"),
+    ],
 )
-def test_a_column_that_is_no_tensor_is_an_error_that_names_it(column: list[object], told: str) -> None:
+def test_a_column_that_is_no_tensor_is_an_error_that_names_it(column: Any, told: str) -> None:
     with pytest.raises(ValueError, match=f"column odd: .*{told}"):
         ReplayBuffer.from_dataset(pa.table({"odd": column}))
 

@@ -75,7 +75,7 @@ class Episodes:
         """The whole episodes, and the number of frames of each. They stay until :meth:`clear`."""
         columns = joined(self.whole)
         self.whole = [columns]
-        ends = numpy.flatnonzero(columns[DONE].reshape(len(columns[DONE]), -1)[:, 0]) + 1
+        ends = numpy.flatnonzero(columns[DONE].reshape(len(columns[DONE]), -1).any(1)) + 1
         return columns, numpy.diff(ends, prepend=0)
 
     def clear(self) -> None:

@@ -60,7 +60,7 @@ class Folder:
             _held.add(self._name)
         return file
 
-    def publish(self, name: str, write: Callable[[Path], None]) -> None:
+    def publish(self, name: str, write: Callable[[Path], object]) -> None:
         """Makes ``write`` write a file, which gets its name when all of it is on the disk.
 
         Raises:
@@ -82,7 +82,7 @@ class Folder:
 
     def publish_text(self, name: str, text: str) -> None:
         """:meth:`publish` of a text."""
-        self.publish(name, lambda path: _write_text(path, text))
+        self.publish(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def exchange(self, write: Callable[[Path], None]) -> None:
         """Makes ``write`` add files to a folder of links to all files, which takes the place of this one when all of it is on the disk.
@@ -114,10 +114,6 @@ class Folder:
         with _holding:
             self._lock.close()
             _held.discard(self._name)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _linked(folder: Path, copy: Path) -> set[int]:

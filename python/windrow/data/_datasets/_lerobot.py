@@ -37,7 +37,7 @@ class LeRobotArguments(SinkArguments):
     """Arguments of a sink of LeRobot."""
 
     fps: int = argument("frames per second, of time stamps and videos", default=30, check=at_least(1))
-    task: str = argument("what the policy does, in words", default="")
+    task: str = argument("what the policy does, in words; in a folder that is there, that of its data set", default="")
     codec: str = argument("of videos, by FFmpeg's name", default="libx264")
     crf: int = argument("quality of videos: less is better", default=23, check=at_least(0))
 
@@ -51,7 +51,7 @@ class LeRobotSink(Sink):
 
     Raises:
         ImportError: pyarrow or av is not installed.
-        ValueError: FFmpeg has no such codec, or the folder has another number of frames per second.
+        ValueError: FFmpeg has no such codec, or the folder has another number of frames per second or another task.
         RuntimeError: another sink writes the folder.
         OSError: the folder cannot be written.
     """
@@ -71,7 +71,7 @@ class _LeRobotWriter(Writer):
     def __init__(self, folder: Folder, parquet: Any, arguments: LeRobotArguments) -> None:
         super().__init__(folder)
         self._parquet, self._arguments = parquet, arguments
-        self._files, self._info, self._stats = 0, {}, {}
+        self._files, self._info, self._stats, self._task = 0, {}, {}, arguments.task
         path = folder.path / _INFO
         if path.exists():
             self._info = json.loads(path.read_text())
@@ -79,6 +79,9 @@ class _LeRobotWriter(Writer):
             if about is None or self._info["fps"] != arguments.fps:
                 why = "was not written by windrow" if about is None else f"has {self._info['fps']} frames per second, not {arguments.fps}"
                 raise ValueError(f"{folder.path} {why}: give the sink another folder")
+            self._task = parquet.read_table(folder.path / _TASKS).column("__index_level_0__")[0].as_py()
+            if arguments.task not in ("", self._task):
+                raise ValueError(f"{folder.path} has the task {self._task!r}, not {arguments.task!r}: give the sink another folder")
             self.rows, self.episodes, self._files = self._info["total_frames"], self._info["total_episodes"], about["files"]
             self.layout = layout_from(about["columns"])
             self._stats = json.loads((folder.path / _STATS).read_text())
@@ -125,7 +128,7 @@ class _LeRobotWriter(Writer):
             self._table(folder / _DATA.format(**files), {name: arrow_of(values) for name, values in vectors.items()})
             self._table(folder / _EPISODES.format(**files), self._places(lengths, list(videos), files))
             if not (folder / _TASKS).exists():
-                self._table(folder / _TASKS, {"task_index": [0], "__index_level_0__": [self._arguments.task]}, _TASKS_METADATA)
+                self._table(folder / _TASKS, {"task_index": [0], "__index_level_0__": [self._task]}, _TASKS_METADATA)
             for name, content in ((_STATS, stats), (_INFO, info)):
                 _new(folder / name).write_text(json.dumps(content, indent=1))
 
@@ -144,7 +147,7 @@ class _LeRobotWriter(Writer):
         count, ends = len(lengths), numpy.cumsum(lengths)
         columns: dict[str, Any] = {
             "episode_index": numpy.arange(self.episodes, self.episodes + count),
-            "tasks": [[self._arguments.task]] * count,
+            "tasks": [[self._task]] * count,
             "length": lengths,
             "dataset_from_index": self.rows + ends - lengths,
             "dataset_to_index": self.rows + ends,

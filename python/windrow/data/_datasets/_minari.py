@@ -253,6 +253,7 @@ def read_dataset(dataset: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _joined(several: list[dict[str, Any]]) -> dict[str, Any]:
+    # A copy of one, too: Minari has arrays that cannot be written.
     return {name: numpy.concatenate([one[name] for one in several]) for name in several[0]}
 
 

@@ -114,16 +114,19 @@ def array_of(name: str, column: Any) -> Array:
         ValueError: its lists differ in length, values are missing, or are no numbers.
     """
     import pyarrow
+    from pyarrow import compute
 
     types, shape = pyarrow.types, [len(column)]
     made = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
     if isinstance(made, pyarrow.ChunkedArray):
         made = pyarrow.concat_arrays(made.chunks)
     while types.is_fixed_size_list(made.type) or types.is_list(made.type) or types.is_large_list(made.type):
-        rows, made = len(made), made.flatten()
-        if len(made) % max(rows, 1):
-            raise ValueError(f"column {name}: expected lists of one length, got {len(made)} values in {rows} lists")
-        shape.append(len(made) // max(rows, 1))
+        lengths = compute.list_value_length(made).unique().to_pylist()
+        # A list that is missing has the length None.
+        if len(lengths) > 1 or None in lengths:
+            raise ValueError(f"column {name}: expected lists of one length, got {', '.join(map(str, lengths[:4]))}")
+        made = made.flatten()
+        shape.append(lengths[0] if lengths else 0)
     if made.null_count or not (types.is_boolean(made.type) or types.is_integer(made.type) or types.is_floating(made.type)):
         raise ValueError(f"column {name}: expected numbers, got {made.type}" + (" with missing values" if made.null_count else ""))
     values = made.to_numpy(zero_copy_only=False).reshape(shape)

@@ -48,12 +48,8 @@ class _SafetensorsWriter(Writer):
         metadata = {**{name: str(value) for name, value in about.items()}, "columns": json.dumps(described(layout_of(columns)))}
         columns = {EPISODE: numpy.repeat(numpy.arange(self.episodes, end), lengths), **columns}
         tensors = {".".join(key): numpy.ascontiguousarray(values) for key, values in columns.items()}
-        self.folder.publish(f"{self._files:06}.safetensors", lambda path: _write(path, self._library.save(tensors, metadata)))
+        self.folder.publish(f"{self._files:06}.safetensors", lambda path: path.write_bytes(self._library.save(tensors, metadata)))
         self._files, self.rows, self.episodes = self._files + 1, self.rows + rows, end
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def _metadata(path: Path) -> dict[str, str]:

@@ -115,8 +115,12 @@ def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
     for name, values in named.items():
         key = path_of(keys[name]) if name in keys else _KNOWN.get(name, tuple(name.split(".")))
         # Another column has the entry.
-        if name not in keys and (key in taken or (name in _KNOWN and ".".join(key) in named)):
+        if name not in keys and (key in taken or key in columns or (name in _KNOWN and ".".join(key) in named)):
             key = tuple(name.split("."))
+        # The same entry, or one inside the other.
+        if clash := next((other for other in columns if other[: len(key)] == key[: len(other)]), None):
+            there, here = ".".join(clash), ".".join(key)
+            raise ValueError(f"column {name}: it would be the entry {here}, and another one is {there}: name its entry, keys={{{name!r}: ...}}")
         columns[key] = values
     for key in (*_FLAGS, ("next", "reward")):
         # Flags and rewards are [1] in each frame.

@@ -145,7 +145,7 @@ class ReplayBuffer:
         Those that a sink has written, such as :class:`ParquetSink`, come as they were; their ``("collector", "traj_ids")`` are the numbers
         of episodes in the data set. Columns of others have the entries that their names stand for: ``observations``, ``actions``, ``rewards``,
         ``terminations``, ``episode_id`` and similar ones are windrow's ``"observation"``, ``"action"``, ``("next", "reward")``, …;
-        ``next.reward`` is ``("next", "reward")``; and any other name is that of the entry.
+        ``next.reward`` is ``("next", "reward")``; any other name is that of the entry, and so is that of a second column for one entry.
 
         Args:
             dataset: the folder, or file, of a data set of Parquet or safetensors files, of Minari or of LeRobot; or an object: a
@@ -157,7 +157,7 @@ class ReplayBuffer:
 
         Raises:
             FileNotFoundError: there is no data set at the path.
-            ValueError: a column is not of numbers, or its rows differ in shape; the storage has no room for all frames.
+            ValueError: a column is not of numbers, its rows differ in shape, or two are one entry; the storage has no room for all frames.
             TypeError: it is no data set; an argument is unknown.
             ImportError: a package is missing that reads it; the message names the extra that brings it.
 
