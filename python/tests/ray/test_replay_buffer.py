@@ -148,6 +148,30 @@ def test_samples_that_are_asked_for_ahead(make: Make) -> None:
     assert buffer.stats()["sampled"] == 120
 
 
+def test_samples_that_were_asked_for_ahead_do_not_survive_what_replaces_all(make: Make, tmp_path: Path) -> None:
+    buffer = make(prefetch=2)
+    buffer.extend(frames(100))
+    buffer.dumps(str(tmp_path))
+    state = buffer.state_dict()
+    changes = {
+        "set_sampler": lambda: buffer.set_sampler(RandomSampler()),
+        "append_transform": lambda: buffer.append_transform(_same),
+        "empty": lambda: buffer.empty(),
+        "load_state_dict": lambda: buffer.load_state_dict(state),
+        "loads": lambda: buffer.loads(str(tmp_path)),
+    }
+    for name, change in changes.items():
+        if not len(buffer):
+            buffer.load_state_dict(state)
+        buffer.sample()
+        change()
+        assert buffer._ahead.pop() is None, name
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
 def test_errors_have_their_type(make: Make) -> None:
     with pytest.raises(TypeError, match="batch_sise"):
         make(alone=True, batch_sise=10)

@@ -155,11 +155,14 @@ class _Nowhere:
 _NOWHERE: Any = _Nowhere()
 
 
-def _forwarded(name: str) -> Callable[..., Any]:
-    """A method that is called in the actor."""
+def _forwarded(name: str, *, forgets: bool = False) -> Callable[..., Any]:
+    """A method that is called in the actor. One that ``forgets`` drops samples that were asked for before."""
 
     def method(self: RayReplayBuffer, *args: Any, **kwargs: Any) -> object:
-        return self._call(name, *args, **kwargs)
+        result = self._call(name, *args, **kwargs)
+        if forgets:
+            self._ahead.clear()
+        return result
 
     method.__name__, method.__doc__ = name, f"As :meth:`ReplayBuffer.{name}`, in the actor."
     return method
@@ -182,8 +185,9 @@ class RayReplayBuffer:
         ray_init_config: arguments of ``ray.init``, if no Ray is running.
         remote_config: options of the actor, such as ``{"num_cpus": 1, "memory": 2**30}``. By default, it claims no processor.
         transport: ``"ray"``; ``"auto"`` is the same.
-        prefetch: samples that are asked for ahead, where neither a size nor ``return_info`` is given. They do not follow what was
-            changed since: frames, priorities.
+        prefetch: samples that are asked for ahead, where neither a size nor ``return_info`` is given. They do not follow frames and
+            priorities that were written since. Another sampler or transform, :meth:`empty` and a state that is loaded drop those of
+            this handle; other handles keep theirs.
         arguments: of the buffer. Parts, such as a storage, are values or functions that make them.
 
     Raises:
@@ -377,18 +381,21 @@ class RayReplayBuffer:
         return self
 
     __getitem__, __setitem__ = _forwarded("__getitem__"), _forwarded("__setitem__")
-    empty, stats, set_beta, update_priority = map(_forwarded, ("empty", "stats", "set_beta", "update_priority"))
-    state_dict, load_state_dict = _forwarded("state_dict"), _forwarded("load_state_dict")
-    dumps, loads = _forwarded("dumps"), _forwarded("loads")
+    stats, set_beta, update_priority = map(_forwarded, ("stats", "set_beta", "update_priority"))
+    empty = _forwarded("empty", forgets=True)
+    state_dict, load_state_dict = _forwarded("state_dict"), _forwarded("load_state_dict", forgets=True)
+    dumps, loads = _forwarded("dumps"), _forwarded("loads", forgets=True)
     save, dump, load = dumps, dumps, loads
 
     def set_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> None:
         """As :meth:`ReplayBuffer.set_sampler`; returns nothing."""
         self._get(self._remote("tell", "ask", "set_sampler", sampler))
+        self._ahead.clear()
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> RayReplayBuffer:
         """As :meth:`ReplayBuffer.append_transform`."""
         self._get(self._remote("tell", "ask", "append_transform", transform, invert=invert))
+        self._ahead.clear()
         return self
 
     def __repr__(self) -> str:
