@@ -73,6 +73,26 @@ def test_samples_and_rows_are_those_of_torchrl(name: str, way: str) -> None:
             assert torch.allclose(sample[key].double(), wanted[key].double(), equal_nan=True), key
 
 
+def test_a_buffer_follows_a_compose_that_changes() -> None:
+    several = windrow.envs.Compose(windrow.envs.RenameTransform(["observation"], ["seen"]))
+    buffer = windrow.data.ReplayBuffer(storage=windrow.data.LazyTensorStorage(100), batch_size=10, transform=several)
+    buffer.extend(frames())
+
+    def entries() -> set[str]:
+        return {key for key in buffer.sample().keys() if key not in ("collector", "next")}
+
+    assert entries() == {"seen", "action"}
+    several.append(windrow.envs.RenameTransform(["seen"], ["again"]))
+    several.append(lambda batch: batch.exclude("action"))
+    assert entries() == {"again"}
+    several.pop()
+    several.pop(0)
+    with pytest.raises(KeyError, match="seen"):
+        buffer.sample()
+    several.insert(0, windrow.envs.RenameTransform(["observation"], ["seen"]))
+    assert entries() == {"again", "action"}
+
+
 def test_modules_are_put_into_evaluation_mode() -> None:
     transform = of.ObservationNorm(0.0, 1.0, in_keys=["observation"])
     windrow.data.ReplayBuffer(storage=windrow.data.LazyTensorStorage(10), transform=transform)

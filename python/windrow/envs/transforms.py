@@ -273,6 +273,12 @@ class Compose(Transform):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.transforms)
 
+    def __call__(self, tensordict: object) -> Any:
+        """Does the same to a ``TensorDict``, one transform after the other."""
+        for transform in self.transforms:
+            tensordict = transform(tensordict)
+        return tensordict
+
     def _as_theirs(self) -> object:
         return self._class_of_theirs()(*(t._as_theirs() if is_windrows(t) else t for t in self.transforms))
 
