@@ -35,6 +35,19 @@ def whole_or_none(name: str, value: object, least: int) -> int | None:
     return None if value is None else whole(name, value, least)
 
 
+def share(name: str, value: object) -> float:
+    """``value`` as a float from 0 to 1.
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is less or more.
+    """
+    number = real(name, value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{name} must be from 0 to 1, got {value!r}")
+    return number
+
+
 def real(name: str, value: object) -> float:
     """``value`` as a float.
 

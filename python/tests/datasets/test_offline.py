@@ -39,7 +39,7 @@ def test_each_sample_has_its_share_of_the_data_set(fraction: float, tmp_path: Pa
     with ParquetSink(tmp_path) as sink:
         sink.extend(steps([9, 9, 9]).set("only", torch.zeros(27)))
     buffer = OfflineToOnlineReplayBuffer(tmp_path, online_capacity=100, offline_fraction=fraction, batch_size=16)
-    assert buffer.sample()["observation"][:, 0].max() < 3
+    assert buffer.sample()["observation"][:, 0].max() < 3 and buffer.batch_size == 16
     assert len(buffer.extend(steps([20], first=5))) == 20 and len(buffer) == 47
     for _ in range(5):
         sample = buffer.sample()

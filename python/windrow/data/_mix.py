@@ -7,20 +7,13 @@ from typing import Any
 
 from windrow._arguments import Arguments, argument, takes
 from windrow._lazy import torch
-from windrow._numbers import at_least, real, whole_or_none
+from windrow._numbers import at_least, share, whole_or_none
 from windrow.data._content import is_frames
 from windrow.data._part import Key
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
 from windrow.data.replay_buffers.storages import LazyTensorStorage
 
 __all__ = ["OfflineToOnlineReplayBuffer"]
-
-
-def _fraction(name: str, value: object) -> float:
-    fraction = real(name, value)
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"{name} must be from 0 to 1, got {value!r}")
-    return fraction
 
 
 class MixArguments(Arguments):
@@ -30,7 +23,7 @@ class MixArguments(Arguments):
     online_storage: Any = argument("the storage of what is written", default=None)
     online_capacity: int | None = argument("frames of a storage in memory, in place of online_storage", default=None, check=at_least(1))
     online_buffer: Any = argument("the buffer that is written to, in place of both", default=None)
-    offline_fraction: float = argument("share of each sample that comes from the data set", default=0.5, check=_fraction)
+    offline_fraction: float = argument("share of each sample that comes from the data set", default=0.5, check=share)
     batch_size: int | None = argument("frames of a sample that does not name a number", default=None, check=at_least(1))
     transform: Callable[[Any], Any] | None = argument("called with each sample; what it returns is the sample", default=None)
 
@@ -41,7 +34,7 @@ class OfflineToOnlineReplayBuffer:
 
     Each sample has ``round(offline_fraction * batch_size)`` frames of the data set, which come first; as long as nothing was written, all are.
     A sample has the entries that both have. What is written goes to :attr:`online_buffer`, by :meth:`extend` or by a collector
-    (``replay_buffer=``).
+    (``replay_buffer=``). Attributes and methods that are not listed here are those of :attr:`online_buffer`.
 
     Raises:
         TypeError: several or none of ``online_storage``, ``online_capacity`` and ``online_buffer`` are given.
@@ -79,6 +72,11 @@ class OfflineToOnlineReplayBuffer:
         if name == "online_buffer":
             raise AttributeError(name)
         return getattr(self.online_buffer, name)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Frames of a sample that does not name a number."""
+        return self._batch_size
 
     @property
     def offline_fraction(self) -> float:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from windrow import _fence
 from windrow._arguments import argument, ignored, one_of, warn_ignored
 from windrow._lazy import torch
-from windrow._numbers import at_least, real
+from windrow._numbers import at_least, real, share
 from windrow.data._part import Key, Part
 from windrow.envs._specs import path
 
@@ -144,13 +144,6 @@ class SliceSamplerWithoutReplacement(SliceSampler, kind="SliceSamplerWithoutRepl
     shuffle: bool = argument("draw trajectories in random order, not in that in which they were written", default=True)
 
 
-def _share(name: str, value: object) -> float:
-    share = real(name, value)
-    if not 0 <= share <= 1:
-        raise ValueError(f"{name} must be from 0 to 1, got {value!r}")
-    return share
-
-
 def _callable(name: str, value: object) -> object:
     if not callable(value):
         raise TypeError(f"{name} must be a function of a sample, got {value!r}")
@@ -183,7 +176,7 @@ class HERSampler(Sampler, kind="HERSampler"):
     reward_fn: Any = argument(
         "takes the frames with new goals, and returns a reward for each", kw_only=False, check=_callable
     )
-    her_ratio: float = argument("share of a sample that gets new goals", default=0.8, check=_share)
+    her_ratio: float = argument("share of a sample that gets new goals", default=0.8, check=share)
     strategy: str = argument(
         'frames that goals are taken from: "future", "final", "episode" or "random"',
         more='``"future"`` takes a frame of the same trajectory that does not come before, ``"final"`` the last one that is there, '
