@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torchrl.data
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 import windrow.data
 from windrow.data import (
@@ -172,6 +172,30 @@ def test_parts_may_be_made_by_functions() -> None:
 
 def test_memory_is_pinned_where_there_is_a_gpu() -> None:
     assert buffer_of(pin_memory=True).sample()["number"].is_pinned() is torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda here, there: (here, [there], "text"),
+        lambda here, there: {"here": here, 0: there},
+        lambda here, there: TensorDict({"here": here, "inner": {"there": there}}, [3]).set("text", NonTensorStack(*"abc")),
+    ],
+    ids=["tuple", "dictionary", "TensorDict"],
+)
+def test_tensors_that_are_not_on_a_gpu_are_pinned_in_any_sample(sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.device.type)
+        return tensor + 1
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    # In the place of a GPU.
+    expected = sample(torch.ones(3), torch.zeros(3, device="meta"))
+    found = buffer_of(pin_memory=True, transform=lambda _: sample(torch.zeros(3), torch.zeros(3, device="meta"))).sample()
+    assert pinned == ["cpu"] and type(found) is type(expected) and str(found) == str(expected)
 
 
 class Add:

@@ -254,6 +254,61 @@ def test_checkpoints_keep_types_and_trees_but_no_objects(tmp_path: Any) -> None:
         objects.dumps(tmp_path / "objects")
 
 
+@pytest.mark.parametrize("content", ["half", "a tree"])
+def test_checkpoints_are_written_and_read_where_row_0_holds_no_frame(content: str, tmp_path: Any) -> None:
+    buffer, loaded = (ReplayBuffer(storage=LazyTensorStorage(10), consume_after_n_samples=1, seed=2) for _ in range(2))
+    buffer.extend(TREES[content])
+    buffer.sample(5)
+    with pytest.raises(IndexError, match="row 0"):
+        buffer[0]
+    buffer.dumps(tmp_path)
+    loaded.loads(tmp_path)
+    assert alike(loaded[:], buffer[:]) and len(loaded) == 5
+
+
+def test_objects_are_in_no_checkpoint_where_row_0_holds_no_frame(tmp_path: Any) -> None:
+    buffer = ReplayBuffer(storage=ListStorage(10), consume_after_n_samples=1, seed=2)
+    buffer.extend(range(10))
+    buffer.sample(5)
+    with pytest.raises(IndexError, match="row 0"):
+        buffer[0]
+    with pytest.raises(RuntimeError, match="objects .* state_dict"):
+        buffer.dumps(tmp_path)
+    buffer.sample(5)
+    buffer.dumps(tmp_path)
+
+
+def test_objects_may_be_drawn_and_given_up_while_they_are_written() -> None:
+    buffer = ReplayBuffer(storage=ListStorage(8), consume_after_n_samples=1, batch_size=2, collate_fn=lambda items: items)
+    core, drawn = buffer._core, []
+
+    class Drawing:
+        """Another thread has drawn a sample when the write returns."""
+
+        get = staticmethod(core.get)
+
+        def extend(self, *arguments: Any) -> Any:
+            rows = core.extend(*arguments)
+            drawn.extend(buffer._objects.of(core.sample_apart(2)[0]["(object)"].tolist()))
+            return rows
+
+    buffer._core = Drawing()  # type: ignore[assignment]
+    buffer.extend("abcd"[at] for at in range(4))
+    buffer._core = core
+    assert sorted(buffer.sample() + drawn) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("name", ["speed (mps)", "width (float)", "number (int64)", "where (here)"])
+def test_names_with_a_word_in_parentheses_are_names(name: str, tmp_path: Any) -> None:
+    buffer, loaded = (ReplayBuffer(storage=LazyTensorStorage(10)) for _ in range(2))
+    buffer.extend(frames().set(name, torch.arange(6.0)).set("half (m)", torch.arange(6).half()))
+    buffer.dumps(tmp_path)
+    loaded.loads(tmp_path)
+    for other in (buffer, loaded):
+        assert set(other.sample(3).keys(True, True)) == {"number", ("next", "reward"), name, "half (m)"}
+        assert other[:][name].tolist() == [0, 1, 2, 3, 4, 5] and other[:]["half (m)"].dtype == torch.float16
+
+
 def test_frames_in_a_directory_come_back_in_their_types(tmp_path: Any) -> None:
     buffer = ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path))
     buffer.extend(TREES["half"])

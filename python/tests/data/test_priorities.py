@@ -150,6 +150,41 @@ def test_samplers_are_changed() -> None:
     assert buffer.sample(1000)["index"].unique().tolist() == [0, 1, 2, 3]
 
 
+def test_a_sampler_and_its_buffer_have_one_beta() -> None:
+    before, after = (PrioritizedSampler(alpha=1.0, beta=1.0) for _ in range(2))
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=before, batch_size=100, generator=always())
+    buffer.extend(frames(torch.tensor([1.0, 4.0])))
+
+    def weights() -> list[float]:
+        return sorted(buffer.sample()["priority_weight"].unique().tolist())
+
+    assert weights() == pytest.approx([1 / 4, 1])
+    buffer.set_beta(0.5)
+    assert before.beta == 0.5 and weights() == pytest.approx([1 / 2, 1])
+    buffer.set_sampler(after)
+    buffer.update_priority([0, 1], [1.0, 4.0])
+    # That is the sampler of no buffer.
+    before.beta = 0.0
+    assert weights() == pytest.approx([1 / 4, 1])
+    # A sampler may take its own place.
+    buffer.set_sampler(after)
+    buffer.update_priority([0, 1], [1.0, 4.0])
+    after.beta = 0.5
+    assert weights() == pytest.approx([1 / 2, 1])
+    buffer.set_sampler(RandomSampler())
+    after.beta = before.beta = 0.1
+    with pytest.raises(RuntimeError, match="priorities"):
+        buffer.set_beta(0.1)
+
+
+def test_a_sampler_of_a_closed_buffer_serves_others() -> None:
+    sampler = PrioritizedSampler(alpha=1.0, beta=1.0)
+    buffer, closed = (TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler) for _ in range(2))
+    closed.close()
+    buffer.set_beta(0.5)
+    assert sampler.beta == 0.5
+
+
 def test_a_sampler_of_slices_finds_trajectories_that_are_there() -> None:
     number = torch.arange(40)
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(30), batch_size=60, generator=always())
@@ -170,6 +205,8 @@ def test_samplers_that_do_not_fit_are_refused() -> None:
         buffer.set_sampler(SliceSampler(slice_len=2, traj_key="episode"))
     with pytest.raises(TypeError, match="expected a sampler of windrow.data, got torchrl"):
         buffer.set_sampler(torchrl.data.PrioritizedSampler(10, 1.0, 1.0))
+    with pytest.raises(TypeError, match="expected a sampler of windrow.data, got builtins.NoneType"):
+        buffer.set_sampler(None)  # type: ignore[arg-type]
     assert isinstance(buffer.sampler, RandomSampler)
     assert buffer.sample().shape == (4,)
 

@@ -8,6 +8,7 @@ and ``"(item)"`` is an item by itself. ``"(batch 10)"`` has an item that is a ba
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import itertools
 import re
@@ -71,14 +72,21 @@ class Objects:
             try:
                 written = write()
                 rows = [] if written is None else flat(written)
-                found = read(rows) if rows else {}
-                for row, number in zip(rows, found[OBJECT].tolist() if rows else [], strict=True):
-                    gone.add(self._in.get(row, number))
+                try:
+                    found = list(zip(rows, read(rows)[OBJECT].tolist() if rows else [], strict=True))
+                except IndexError:
+                    found = list(_held(rows, read))
+                gone.update(self._in.pop(row) for row in set(rows) & self._in.keys())
+                for row, number in found:
                     gone.discard(number)
                     self._in[row] = number
             finally:
                 self._let_go(gone)
         return written
+
+    def are_in(self, read: Callable[[list[int]], Any]) -> bool:
+        """Whether a row holds one, as ``read`` reads it."""
+        return any(_held(list(self._in), read))
 
     def restore(self, kept: dict[int, Any], rows: dict[int, int]) -> None:
         """Keeps the objects of a saved state, whose numbers are in ``rows``, in the place of others."""
@@ -113,6 +121,15 @@ class Objects:
                 for number in self._gone:
                     self._kept.pop(number, None)
                 self._gone.clear()
+
+
+def _held(rows: list[int], read: Callable[[list[int]], Any]) -> Iterator[tuple[int, int]]:
+    """Those of the rows that hold an object, each with its number: a sampler that consumes frames may give up any of them meanwhile."""
+    for row in rows:
+        with contextlib.suppress(IndexError):
+            frames = read([row])
+            if OBJECT in frames.keys():
+                yield row, int(frames[OBJECT])
 
 
 def packed(frames: tensordict.TensorDictBase, plain: frozenset[tuple[str, ...]]) -> tensordict.TensorDictBase:
@@ -177,13 +194,13 @@ def unpacked(frames: tensordict.TensorDictBase, objects: Objects, orders: Orders
     is_tree = False
     for key in list(frames.keys(True, True)):
         names = (key,) if isinstance(key, str) else key
-        typed = _TYPED.fullmatch(names[-1])
-        given = names if typed is None else (*names[:-1], typed[1])
+        typed = _typed(names[-1])
+        given = names if typed is None else (*names[:-1], typed[0])
         is_tree = is_tree or any(name == ITEM or _PLACE.fullmatch(name) for name in given)
         if typed is not None:
             value = frames.get(names)
             frames = frames.exclude(names)
-            dtype = getattr(torch, typed[2])
+            dtype = typed[1]
             is_pair = dtype.is_complex and value.is_floating_point()
             frames.set(given, torch.view_as_complex(value.contiguous()) if is_pair else value.view(dtype))
     batch = next((name for name in frames.keys() if _BATCH.fullmatch(name)), None)
@@ -218,9 +235,17 @@ def as_tree(data: object, dims: int, orders: Orders | None = None) -> tensordict
 def is_marked(frames: tensordict.TensorDictBase) -> bool:
     """Whether entries of frames that the engine kept have to be unpacked."""
     names = {name for key in frames.keys(True, True) for name in ((key,) if isinstance(key, str) else key)}
-    return OBJECT in frames.keys() or any(
-        name == ITEM or any(mark.fullmatch(name) for mark in (_PLACE, _TYPED, _BATCH)) for name in names
-    )
+    return OBJECT in frames.keys() or any(name == ITEM or _PLACE.fullmatch(name) or _BATCH.fullmatch(name) or _typed(name) for name in names)
+
+
+def _typed(name: str) -> tuple[str, torch.dtype] | None:
+    """The name of an entry, and the type that its values had, where the engine keeps integers in their place. Users may call an entry
+    ``"speed (mps)"``."""
+    found = _TYPED.fullmatch(name)
+    dtype = getattr(torch, found[2], None) if found else None
+    if found is None or not isinstance(dtype, torch.dtype) or dtype in _kept_types() or str(dtype) != f"torch.{found[2]}":
+        return None
+    return found[1], dtype
 
 
 def _named(data: Any, orders: Orders, path: tuple[str, ...]) -> torch.Tensor | dict[str, Any]:
@@ -268,6 +293,15 @@ def map_tree(work: Callable[[Any], Any], tree: Any) -> object:
     if type(tree) is dict:
         return {name: map_tree(work, value) for name, value in tree.items()}
     return type(tree)(map_tree(work, value) for value in tree) if type(tree) in (tuple, list) else tree
+
+
+def pinned(tree: Any) -> object:
+    """The tree with those tensors in pinned memory that are not on a GPU."""
+    return map_tree(lambda value: value.apply(_pinned) if tensordict.is_tensor_collection(value) else _pinned(value), tree)
+
+
+def _pinned(value: torch.Tensor) -> torch.Tensor:
+    return value.pin_memory() if value.device.type == "cpu" else value
 
 
 def stacked(items: list[Any]) -> object:

@@ -50,6 +50,10 @@ class Part(Arguments):
         """Adds a buffer that the part serves."""
         self.__dict__.setdefault("_served", weakref.WeakSet()).add(buffer)
 
+    def _detach(self, buffer: object) -> None:
+        """Removes a buffer that the part serves no more."""
+        self.__dict__["_served"].discard(buffer)
+
     @property
     def _buffers(self) -> list[Any]:
         """The buffers that the part serves."""
@@ -69,10 +73,14 @@ class Part(Arguments):
         return f"{type(self).__name__}({', '.join(said)})"
 
 
-def made(name: str, kind: type[Any], part: object, default: Any = None) -> Any:
-    """The part itself, or the one that a class or function makes; ``default`` in the place of None."""
+def made(name: str, kind: Any, part: object, default: Any = None) -> Any:
+    """The part itself, or the one that a class or function makes; ``default`` in the place of None.
+
+    Raises:
+        TypeError: it is not of this ``kind``.
+    """
     part = default if part is None else part() if callable(part) else part
-    if not isinstance(part, kind) and part is not default:
+    if not isinstance(part, kind):
         raise TypeError(f"expected a {name} of windrow.data, got {kind_of(part)}")
     return part
 

@@ -30,7 +30,7 @@ from windrow.data._arguments import (
 from windrow.data._content import flat, frames_of, is_frames, is_key, rows_of
 from windrow.data._datasets._sources import frames_of_dataset
 from windrow.data._frames import FrameDataset
-from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, stacked, unpacked
+from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, pinned, stacked, unpacked
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key, made
 from windrow.data._states import from_plain, to_plain
@@ -88,7 +88,7 @@ class ReplayBuffer:
         if arguments.consume_after_n_samples is not None:
             self._sampler = consuming(self._sampler, arguments.consume_after_n_samples)
         self.writer: Writer = made("writer", Writer, arguments.writer, RoundRobinWriter())
-        self.limiter: RateLimiter | None = made("limiter", RateLimiter, arguments.limiter, None)
+        self.limiter: RateLimiter | None = made("limiter", RateLimiter | None, arguments.limiter)
         self.collate_fn = arguments.collate_fn
         self._pins_memory, self._count_ahead = arguments.pin_memory, arguments.prefetch
         self._batch_size = arguments.batch_size
@@ -211,8 +211,9 @@ class ReplayBuffer:
         new: Sampler = made("sampler", Sampler, sampler)
         self._forget_ahead()
         self._checked.set_sampler(self._sampler_options(new))
-        new._attach(self)
         before, self._sampler = self._sampler, new
+        before._detach(self)
+        new._attach(self)
         return before
 
     @property
@@ -438,9 +439,8 @@ class ReplayBuffer:
 
     def _has_packed(self) -> bool:
         """Whether frames that the buffer has begun with may have to be unpacked."""
-        if self._core.len() == 0:
-            return False
-        return isinstance(self.storage, ListStorage) or is_marked(self._core.get([0]))
+        # Of no rows there are all entries.
+        return self._core.len() > 0 and (isinstance(self.storage, ListStorage) or is_marked(self._core.get([])))
 
     def _finished(self, batch: Any) -> object:
         """The sample that a batch of frames becomes."""
@@ -450,8 +450,7 @@ class ReplayBuffer:
         batch = self._collated(batch)
         for transform in self._transforms:
             batch = transform(batch)
-        is_here = device is None or str(device) == "cpu"
-        return batch.pin_memory() if self._pins_memory and is_here and torch.cuda.is_available() else batch
+        return pinned(batch) if self._pins_memory and torch.cuda.is_available() else batch
 
     def _collated(self, batch: Any) -> object:
         if not isinstance(self.storage, ListStorage):
@@ -597,8 +596,10 @@ class ReplayBuffer:
         self._checked.update_priority(rows, priorities * len(rows) if len(priorities) == 1 else priorities)
 
     def set_beta(self, beta: float) -> None:
-        """Changes the exponent of importance weights."""
+        """Changes the exponent of importance weights, as setting ``beta`` of the sampler does."""
+        # The engine refuses it where there are no priorities.
         self._checked.set_beta(beta)
+        self._sampler._set("beta", beta)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the buffer, frames included: dictionaries of tensors, which ``torch.load`` reads by default. Objects are in it
@@ -630,7 +631,7 @@ class ReplayBuffer:
         Raises:
             RuntimeError: items of the buffer are objects, which are in no checkpoint.
         """
-        if self._is_packed and len(self) and OBJECT in self._core.get([0]).keys():
+        if self._objects.are_in(self._core.get):
             raise RuntimeError("objects are not written to a checkpoint: save the buffer's state_dict() with torch.save")
         self._checked.save(Path(path))
 
@@ -649,6 +650,7 @@ class ReplayBuffer:
     def close(self) -> None:
         """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed once no collector writes to the buffer, and
         the files of a mapped storage stay. Any other call raises ``RuntimeError`` from then on."""
+        self._sampler._detach(self)
         self._core, self._iterator, self._objects = cast("ReplayBufferCore", _Closed()), None, Objects()
         if self._prefetch is not None:
             self._prefetch.close()
