@@ -1,3 +1,5 @@
+use std::iter;
+
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::factory::many;
@@ -224,12 +226,13 @@ impl<E: Env> VecEnv for Serial<E> {
         mut outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
         let total = self.envs.len();
-        let mut stepped = 0;
-        if total > 1 {
-            check_rows(total, actions, &obs, &outcomes)?;
-            let (obs, outcomes) = (obs.reborrow(), outcomes.reborrow());
-            stepped = E::step_many(&mut self.envs, |env| env, actions, obs, outcomes);
+        // Of a single one, the compiler leaves out loop and checks.
+        if total == 1 {
+            return self.step_each(iter::once(0), actions, obs, outcomes);
         }
+        check_rows(total, actions, &obs, &outcomes)?;
+        let (seen, told) = (obs.reborrow(), outcomes.reborrow());
+        let stepped = E::step_many(&mut self.envs, |env| env, actions, seen, told);
         self.step_each(stepped..total, actions, obs, outcomes)
     }
 
@@ -312,6 +315,24 @@ pub(crate) fn check_rows(
     obs: &RowsMut<'_>,
     outcomes: &Outcomes<'_>,
 ) -> Result<(), VecEnvError> {
+    let fit = (actions.envs() == total)
+        & (obs.envs() == total)
+        & (outcomes.reward.len() == total)
+        & (outcomes.terminated.len() == total)
+        & (outcomes.truncated.len() == total);
+    match fit {
+        true => Ok(()),
+        false => Err(wrong_rows(total, actions, obs, outcomes)),
+    }
+}
+
+#[cold]
+fn wrong_rows(
+    total: usize,
+    actions: Rows<'_>,
+    obs: &RowsMut<'_>,
+    outcomes: &Outcomes<'_>,
+) -> VecEnvError {
     let rows = [
         actions.envs(),
         obs.envs(),
@@ -319,10 +340,9 @@ pub(crate) fn check_rows(
         outcomes.terminated.len(),
         outcomes.truncated.len(),
     ];
-    match rows.iter().find(|&&rows| rows != total) {
-        Some(&rows) => Err(out_of_range(total.min(rows), total, rows)),
-        None => Ok(()),
-    }
+    let wrong = rows.into_iter().find(|rows| *rows != total);
+    let rows = wrong.unwrap_or(total);
+    out_of_range(total.min(rows), total, rows)
 }
 
 /// The error for a step of only `which` of `envs` environments that step together.
