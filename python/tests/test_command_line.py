@@ -210,6 +210,13 @@ def test_weights_alone_need_no_trust() -> None:
     assert mean_return("a.safetensors", "--activation", "relu") == mean_return("a.pt", "--activation", "relu") > 150
 
 
+def test_without_safetensors_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_file(linear().state_dict(), "a.safetensors")
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    line = refused("collect", "CartPole-v1", "--policy", "a.safetensors", code=1)
+    assert line.endswith('a.safetensors needs safetensors, which is not installed: pip install "windrow-rl[safetensors]"')
+
+
 def test_layers_are_in_the_order_of_their_numbers() -> None:
     layers = [nn.Linear(4, 4) if n == 0 else nn.Linear(4, 2) if n == 20 else nn.Linear(4, 4) if n % 2 == 0 else nn.Tanh() for n in range(21)]
     save_file(nn.Sequential(*layers).state_dict(), "deep.safetensors")

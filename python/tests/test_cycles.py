@@ -109,6 +109,19 @@ def test_a_collector_whose_policy_is_a_method_of_its_owner(collected, make, batc
     collected(trainer)
 
 
+@pytest.mark.parametrize("shows", [{"logger": lambda figures, step: None, "log_interval": 0}, {"progress": True}], ids=["logger", "progress"])
+def test_a_collector_that_shows_its_progress_ends_with_its_last_reference(shows: dict[str, Any]) -> None:
+    gc.disable()
+    try:
+        collector = Collector(cartpole, nn.Linear(4, 2), frames_per_batch=10, **shows)
+        next(collector)
+        gone = weakref.ref(collector)
+        del collector
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("batches", [0, 2])
 @pytest.mark.parametrize("make", KINDS, ids=NAMES)
 def test_a_collector_that_its_environments_refer_to_is_freed_after_they_are_closed(collected, make, batches: int) -> None:

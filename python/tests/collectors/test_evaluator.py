@@ -76,6 +76,8 @@ def test_the_policy_is_copied_and_takes_new_weights() -> None:
         assert evaluator.evaluate()["eval/actions"] == 0.0
         assert evaluator.evaluate(always(1))["eval/actions"] == 1.0
         assert evaluator.evaluate(weights_dict={"policy": always(0).state_dict()})["eval/actions"] == 0.0
+        with pytest.raises(ValueError, match="weights_dict names all weights"):
+            evaluator.evaluate(always(1), weights_dict={"policy": always(0)})
     assert figures["batches"] == 3 and torch.equal(policy.bias.detach(), torch.eye(2)[0])
 
 

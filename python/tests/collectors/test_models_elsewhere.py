@@ -85,6 +85,21 @@ def test_models_that_there_are_not_are_errors_that_name_them() -> None:
             collector.update_policy_weights_(model_id="env.transform.module", weights={"weight": torch.zeros(3, 7), "bias": torch.zeros(3)})
         with pytest.raises(ValueError, match="there is no worker 3"):
             collector.update_policy_weights_(model_id="env.transform.module", weights=biased(1.0), worker_ids=3)
-    with MultiSyncCollector([make, make], frames_per_batch=10, placement="threads") as collector:
-        with pytest.raises(ValueError, match='in environments that threads step meanwhile: choose placement="processes"'):
-            collector.update_policy_weights_(model_id="env.transform.module", weights=biased(1.0))
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
+    buffer.append_transform(Embedded())
+    path, innocent = "env.transform.module", "replay_buffer.transform[0].module"
+    with MultiSyncCollector([make, make], frames_per_batch=10, placement="threads", replay_buffer=buffer) as collector:
+        with pytest.raises(ValueError, match='env.transform.module.* in environments that threads step meanwhile: choose placement="processes"'):
+            collector.update_policy_weights_(weights_dict={innocent: biased(1.0), path: biased(1.0)})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"model_id": "env.transform.module"}, {"weights": biased(1.0)}],
+    ids=["model_id", "weights"],
+)
+def test_weights_that_are_given_twice_are_refused_before_any_is_loaded(more: dict[str, Any]) -> None:
+    env = make()
+    with Collector(env, frames_per_batch=10) as collector, pytest.raises(ValueError, match="weights_dict names all weights"):
+        collector.update_policy_weights_(weights_dict={"env.transform.module": biased(2.0)}, **more)
+    assert not env.transform.module.bias.any()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from windrow import _needs
+
 if TYPE_CHECKING:
     import torch
 
@@ -48,11 +50,8 @@ def load(path: Path, activation: str, *, trusts: bool) -> Callable[..., Any] | P
 
 
 def _safetensors(path: Path) -> Mapping[str, Any]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise ImportError(f"{path} needs safetensors, which is not installed: pip install safetensors") from error
-    return load_file(path)
+    weights: Mapping[str, Any] = _needs.module(str(path), "safetensors.torch", "safetensors").load_file(path)
+    return weights
 
 
 def _kind(path: Path) -> str:

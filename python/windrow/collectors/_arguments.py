@@ -50,6 +50,16 @@ def truth(name: str, value: object) -> bool:
     return bool(value)
 
 
+def _tracked(default: bool) -> Any:
+    return argument(
+        "write policy_version, the version of the weights that acted",
+        more='it is at the root and, in the same memory, under ``"next"``',
+        default=default,
+        check=truth,
+        engine=True,
+    )
+
+
 def interrupts(name: str, value: object) -> object:
     """Something that says whether batches are cut short."""
     if not callable(getattr(value, "collection_stopped", None)):
@@ -291,13 +301,7 @@ class _Weights(Arguments, group="The policy's weights"):
         "what update_policy_weights_ goes through, or a function that makes it", default=None
     )
     update_at_each_batch: bool = argument("publish the policy's weights before each batch", default=False)
-    track_policy_version: object = argument(
-        "write policy_version, the version of the weights that acted",
-        more='it is at the root and, in the same memory, under ``"next"``',
-        default=False,
-        check=truth,
-        engine=True,
-    )
+    track_policy_version: object = _tracked(False)
     compile_policy: bool | dict[str, Any] | None = argument("compile it with torch.compile: True, or its arguments", default=None)
     cudagraph_policy: bool | dict[str, Any] | None = argument(
         'replay it as a CUDA graph: True, or {"warmup": calls before it is recorded}',
@@ -453,13 +457,7 @@ class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
         check=_BACKENDS,
     )
     env_backend: Literal["threading", "multiprocessing"] | None = argument("the same as backend", default=None, check=_BACKENDS)
-    track_policy_version: object = argument(
-        "write policy_version, the version of the weights that acted",
-        more='it is at the root and, in the same memory, under ``"next"``',
-        default=True,
-        check=truth,
-        engine=True,
-    )
+    track_policy_version: object = _tracked(True)
     policy_version_key: Literal["policy_version"] | None = argument(
         "None: the same as track_policy_version=False", default="policy_version", check=one_of("policy_version", None)
     )

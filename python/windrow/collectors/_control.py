@@ -201,8 +201,10 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
                 changed.
         """
         self._check_answers()
+        given = _single_source(policy_or_weights, weights, policy, policy_weights)
+        if weights_dict is not None and (given is not None or model_id is not None):
+            raise ValueError("weights_dict names all weights: leave model_id and other weights out")
         if model_id is not None and "." in model_id:
-            given = _single_source(policy_or_weights, weights, policy, policy_weights, None, weights_dict)
             _fence.methods.load_models(self, {model_id: given}, worker_ids)
             return
         if weights_dict is not None and any("." in model for model in weights_dict):
@@ -210,7 +212,10 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             weights_dict = {model: given for model, given in weights_dict.items() if "." not in model}
             if not weights_dict:
                 return
-        given = _single_source(policy_or_weights, weights, policy, policy_weights, model_id, weights_dict)
+        if model_id is not None:
+            check_model(model_id)
+        if weights_dict is not None:
+            given = weights_by_id(weights_dict)
         if self._updater is None:
             self._source.publish(given, worker_ids)
         elif model_id is not None or weights_dict is not None:
@@ -484,19 +489,11 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             failures.append(self._failure)
 
 
-def _single_source(
-    positional: object, weights: object, policy: object, policy_weights: object, model_id: str | None, by_id: Mapping[str, Any] | None
-) -> Any:
+def _single_source(positional: object, weights: object, policy: object, policy_weights: object) -> Any:
     """The weights that were given, at most once; None if none were."""
     given = [source for source in (positional, weights, policy, policy_weights) if source is not None]
-    if by_id is not None:
-        if given or model_id is not None:
-            raise ValueError("weights_dict names all weights: leave model_id and other weights out")
-        return weights_by_id(by_id)
     if len(given) > 1:
         raise ValueError(f"expected weights from one source, got {len(given)}")
-    if model_id is not None:
-        check_model(model_id)
     if policy_weights is not None:
         warn("policy_weights is called weights now", RenamedWarning)
     return given[0] if given else None

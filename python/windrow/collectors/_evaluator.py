@@ -327,6 +327,7 @@ class Evaluator(Ending):
         Raises:
             WorkerError: the environment or the policy raised an error.
             RuntimeError: the evaluator was shut down.
+            ValueError: weights were given twice, or belong to another policy.
             KeyError: there is no such model.
         """
         return self._core.evaluate(self._weights(weights, weights_dict), self._number(step))
@@ -442,9 +443,10 @@ class Evaluator(Ending):
         return number
 
     def _weights(self, weights: object, by_id: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        if by_id:
-            own = weights_by_id(by_id)
-            weights = own if weights is None else weights
+        if by_id is not None:
+            if weights is not None:
+                raise ValueError("weights_dict names all weights: leave other weights out")
+            weights = weights_by_id(by_id)
         if weights is None:
             weights = self._source
         if weights is None and self._frozen is not None:

@@ -13,6 +13,7 @@ from windrow._logger import NAMES, log_to
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
+    from windrow._windrow import CollectorCore
     from windrow.collectors import BaseCollector
 
 #: Episodes of which the mean return is shown.
@@ -152,7 +153,7 @@ class Bar:
             return
         mean = None if returns is None else returns.mean()
         figures = [] if mean is None else [f"return={mean:.4g}"]
-        lags = _lags(collector) if stats["policy_version"] > 0 else []
+        lags = _lags(collector._core) if stats["policy_version"] > 0 else []
         bar.set_postfix_str(", ".join([*figures, *([f"lag={max(lags)}"] if lags else [])]), refresh=False)
         bar.update(stats["frames"] - bar.n)
         if stats["completed"]:
@@ -169,7 +170,9 @@ class Rows:
 
     def __init__(self, collector: BaseCollector) -> None:
         arguments = collector._arguments
-        self._collector, self._log = collector, log_to("logger", arguments.logger)
+        # The collector refers to this: what it refers to in turn would keep it.
+        self._core, self._buffer = collector._core, collector.replay_buffer
+        self._log = log_to("logger", arguments.logger)
         self._names, self._interval = NAMES[arguments.log_names], arguments.log_interval
         self.phases = Phases()
         self._logged_at = -float("inf")
@@ -182,7 +185,7 @@ class Rows:
 
     def flush(self, returns: Returns | None) -> None:
         """Logs frames that came after the last row."""
-        stats = self._collector._core.stats()
+        stats = self._core.stats()
         if stats["frames"] > self._logged_frames:
             self._write(stats, returns)
 
@@ -200,10 +203,10 @@ class Rows:
             figures["rollout/episodes"] = returns.ended
         figures |= {f"time/{phase}": seconds for phase, seconds in self.phases.take().items()}
         figures["policy/version"] = stats["policy_version"]
-        lags = _lags(self._collector)
+        lags = _lags(self._core)
         if lags:
             figures |= {"policy/lag_mean": sum(lags) / len(lags), "policy/lag_max": max(lags)}
-        buffer = self._collector.replay_buffer
+        buffer = self._buffer
         if buffer is not None and hasattr(buffer, "__len__"):
             figures["buffer/size"] = size = len(buffer)
             capacity = getattr(getattr(buffer, "storage", None), "max_size", None)
@@ -240,9 +243,9 @@ class Phases:
         return seconds
 
 
-def _lags(collector: BaseCollector) -> list[int]:
+def _lags(core: CollectorCore) -> list[int]:
     """How many versions behind the newest weights those are that each worker has acted with last."""
-    return [worker["policy_lag"] for worker in collector._core.worker_stats() if worker["alive"]]
+    return [worker["policy_lag"] for worker in core.worker_stats() if worker["alive"]]
 
 
 class Loop(Iterator[Any]):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, SupportsIndex
 
-from windrow import collectors, modules
+from windrow import _needs, collectors, modules
 from windrow._lazy import torch
 from windrow._types import Weights
 from windrow.policies.weights import copy_weights, weights_of, widened
@@ -293,7 +293,7 @@ class RayWeightUpdater(WeightUpdaterBase):
 
     def _send(self, workers: list[object]) -> None:
         """Sends actors what was pushed last, and waits until they have taken it."""
-        ray = _session.needs_ray("RayWeightUpdater")
+        ray = _needs.module("RayWeightUpdater", "ray", "ray")
         answers: dict[Any, Any] = {}
         self._answers = answers
         for worker in workers:

@@ -15,7 +15,7 @@ from windrow.processes.pickling import NoProcesses, pickler
 
 
 #: Variables that set how many threads libraries use. Workers that use several each would take turns.
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUMTHREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 #: What a nursery imports, the second only where workers need torch. Nothing of the user's: its import could start threads, or differ from
 #: one worker to the next.
 _MODULES = ("numpy", "cloudpickle", "windrow.collectors", "windrow._ports")

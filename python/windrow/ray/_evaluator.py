@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from windrow import _needs
 from windrow._lazy import module
 from windrow._windrow import WorkerError
 from windrow.policies.choose import Choice, Conditions, Sent, choose, exploration_name
@@ -51,7 +52,7 @@ def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluato
         RuntimeError: Ray has too little for the actor, or it did not start.
         Exception: what making environment or policy in the actor has raised.
     """
-    _session.needs_ray(name)
+    _needs.module(name, "ray", "ray")
     exploration = exploration_name(arguments.exploration_type)
     given = {option: getattr(arguments, option) for option in _PASSED} | {"exploration_type": exploration}
     choice = Choice(None)

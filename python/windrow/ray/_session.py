@@ -40,21 +40,6 @@ _lock = threading.Lock()
 _leases = 0
 
 
-def needs_ray(who: str) -> ModuleType:
-    """The module ``ray``, for ``who``.
-
-    Raises:
-        ImportError: it is not installed; the message names the extra that brings it.
-    """
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise ImportError(f"{who} needs ray, which is not installed: {_needs.install('ray')}", name="ray") from error
-    return ray
-
-
 def pack(batch: Packable) -> Array:
     """A TensorDict, or a dictionary of tensors by name, as one array of bytes.
 
@@ -87,7 +72,7 @@ def acquire(who: str, config: Mapping[str, Any] | None = None) -> tuple[Any, Cal
         Exception: what ``ray.init`` raises.
     """
     global _leases
-    ray = needs_ray(who)
+    ray = _needs.module(who, "ray", "ray")
     _end_before_ray()
     with _lock:
         if not ray.is_initialized():

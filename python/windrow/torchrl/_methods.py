@@ -161,9 +161,10 @@ def load_models(self: BaseCollector, models: Mapping[str, Any], workers: Support
     unknown = [worker for worker in chosen if worker not in everybody]
     if unknown:
         raise ValueError(f"there is no worker {unknown[0]}: the collector has {len(everybody)}")
-    if self._placement == "threads" and any(path.startswith("env.") for path in models):
+    stepped = next((path for path in models if path.startswith("env.")), None)
+    if self._placement == "threads" and stepped is not None:
         raise ValueError(
-            f"the model {next(iter(models))!r} is in environments that threads step meanwhile: choose placement=\"processes\", where it is "
+            f"the model {stepped!r} is in environments that threads step meanwhile: choose placement=\"processes\", where it is "
             "loaded between two parts"
         )
     for path, given in models.items():
