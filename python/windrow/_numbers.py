@@ -1,8 +1,9 @@
-"""Checks of numbers of Python, numpy or torch."""
+"""Checks of numbers of Python, numpy or torch, and the number of cores."""
 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -60,3 +61,8 @@ def real(name: str, value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number, got {value!r}") from None
+
+
+def cores() -> int:
+    """How many cores this process may use: a scheduler may have bound it to some of the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,7 +15,7 @@ Build = Callable[..., Any]
 def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
     """Builds a collector with so many environments that ask one policy, two to a thread, and ends it after the test."""
     monkeypatch.setattr(_async_batched, "_TOGETHER", 2)
-    monkeypatch.setattr(_async_batched, "_cores", lambda: 4)
+    monkeypatch.setattr(_async_batched, "cores", lambda: 4)
     built: list[Any] = []
 
     def make(envs: Any = 4, policy: Any = None, **options: Any) -> Any:

@@ -69,7 +69,7 @@ def test_native_environments_share_threads_unless_they_are_many(build: Build, mo
     monkeypatch.undo()
     assert build(64, frames_per_batch=640).stats()["workers"] == 1
     assert build(64, frames_per_batch=640, max_batch_size=16).stats()["workers"] == 4
-    cores = min(2, _async_batched._cores())
+    cores = min(2, _async_batched.cores())
     assert build(128, frames_per_batch=640).stats()["workers"] == cores
 
 

@@ -18,7 +18,8 @@ import torch
 from cartpole import cartpole
 from counting import Counting, raises_odd, raises_value_error
 from tensordict import TensorDict
-from waiting import ends, until
+from waiting import ends, threads, until
+from windrow import make_vec
 from windrow._windrow import native_ids
 from windrow.collectors import Collector
 from windrow.envs import (
@@ -449,6 +450,16 @@ def test_arguments(pool) -> None:
     assert (env.backend, env.stack, env.stats(), env.resolved_exchange) == ("threading", "dense", {}, "queue")
     assert async_envs.AsyncEnvPool is AsyncEnvPool and issubclass(ProcessorAsyncEnvPool, AsyncEnvPool)
     assert pool(["CartPole-v1"] * 2, num_threads=1).rollout(3).shape == (2, 3)
+
+
+@pytest.mark.parametrize("make", [AsyncEnvPool, partial(make_vec, batch_size=1)], ids=["pool", "vector"])
+def test_threads_are_as_many_as_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    may_use = (os.cpu_count() or 1) + 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(may_use)), raising=False)
+    before = threads()
+    made = make(["CartPole-v1"] * may_use)
+    until(lambda: len(threads().keys() - before.keys()) == may_use)
+    made.close()
 
 
 def test_a_collector_takes_one_in_lockstep() -> None:

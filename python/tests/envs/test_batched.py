@@ -16,6 +16,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
+from windrow import make_vec
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import (
     EnvCreator,
@@ -67,12 +68,20 @@ def test_some_are_reset_and_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_vectors_of_gymnasium_are_as_single_environments(mode: AutoresetMode, kind: str) -> None:
+@pytest.mark.parametrize(
+    "vector",
+    [
+        lambda mode: gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}),
+        lambda mode: gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="async", vector_kwargs={"autoreset_mode": mode}),
+        lambda mode: make_vec("CartPole-v1", 3, autoreset_mode=mode),
+        lambda mode: make_vec("CartPole-v1", 3, autoreset_mode=mode, native=False),
+        lambda mode: make_vec("CartPole-v1", 3, autoreset_mode=mode, native=False, workers=3),
+    ],
+    ids=["sync", "async", "native", "here", "processes"],
+)
+def test_vectors_are_as_single_environments(mode: AutoresetMode, vector: Any) -> None:
     expected = frames(SerialEnv(3, make))
-    vector = gymnasium.make_vec(
-        "CartPole-v1", 3, vectorization_mode=kind, vector_kwargs={"autoreset_mode": mode}
-    )
+    vector = vector(mode)
     got = frames(GymWrapper(vector))
     assert got.shape == (3, 60) and int(got["next", "done"].sum()) > 3
     for key in expected.keys(True, True):
@@ -219,6 +228,10 @@ def test_unlike_environments_are_refused() -> None:
         SerialEnv(2, [make, lambda: GymEnv("Pendulum-v1")]).reset()
     with pytest.raises(ValueError, match="create_env_fn has 3 entries for 2 environments"):
         SerialEnv(2, [make] * 3)
+    with pytest.raises(ValueError, match="num_workers must be 1 or more, got 0"):
+        SerialEnv(0, make)
+    with pytest.raises(TypeError, match="num_workers must be a whole number, got '2'"):
+        ParallelEnv("2", make)
     with pytest.raises(TypeError, match="ParallelEnv has no argument nonsense"):
         ParallelEnv(2, make, nonsense=1, mp_start_method="fork")
 

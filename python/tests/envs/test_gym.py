@@ -175,6 +175,11 @@ def test_seeds_follow_each_other_and_begin_anew() -> None:
     assert torch.equal(env.reset(seed=3)["observation"], first)
     expected, _ = gymnasium.make("CartPole-v1").reset(seed=3)
     assert first.tolist() == expected.tolist()
+    for seeded in (env.set_seed, lambda seed: env.reset(seed=seed)):
+        with pytest.raises(ValueError, match="seed must be 0 or more, got -1"):
+            seeded(-1)
+        with pytest.raises(TypeError, match="seed must be a whole number, got 'one'"):
+            seeded("one")
 
 
 def test_resets_are_a_matter_of_the_root() -> None:

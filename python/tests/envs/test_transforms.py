@@ -325,6 +325,8 @@ def test_misuse_is_an_error() -> None:
         norm.init_stats(10)
     with pytest.raises(ValueError, match="expected 1 number or 3, got 2"):
         TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm([0.0, 1.0], [1.0, 1.0], ["observation"])).reset()
+    with pytest.raises(TypeError, match=r"expected a transform, got the class StepCounter: write StepCounter\(\.\.\.\)"):
+        TransformedEnv(GymEnv("CartPole-v1"), StepCounter)
     with pytest.raises(TypeError, match="expected a transform, or a function of a TensorDict, got int"):
         TransformedEnv(GymEnv("Pendulum-v1"), 3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import pytest
 import torch
 from tensordict.nn import TensorDictModule
@@ -12,7 +13,7 @@ from torchrl.envs import TransformedEnv as TheirTransformedEnv
 
 from recurrent import LSTM_STATE, check, lstm
 from windrow.collectors import Collector
-from windrow.envs import Compose, GymEnv, InitTracker, ParallelEnv, RewardSum, SerialEnv, TransformedEnv
+from windrow.envs import Compose, GymEnv, GymWrapper, InitTracker, ParallelEnv, RewardSum, SerialEnv, TransformedEnv
 
 
 def primed(policy=None, base=None) -> TransformedEnv:
@@ -114,6 +115,11 @@ def test_an_environment_is_primed_for_the_policy_that_it_is_given(make) -> None:
     assert set(env.reset().keys(True, True)) == {*theirs.reset().keys(True, True), "truncated"}
     specs = [{key: (spec.shape, spec.dtype) for key, spec in one.observation_spec.items(True, True)} for one in (env, theirs)]
     assert specs[0] == specs[1]
+
+
+def test_a_wrapper_is_primed_for_the_policy_that_it_is_given() -> None:
+    env = GymWrapper(gymnasium.make("CartPole-v1"), policy=lstm(), categorical_action_encoding=True)
+    assert {"observation", "is_init", *LSTM_STATE} <= set(env.reset().keys()) and env.action_spec.shape == ()
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_envs": 2}, {"backend": "gymnasium"}])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import RecordEpisodeStatistics
 
@@ -125,6 +128,26 @@ def test_environments_that_differ_in_bounds_are_refused(kind: type[Talkative], w
         windrow.make_vec([kind, other], workers=workers)
 
 
+@pytest.mark.parametrize("workers", [None, 2])
+def test_errors_name_environments_by_their_numbers_in_the_vector(workers: int | None) -> None:
+    other = partial(gymnasium.make, "Pendulum-v1")
+    makers = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=9 - 4 * (env > 1)) for env in range(4)]
+    with pytest.raises(RuntimeError, match="environment 3: expected the observation_space of environment"):
+        windrow.make_vec([*makers[:3], other], workers=workers)
+    envs = windrow.make_vec(makers, workers=workers, autoreset_mode="Disabled")
+    envs.reset(seed=0)
+    with pytest.raises(ResetNeeded, match=r"environments \[2, 3\] have ended"):
+        for _ in range(6):
+            envs.step(np.zeros(4, np.int64))
+    envs.close()
+
+
+def test_errors_name_the_function_that_cannot_be_sent() -> None:
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"make_vec sends env to each worker, but env\[3\] uses lock, .*leave workers out"):
+        windrow.make_vec([Talkative, Talkative, Talkative, lambda: Talkative(lock.acquire())], workers=2)
+
+
 def test_one_object_is_one_environment() -> None:
     same = gymnasium.make("FrozenLake-v1")
     with pytest.raises(ValueError, match="a new environment at each call"):
@@ -161,6 +184,15 @@ def test_some_environments_are_received_while_others_step(env: Any, workers: int
         envs.send(np.array([envs.single_action_space.sample() for _ in range(2)]), info["env_id"])
     envs.close()
     assert steps.sum() == 60
+
+
+@pytest.mark.parametrize(("each", "unknown"), [(1, [-1]), (1, [4]), (1, [0.5]), (2, [1]), (2, [1, 2]), (2, [4, 5])])
+def test_actions_are_for_environments_that_there_are(each: int, unknown: list[Any]) -> None:
+    envs = windrow.make_vec("FrozenLake-v1", 4, workers=4 // each, batch_size=2, native=False)
+    envs.async_reset(seed=0)
+    with pytest.raises(ValueError, match="env_id: expected environments from 0 to 3" + ", the 2 of a process side by side" * (each > 1)):
+        envs.send(np.zeros(len(unknown), np.int64), unknown)
+    envs.close()
 
 
 def test_each_environment_goes_on_from_its_own_state() -> None:

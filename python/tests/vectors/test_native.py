@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,7 +16,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 import windrow
 from vectors.alike import MODES, run_beside, sync
-from windrow.envs import GymEnv, RewardSum, StepCounter, TransformedEnv
+from windrow.envs import Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
 
 #: Numbers and choices, bounded and discrete actions, tuples, and entries of info. `certify` compares all environments.
 IDS = ["CartPole-v1", "Pendulum-v1", "Blackjack-v1", "Taxi-v4"]
@@ -176,6 +177,19 @@ def test_transforms_go_around_each_environment(mode: AutoresetMode) -> None:
         assert observation["episode_reward"].ravel().tolist() == [step, step]
 
 
+@pytest.mark.parametrize("given", [StepCounter(), Compose(StepCounter()), [Compose(StepCounter())]], ids=["alone", "Compose", "Compose in a list"])
+def test_transforms_come_alone_or_together(given: Any) -> None:
+    envs = windrow.make_vec("CartPole-v1", 2, transforms=given)
+    envs.reset(seed=0)
+    assert envs.step(np.array([0, 1]))[0]["step_count"].ravel().tolist() == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:_CallableTransform is a transform of TorchRL")
+def test_a_function_is_a_transform() -> None:
+    envs = windrow.make_vec("CartPole-v1", 2, transforms=[lambda root: root.set("observation", -root["observation"])])
+    assert (envs.reset(seed=0)[0] == -windrow.make_vec("CartPole-v1", 2).reset(seed=0)[0]).all()
+
+
 def test_environments_of_windrow_are_taken_with_their_transforms() -> None:
     env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
     for given in (env, lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter())):
@@ -190,6 +204,7 @@ def test_environments_of_windrow_are_taken_with_their_transforms() -> None:
     [
         (lambda envs: envs.step(np.array([0, 2])), ValueError, "expected"),
         (lambda envs: envs.step(np.array([0, 1, 1])), ValueError, "expected int64"),
+        (lambda envs: envs.reset(seed=-1), ValueError, "seed must be 0 or more, got -1"),
         (lambda envs: envs.reset(seed=[1]), ValueError, "a seed or None for each of 2"),
         (lambda envs: envs.reset(options={"low": 0.1}), ValueError, "native=False"),
         (lambda envs: envs.reset(options={"reset_mask": [True, False]}), TypeError, "array of booleans"),
@@ -220,6 +235,9 @@ def test_errors_say_what_was_expected(call: object, error: type[Exception], says
         ({"env": "CartPole-v1", "num_envs": 2, "batch_size": 3}, ValueError, "batch_size must be a multiple"),
         ({"env": "CartPole-v1", "native": False, "num_envs": 2, "batch_size": 1}, ValueError, "workers is how many"),
         ({"env": "CartPole-v1", "num_envs": 2, "batch_size": 1, "autoreset_mode": "Disabled"}, ValueError, "DISABLED"),
+        ({"env": "CartPole-v1", "num_envs": 2, "batch_size": 1, "final_info": "dictionaries"}, ValueError, "stepped as a whole: leave batch_size out"),
+        ({"env": "CartPole-v1", "autoreset_mode": "next_step"}, ValueError, 'autoreset_mode must be "NextStep", "SameStep" or "Disabled", got'),
+        ({"env": "CartPole-v1", "transforms": [3]}, TypeError, "expected a transform, or a function of a TensorDict, got int"),
         ({"env": gymnasium.Env, "sutton_barto_reward": True}, TypeError, "for ids"),
     ],
 )

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import click
 
 from windrow import __version__, _needs
-from windrow._cli.look import cores, processor, version_of
+from windrow._cli.look import processor, version_of
 from windrow._cli.peers import PEERS, Running, Side, own_sides
 from windrow._cli.picture import write
 from windrow._cli.text import short, table
+from windrow._numbers import cores
 
 #: What ``--peers`` without names means.
 ALL = "all"

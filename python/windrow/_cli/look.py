@@ -15,6 +15,7 @@ import click
 
 from windrow import __version__, _fence, _windrow
 from windrow._cli.text import table
+from windrow._numbers import cores
 from windrow.envs._registry import adapters
 
 #: Libraries that windrow uses or takes environments of, by the names of their distributions.
@@ -46,11 +47,6 @@ def processor() -> str:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
     return models[0] if models else platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @click.command(short_help="List environments.")

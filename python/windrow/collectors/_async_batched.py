@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from windrow._arguments import takes
+from windrow._numbers import cores
 from windrow._warnings import warn
 from windrow.collectors._arguments import AsyncBatchedArguments, CollectorArguments
 from windrow.collectors._base import BaseCollector
@@ -175,7 +175,7 @@ def _together(count: int, arguments: AsyncBatchedArguments) -> int:
         return 1
     exact = [number for number in (frames, arguments.total_frames) if number is not None]
     most = arguments.max_batch_size or count
-    fewest = min(_cores(), -(-count // _TOGETHER))
+    fewest = min(cores(), -(-count // _TOGETHER))
     shares = [count // workers for workers in range(fewest, count + 1) if count % workers == 0]
     return next(share for share in shares if share <= most and all(number % share == 0 for number in exact))
 
@@ -208,7 +208,3 @@ def _in_processes(given: Workers, makers: list[Any], are_native: list[bool], arg
 def _begun(init_fn: Callable[[], object], make: Callable[[], T]) -> T:
     init_fn()
     return make()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

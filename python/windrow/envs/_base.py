@@ -321,8 +321,12 @@ class EnvBase(Described, metaclass=Counterpart):
 
         Returns:
             The last seed that was given.
+
+        Raises:
+            TypeError: the seed is not a whole number.
+            ValueError: it is negative.
         """
-        number = self._known().num_envs
+        seed, number = whole("seed", seed, 0), self._known().num_envs
         self._seeds = [seed if static_seed else seed + env for env in range(number)]
         return self._seeds[-1]
 

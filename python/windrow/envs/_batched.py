@@ -28,7 +28,7 @@ _PROCESSES = hasattr(_windrow, "ParallelMembers")
 class BatchedArguments(Arguments):
     """The arguments of environments in lockstep."""
 
-    num_workers: int = argument("number of environments", kw_only=False)
+    num_workers: int = argument("number of environments", kw_only=False, check=at_least(1))
     create_env_fn: Envs = argument("an environment or a function that makes one, for all; or a list with one for each", kw_only=False)
     create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
         "passed to the functions; a dict for all, or a list with one for each", default=None
@@ -57,7 +57,7 @@ class SerialEnv(EnvBase):
 
     Raises:
         TypeError: an unknown argument.
-        ValueError: a list of another length than ``num_workers``.
+        ValueError: ``num_workers`` is 0 or less, or a list has another length.
 
     Example:
         >>> from windrow.envs import GymEnv, SerialEnv

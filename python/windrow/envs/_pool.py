@@ -1,7 +1,6 @@
 """Environments that step independently: a call sends them commands, and another receives the answers that have come."""
 
 import operator
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from windrow import _needs, _windrow
 from windrow._arguments import Arguments, argument, each_of, ignored, one_of, takes
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
-from windrow._numbers import at_least, real, whole, whole_or_none
+from windrow._numbers import at_least, cores, real, whole, whole_or_none
 from windrow._types import Device, Envs
 from windrow._windrow import IMPATIENCE, PATIENCE, EnvPool
 from windrow.collectors._ending import ALIVE
@@ -100,7 +99,7 @@ class AsyncEnvPool(EnvBase):
         if arguments.exchange == "shm" and self.backend != "multiprocessing":
             raise ValueError('exchange="shm" is for processes: it needs backend="multiprocessing"')
         self._pool: EnvPool | None = None
-        self._threads = arguments.num_threads or os.cpu_count() or 1
+        self._threads = arguments.num_threads or cores()
         #: By environment: the TensorDict of its last command, and its row there.
         self._sent: dict[int, tuple[Any, int]] = {}
         self._made()

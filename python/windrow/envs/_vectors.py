@@ -44,8 +44,9 @@ def habits(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> tuple[str, str]
 
 
 def _pool(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> object:
-    """The EnvPool that ``vector`` is, or that is in it."""
-    return next((one for one in (vector, vector.unwrapped) if hasattr(type(one), "async_reset")), None)
+    """The EnvPool that ``vector`` is, or that is in it. Vectors of windrow have the method, too."""
+    found = (one for one in (vector, vector.unwrapped) if hasattr(type(one), "async_reset"))
+    return next((one for one in found if not hasattr(one, "_is_as_gymnasiums")), None)
 
 
 def _config(pool: object) -> dict[str, Any]:
@@ -53,8 +54,8 @@ def _config(pool: object) -> dict[str, Any]:
 
 
 def _is_gymnasiums(inner: object) -> bool:
-    """Whether ``inner`` makes a vector of single environments of Gymnasium."""
-    return isinstance(inner, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv))
+    """Whether ``inner`` takes masks and seeds as Gymnasium's vectors of single environments do: it is one of these, or of windrow's."""
+    return isinstance(inner, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv)) or getattr(inner, "_is_as_gymnasiums", False)
 
 
 def _reads_mask(function: Callable[..., Any]) -> bool:
@@ -114,7 +115,7 @@ def seed(
     if type(inner).__module__.startswith("ale_py"):
         # ALE seeds with 31 bits.
         return first % 2**31 if follow else numpy.array([-1 if seed is None else seed % 2**31 for seed in seeds])
-    if _is_gymnasiums(inner) or getattr(inner, "takes_each_seed", False):
+    if _is_gymnasiums(inner):
         given = dict(zip(envs, seeds, strict=True))
         return first if follow and len(envs) == vector.num_envs else [given.get(env) for env in range(vector.num_envs)]
     return first

@@ -492,6 +492,8 @@ def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _checked(transform: object) -> object:
+    if isinstance(transform, type):
+        raise TypeError(f"expected a transform, got the class {transform.__name__}: write {transform.__name__}(...)")
     if is_windrows(transform):
         return transform
     if _fence.is_a(transform, "TensorDictPrimer"):

@@ -53,11 +53,12 @@ def member(
     kwargs: dict[str, Any] | None = None,
     of: str = "ParallelEnv",
     instead: str = "take SerialEnv",
+    name: str = "create_env_fn",
     *,
     is_quiet: bool = False,
 ) -> bytes:
     """How to make the environments ``env``, a member ``of`` something that errors name with what to do ``instead``, in another process.
-    A member ``is_quiet`` where the first one warns for all.
+    The user gave them as the argument ``name``. A member ``is_quiet`` where the first one warns for all.
 
     Raises:
         TypeError: as :func:`environments`.
@@ -67,6 +68,7 @@ def member(
     except TypeError as error:
         # Said of collectors elsewhere.
         told = str(error).replace('placement="processes" sends', f"{of} sends").replace('choose placement="threads"', instead)
+        told = told.replace("create_env_fn", name)
         raise TypeError(told) from error.__cause__
 
 

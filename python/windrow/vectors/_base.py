@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
@@ -41,6 +41,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     Attributes:
         autoreset_mode: when an environment begins another episode.
     """
+
+    #: See :func:`windrow.envs._vectors.habits`.
+    _is_as_gymnasiums = True
 
     def __init__(
         self, num_envs: int, observed: Any, acted: Any, mode: AutoresetMode, metadata: dict[str, Any], form: str = "arrays"
@@ -140,8 +143,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if isinstance(seed, (list, tuple, np.ndarray)):
             if len(seed) != self.num_envs:
                 raise ValueError(f"expected a seed or None for each of {self.num_envs} environments, got {len(seed)}")
-            return [None if one is None else operator.index(one) for one in seed]
-        return list(range(first := operator.index(seed), first + self.num_envs))
+            return [None if one is None else _seed(one) for one in seed]
+        return list(range(first := _seed(seed), first + self.num_envs))
 
     def _masked(self, options: dict[str, Any] | None) -> tuple[list[int], dict[str, Any] | None]:
         """The environments that ``options`` names, and what else is in it."""
@@ -273,16 +276,29 @@ def masked(columns: dict[str, Any], has: np.ndarray) -> dict[str, Any]:
     return info
 
 
+def _seed(seed: Any) -> int:
+    if (number := operator.index(seed)) < 0:
+        raise ValueError(f"seed must be 0 or more, got {seed}")
+    return number
+
+
 def closed_before(called: str) -> ClosedEnvironmentError:
     return ClosedEnvironmentError(f"{called} was called, but the vector of environments is closed: make another one")
 
 
-def refuse_unlike(number: int, expected: tuple[Any, Any], got: tuple[Any, Any]) -> None:
-    """Checks that environment ``number`` has the spaces of environment 0: those of observations and of actions.
+def reset_needed(envs: list[int]) -> ResetNeeded:
+    return ResetNeeded(
+        f"the episodes of environments {envs} have ended, and with autoreset_mode DISABLED they begin another one when they are told to: "
+        'call reset(options={"reset_mask": terminated | truncated}) first'
+    )
+
+
+def refuse_unlike(number: int, expected: tuple[Any, Any], got: tuple[Any, Any], first: int = 0) -> None:
+    """Checks that environment ``number`` has the spaces of environment ``first``: those of observations and of actions.
 
     Raises:
         RuntimeError: one of them differs.
     """
-    for name, first, own in zip(("observation_space", "action_space"), expected, got, strict=True):
-        if first != own:
-            raise RuntimeError(f"environment {number}: expected the {name} of environment 0, {first}, got {own}")
+    for name, its, own in zip(("observation_space", "action_space"), expected, got, strict=True):
+        if its != own:
+            raise RuntimeError(f"environment {number}: expected the {name} of environment {first}, {its}, got {own}")

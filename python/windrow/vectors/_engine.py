@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from windrow._windrow import VectorCore
 from windrow.envs._native import EXACT_REWARD
 from windrow.envs._specs import Leaf, path
-from windrow.vectors._base import Notes, Stepped, closed_before, masked, with_masks
+from windrow.vectors._base import Notes, Stepped, closed_before, masked, reset_needed, with_masks
 from windrow.vectors._exchange import Exchange
 
 
@@ -68,7 +67,7 @@ class EngineVector(Exchange):
         if self.closed:
             raise closed_before("step")
         if self._over:
-            raise self._needs_reset()
+            raise reset_needed(sorted(self._over))
         seen, reward, terminated, truncated, ended = self._core.step((actions,) if self._acts_bare else self._leaves(actions))
         observation = seen[0] if self._is_bare else self._observation(seen)
         info = {} if ended is None else self._infos(ended)
@@ -78,7 +77,7 @@ class EngineVector(Exchange):
 
     def _stepped(self, actions: Any) -> Stepped:
         if self._over:
-            raise self._needs_reset()
+            raise reset_needed(sorted(self._over))
         seen, reward, terminated, truncated, ended = self._core.step((actions,) if self._acts_bare else self._leaves(actions))
         notes = [] if ended is None else self._notes(ended)
         if self._entries:
@@ -190,13 +189,6 @@ class EngineVector(Exchange):
                 level = level[name]
             found.append(level)
         return found
-
-    def _needs_reset(self) -> ResetNeeded:
-        over = sorted(self._over)
-        return ResetNeeded(
-            f"the episodes of environments {over} have ended, and with autoreset_mode DISABLED they begin another one when they are told to: "
-            'call reset(options={"reset_mask": terminated | truncated}) first'
-        )
 
     def _called(self, envs: Sequence[int], name: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
         # They are no objects of Python's, so they have no methods, and few attributes.

@@ -97,10 +97,13 @@ class Exchange(VectorEnv):
 
     def _members_of(self, env_id: Any) -> list[int]:
         """The members that ``env_id`` names, each by all of its environments."""
-        envs = np.asarray(env_id).reshape(-1, self._each)
-        if (envs != envs[:, :1] // self._each * self._each + np.arange(self._each)).any():
-            raise ValueError(f"expected {self._each} environments of a process side by side, got {np.asarray(env_id).tolist()}")
-        members: list[int] = (envs[:, 0] // self._each).tolist()
+        envs = np.asarray(env_id).ravel()
+        named = envs[:: self._each] // self._each
+        members: list[int] = named.tolist()
+        are_whole = np.array_equal((named[:, None] * self._each + np.arange(self._each)).ravel(), envs)
+        if not are_whole or min(members, default=0) < 0 or max(members, default=0) >= self.num_envs // self._each:
+            whole = "" if self._each == 1 else f", the {self._each} of a process side by side"
+            raise ValueError(f"env_id: expected environments from 0 to {self.num_envs - 1}{whole}, got {envs.tolist()}")
         return members
 
     def _needs_batch(self) -> int:

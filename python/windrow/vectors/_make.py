@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,13 +10,15 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from windrow._arguments import one_of
-from windrow._numbers import whole_or_none
+from windrow._numbers import cores, whole_or_none
+from windrow._types import AnyTransform
 from windrow._windrow import VectorCore, mujoco_arguments, native_ids, native_info
 from windrow.envs._convert import of
 from windrow.envs._gymnasium import by_id
 from windrow.envs._native import EXACT_REWARD, NotNative, arguments_of
 from windrow.envs._recipe import Many, Native, Recipe
 from windrow.envs._transform import around
+from windrow.envs.transforms import Compose
 from windrow.vectors._base import FORMS, VectorEnv
 from windrow.vectors._engine import EngineVector
 from windrow.vectors._processes import ProcessVector, sent
@@ -29,7 +30,7 @@ def make_vec(
     num_envs: int | None = None,
     *,
     workers: int | None = None,
-    transforms: Sequence[Any] = (),
+    transforms: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...] = (),
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     native: bool | None = None,
     episode_statistics: bool = False,
@@ -45,7 +46,7 @@ def make_vec(
         num_envs: how many, by default 1, or as many as the list has.
         workers: threads that step native environments, or processes that others run in; none by default: the environments step one after
             the other in the calling thread, which is fastest for those that step in microseconds.
-        transforms: transforms of :mod:`windrow.envs` around each environment, the first nearest to it. ``info`` of an environment of
+        transforms: a transform of :mod:`windrow.envs` around each environment, or several, the first nearest to it. ``info`` of an environment of
             Gymnasium does not come through them.
         autoreset_mode: when an environment whose episode has ended begins another one: in its next step, in the same step, or when it is
             told to. See :class:`gymnasium.vector.AutoresetMode`.
@@ -55,7 +56,7 @@ def make_vec(
             that have ended, as ``RecordEpisodeStatistics`` around each environment gives them.
         final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1; or one of ``"dictionaries"``, one for each
             environment that has ended and None for others, and ``"final_observation"`` beside ``"final_obs"``, as scripts for versions
-            before read them.
+            before read them; not with ``batch_size``.
         batch_size: how many environments are received at a time, those first that are ready first, as from EnvPool: ``async_reset()``
             begins episodes, ``recv()`` returns what ``step`` returns, of ``batch_size`` environments, and ``send(actions, info["env_id"])`` has them step.
         **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, or to the native environment, for ids.
@@ -73,7 +74,8 @@ def make_vec(
         ((3, 4), array([1., 1., 1.], dtype=float32))
     """
     wrap = gymnasium.wrappers.RecordEpisodeStatistics if episode_statistics else None
-    wanted = Wanted(num_envs, workers, transforms, AutoresetMode(autoreset_mode), native, wrap, final_info, batch_size, kwargs)
+    mode = AutoresetMode(one_of(*(mode.value for mode in AutoresetMode))("autoreset_mode", getattr(autoreset_mode, "value", autoreset_mode)))
+    wanted = Wanted(num_envs, workers, transforms, mode, native, wrap, final_info, batch_size, kwargs)
     return wanted.made_of(env)
 
 
@@ -83,7 +85,7 @@ class Wanted:
 
     num_envs: int | None
     workers: int | None = None
-    transforms: Sequence[Any] = ()
+    transforms: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...] = ()
     mode: AutoresetMode = AutoresetMode.NEXT_STEP
     native: bool | None = None
     #: What goes around each environment of Gymnasium to count episodes, which the engine does itself; None where nobody counts.
@@ -98,6 +100,8 @@ class Wanted:
             whole_or_none(name, getattr(self, name), 1)
         if self.batch_size is not None and self.mode is AutoresetMode.DISABLED:
             raise ValueError("batch_size needs environments that begin another episode by themselves, got autoreset_mode DISABLED")
+        if self.batch_size is not None and self.form != "arrays":
+            raise ValueError(f"final_info={self.form!r} is for vectors that are stepped as a whole: leave batch_size out, got {self.batch_size}")
 
     def made_of(self, env: Any) -> VectorEnv:
         """The vector of ``env``."""
@@ -138,7 +142,7 @@ class Wanted:
             return VectorCore([Many(tuple(recipes))], mode.value, None, False, counts)
         if any(recipe.is_native is not True for recipe in recipes):
             raise ValueError("workers step native environments, and those of functions and ids of Gymnasium without transforms")
-        count, threads = len(recipes), self.workers or os.cpu_count() or 1
+        count, threads = len(recipes), self.workers or cores()
         members = count if self.batch_size is not None else divides("workers", min(threads, count), count)
         each = count // members
         groups = [Many(tuple(recipes[first : first + each])) for first in range(0, count, each)]
@@ -166,7 +170,7 @@ class Wanted:
                 recipe = of(by_id(maker, self.kwargs))
         elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe") or self.transforms:
             recipe = of(maker)
-        return None if recipe is None else around(_by_index(recipe), self.transforms)
+        return None if recipe is None else around(_by_index(recipe), Compose(self.transforms).transforms)
 
 
 def _native(env_name: str, kwargs: dict[str, Any], entries: Mapping[str, bool]) -> Native | None:

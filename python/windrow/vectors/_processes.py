@@ -53,12 +53,12 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """The environments of a process."""
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-    #: See :func:`windrow.envs._vectors.seed`.
-    takes_each_seed = True
+    #: See :func:`windrow.envs._vectors.habits`.
+    _is_as_gymnasiums = True
 
-    def __init__(self, makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None) -> None:
-        self._inner = inner = PythonVector(makers, mode, wrap)
-        self.num_envs = inner.num_envs
+    def __init__(self, makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None, first: int) -> None:
+        self._inner = inner = PythonVector(makers, mode, wrap, first=first)
+        self.num_envs, self.spec = inner.num_envs, inner.envs[0].spec
         self._is_array = is_array(inner.single_observation_space)
         self.single_observation_space = inner.single_observation_space if self._is_array else _NOTHING
         self._takes_array = is_array(inner.single_action_space)
@@ -141,13 +141,16 @@ def _bytes(value: object) -> bytes:
 
 
 class Starter:
-    """Makes the group of a process."""
+    """Makes the group of a process, of functions by the numbers of their environments."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self._arguments = arguments
+    #: See :func:`windrow.processes.blame.parts`.
+    is_around_a_function = True
+
+    def __init__(self, makers: dict[int, Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None) -> None:
+        self._makers, self._mode, self._wrap = makers, mode, wrap
 
     def __call__(self) -> Group:
-        return Group(*self._arguments)
+        return Group(list(self._makers.values()), self._mode, self._wrap, min(self._makers))
 
 
 class ProcessVector(Exchange):
@@ -293,6 +296,6 @@ def sent(
     makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None, members: int
 ) -> list[bytes]:
     """Groups of the environments that ``makers`` make, for as many processes as there are ``members``."""
-    each = len(makers) // members
-    starters = [Starter(makers[first : first + each], mode, wrap) for first in range(0, len(makers), each)]
-    return [setup.member(one, of="make_vec", instead="leave workers out", is_quiet=place > 0) for place, one in enumerate(starters)]
+    each, numbered = len(makers) // members, list(enumerate(makers))
+    starters = [Starter(dict(numbered[first : first + each]), mode, wrap) for first in range(0, len(makers), each)]
+    return [setup.member(one, None, "make_vec", "leave workers out", "env", is_quiet=place > 0) for place, one in enumerate(starters)]

@@ -10,36 +10,40 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from windrow.vectors._base import Notes, Stepped, VectorEnv, refuse_unlike
+from windrow.vectors._base import Notes, Stepped, VectorEnv, refuse_unlike, reset_needed
 
 #: Spaces whose batched values are one array.
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class PythonVector(VectorEnv):
-    """Environments of Gymnasium in this process.
+    """Environments of Gymnasium in this process, of a larger vector those from number ``first`` on.
 
     Attributes:
         envs: the environments.
     """
 
     def __init__(
-        self, makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None = None, form: str = "arrays"
+        self,
+        makers: Sequence[Callable[[], Any]],
+        mode: AutoresetMode,
+        wrap: Callable[[Any], Any] | None = None,
+        form: str = "arrays",
+        first: int = 0,
     ) -> None:
         self.envs = [_environment(make) for make in makers]
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             raise ValueError(f"expected functions that make a new environment at each call, got {self.envs[0]} more than once")
         if wrap is not None:
             self.envs = [wrap(env) for env in self.envs]
-        first = self.envs[0]
-        for number, env in enumerate(self.envs):
-            refuse_unlike(number, (first.observation_space, first.action_space), (env.observation_space, env.action_space))
-        super().__init__(len(self.envs), first.observation_space, first.action_space, mode, dict(first.metadata), form)
-        self.render_mode = first.render_mode
+        own = self.envs[0]
+        for number, env in enumerate(self.envs, first):
+            refuse_unlike(number, (own.observation_space, own.action_space), (env.observation_space, env.action_space), first)
+        super().__init__(len(self.envs), own.observation_space, own.action_space, mode, dict(own.metadata), form)
+        self.render_mode, self._number = own.render_mode, first
         #: What each environment has observed last.
         self._seen: list[Any] = [None] * self.num_envs
         self._over = np.zeros(self.num_envs, np.bool_)
@@ -63,10 +67,7 @@ class PythonVector(VectorEnv):
         notes: Notes = []
         mode, over, seen = self.autoreset_mode, self._over.tolist(), self._seen
         if mode is AutoresetMode.DISABLED and any(over):
-            raise ResetNeeded(
-                f"the episodes of environments {np.flatnonzero(over).tolist()} have ended, and with autoreset_mode DISABLED they begin "
-                'another one when they are told to: call reset(options={"reset_mask": terminated | truncated}) first'
-            )
+            raise reset_needed((np.flatnonzero(over) + self._number).tolist())
         each = actions if self._acts_by_rows and type(actions) is np.ndarray else iterate(self.action_space, actions)
         for number, (env, action) in enumerate(zip(self.envs, each, strict=True)):
             if over[number] and mode is AutoresetMode.NEXT_STEP:

@@ -148,7 +148,9 @@ class GymEnv(EnvBase):
 
     def __new__(cls, *args: Any, num_workers: int | None = None, policy: torch.nn.Module | None = None, **kwargs: Any) -> Any:
         if policy is not None:
-            return primed_for(policy, cls(*args, num_workers=num_workers, **kwargs))
+            if num_workers is not None:
+                kwargs["num_workers"] = num_workers
+            return primed_for(policy, cls(*args, **kwargs))
         if num_workers is None or num_workers == 1:
             return super().__new__(cls)
         return ParallelEnv(num_workers, partial(cls, *args, **kwargs), device=kwargs.get("device"))
