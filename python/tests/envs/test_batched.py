@@ -65,6 +65,8 @@ def test_some_are_reset_and_the_others_go_on() -> None:
     assert torch.equal(after["observation"][[0, 2]], root["observation"][[0, 2]])
     assert not torch.equal(after["observation"][1], root["observation"][1])
     assert "_reset" not in after.keys()
+    with pytest.raises(ValueError, match=r'"_reset": expected shape \(3, 1\), got \(2, 1\)'):
+        env.reset(TensorDict({"_reset": torch.ones(2, 1, dtype=torch.bool)}))
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)

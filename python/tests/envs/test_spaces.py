@@ -209,3 +209,5 @@ def test_scores_are_compared_before_they_are_rounded(echo: Any) -> None:
     env.step(env.reset().set("action", torch.tensor([0.1, 0.3, 0.2])))
     env.step(env.reset().set("action", torch.tensor([-0.1, -0.3, -0.2])))
     assert inner.actions == [1, 0]
+    with pytest.raises(ValueError, match=r"action 'action' of .*: expected shape \(3,\), got \(4,\)"):
+        env.step(env.reset().set("action", torch.zeros(4)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 import windrow
 from vectors.alike import MODES, run_beside, sync
-from windrow.envs import Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
+from windrow.envs import Compose, GymEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv
 
 #: Numbers and choices, bounded and discrete actions, tuples, and entries of info. `certify` compares all environments.
 IDS = ["CartPole-v1", "Pendulum-v1", "Blackjack-v1", "Taxi-v4"]
@@ -197,6 +198,33 @@ def test_environments_of_windrow_are_taken_with_their_transforms() -> None:
         # Choices are indices, as Gymnasium has them.
         assert envs.single_action_space == gymnasium.spaces.Discrete(2)
         assert envs.reset(seed=0)[0]["step_count"].shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("CartPole-v1", {"native": False, "num_envs": 2}),
+        (partial(gymnasium.make, "CartPole-v1"), {"num_envs": 2}),
+        (partial(GymEnv, "CartPole-v1"), {"num_envs": 2}),
+        (SerialEnv(2, partial(GymEnv, "CartPole-v1")), {}),
+        (GymEnv("CartPole-v1", num_envs=2), {}),
+    ],
+    ids=["id", "function", "function of windrow", "SerialEnv", "num_envs"],
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_whatever_makes_environments_their_choices_are_indices_and_each_ends_by_itself(env: Any, options: dict[str, Any], mode: AutoresetMode) -> None:
+    envs = windrow.make_vec(env, transforms=StepCounter(), autoreset_mode=mode, **options)
+    theirs = sync("CartPole-v1", 2, mode)
+    assert envs.action_space == theirs.action_space
+    assert (envs.reset(seed=3)[0]["observation"] == theirs.reset(seed=3)[0]).all()
+    for step in range(60):
+        actions = np.array([0, step % 3 % 2])
+        seen, expected = envs.step(actions), theirs.step(actions)
+        np.testing.assert_array_equal(seen[2], expected[2])
+        if mode is AutoresetMode.DISABLED and expected[2].any():
+            seen, expected = (one.reset(options={"reset_mask": expected[2].copy()}) for one in (envs, theirs))
+        np.testing.assert_allclose(seen[0]["observation"], expected[0], rtol=1e-5)
+    envs.close()
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ class EnvBase(Described, metaclass=Counterpart):
             options: passed to the ``reset`` of an environment of Gymnasium, this time. ``reset_options`` of :class:`GymEnv` are for each.
 
         Raises:
-            ValueError: ``options`` are given, and this is no single environment of Gymnasium.
+            ValueError: ``options`` are given, and this is no single environment of Gymnasium; ``"_reset"`` has another shape.
         """
         if seed is not None:
             self.set_seed(seed)
@@ -125,6 +125,8 @@ class EnvBase(Described, metaclass=Counterpart):
         which = list(range(facts.num_envs))
         asked = None if tensordict is None else tensordict.pop("_reset", None)
         if asked is not None:
+            if asked.numel() % facts.num_envs:
+                raise ValueError(f'"_reset": expected shape {(*facts.batch, 1)}, got {tuple(asked.shape)}')
             asked = asked.reshape(facts.num_envs, -1).any(-1)
             which = asked.nonzero().flatten().tolist()
         seeds: list[int] | list[None] = [None] * len(which)

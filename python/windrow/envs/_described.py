@@ -60,16 +60,16 @@ class Facts:
         value, rows = action_in(tensordict, leaf.key), self.num_envs if rows is None else rows
         if value is None:
             raise KeyError(f"expected an action {public(leaf.key)!r} for {self.id}, got {sorted(map(str, tensordict.keys()))}")
-        value = value.detach().cpu()
-        if leaf.kind == "one_hot" and value.is_floating_point():
+        value, expected = value.detach().cpu(), (rows, *leaf.shape)
+        are_scores, fits = value.is_floating_point(), value.numel() == math.prod(expected)
+        if leaf.kind == "one_hot" and are_scores and fits:
             # Scores: the largest one chooses, before anything is rounded.
-            value = value.reshape(rows, *leaf.shape)
+            value = value.reshape(expected)
             chosen = [torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1) for v in value.split(list(leaf.nvec or ()), -1)]
             value = torch.cat(chosen, -1)
-        elif leaf.kind == "one_hot" and value.numel() == rows * len(leaf.nvec or ()) != rows * math.prod(leaf.shape):
+        elif leaf.kind == "one_hot" and not are_scores and not fits and value.numel() == rows * len(leaf.nvec or ()):
             indices = value.reshape(rows, -1).long().unbind(-1)
             value = torch.cat([torch.nn.functional.one_hot(index, n) for index, n in zip(indices, leaf.nvec or ())], -1)
-        expected = (rows, *leaf.shape)
         if value.numel() != math.prod(expected):
             raise ValueError(
                 f"action {public(leaf.key)!r} of {self.id}: expected shape {(*(self.batch if rows == self.num_envs else (rows,)), *leaf.shape)}, got {tuple(value.shape)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,7 @@ from windrow._windrow import VectorCore, mujoco_arguments, native_ids, native_in
 from windrow.envs._convert import of
 from windrow.envs._gymnasium import by_id
 from windrow.envs._native import EXACT_REWARD, NotNative, arguments_of
-from windrow.envs._recipe import Many, Native, Recipe
+from windrow.envs._recipe import Call, Many, Native, Recipe
 from windrow.envs._transform import around
 from windrow.envs.transforms import Compose
 from windrow.vectors._base import FORMS, VectorEnv
@@ -148,7 +149,6 @@ class Wanted:
         groups = [Many(tuple(recipes[first : first + each])) for first in range(0, count, each)]
         return VectorCore(groups, mode.value, threads, False, counts)
 
-
     def _recipes(self, makers: list[Any], entries: Mapping[str, bool]) -> list[Recipe] | None:
         """Recipes of all environments, where the engine is to step them: windrow's own, which observe ``entries``, and others with
         transforms around them.
@@ -156,13 +156,13 @@ class Wanted:
         found = [self._recipe(makers[0], entries)]
         # Most are the same.
         found += [found[0] if maker is makers[0] else self._recipe(maker, entries) for maker in makers[1:]]
-        known = [recipe for recipe in found if recipe is not None]
+        known = [recipes for recipes in found if recipes is not None]
         if known and len(known) < len(found):
             raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
-        return known or None
+        return [recipe for recipes in known for recipe in recipes] or None
 
-    def _recipe(self, maker: Any, entries: Mapping[str, bool]) -> Recipe | None:
-        """The recipe of one; None where the engine is not to step it."""
+    def _recipe(self, maker: Any, entries: Mapping[str, bool]) -> list[Recipe] | None:
+        """The recipes of what one makes; None where the engine is not to step it."""
         recipe: Recipe | None = None
         if isinstance(maker, str):
             recipe = _native(maker, self.kwargs, entries) if self.native is not False else None
@@ -170,7 +170,7 @@ class Wanted:
                 recipe = of(by_id(maker, self.kwargs))
         elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe") or self.transforms:
             recipe = of(maker)
-        return None if recipe is None else around(_by_index(recipe), Compose(self.transforms).transforms)
+        return None if recipe is None else [around(single, Compose(self.transforms).transforms) for single in _singles(_by_index(recipe))]
 
 
 def _native(env_name: str, kwargs: dict[str, Any], entries: Mapping[str, bool]) -> Native | None:
@@ -201,11 +201,25 @@ def _made_by_windrow(makers: list[Any]) -> list[Any]:
     return [lambda: made, *makers[1:]]
 
 
+def _singles(recipe: Recipe) -> list[Recipe]:
+    """The environments of ``recipe``, each by itself where nothing is around several."""
+    if type(recipe) is not Many or recipe.transforms:
+        return [recipe]
+    return [single for member in recipe.members for single in _singles(member)]
+
+
 def _by_index(recipe: Recipe) -> Recipe:
     """The same with choices as indices, as Gymnasium's spaces have them."""
     if isinstance(recipe, Many):
         return replace(recipe, members=tuple(map(_by_index, recipe.members)))
+    if isinstance(recipe, Call):
+        return replace(recipe, function=partial(_called, recipe.function))
     return replace(recipe, one_hot=False) if hasattr(recipe, "one_hot") else recipe  # type: ignore[call-arg]
+
+
+def _called(function: Callable[..., Any], **kwargs: Any) -> Recipe:
+    """The recipe of what ``function`` makes, with choices as indices."""
+    return _by_index(of(function(**kwargs), None, False))
 
 
 def divides(name: str, number: int, count: int) -> int:
