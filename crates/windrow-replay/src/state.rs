@@ -270,8 +270,12 @@ impl BufferState {
         let oldest = self.contents.rows.oldest_for(frames);
         match self.contents.rows.order() {
             RowOrder::Ring => oldest.rows().any(|row| saving[row]),
-            // Any of them may be overwritten.
-            RowOrder::Any => !oldest.is_empty(),
+            // Any of them may be overwritten, and rows whose frames were sampled for the last time, which may not be copied yet.
+            RowOrder::Any => {
+                let is_gone = |row: usize| !self.contents.rows.contains(row);
+                let mut uncopied = (0..saving.len()).filter(|&row| saving[row]);
+                !oldest.is_empty() || uncopied.any(is_gone)
+            }
         }
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tensordict::{Tensor, TensorDict};
 use windrow_replay::{
-    LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter, ReplayBuffer, ReplayError,
-    SliceSampler, Storage, StorageRead,
+    ConsumingSampler, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,
+    ReplayBuffer, ReplayError, ReuseWriter, SliceSampler, Storage, StorageRead,
 };
 
 const CAPACITY: usize = 12;
@@ -196,18 +196,42 @@ fn what_a_write_overwrites_is_in_the_checkpoint_first() {
     each_storage(|storage, best| {
         let buffer = build(&storage, best);
         buffer.extend(&frames(0..CAPACITY as i64)).unwrap();
-        let folder = save_and(&buffer, &storage, |release| {
-            let (other, (done, is_done)) = (buffer.clone(), channel());
-            thread::spawn(move || done.send(other.extend(&frames(90..94)).is_ok()));
-            // One that does not wait has the time to do harm.
-            let early = is_done.recv_timeout(Duration::from_millis(50));
-            assert!(early.is_err(), "it overwrote what was not copied");
-            release.send(()).unwrap();
-            assert_eq!(is_done.recv_timeout(LONG), Ok(true));
-        });
+        let folder = save_and(&buffer, &storage, |release| write_late(&buffer, release));
         assert_eq!(loaded(&folder, best), (0..12).collect::<Vec<i64>>());
         let expected: Vec<i64> = (4..12).chain(90..94).collect();
         assert_eq!(numbers(&buffer), expected);
+    });
+}
+
+/// Writes frames 90 to 93, which must wait until copying begins.
+fn write_late(buffer: &ReplayBuffer, release: &Sender<()>) {
+    let (other, (done, is_done)) = (buffer.clone(), channel());
+    thread::spawn(move || done.send(other.extend(&frames(90..94)).is_ok()));
+    // One that does not wait has the time to do harm.
+    let early = is_done.recv_timeout(Duration::from_millis(50));
+    assert!(early.is_err(), "it overwrote what was not copied");
+    release.send(()).unwrap();
+    assert_eq!(is_done.recv_timeout(LONG), Ok(true));
+}
+
+#[test]
+fn what_a_sample_uses_up_meanwhile_is_in_the_checkpoint_before_its_row_is_written_again() {
+    let build = |storage| {
+        let builder = ReplayBuffer::builder().storage(Shared(storage));
+        let builder = builder.sampler(ConsumingSampler::new(1));
+        builder.writer(ReuseWriter::new()).build().unwrap()
+    };
+    each_storage(|storage, _| {
+        let buffer = build(Arc::clone(&storage));
+        buffer.extend(&frames(0..CAPACITY as i64)).unwrap();
+        let folder = save_and(&buffer, &storage, |release| {
+            buffer.sample(5).unwrap();
+            write_late(&buffer, release);
+        });
+        assert_eq!(buffer.len(), 11);
+        let other = build(Arc::new(Stubborn::new(LazyTensorStorage::new(CAPACITY))));
+        other.load(folder.path()).unwrap();
+        assert_eq!(numbers(&other), (0..12).collect::<Vec<i64>>());
     });
 }
 

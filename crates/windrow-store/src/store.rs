@@ -348,11 +348,12 @@ impl Store {
         [&before_seam, &after_seam]
             .into_iter()
             .try_for_each(|rows| self.make_room(rows))?;
+        let guard = self.lock.begin(rows);
+        // Behind the lock: to clear the store is to free the blocks of all values.
         let values = self.put_values(frames, n)?;
         for ((place, field, _), cells) in self.layout.cells().zip(&values) {
             sources[place] = (cells.as_ptr().cast(), field.bytes as isize);
         }
-        let guard = self.lock.begin(rows);
         self.header
             .begin(rows, self.written().wrapping_add(n as u64));
         // SAFETY: the guard is ours and readers of these rows are gone; `sources` has compared shapes, the number of rows

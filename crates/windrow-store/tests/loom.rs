@@ -21,6 +21,14 @@ fn frames(values: &[i64]) -> TensorDict {
     dict
 }
 
+/// One frame with a value of variable size.
+fn text() -> TensorDict {
+    let mut dict = TensorDict::new([1]);
+    dict.set("text", Tensor::from_strings(&["text"], [1]).unwrap())
+        .unwrap();
+    dict
+}
+
 /// A store of two rows that hold 1 and 2.
 fn store() -> Arc<Store> {
     let frames = frames(&[1, 2]);
@@ -148,5 +156,25 @@ fn readers_come_and_go_through_several_writes() {
         }
         writer.join().unwrap();
         assert_eq!(value(&store.read(), 0), None);
+    });
+}
+
+#[test]
+fn a_row_that_is_written_while_others_are_dropped_has_its_value() {
+    model(3, || {
+        let store = Arc::new(Store::new(Store::leaves(&text()).unwrap(), 2).unwrap());
+        store.write(0, &text()).unwrap();
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || store.write(1, &text()).unwrap())
+        };
+        store.clear();
+        writer.join().unwrap();
+        let reader = store.read();
+        if !reader.filled().is_empty() {
+            let frame = reader.gather(&[1]).unwrap();
+            let value = frame.get("text").unwrap();
+            assert_eq!(value.string_at(&[0]).unwrap(), b"text");
+        }
     });
 }
