@@ -91,7 +91,9 @@ fn is_below(key: &NestedKey, leaf: &NestedKey) -> bool {
     leaf.components().starts_with(key.components())
 }
 
-/// Renames `old` in the other parts of the spec; if the old name stays, rewards and flags have both.
+/// Renames `old` in the other parts of the spec; if the old name stays, rewards, flags and examples have both. Differences keep the
+/// old name: as in TorchRL, there are none of an observation that is renamed outside of a
+/// [`NextObservationDelta`](crate::NextObservationDelta).
 fn rename_lists(envs: &mut Attach<'_>, old: &NestedKey, new: &NestedKey, stays: bool) {
     let spec = &mut envs.spec;
     let lists = [
@@ -107,6 +109,14 @@ fn rename_lists(envs: &mut Attach<'_>, old: &NestedKey, new: &NestedKey, stays: 
         match stays {
             true => list.push(new.clone()),
             false => list[at] = new.clone(),
+        }
+    }
+    if let Some(at) = spec.examples.iter().position(|(key, _)| key == old) {
+        match stays {
+            true => spec
+                .examples
+                .push((new.clone(), spec.examples[at].1.clone())),
+            false => spec.examples[at].0 = new.clone(),
         }
     }
     let masks = spec.masks.iter_mut().filter(|(_, mask)| mask == old);

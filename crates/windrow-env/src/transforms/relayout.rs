@@ -190,6 +190,7 @@ fn keep_lists(envs: &mut Attach<'_>) {
     spec.flags.retain(is_there);
     spec.info.retain(is_there);
     spec.masks.retain(|(_, mask)| is_there(mask));
+    spec.examples.retain(|(key, _)| is_there(key));
     let all: Vec<LeafSpec> = leaves.into_iter().chain(spec.action_leaves()).collect();
     spec.groups.retain(|(group, dims)| {
         let mut below = all.iter().filter(|leaf| group.overlaps(&leaf.key));

@@ -305,6 +305,7 @@ fn other_parts_of_the_spec_learn_of_new_names() {
     spec.rewards = vec![("body", "angle").into()];
     spec.masks = vec![("action".into(), "count".into())];
     spec.groups = vec![("body".into(), [1].into_iter().collect())];
+    spec.examples = vec![("count".into(), vec![7])];
     envs = Serial::new(vec![
         Shown {
             spec,
@@ -314,14 +315,20 @@ fn other_parts_of_the_spec_learn_of_new_names() {
         2
     ])
     .unwrap();
+    let copied = RenameTransform::new(Keys::pairs([("count", "twin")])).with_copy();
+    let copies = envs.clone().transformed(copied).unwrap();
+    let both = ["count", "twin"].map(|key| (key.into(), vec![7]));
+    assert_eq!(copies.spec().examples, both);
     let renamed = RenameTransform::new(Keys::pairs([("count", "mask"), ("body", "robot")]));
     let envs = envs.transformed(renamed).unwrap();
+    assert_eq!(envs.spec().examples, [("mask".into(), vec![7])]);
     assert_eq!(envs.spec().rewards, [("robot", "angle").into()]);
     assert_eq!(envs.spec().masks, [("action".into(), "mask".into())]);
     // One of its leaves lacks the dimension that the others share.
     assert!(envs.spec().groups.is_empty());
     let chosen = envs.transformed(SelectTransform::new([("robot", "speed"), ("no", "such")]));
     let chosen = chosen.unwrap();
+    assert!(chosen.spec().examples.is_empty());
     let names: Vec<_> = chosen
         .spec()
         .observation_leaves()
