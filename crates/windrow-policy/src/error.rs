@@ -72,6 +72,18 @@ pub enum PolicyError {
         /// The value that it got.
         got: usize,
     },
+    /// An operation of a graph whose operands do not fit it, or each other.
+    #[error(
+        "layer {layer} (Graph): {op}: expected operands that fit, got {got:?} numbers in a row"
+    )]
+    Operands {
+        /// Number of the operation.
+        layer: usize,
+        /// The operation.
+        op: String,
+        /// Numbers in a row of each operand.
+        got: Vec<usize>,
+    },
     /// A layer that is too large.
     #[error("layer {layer} ({kind}): no memory for parameters from {inputs} to {outputs} numbers")]
     LayerMemory {

@@ -1,11 +1,13 @@
 //! Exploration noise around the actions of any policy.
 
+use std::convert::identity;
+
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, Element, for_dtype};
 use windrow_env::{EnvError, Spec, StateVisitor};
 use windrow_slab::{Key, LeafSpec, RowBlock, RowsMut};
 
-use crate::fit::Fit;
+use crate::fit::{Fit, at_least, at_most};
 use crate::{
     Binding, EnvRows, ExplorationType, KnownRows, Policy, PolicyError, PolicyIn, PolicyRecipe,
     PolicySpec, RandomPolicy, States, Weights,
@@ -463,21 +465,23 @@ trait Real: Element {
 }
 
 macro_rules! real {
-    ($type:ty) => {
+    ($type:ty, $at_least:path, $at_most:path) => {
         impl Real for $type {
             fn plus(self, added: f64, bounds: Option<&(f64, f64)>) -> Self {
                 let sum = (f64::from(self) + added) as $type;
-                match bounds {
-                    Some(&(low, high)) => sum.max(low as $type).min(high as $type),
-                    None => sum,
+                match bounds.map(|&(low, high)| ($at_least(low), $at_most(high))) {
+                    Some((low, _)) if sum < low => low,
+                    Some((_, high)) if sum > high => high,
+                    // NaN, too: it shows that the policy is broken.
+                    _ => sum,
                 }
             }
         }
     };
 }
 
-real!(f32);
-real!(f64);
+real!(f32, at_least, at_most);
+real!(f64, identity, identity);
 
 fn sum<'a, T: Real>(
     actions: &mut [T],

@@ -177,6 +177,15 @@ fn gaussian_noise_has_its_deviation_and_actions_keep_their_bounds() {
 }
 
 #[test]
+fn rounded_actions_keep_their_bounds_and_nan_stays() {
+    let bounds = Some(&(-0.1, 0.1));
+    for action in [-5.0f32, 5.0] {
+        assert!(f64::from(action.plus(0.0, bounds)).abs() <= 0.1);
+    }
+    assert!(f32::NAN.plus(0.0, bounds).is_nan() && f64::NAN.plus(0.0, bounds).is_nan());
+}
+
+#[test]
 fn a_process_has_its_variance_and_correlation_and_begins_anew_with_each_episode() {
     let process = OrnsteinUhlenbeck {
         theta: 0.5,

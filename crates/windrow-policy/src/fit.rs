@@ -155,7 +155,7 @@ impl Fit<'_> {
 }
 
 /// The smallest `f32` that is not below `low`: rounding down would leave the bounds.
-fn at_least(low: f64) -> f32 {
+pub(crate) fn at_least(low: f64) -> f32 {
     match low as f32 {
         rounded if f64::from(rounded) < low => rounded.next_up(),
         rounded => rounded,
@@ -163,7 +163,7 @@ fn at_least(low: f64) -> f32 {
 }
 
 /// The largest `f32` that is not above `high`.
-fn at_most(high: f64) -> f32 {
+pub(crate) fn at_most(high: f64) -> f32 {
     -at_least(-high)
 }
 

@@ -194,11 +194,12 @@ impl GraphPolicy {
         for (&width, input) in widths.iter().zip(&self.inputs) {
             let own = match input {
                 Read::Observation(leaf) => leaf.elements(),
-                Read::State { next, first } if self.graph.elements(*next)? == first.len() => {
-                    first.len()
-                }
-                Read::State { first, .. } => {
-                    return Err(misfit("numbers in a state", first.len(), 0));
+                Read::State { next, first } => {
+                    let got = self.graph.elements(*next)?;
+                    if got != first.len() {
+                        return Err(misfit("numbers in a state", first.len(), got));
+                    }
+                    got
                 }
             };
             if own != width {

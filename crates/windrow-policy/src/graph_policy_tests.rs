@@ -81,6 +81,18 @@ fn a_state_goes_on_until_an_episode_begins() {
 }
 
 #[test]
+fn a_state_of_another_width_is_named() {
+    let mut graph = Graph::new();
+    let (x, _) = (graph.input(2), graph.input(3));
+    let policy = GraphPolicy::new(graph)
+        .observes("observation", DType::F32, [2])
+        .remembers(x, &[0.0; 3]);
+    let error = policy.check_widths().unwrap_err().to_string();
+    let expected = "layer 0 (Graph): numbers in a state: expected 3, got 2";
+    assert_eq!(error, expected);
+}
+
+#[test]
 fn a_graph_in_the_place_of_another_goes_on_with_its_states() {
     let spec = env(Spec::discrete(2));
     let mut policy = summing();

@@ -295,7 +295,7 @@ impl Graph {
     /// Checks that the operands of all operations fit.
     ///
     /// # Errors
-    /// [`PolicyError::Layer`] naming the first value that does not fit.
+    /// [`PolicyError::Operands`] or [`PolicyError::Layer`] naming the first value that does not fit.
     pub fn check(&self) -> Result<(), PolicyError> {
         self.widths().map(drop)
     }
@@ -308,16 +308,25 @@ impl Graph {
                 return Err(misfit(number, "values before it", number, later.0));
             }
             let from: Vec<usize> = node.from.iter().map(|from| widths[from.0]).collect();
+            let missing =
+                |what, index: usize, got| misfit(number, what, index.saturating_add(1), got);
             let width = match &node.op {
-                Op::Input(index) => self.inputs.get(*index).copied(),
-                Op::Parameter(index) => self
-                    .parameters
-                    .get(*index)
-                    .map(|parameter| parameter.values.len()),
-                op => op.width(&from),
+                Op::Input(index) => {
+                    let width = self.inputs.get(*index).copied();
+                    width.ok_or_else(|| missing("inputs", *index, self.inputs.len()))
+                }
+                Op::Parameter(index) => {
+                    let parameter = self.parameters.get(*index);
+                    let width = parameter.map(|parameter| parameter.values.len());
+                    width.ok_or_else(|| missing("parameters", *index, self.parameters.len()))
+                }
+                op => op.width(&from).ok_or_else(|| PolicyError::Operands {
+                    layer: number,
+                    op: op.described(),
+                    got: from.clone(),
+                }),
             };
-            let got = from.first().copied().unwrap_or(0);
-            widths.push(width.ok_or_else(|| misfit(number, "numbers in a row", 0, got))?);
+            widths.push(width?);
         }
         Ok(widths)
     }
@@ -456,6 +465,15 @@ fn misfit(layer: usize, what: &'static str, expected: usize, got: usize) -> Poli
 }
 
 impl Op {
+    /// Its name and its own numbers, unless they may be many.
+    fn described(&self) -> String {
+        match self {
+            Self::Constant(_) => "Constant".to_owned(),
+            Self::Take(_) => "Take".to_owned(),
+            other => format!("{other:?}"),
+        }
+    }
+
     /// The width of the operation's result, for operands of the widths `from`; `None` if they do not fit.
     fn width(&self, from: &[usize]) -> Option<usize> {
         let whole = |width: usize, run: usize| {

@@ -505,6 +505,10 @@ impl Step {
         given: Given<'_>,
         (out, stride): (&mut [f32], usize),
     ) -> Option<Stray> {
+        if stride == 0 {
+            // There is no number to write, and chunks have one at least.
+            return None;
+        }
         let x = |i: usize| memory.rows(self.from[i], given);
         match &self.task {
             Task::Linear(packed, skip, after) => {

@@ -299,6 +299,12 @@ fn values_that_do_not_fit_are_named() {
         graph.push(op.clone(), &from);
         let error = graph.check().unwrap_err().to_string();
         assert!(error.starts_with("layer 2 (Graph): "), "{op:?}: {error}");
+        let what = match op {
+            Op::Input(_) => Some("inputs: expected 3, got 2"),
+            Op::Pick(_) => Some("Pick(2): expected operands that fit, got [4, 5] numbers in a row"),
+            _ => None,
+        };
+        assert!(error.ends_with(what.unwrap_or_default()), "{error}");
     }
     let mut graph = Graph::new();
     let x = graph.input(4);
@@ -378,4 +384,23 @@ fn every_activation_is_the_function_of_its_name() {
             );
         }
     }
+}
+
+#[test]
+fn values_of_no_numbers_are_no_work() {
+    let mut graph = Graph::new();
+    let (x, none) = (graph.input(2), graph.input(0));
+    let values = [
+        x,
+        none,
+        graph.cat(&[]),
+        graph.push(Op::Noise(Draw::Normal, 0, 0), &[]),
+        graph.push(Op::Where, &[none; 3]),
+        graph.map(none, Function::Abs),
+    ];
+    let mut outputs = vec![Vec::new(); values.len()];
+    outputs[0] = vec![0.0; 4];
+    let inputs = [[1.0; 4].as_slice(), &[]];
+    graph.forward(&inputs, &values, &mut outputs).unwrap();
+    assert_eq!(outputs[0], [1.0; 4]);
 }
