@@ -104,7 +104,7 @@ impl WaitQueue {
             }
             guard = lock(mutex);
         }
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // A thread that has spun looked last before it took the lock, and must look again under it.
         let mut out = waiting.spins().then(|| attempt(&mut guard)).flatten();
         while out.is_none() {
@@ -129,5 +129,28 @@ impl WaitQueue {
         drop(guard);
         self.spin.end(&waiting);
         out
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_timeout_may_be_longer_than_clocks_go() {
+        let (queue, is_set) = (WaitQueue::new(), Mutex::new(false));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                queue.wait_within(&is_set, Some(Duration::MAX), |is_set| is_set.then_some(()))
+            });
+            while queue.asleep.load(Ordering::Relaxed) == 0 && !waiting.is_finished() {
+                thread::yield_now();
+            }
+            *lock(&is_set) = true;
+            queue.wake_all();
+            assert_eq!(waiting.join().unwrap(), Some(()));
+        });
     }
 }

@@ -18,7 +18,7 @@ use windrow_slab::{
 };
 
 const ACTION: Key<i64> = Key::new(0);
-const LONG: Duration = Duration::from_secs(600);
+const LONG: Duration = Duration::MAX;
 
 fn layout(parts: usize) -> Layout {
     let record = RecordSpec {

@@ -136,7 +136,7 @@ impl Pumped {
             Ok(out) => return Some(out),
             Err(seen) => seen,
         };
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let waiting = self.spin.begin();
         let mut awake = true;
         let out = loop {
