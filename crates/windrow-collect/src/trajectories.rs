@@ -570,6 +570,22 @@ mod tests {
     }
 
     #[test]
+    fn ids_keep_a_dimension_of_their_own() {
+        let mut batch = frames(3, 4, true);
+        batch.set(IDS, Tensor::full([4, 1], 3i64).unwrap()).unwrap();
+        for (format, shape) in [
+            (TrajFormat::Cat, vec![4, 1]),
+            (TrajFormat::Padded, vec![1, 4, 1]),
+        ] {
+            let mut batcher = TrajectoryBatcher::new(1, format).unwrap();
+            batcher.push(&batch).unwrap();
+            let popped = batcher.pop().unwrap().unwrap();
+            assert_eq!(popped.get(IDS).unwrap().shape(), shape);
+            assert_eq!(popped.as_slice::<i64>(IDS).unwrap(), [3; 4]);
+        }
+    }
+
+    #[test]
     fn the_beginning_of_a_trajectory_is_no_whole_one_nor_is_what_comes_of_a_forgotten_one() {
         let mut batcher = TrajectoryBatcher::new(1, TrajFormat::Cat)
             .unwrap()

@@ -207,10 +207,8 @@ fn what_does_not_come_is_an_error_in_time() {
     };
     let error = build(CommandLauncher::new("/no/such/program", ["windrow-worker"]));
     assert!(error.contains("/no/such/program"), "{error}");
-    let error = build(CommandLauncher::new(
-        "sh",
-        ["-c", "echo no bed >&2; exit 3"],
-    ));
+    let ends = CommandLauncher::new("sh", ["-c", "echo no bed >&2; exit 3"]);
+    let error = build(ends.patience(Duration::MAX));
     assert!(
         error.contains("exit status: 3") && error.contains("no bed"),
         "{error}"

@@ -95,7 +95,7 @@ impl NewWorkers {
         match self {
             Self::Here(local) => local.envs.iter().map(|env| of(env.spec())).collect(),
             #[cfg(target_os = "linux")]
-            Self::Processes(hiring) => hiring.specs().map(|(spec, _)| of(spec)).collect(),
+            Self::Processes(handshake) => handshake.specs().map(|(spec, _)| of(spec)).collect(),
         }
     }
 

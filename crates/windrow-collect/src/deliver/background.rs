@@ -106,11 +106,13 @@ impl<S: LastStage> Background<S> {
         job: impl FnOnce(&mut Driver<S>) -> R + Send + 'static,
     ) -> Option<R> {
         let (result, received) = channel();
+        let job: Job<S> = Box::new(move |driver| {
+            // Whoever has asked waits.
+            let _ = result.send(job(driver));
+        });
         self.gate.change(|state| {
-            state.job = Some(Box::new(move |driver| {
-                // Whoever has asked waits.
-                let _ = result.send(job(driver));
-            }));
+            // Nobody would take it from a thread that has ended meanwhile.
+            state.job = (state.phase != ThreadPhase::Ended).then_some(job);
         });
         received.recv().ok()
     }

@@ -165,13 +165,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_processes_share_is_memory() {
+    fn what_asks_for_too_much_memory_is_of_that_kind() {
         let error = BuildError::Process(ProcessError::NoMemory {
             what: "weights",
             bytes: 8,
             source: io::ErrorKind::OutOfMemory.into(),
         });
         assert_eq!(error.kind(), ErrorKind::Memory);
+        let slabs = [
+            SlabError::TooLarge { frames: 1 },
+            SlabError::NoRoom { bytes: 8 },
+            SlabError::ManyWorkers { workers: 1 },
+        ];
+        for error in slabs {
+            assert_eq!(BuildError::Slab(error).kind(), ErrorKind::Memory);
+        }
         let error = BuildError::Process(ProcessError::ShutDown);
         assert_eq!(error.kind(), ErrorKind::Failure);
     }

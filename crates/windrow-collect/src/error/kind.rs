@@ -22,7 +22,10 @@ pub enum ErrorKind {
 impl ErrorKind {
     pub(super) fn of_slab(error: &SlabError) -> Self {
         match error {
-            SlabError::NoMemory { .. } => Self::Memory,
+            SlabError::NoMemory { .. }
+            | SlabError::TooLarge { .. }
+            | SlabError::NoRoom { .. }
+            | SlabError::ManyWorkers { .. } => Self::Memory,
             _ => Self::Failure,
         }
     }

@@ -158,7 +158,7 @@ impl CopiedFrames {
             let leaf = leaf.expect("The leaves are those of the template, in its order.");
             match &mut leaf.values {
                 Values::Copied(column) => column.copy(moves, size),
-                Values::Ids(block) => ids(block, size, spans),
+                Values::Ids(block) => ids(block, &[size, &leaf.shape].concat(), spans),
                 Values::Done(block) => done(block, &[size, &leaf.shape].concat(), spans),
             }
         })
@@ -182,9 +182,9 @@ impl CopiedFrames {
     }
 }
 
-/// `int64` of shape `size`: the id of each of `spans` in its places.
-fn ids(block: &mut Scratch, size: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
-    block.written(size, |out| {
+/// `int64` of shape `shape`, one for each frame: the id of each of `spans` in its places.
+fn ids(block: &mut Scratch, shape: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
+    block.written(shape, |out| {
         out.fill(0);
         for &Span { id, to, len } in spans {
             out[to..to + len].fill(id);

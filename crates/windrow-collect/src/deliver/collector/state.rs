@@ -261,3 +261,40 @@ fn count(state: &TensorDict, key: impl Into<NestedKey>) -> Result<u64, ControlEr
         _ => Err(ControlError::State { key, got }),
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use windrow_slab::{Sink, SinkError, WriterId};
+
+    use super::*;
+    use crate::Collector;
+
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl Sink for Nowhere {
+        fn attach(&self) -> WriterId {
+            WriterId(0)
+        }
+
+        fn extend(&self, _: WriterId, _: &TensorDict) -> Result<(), SinkError> {
+            Ok(())
+        }
+
+        fn detach(&self, _: WriterId, _: Option<SinkError>) {}
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_keeps_nobody_waiting() {
+        let builder = Collector::builder("CartPole-v1").frames_per_batch(10);
+        let builder = builder.total_frames(10).replay_buffer(Arc::new(Nowhere));
+        let mut collector = builder.build().unwrap();
+        collector.start().unwrap();
+        let background = collector.background.as_ref().unwrap();
+        while background.is_running() {
+            std::thread::yield_now();
+        }
+        // As between a look whether it runs and a job for it.
+        assert!(background.run(|_| ()).is_none());
+    }
+}

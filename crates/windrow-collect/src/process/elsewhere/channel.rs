@@ -9,13 +9,14 @@ use windrow_peer::net::Deadline;
 use windrow_peer::{ControlBlock, ControlSpec};
 use windrow_policy::Published;
 use windrow_slab::{Layout, Order, Part, PartOrder, Ring, RingSpec, Shares, SlabError};
+use windrow_sync::error_chain;
 
 use super::stream::{Beat, Said, StreamEnd};
 use crate::error::BuildError;
 use crate::process::channel::Channel;
 use crate::process::live::LiveProbe;
 use crate::process::messages::{Answer, Command, Fill, Ready};
-
+use crate::process::serve_error::ServeError;
 use crate::process::weights::{ReceiveError, weights_from};
 
 /// How often a worker says where it is.
@@ -94,21 +95,37 @@ fn beat(stream: &Weak<StreamEnd>, control: &ControlBlock, envs: usize, ring: &Ri
     }
 }
 
-impl Channel for StreamChannel {
-    fn receive(&mut self) -> Option<Command> {
+impl StreamChannel {
+    /// The next command. Weights that come before it are kept.
+    fn next(&mut self) -> Result<Command, ServeError> {
         loop {
-            match self.stream.receive(Deadline::Never) {
-                Ok(Said::Command(command)) => return Some(command),
-                Ok(Said::Weights(version, bytes)) => {
-                    let weights = weights_from(&self.leaves, &bytes).ok()?;
+            match self.stream.receive(Deadline::Never)? {
+                Said::Command(command) => return Ok(command),
+                Said::Weights(version, bytes) => {
+                    let weights = weights_from(&self.leaves, &bytes).map_err(ReceiveError::from)?;
                     self.weights = Some(Published {
                         version,
                         weights: Arc::new(weights),
                     });
                 }
                 // It came too late: the part had ended.
-                Ok(Said::Cut) => {}
-                _ => return None,
+                Said::Cut => {}
+                Said::End => return Err(ServeError::Ended),
+                _ => return Err(ServeError::Order),
+            }
+        }
+    }
+}
+
+impl Channel for StreamChannel {
+    fn receive(&mut self) -> Option<Command> {
+        match self.next() {
+            Ok(command) => Some(command),
+            Err(ServeError::Ended | ServeError::Connection(_)) => None,
+            Err(error) => {
+                // No answer is due that could say it.
+                eprintln!("windrow-worker: {}", error_chain(&error));
+                None
             }
         }
     }

@@ -171,7 +171,7 @@ impl Door {
         stop: &UnixStream,
         launched: &mut dyn Launched,
     ) -> Result<Connection, ServeError> {
-        let deadline = Instant::now() + patience;
+        let begin = Instant::now();
         loop {
             match self.listener.accept_within(stop, Some(TICK)) {
                 Ok(None) => return Err(ServeError::Ended),
@@ -189,7 +189,7 @@ impl Door {
             if let Some(how) = launched.ended() {
                 return Err(ServeError::NeverCame { how });
             }
-            if Instant::now() >= deadline {
+            if begin.elapsed() >= patience {
                 let how = format!(
                     "it did not connect to {} within {patience:?}",
                     self.invitation.address
