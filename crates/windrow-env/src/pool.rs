@@ -64,6 +64,8 @@ pub struct AsyncEnvPool {
     queues: Arc<MemberQueues>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     interrupt: Interrupt,
+    /// The command whose outputs a [`receive_all`](Self::receive_all) that was interrupted has left.
+    interrupted: Mutex<Option<Command>>,
 }
 
 /// How many outputs a `_recv` call waits for, and how long.
@@ -165,6 +167,7 @@ impl AsyncEnvPool {
             queues: Arc::new(MemberQueues::new(made, queues)),
             threads: Mutex::default(),
             interrupt: Interrupt::never(),
+            interrupted: Mutex::default(),
         };
         // On the way out, dropping the pool ends the threads that were started.
         for thread in 0..threads.clamp(1, members) {
@@ -173,7 +176,8 @@ impl AsyncEnvPool {
         Ok(pool)
     }
 
-    /// Checks `interrupt` while a call waits; its error ends the call as [`PoolError::Interrupted`], and outputs stay.
+    /// Checks `interrupt` while a call waits; its error ends the call as [`PoolError::Interrupted`], and outputs stay: those of
+    /// [`step`](Self::step) and the like until the next command is sent.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
@@ -223,7 +227,10 @@ impl AsyncEnvPool {
     /// # Errors
     /// [`PoolError::Busy`] and others, before anything was sent.
     pub fn async_reset_send(&self, resets: &[Reset]) -> Result<(), PoolError> {
-        let rows = self.rows;
+        let (rows, envs) = (self.rows, self.num_envs());
+        if let Some(&Reset { env, .. }) = resets.iter().find(|reset| reset.env >= envs) {
+            return Err(PoolError::NoSuchEnv { env, envs });
+        }
         // Each member once, where several of its environments are named.
         let firsts = resets.iter().enumerate().filter(move |&(at, reset)| {
             let mut before = resets[..at].iter();
@@ -344,29 +351,64 @@ impl AsyncEnvPool {
     }
 
     /// The outputs of all members that have the command `called`. After a fault, the outputs of the others are dropped, so that all
-    /// members can get new commands.
+    /// members can get new commands. After an interruption, they stay until the next command is sent, which waits for them and drops
+    /// them.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn receive_all(&self, called: Command) -> Result<PoolOutput<'_>, PoolError> {
         let pending = self.queues.count_pending(called);
         let received = self.receive(called, RecvOptions::at_least(pending.max(1)));
-        let mut left = received.is_err();
-        while left {
-            let next = self.receive(called, RecvOptions::at_least(1));
+        match received {
+            Ok(_) => *self.interrupted_command() = None,
+            Err(PoolError::Interrupted(_)) => *self.interrupted_command() = Some(called),
             // The first fault is the error; further ones are dropped.
-            left = matches!(
-                next,
-                Ok(_) | Err(PoolError::Env(_) | PoolError::Panicked { .. })
-            );
+            Err(PoolError::Env(_) | PoolError::Panicked { .. }) => {
+                let _ = self.drop_outputs(called);
+            }
+            Err(_) => {}
         }
         received
+    }
+
+    /// The command of [`receive_all`](Self::receive_all), or of [`step`](Self::step) and the like, if the last one was interrupted and
+    /// its outputs are still there or to come.
+    #[must_use]
+    pub fn interrupted(&self) -> Option<Command> {
+        *self.interrupted_command()
+    }
+
+    /// Waits for the outputs that are left of a call that was interrupted, and drops them. Sending a command begins with this.
+    ///
+    /// # Errors
+    /// [`PoolError::Interrupted`] and [`PoolError::Closed`].
+    pub fn drop_interrupted(&self) -> Result<(), PoolError> {
+        self.interrupted()
+            .map_or(Ok(()), |called| self.drop_outputs(called))
+    }
+
+    /// Receives and drops the outputs of all members that have the command `called`, and their faults.
+    fn drop_outputs(&self, called: Command) -> Result<(), PoolError> {
+        *self.interrupted_command() = Some(called);
+        loop {
+            match self.receive(called, RecvOptions::at_least(1)) {
+                Ok(_) | Err(PoolError::Env(_) | PoolError::Panicked { .. }) => {}
+                Err(PoolError::NotSent { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        *self.interrupted_command() = None;
+        Ok(())
+    }
+
+    fn interrupted_command(&self) -> std::sync::MutexGuard<'_, Option<Command>> {
+        unpoisoned(self.interrupted.lock())
     }
 
     /// All members, idle, with the outputs of their last commands.
     ///
     /// # Errors
-    /// [`PoolError::Busy`] for one that does; [`PoolError::Panicked`], [`PoolError::Closed`].
+    /// [`PoolError::Busy`] for one that is not idle; [`PoolError::Panicked`], and those of [`drop_interrupted`](Self::drop_interrupted).
     pub fn all(&self) -> Result<PoolOutput<'_>, PoolError> {
         self.hold(Command::Reset, 0..self.members)
     }
@@ -448,6 +490,7 @@ impl AsyncEnvPool {
         called: Command,
         members: impl Iterator<Item = usize> + Clone,
     ) -> Result<PoolOutput<'_>, PoolError> {
+        self.drop_interrupted()?;
         let members = self.queues.hold(called, members)?;
         let queues = &self.queues;
         Ok(PoolOutput { queues, members })

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{
-    AsyncEnvPool, CartPole, Env, EnvError, EnvSpec, Interrupt, Outcome, Outcomes, Pendulum,
-    PoolError, PoolOutput, RecvOptions, Reset, Serial, VecEnv,
+    AsyncEnvPool, CartPole, Command, Env, EnvError, EnvSpec, Interrupt, Outcome, Outcomes,
+    Pendulum, PoolError, PoolOutput, RecvOptions, Reset, Serial, VecEnv,
 };
 use windrow_slab::{Key, Row, RowBlock, RowMut};
 
@@ -509,18 +509,25 @@ fn who_waits_is_told_of_the_end() {
     pool.shutdown(LONG).unwrap();
 }
 
+/// `pool`, whose waits are interrupted while the flag is set.
+fn with_lunch(pool: AsyncEnvPool) -> (AsyncEnvPool, Arc<AtomicBool>) {
+    let is_lunch = Arc::new(AtomicBool::new(false));
+    let time = Arc::clone(&is_lunch);
+    let interrupt = Interrupt::new(move || match time.load(Ordering::Relaxed) {
+        true => Err("lunch"),
+        false => Ok(()),
+    });
+    (pool.interrupt(interrupt), is_lunch)
+}
+
 #[test]
 fn a_wait_can_be_interrupted_and_taken_up_again() {
     let (pool, open, has_begun) = gated(1);
-    let is_lunch = Arc::new(AtomicBool::new(true));
-    let time = Arc::clone(&is_lunch);
-    let pool = pool.interrupt(Interrupt::new(move || match time.load(Ordering::Relaxed) {
-        true => Err("lunch"),
-        false => Ok(()),
-    }));
+    let (pool, is_lunch) = with_lunch(pool);
     pool.reset(&resets([0])).unwrap();
     send_steps(&pool, &[0], 0).unwrap();
     has_begun.recv().unwrap();
+    is_lunch.store(true, Ordering::Relaxed);
     let error = pool.async_step_recv(RecvOptions::at_least(1)).unwrap_err();
     assert!(matches!(&error, PoolError::Interrupted(_)) && error.to_string() == "lunch");
     is_lunch.store(false, Ordering::Relaxed);
@@ -531,6 +538,32 @@ fn a_wait_can_be_interrupted_and_taken_up_again() {
             .len(),
         1
     );
+}
+
+#[test]
+fn after_an_interruption_the_next_command_drops_what_was_not_received() {
+    let (pool, open, has_begun) = gated(2);
+    let (pool, is_lunch) = with_lunch(pool);
+    pool.reset(&resets(0..2)).unwrap();
+    let actions = RowBlock::new(&pool.spec().action_leaves(), 2).unwrap();
+    is_lunch.store(true, Ordering::Relaxed);
+    // Neither the step nor what comes after it waits for the other environment for ever.
+    let is_interrupted = |error| assert!(matches!(error, PoolError::Interrupted(_)), "{error}");
+    is_interrupted(pool.step(actions.rows()).unwrap_err());
+    is_interrupted(pool.reset(&resets([1])).unwrap_err());
+    is_interrupted(pool.step(actions.rows()).unwrap_err());
+    is_lunch.store(false, Ordering::Relaxed);
+    (0..2).for_each(|_| open.send(()).unwrap());
+    assert_eq!(envs(&pool.step(actions.rows()).unwrap()), [0, 1]);
+    assert_eq!(has_begun.try_iter().count(), 2);
+    drop(pool.reset(&resets(0..2)).unwrap());
+    // Unless it was received.
+    is_lunch.store(true, Ordering::Relaxed);
+    is_interrupted(pool.step(actions.rows()).unwrap_err());
+    is_lunch.store(false, Ordering::Relaxed);
+    open.send(()).unwrap();
+    assert_eq!(envs(&pool.receive_all(Command::Step).unwrap()), [0, 1]);
+    assert_eq!(pool.interrupted(), None);
 }
 
 #[test]
@@ -573,6 +606,11 @@ fn members_may_be_vectors() {
     assert_eq!((answer.env(), received.len()), (1, 1));
     assert_eq!(seen(answer.observation()), [2, 0, 1, 3, 1, 1]);
     assert_eq!(seen(answer.root()), [2, 1, 0, 3, 2, 0]);
+    let beyond = pool.async_reset_send(&[all[0], Reset { env: 10, ..all[0] }]);
+    assert_eq!(
+        beyond.unwrap_err().to_string(),
+        "expected an environment from 0 to 3, got 10"
+    );
     assert_eq!(
         pool.async_reset_send(&[all[0], all[0]])
             .unwrap_err()

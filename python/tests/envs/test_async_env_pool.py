@@ -401,6 +401,25 @@ def test_ctrl_c_ends_a_wait_and_loses_nothing(pool) -> None:
     assert env.async_step_recv()["next", "observation"][0, 0] == 1
 
 
+def test_after_ctrl_c_in_a_step_the_next_call_goes_on(pool) -> None:
+    gate, begun = threading.Event(), threading.Event()
+    env = pool([partial(Gated, gate, begun), Counting])
+    root = env.rand_action(env.reset())
+
+    def interrupt() -> None:
+        assert begun.wait(60)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        thread.start()
+        env.step(root)
+    thread.join()
+    gate.set()
+    assert env.step(root)["next", "observation"][:, 0].tolist() == [2, 2]
+    assert env.reset()["observation"][:, 0].tolist() == [0, 0]
+
+
 def test_members_may_be_several_environments(pool) -> None:
     env = pool([lambda: SerialEnv(2, Counting)] * 3)
     assert env.batch_size == (3, 2) and env.env_batch_sizes == [(2,)] * 3 and env.num_envs == 6

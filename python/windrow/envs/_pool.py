@@ -66,8 +66,8 @@ class AsyncEnvPool(EnvBase):
     long for ``max_get``, by default for all. Results are in the order of environments, which their entry ``"env_index"`` names.
     ``env_index=i`` in both calls sends and receives environment ``i`` alone, without a dimension for it. Calls may come from several threads.
 
-    ``reset``, ``step``, ``step_and_maybe_reset``, ``rollout`` and seeds are those of a :class:`SerialEnv`. A collector that is given a pool
-    steps its environments in lockstep.
+    ``reset``, ``step``, ``step_and_maybe_reset``, ``rollout`` and seeds are those of a :class:`SerialEnv`. After Ctrl-C in one of them, the
+    next command waits for what was not received, and drops it. A collector that is given a pool steps its environments in lockstep.
 
     Raises:
         RuntimeError: a call out of order, which names the call that was expected and the environment; a process has ended.

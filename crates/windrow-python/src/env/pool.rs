@@ -100,7 +100,8 @@ impl EnvPool {
         envs: Vec<usize>,
         seeds: Vec<Option<u64>>,
     ) -> PyResult<()> {
-        let sent = self.pool()?.async_reset_send(&resets_of(envs, seeds)?);
+        let resets = resets_of(envs, seeds)?;
+        let sent = self.settled(py)?.async_reset_send(&resets);
         sent.map_err(|error| raise(py, &error))
     }
 
@@ -119,7 +120,7 @@ impl EnvPool {
         actions: &Bound<'_, PyAny>,
         reset: bool,
     ) -> PyResult<()> {
-        let pool = self.pool()?;
+        let pool = self.settled(py)?;
         let mut rows = unpoisoned(self.actions.lock());
         read_all(&self.acted, actions, &mut Target::All(rows.rows_mut()))
             .map_err(|error| to_py(py, &error))?;
@@ -161,7 +162,8 @@ impl EnvPool {
         self.answers(py, called, |pool| pool.receive(called, want))
     }
 
-    /// As `recv`, for all members that were told `called`. After a fault, nothing is left to be received.
+    /// As `recv`, for all members that were told `called`. After a fault, nothing is left to be received. After Ctrl-C, the next command
+    /// waits for what is left and drops it.
     fn recv_all<'py>(&self, py: Python<'py>, called: &str) -> PyResult<Answers<'py>> {
         let called = command(called)?;
         self.answers(py, called, |pool| pool.receive_all(called))
@@ -174,7 +176,7 @@ impl EnvPool {
         envs: Vec<usize>,
         seeds: Vec<Option<u64>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let pool = self.pool()?;
+        let pool = self.settled(py)?;
         let all = || pool.all().map_err(|error| raise(py, &error));
         // None but these will answer.
         drop(all()?);
@@ -281,6 +283,17 @@ impl EnvPool {
     /// The pool, in the process that made it.
     pub(super) fn pool(&self) -> PyResult<&AsyncEnvPool> {
         self.pool.get("pool of environments")
+    }
+
+    /// The pool, once all outputs of a call that was interrupted are dropped. Waits for them without the interpreter's lock, which the
+    /// environments may need.
+    fn settled(&self, py: Python<'_>) -> PyResult<&AsyncEnvPool> {
+        let pool = self.pool()?;
+        if pool.interrupted().is_some() {
+            let dropped = py.detach(|| factory_lock::lending(|| pool.drop_interrupted()));
+            dropped.map_err(|error| raise(py, &error))?;
+        }
+        Ok(pool)
     }
 
     /// Waits by `receive`, and makes arrays of what is received.
