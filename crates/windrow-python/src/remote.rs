@@ -63,8 +63,8 @@ impl Options {
         self.token.as_deref().map(Token::new).transpose()
     }
 
-    /// Certificates, if any part of them was given. What is missing among the parts is told by the engine, which knows whether a server
-    /// or a client is to be made.
+    /// Certificates, if any part of them was given; a certificate has its key. What else is missing is told by the engine, which knows
+    /// whether a server or a client is to be made.
     fn tls(&self) -> Option<Tls> {
         let mut tls = Tls::new();
         if let (Some(chain), Some(key)) = (&self.certificate, &self.key) {

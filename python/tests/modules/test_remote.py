@@ -271,6 +271,10 @@ def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
         RemotePolicy("127.0.0.1:1", tls={"authority": tmp_path / "none.pem"})
     with pytest.raises(ValueError, match="tls has colour: expected certificate, key, authority and server_name"):
         RemotePolicy("127.0.0.1:1", tls={"colour": "red"})
+    with pytest.raises(ValueError, match="tls has a certificate without a key"):
+        RemotePolicy("127.0.0.1:1", tls={"certificate": tmp_path / "none.pem"})
+    with pytest.raises(ValueError, match="tls has a key without a certificate"):
+        RemoteServer(always(0), tls={"key": tmp_path / "none.pem"})
     (tmp_path / "text.pem").write_text("no certificate")
     with pytest.raises(ValueError, match="TLS: authority"):
         RemotePolicy("127.0.0.1:1", tls={"authority": tmp_path / "text.pem"})

@@ -21,6 +21,9 @@ def _tls(name: str, value: Mapping[str, Any]) -> dict[str, str]:
     unknown = sorted(set(value) - {*_FILES, "server_name"})
     if unknown:
         raise ValueError(f"{name} has {', '.join(unknown)}: expected {', '.join(_FILES)} and server_name")
+    if ("certificate" in value) != ("key" in value):
+        given, missing = ("certificate", "key") if "certificate" in value else ("key", "certificate")
+        raise ValueError(f"{name} has a {given} without a {missing}: expected both or neither")
     return {key: Path(given).read_text() if key in _FILES else str(given) for key, given in value.items()}
 
 
