@@ -1,5 +1,4 @@
-use tensordict::{DType, for_dtype};
-use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
+use windrow_slab::{LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
 
 use crate::vec_env::{check_rows, out_of_range};
 use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
@@ -11,7 +10,6 @@ pub struct Joined {
     spec: EnvSpec,
     members: Vec<Member>,
     observation: Vec<LeafSpec>,
-    action: Vec<LeafSpec>,
     num_envs: usize,
 }
 
@@ -57,7 +55,6 @@ impl Joined {
             spec,
             members,
             observation,
-            action,
             num_envs,
         })
     }
@@ -77,7 +74,6 @@ impl VecEnv for Joined {
             member.actions = RowBlock::new(columns, member.envs.num_envs())?;
             member.envs.bind(columns)?;
         }
-        self.action = columns.to_vec();
         Ok(())
     }
 
@@ -173,18 +169,10 @@ impl Joined {
             if told.as_ref().is_some_and(Vec::is_empty) {
                 continue;
             }
-            for env in 0..rows {
-                let mut inner = member.actions.rows_mut();
-                copy(
-                    &self.action,
-                    actions.env(member.first + env),
-                    inner.env_mut(env),
-                )
-                .map_err(|source| VecEnvError {
-                    env: member.first + env,
-                    source,
-                })?;
-            }
+            let mut inner = member.actions.rows_mut();
+            inner
+                .copy_envs(0, actions, own.clone())
+                .map_err(|error| EnvError::from(error).of(member.first))?;
             let outcomes = Outcomes {
                 reward: &mut outcomes.reward[own.clone()],
                 terminated: &mut outcomes.terminated[own.clone()],
@@ -229,33 +217,10 @@ pub(crate) fn copy(
         // A missing row was reported before.
         return Ok(());
     };
-    for (leaf, spec) in leaves.iter().enumerate() {
-        copy_leaf(spec.dtype, leaf, from, &mut to)?;
+    for leaf in 0..leaves.len() {
+        to.copy_leaf(leaf, from, leaf)?;
     }
     Ok(())
-}
-
-pub(crate) fn copy_leaf(
-    dtype: DType,
-    leaf: usize,
-    from: Row<'_>,
-    to: &mut RowMut<'_>,
-) -> Result<(), EnvError> {
-    copy_leaf_to(dtype, leaf, from, leaf, to)
-}
-
-/// Copies leaf `leaf` of a row to leaf `place` of another, of as many elements.
-pub(crate) fn copy_leaf_to(
-    dtype: DType,
-    leaf: usize,
-    from: Row<'_>,
-    place: usize,
-    to: &mut RowMut<'_>,
-) -> Result<(), EnvError> {
-    if dtype == DType::Bytes {
-        return Ok(to.copy_leaf(place, from, leaf)?);
-    }
-    for_dtype!(dtype, T => Ok(to.write(Key::<T>::new(place), from.get(Key::<T>::new(leaf))?)?))
 }
 
 impl std::fmt::Debug for Joined {
@@ -270,6 +235,8 @@ impl std::fmt::Debug for Joined {
 
 #[cfg(test)]
 mod tests {
+    use windrow_slab::Key;
+
     use super::*;
     use crate::testing::LedgerEnv;
     use crate::{CartPole, Pendulum, RewardSum, Serial, StepCounter, Transformed};

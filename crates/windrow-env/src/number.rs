@@ -6,7 +6,7 @@ use windrow_slab::{Key, Row, RowMut};
 use crate::EnvError;
 
 /// An element that can be read as a number and compared bit by bit.
-pub(crate) trait Number: Element + PartialOrd {
+pub trait Number: Element + PartialOrd {
     /// The value; whole numbers beyond 2^53 are rounded.
     fn number(self) -> f64;
 

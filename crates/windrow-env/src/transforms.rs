@@ -25,6 +25,7 @@ mod noop_reset;
 mod observation_norm;
 mod one_hot_actions;
 mod one_hot_observations;
+mod past;
 mod primer;
 mod relayout;
 mod resize;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tensordict::{DType, Element};
 use windrow_sync::atomic::{AtomicU64, Ordering};
 
+use self::bytes::runs_of;
 use crate::layout::{Layout, PartLayout};
 use crate::ring::{Commit, Ticket};
 use crate::rows::Column;
@@ -232,19 +233,10 @@ impl Part {
     fn zero(&mut self, columns: &[Column]) {
         let steps = self.steps;
         let base = self.slab.memory.ptr().as_ptr();
-        for column in columns {
-            let (rows, bytes) = match column.stride == column.bytes {
-                true => (1, steps * column.bytes),
-                false => (steps, column.bytes),
-            };
-            for row in 0..rows {
-                // SAFETY: `bytes` bytes from there on belong to this part's rows of the column, which this `Part` has to
-                // itself; zero is `false`, and the cell of an empty value.
-                unsafe {
-                    base.add(column.offset + row * column.stride)
-                        .write_bytes(0, bytes);
-                }
-            }
+        for run in columns.iter().flat_map(|column| runs_of(column, steps)) {
+            // SAFETY: the run belongs to this part's rows of the column, which this `Part` has to itself; zero is `false`, and the
+            // cell of an empty value.
+            unsafe { base.add(run.offset).write_bytes(0, run.len) };
         }
     }
 }

@@ -253,7 +253,7 @@ impl Block {
     fn lane(&self, leaf: usize) -> Result<&Lane, SlabError> {
         let leaves = self.lanes.len();
         let lane = self.lanes.get(leaf);
-        lane.ok_or(SlabError::NoSuchLeaf { leaf, leaves })
+        lane.ok_or_else(|| SlabError::NoSuchLeaf { leaf, leaves })
     }
 
     /// The lane of `key` and where its row `t` starts.
@@ -498,11 +498,7 @@ impl<'a> RowsMut<'a> {
     /// [`SlabError::NoSuchLeaf`].
     pub fn zero(&mut self, leaf: usize) -> Result<(), SlabError> {
         let Rows { block, t } = self.rows;
-        let lanes = &block.lanes;
-        let lane = lanes.get(leaf).ok_or(SlabError::NoSuchLeaf {
-            leaf,
-            leaves: lanes.len(),
-        })?;
+        let lane = block.lane(leaf)?;
         // SAFETY: the row is exclusive, as `RowsMut::new` promises, and zero is valid for every dtype.
         unsafe { lane.row(t).write_bytes(0, lane.bytes) };
         Ok(())
@@ -703,6 +699,7 @@ impl<'a> RowMut<'a> {
     ///
     /// # Errors
     /// As [`RowsMut::copy_leaf`].
+    #[inline]
     pub fn copy_leaf(&mut self, place: usize, from: Row<'_>, leaf: usize) -> Result<(), SlabError> {
         let Row { rows, env } = self.row;
         let (to, source) = (rows.block.lane(place)?, from.rows.block.lane(leaf)?);

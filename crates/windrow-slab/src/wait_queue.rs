@@ -62,14 +62,6 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes one sleeping thread; spinning ones look in any case. For changes that any one thread can handle.
-    pub fn wake_one(&self) {
-        self.wakes.fetch_add(1, Ordering::Release);
-        if self.asleep.load(Ordering::Relaxed) > 0 {
-            self.condvar.notify_one();
-        }
-    }
-
     /// Waits until `attempt` returns something: spins at first, then sleeps. Every change that could make it succeed must
     /// [wake](Self::wake_all).
     pub fn wait<T, R>(&self, mutex: &Mutex<T>, mut attempt: impl FnMut(&mut T) -> Option<R>) -> R {

@@ -1,10 +1,10 @@
+use std::convert::Infallible;
+
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 
-use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, SpecError, StateVisitor,
-    Transform, VecEnvError, serde_form,
-};
+use super::relayout::Relayout;
+use crate::{Attach, EnvError, SpecError, Transform, serde_form};
 
 /// Declares which actions are legal for random policies: those whose element of an observation is set.
 ///
@@ -35,9 +35,9 @@ impl Default for ActionMask {
 }
 
 impl Transform for ActionMask {
-    type Bound = Told;
+    type Bound = Relayout<Infallible>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Told, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let inner = envs.inner();
         let actions = inner.action.leaves("action");
         let action = actions.iter().find(|(key, _)| *key == self.action_key);
@@ -67,26 +67,8 @@ impl Transform for ActionMask {
                 .into());
             }
         }
-        Ok(Told)
-    }
-}
-
-/// Does nothing: policies read the spec.
-#[derive(Debug)]
-pub struct Told;
-
-impl BoundTransform for Told {
-    fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn step(&mut self, _: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
-        Ok(())
-    }
-
-    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        Ok(())
+        // Policies read the spec.
+        Ok(Relayout::nothing())
     }
 }
 

@@ -1,11 +1,11 @@
 use serde::{Deserialize, Serialize};
-use tensordict::{DType, NestedKey, for_dtype};
-use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
+use windrow_slab::LeafSpec;
 
 use super::keys::Keys;
-use super::relayout::{FillLeaf, ObservationLayout, Relayout, dimension, rearranged};
+use super::past::{Merge, Past};
+use super::relayout::{ObservationLayout, Relayout, dimension, rearranged};
 use crate::number::Number;
-use crate::{Attach, EnvError, Spec, SpecError, StateVisitor, Transform};
+use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
 /// Observes the last `n` observations as one, the newest behind the others.
 ///
@@ -85,7 +85,7 @@ impl CatFrames {
 }
 
 impl Transform for CatFrames {
-    type Bound = Relayout<Frames>;
+    type Bound = Relayout<Past<Concatenation>>;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         if self.n == 0 {
@@ -109,112 +109,48 @@ impl Transform for CatFrames {
                 let spec = self.spec(spec, &leaf, dim, chunk);
                 layout.put(to, spec, None);
             }
-            made.push((Frames::new(self, from, &leaf, chunk, envs.num_envs())?, to));
+            let merge = Concatenation {
+                n: self.n,
+                padding: (self.padding == Padding::Constant).then_some(self.padding_value),
+                chunk: chunk.max(1),
+            };
+            let past = Past::new(self.n, (from, &leaf), envs.num_envs(), merge)?;
+            made.push((past, to));
         }
-        layout.lay(envs, made, |frames, to| frames.to = to)
+        layout.lay(envs, made, |past, to| past.to = to)
     }
 }
 
-/// The last observations of each environment.
+/// Concatenates observations.
 #[derive(Debug)]
-pub struct Frames {
-    dtype: DType,
-    from: usize,
-    to: usize,
+pub struct Concatenation {
     n: usize,
     /// The constant before the first observation; `None` repeats the first one.
     padding: Option<f64>,
     /// Elements that lie side by side in the result.
     chunk: usize,
-    /// `n` observations of each environment, one behind the other.
-    ring: RowBlock,
-    /// The place of the oldest one of each environment.
-    oldest: Vec<usize>,
 }
 
-impl Frames {
-    fn new(
-        of: &CatFrames,
-        from: usize,
-        leaf: &LeafSpec,
-        chunk: usize,
-        num_envs: usize,
-    ) -> Result<Self, EnvError> {
-        let key = NestedKey::from("frames");
-        let ring = LeafSpec::new(key, leaf.dtype, [of.n, leaf.elements()]);
-        Ok(Self {
-            dtype: leaf.dtype,
-            from,
-            to: 0,
-            n: of.n,
-            padding: (of.padding == Padding::Constant).then_some(of.padding_value),
-            chunk: chunk.max(1),
-            ring: RowBlock::new(&[ring], num_envs)?,
-            oldest: vec![0; num_envs],
-        })
-    }
-
-    #[inline(always)]
-    fn write<T: Number>(
-        &mut self,
-        env: usize,
-        seen: &[T],
-        to: &mut [T],
-        is_first: bool,
-    ) -> Result<(), EnvError> {
-        let (n, chunk, len) = (self.n, self.chunk, seen.len().max(1));
-        let mut rows = self.ring.rows_mut();
-        let (Some(mut row), Some(oldest)) = (rows.env_mut(env), self.oldest.get_mut(env)) else {
-            return Ok(());
-        };
-        let ring = row.get_mut(Key::<T>::new(0))?;
-        match self.padding.filter(|_| is_first) {
+impl Merge for Concatenation {
+    fn begin<T: Number>(&self, ring: &mut [T], first: &[T]) {
+        match self.padding {
             // Converted as PyTorch does, towards zero.
             Some(value) if T::DTYPE.is_float() => ring.fill(T::nearest(value)),
             Some(value) => ring.fill(T::nearest(value.trunc())),
-            None if is_first => ring
-                .chunks_exact_mut(len)
-                .for_each(|frame| frame.copy_from_slice(seen)),
-            None => {}
+            None => ring
+                .chunks_exact_mut(first.len().max(1))
+                .for_each(|frame| frame.copy_from_slice(first)),
         }
-        ring[*oldest * len..][..seen.len()].copy_from_slice(seen);
-        *oldest = (*oldest + 1) % n;
+    }
+
+    fn merge<T: Number>(&self, ring: &[T], newest: usize, to: &mut [T]) {
+        let (n, chunk, len) = (self.n, self.chunk, ring.len() / self.n);
         for slot in 0..n {
-            let frame = &ring[(*oldest + slot) % n * len..][..seen.len()];
+            let frame = &ring[(newest + 1 + slot) % n * len..][..len];
             let places = to.chunks_exact_mut(n * chunk);
             for (place, values) in places.zip(frame.chunks_exact(chunk)) {
                 place[slot * chunk..][..chunk].copy_from_slice(values);
             }
         }
-        Ok(())
-    }
-
-    fn show(
-        &mut self,
-        env: usize,
-        from: Row<'_>,
-        to: &mut RowMut<'_>,
-        is_first: bool,
-    ) -> Result<(), EnvError> {
-        for_dtype!(self.dtype, T => {
-            let seen = from.get(Key::<T>::new(self.from))?;
-            self.write(env, seen, to.get_mut(Key::<T>::new(self.to))?, is_first)
-        })
-    }
-}
-
-impl FillLeaf for Frames {
-    fn first(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
-        self.show(env, from, to, true)
-    }
-
-    fn next(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
-        self.show(env, from, to, false)
-    }
-
-    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        state.values(&mut self.oldest)?;
-        let mut rows = self.ring.rows_mut();
-        for_dtype!(self.dtype, T => state.values(rows.get_mut(Key::<T>::new(0))?))
     }
 }

@@ -3,7 +3,6 @@ use tensordict::{DType, NestedKey, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 use super::elementwise::{paired, reward};
-use crate::joined::copy_leaf;
 use crate::number::Number;
 use crate::{
     Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, StateVisitor, Transform,
@@ -226,7 +225,7 @@ impl Casting {
     ) -> Result<(), EnvError> {
         for (i, &(source, dtype, is_cast)) in self.leaves.iter().enumerate() {
             match (source, reward) {
-                (From::Leaf(_, dtype), _) if !is_cast => copy_leaf(dtype, i, from, &mut to)?,
+                (From::Leaf(..), _) if !is_cast => to.copy_leaf(i, from, i)?,
                 (From::Leaf(leaf, was), _) => for_dtype!(was, T => {
                     self.cast_to(dtype, i, from.get(Key::<T>::new(leaf))?, &mut to)?;
                 }),

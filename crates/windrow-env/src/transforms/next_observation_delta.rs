@@ -1,10 +1,10 @@
+use std::convert::Infallible;
+
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
 
-use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, StateVisitor, Transform,
-    VecEnvError, serde_form,
-};
+use super::relayout::Relayout;
+use crate::{Attach, EnvError, Transform, serde_form};
 
 /// Names observations that Python's batches have as differences under `"next"`: the next one minus the one before, in a smaller
 /// element type. See [`EnvSpec::deltas`](crate::EnvSpec::deltas); nothing changes in the engine.
@@ -42,9 +42,9 @@ impl NextObservationDelta {
 }
 
 impl Transform for NextObservationDelta {
-    type Bound = Named;
+    type Bound = Relayout<Infallible>;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Named, EnvError> {
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         let spec = &envs.spec;
         let keys = self.keys.clone().unwrap_or_else(|| {
             let leaves = spec.observation_leaves().into_iter();
@@ -57,26 +57,7 @@ impl Transform for NextObservationDelta {
         });
         let deltas = keys.into_iter().map(|key| (key, self.dtype.clone()));
         envs.spec.deltas.extend(deltas);
-        Ok(Named)
-    }
-}
-
-/// Changes nothing.
-#[derive(Debug)]
-pub struct Named;
-
-impl BoundTransform for Named {
-    fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn step(&mut self, _: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
-        Ok(())
-    }
-
-    fn visit_state(&mut self, _: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        Ok(())
+        Ok(Relayout::nothing())
     }
 }
 

@@ -6,7 +6,6 @@ use std::fmt::Debug;
 use tensordict::{DType, NestedKey, Shape};
 use windrow_slab::{LeafSpec, Row, RowMut};
 
-use crate::joined::copy_leaf_to;
 use crate::{
     Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, StateVisitor,
     VecEnvError,
@@ -27,8 +26,8 @@ struct ObservedLeaf {
     from: Option<usize>,
 }
 
-/// A leaf of the environments that is copied: its type and place, and the place that it is copied to.
-type Copied = (DType, usize, usize);
+/// A leaf of the environments that is copied: its place, and the place that it is copied to.
+type Copied = (usize, usize);
 
 impl ObservationLayout {
     /// The leaves of `spec`; a bare one is called `bare`.
@@ -92,12 +91,12 @@ impl ObservationLayout {
         let places: Vec<_> = spec.leaves("").into_iter().map(|(key, _)| key).collect();
         let copies = self.entries.iter().filter_map(|entry| {
             let to = places.iter().position(|key| *key == entry.key)?;
-            Some((entry.spec.dtype()?, entry.from?, to))
+            Some((entry.from?, to))
         });
         let copies: Vec<Copied> = copies.collect();
         let in_place = copies.len() == inner
             && self.entries.len() == inner
-            && copies.iter().all(|&(_, from, to)| from == to);
+            && copies.iter().all(|&(from, to)| from == to);
         (spec, (!in_place).then_some(copies))
     }
 
@@ -230,6 +229,16 @@ pub struct Relayout<M> {
     makes: Vec<M>,
 }
 
+impl Relayout<Infallible> {
+    /// Changes no row: for transforms that change the spec alone.
+    pub(super) fn nothing() -> Self {
+        Self {
+            copies: None,
+            makes: Vec::new(),
+        }
+    }
+}
+
 impl<M: FillLeaf> Relayout<M> {
     fn fill(
         &mut self,
@@ -237,8 +246,8 @@ impl<M: FillLeaf> Relayout<M> {
         (from, mut to): (Row<'_>, RowMut<'_>),
         is_first: bool,
     ) -> Result<(), EnvError> {
-        for &(dtype, leaf, place) in self.copies.iter().flatten() {
-            copy_leaf_to(dtype, leaf, from, place, &mut to)?;
+        for &(leaf, place) in self.copies.iter().flatten() {
+            to.copy_leaf(place, from, leaf)?;
         }
         for make in &mut self.makes {
             match is_first {

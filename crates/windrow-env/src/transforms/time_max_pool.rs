@@ -1,11 +1,10 @@
 use serde::{Deserialize, Serialize};
-use tensordict::{DType, NestedKey, for_dtype};
-use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::keys::Keys;
-use super::relayout::{FillLeaf, ObservationLayout, Relayout};
+use super::past::{Merge, Past};
+use super::relayout::{ObservationLayout, Relayout};
 use crate::number::Number;
-use crate::{Attach, EnvError, Spec, SpecError, StateVisitor, Transform};
+use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
 /// Observes the largest value of each element over the last `steps` observations. Zeros stand for observations before the first one.
 ///
@@ -35,7 +34,7 @@ impl TimeMaxPool {
 }
 
 impl Transform for TimeMaxPool {
-    type Bound = Relayout<Pooled>;
+    type Bound = Relayout<Past<Largest>>;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
         if self.steps == 0 {
@@ -51,76 +50,33 @@ impl Transform for TimeMaxPool {
                 }
                 layout.put(to, spec, None);
             }
-            let past = NestedKey::from("past");
-            let past = LeafSpec::new(past, leaf.dtype, [self.steps, leaf.elements()]);
-            let pooled = Pooled {
-                dtype: leaf.dtype,
-                from,
-                to: 0,
-                past: RowBlock::new(&[past], envs.num_envs())?,
-                oldest: vec![0; envs.num_envs()],
-            };
-            made.push((pooled, to));
+            let past = Past::new(self.steps, (from, &leaf), envs.num_envs(), Largest)?;
+            made.push((past, to));
         }
-        layout.lay(envs, made, |pooled, to| pooled.to = to)
+        layout.lay(envs, made, |past, to| past.to = to)
     }
 }
 
-/// The last observations of each environment.
+/// Finds the largest value of each element.
 #[derive(Debug)]
-pub struct Pooled {
-    dtype: DType,
-    from: usize,
-    to: usize,
-    past: RowBlock,
-    /// The place of the oldest one of each environment.
-    oldest: Vec<usize>,
-}
+pub struct Largest;
 
-impl Pooled {
-    #[inline(always)]
-    fn pool<T: Number>(
-        &mut self,
-        env: usize,
-        seen: &[T],
-        to: &mut [T],
-        is_first: bool,
-    ) -> Result<(), EnvError> {
-        let mut rows = self.past.rows_mut();
-        let (Some(mut row), Some(oldest)) = (rows.env_mut(env), self.oldest.get_mut(env)) else {
-            return Ok(());
-        };
-        let past = row.get_mut(Key::<T>::new(0))?;
-        if is_first {
-            past.fill(T::default());
-        }
-        to.copy_from_slice(seen);
-        let slots = past.chunks_exact_mut(seen.len().max(1));
-        let steps = slots.len();
-        for (slot, frame) in slots.enumerate() {
-            if slot == *oldest {
-                frame.copy_from_slice(seen);
+impl Merge for Largest {
+    fn begin<T: Number>(&self, ring: &mut [T], _: &[T]) {
+        ring.fill(T::default());
+    }
+
+    fn merge<T: Number>(&self, ring: &[T], newest: usize, to: &mut [T]) {
+        let len = to.len();
+        to.copy_from_slice(&ring[newest * len..][..len]);
+        for (slot, frame) in ring.chunks_exact(len.max(1)).enumerate() {
+            if slot == newest {
                 continue;
             }
-            for (to, &past) in to.iter_mut().zip(&*frame) {
+            for (to, &past) in to.iter_mut().zip(frame) {
                 *to = larger(*to, past);
             }
         }
-        *oldest = (*oldest + 1) % steps.max(1);
-        Ok(())
-    }
-
-    fn show(
-        &mut self,
-        env: usize,
-        from: Row<'_>,
-        to: &mut RowMut<'_>,
-        is_first: bool,
-    ) -> Result<(), EnvError> {
-        for_dtype!(self.dtype, T => {
-            let seen = from.get(Key::<T>::new(self.from))?;
-            self.pool(env, seen, to.get_mut(Key::<T>::new(self.to))?, is_first)
-        })
     }
 }
 
@@ -129,20 +85,4 @@ impl Pooled {
 #[expect(clippy::eq_op, reason = "NaN is not equal to itself")]
 fn larger<T: Number>(a: T, b: T) -> T {
     if b > a || b != b { b } else { a }
-}
-
-impl FillLeaf for Pooled {
-    fn first(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
-        self.show(env, from, to, true)
-    }
-
-    fn next(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
-        self.show(env, from, to, false)
-    }
-
-    fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        state.values(&mut self.oldest)?;
-        let mut rows = self.past.rows_mut();
-        for_dtype!(self.dtype, T => state.values(rows.get_mut(Key::<T>::new(0))?))
-    }
 }

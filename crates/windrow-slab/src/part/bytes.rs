@@ -13,9 +13,9 @@ use crate::rows::Column;
 use crate::slab::Slab;
 
 /// A run of bytes of a part's memory: of one step of a column, or of all steps where they lie one behind the other.
-struct Run {
-    offset: usize,
-    len: usize,
+pub(super) struct Run {
+    pub(super) offset: usize,
+    pub(super) len: usize,
     dtype: DType,
 }
 
@@ -169,7 +169,7 @@ fn cells(run: &[u8]) -> impl Iterator<Item = Cell> {
 }
 
 /// The runs of the first `steps` rows of `column`.
-fn runs_of(column: &Column, steps: usize) -> impl Iterator<Item = Run> {
+pub(super) fn runs_of(column: &Column, steps: usize) -> impl Iterator<Item = Run> {
     let (runs, len) = match column.stride == column.bytes {
         true => (1, steps * column.bytes),
         false => (steps, column.bytes),
