@@ -3,7 +3,8 @@ use std::collections::HashMap;
 use tensordict::{Tensor, TensorDict};
 
 use super::{Draw, Frames, NoDraw, Sampler};
-use crate::{ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room};
+use crate::saved::sizes;
+use crate::{ReplayError, RowSpan, SampleRng, Shortage, check_room};
 
 /// Draws every frame with the same probability and a limited number of times: the buffer then drops the frame, and its row is free. No batch has a
 /// frame twice, and one that is larger than the buffer is short. Needs a [`ReuseWriter`](crate::ReuseWriter).
@@ -121,12 +122,7 @@ impl Sampler for ConsumingSampler {
     fn load_state_dict(&mut self, state: &TensorDict, _: &Frames<'_>) -> Result<(), ReplayError> {
         let drawn = state.as_slice::<i64>("drawn")?;
         if drawn.len() != self.drawn.len() {
-            return Err(StateError::Sizes {
-                what: "counts of draws",
-                expected: self.drawn.len(),
-                got: drawn.len(),
-            }
-            .into());
+            return Err(sizes("counts of draws", self.drawn.len(), drawn.len()).into());
         }
         let least = i64::from(self.times) - 1;
         self.drawn = (drawn.iter())

@@ -2,6 +2,7 @@ use tensordict::{NestedKey, Tensor, TensorDict};
 
 use super::sum_tree::SumTree;
 use super::{Draw, Frames, NoDraw, Sampler};
+use crate::saved::sizes;
 use crate::{
     PriorityError, Reduction, ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room,
 };
@@ -248,12 +249,7 @@ impl Priorities {
     ) -> Result<&'a [f32], ReplayError> {
         let masses = state.as_slice::<f32>("masses")?;
         if masses.len() != capacity {
-            return Err(StateError::Sizes {
-                what: "priorities",
-                expected: capacity,
-                got: masses.len(),
-            }
-            .into());
+            return Err(sizes("priorities", capacity, masses.len()).into());
         }
         // NaN stands for none.
         let max = state.get("max_priority")?.item::<f32>()?;

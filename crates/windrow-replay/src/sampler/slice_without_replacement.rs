@@ -4,6 +4,7 @@ use tensordict::{Tensor, TensorDict};
 
 use super::slice::Piece;
 use super::{Draw, Frames, NoDraw, Sampler, SliceSampler, check_batch};
+use crate::saved::sizes;
 use crate::{ReplayError, RowSpan, RunKeys, Runs, SampleRng, Shortage, StateError};
 
 /// Pieces of trajectories, one of every trajectory in each pass over the buffer.
@@ -304,12 +305,7 @@ impl Pass {
             }
         }
         if places.len() != runs.len() {
-            return Err(StateError::Sizes {
-                what: "trajectories in a pass",
-                expected: runs.len(),
-                got: places.len(),
-            }
-            .into());
+            return Err(sizes("trajectories in a pass", runs.len(), places.len()).into());
         }
         *self = Self {
             least,

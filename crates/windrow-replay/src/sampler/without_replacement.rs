@@ -13,7 +13,7 @@ const NOWHERE: u32 = u32::MAX;
 pub struct SamplerWithoutReplacement {
     drop_last: bool,
     shuffle: bool,
-    /// Rows that this pass has still to draw. Shuffled: in any order. In order: descending.
+    /// Shuffled: rows that this pass has still to draw, in any order.
     pending: Vec<u32>,
     /// By row: its index in `pending`, if it is there.
     place: Vec<u32>,

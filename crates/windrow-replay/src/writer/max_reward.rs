@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use tensordict::{NestedKey, Tensor, TensorDict};
 
 use super::Writer;
-use crate::{Reduction, ReplayError, RowOrder, RowSet, StateError, check_room};
+use crate::saved::sizes;
+use crate::{Reduction, ReplayError, RowOrder, RowSet, check_room};
 
 /// Keeps the frames of the highest values: in a full buffer, a frame replaces only one whose value is lower.
 ///
@@ -193,12 +194,7 @@ impl Writer for MaxRewardWriter {
     fn load_state_dict(&mut self, state: &TensorDict, rows: &[u32]) -> Result<(), ReplayError> {
         let values = state.as_slice("values")?;
         if values.len() != rows.len() {
-            return Err(StateError::Sizes {
-                what: "values",
-                expected: rows.len(),
-                got: values.len(),
-            }
-            .into());
+            return Err(sizes("values", rows.len(), values.len()).into());
         }
         self.restore(rows, values);
         Ok(())

@@ -3,7 +3,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensordict::{Tensor, TensorDict};
 
 use super::Writer;
-use crate::{ReplayError, RowOrder, RowSet, StateError, check_room};
+use crate::saved::sizes;
+use crate::{ReplayError, RowOrder, RowSet, check_room};
 
 /// Writes rows whose frames a sampler has used up, then rows that were never written, then those with the oldest frames.
 #[derive(Debug, Clone, Default)]
@@ -104,12 +105,7 @@ impl Writer for ReuseWriter {
             rows.iter().copied().collect(),
         );
         if given != full || order.len() != rows.len() {
-            return Err(StateError::Sizes {
-                what: "rows in their order",
-                expected: rows.len(),
-                got: order.len(),
-            }
-            .into());
+            return Err(sizes("rows in their order", rows.len(), order.len()).into());
         }
         self.restore(&order);
         Ok(())
