@@ -257,9 +257,7 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Argum
     }
     if let Some(trajectories) = config.trajs_per_write {
         let name = "trajs_per_write";
-        if trajectories == 0 {
-            return Err(ArgumentError::NotPositive { name });
-        }
+        ArgumentError::check_positive(name, trajectories)?;
         if wanted.is_none() {
             return needs(name, "trajs_per_batch");
         }
@@ -273,9 +271,7 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Argum
 }
 
 fn check_choices(chosen: &CollectorBuilder) -> Result<(), ArgumentError> {
-    if chosen.config.num_envs == Some(0) {
-        return Err(ArgumentError::NotPositive { name: "num_envs" });
-    }
+    ArgumentError::check_positive("num_envs", chosen.config.num_envs)?;
     if chosen.config.update_at_each_batch && chosen.weight_source.is_none() {
         return Err(ArgumentError::Needs {
             name: "update_at_each_batch",

@@ -154,11 +154,7 @@ impl TrajectoryBatcher {
     /// # Errors
     /// [`ArgumentError::NotPositive`] when `trajs_per_batch` is 0.
     pub fn new(trajs_per_batch: usize, format: TrajFormat) -> Result<Self, ArgumentError> {
-        if trajs_per_batch == 0 {
-            return Err(ArgumentError::NotPositive {
-                name: "trajs_per_batch",
-            });
-        }
+        ArgumentError::check_positive("trajs_per_batch", trajs_per_batch)?;
         Ok(Self {
             trajs_per_batch,
             format,
@@ -197,11 +193,7 @@ impl TrajectoryBatcher {
         let ids = one_each::<i64>(batch, IDS)?;
         let done = done_of(batch)?;
         let mask = mask_of(batch, MASK)?;
-        let marks = Marks {
-            ids: ids.as_slice()?,
-            done: done.as_slice()?,
-            mask: mask.as_ref().map(Tensor::as_slice).transpose()?,
-        };
+        let marks = Marks::of(&ids, &done, mask.as_ref())?;
         self.compact();
         let frames = match &mut self.frames {
             Some(frames) => frames,

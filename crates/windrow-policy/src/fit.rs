@@ -193,18 +193,12 @@ impl PolicySpec {
     pub fn check_actions(&self, policy: &str, env: &EnvSpec) -> Result<(), PolicyError> {
         let fit = Fit { policy, env };
         for (i, leaf) in env.action_leaves().iter().enumerate() {
-            let show = |leaf: &windrow_slab::LeafSpec| {
-                format!("{:?} {} {:?}", leaf.key, leaf.dtype, leaf.shape)
+            let got = match self.columns.get(i) {
+                Some(column) if env.takes(leaf, column) => continue,
+                Some(column) => column.to_string(),
+                None => "no such column".to_owned(),
             };
-            match self.columns.get(i) {
-                Some(column) if env.takes(leaf, column) => {}
-                Some(column) => {
-                    return Err(fit.error(&format!("column {i}"), &show(leaf), &show(column)));
-                }
-                None => {
-                    return Err(fit.error(&format!("column {i}"), &show(leaf), "no such column"));
-                }
-            }
+            return Err(fit.error(&format!("column {i}"), &leaf.to_string(), &got));
         }
         Ok(())
     }

@@ -16,6 +16,8 @@ use crate::{
     Weights,
 };
 
+pub(crate) use action::write_column;
+
 use action::Action;
 
 /// A [`Graph`] whose values are actions and other columns.
@@ -491,7 +493,7 @@ impl Bound {
             action.write(index, &self.values[index], input, out)?;
         }
         for (index, (leaf, _)) in outputs.iter().enumerate().skip(self.actions.len()) {
-            action::copy(leaf.dtype, index, &self.values[index], out)?;
+            write_column(leaf.dtype, index, &self.values[index], out)?;
         }
         Ok(())
     }

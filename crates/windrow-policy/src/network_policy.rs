@@ -11,6 +11,7 @@ use windrow_slab::{Key, LeafSpec, RowsMut};
 use crate::categorical::{Categorical, Choose};
 use crate::fit::{self, Action};
 use crate::gaussian::{Draw, Gaussian, check};
+use crate::graph_policy::write_column;
 use crate::nn::{Sequential, put};
 use crate::observe::Observe;
 use crate::weights::{Reader, read_file};
@@ -339,7 +340,7 @@ impl Bound {
                 for (row, outputs) in self.outputs.chunks_exact(self.width).enumerate() {
                     check(input, row, "output of the network", outputs)?;
                 }
-                write_real(*dtype, &self.outputs, &mut out)?;
+                write_column(*dtype, ACTION, &self.outputs, &mut out)?;
             }
             Act::Normal(normal, dtype) => {
                 self.real.fit(rows, normal.actions);
@@ -353,7 +354,7 @@ impl Bound {
                     scales: &mut real.scales,
                     log_probs: extras.log_prob.map(|_| real.log_probs.as_mut_slice()),
                 })?;
-                write_real(*dtype, &real.actions, &mut out)?;
+                write_column(*dtype, ACTION, &real.actions, &mut out)?;
                 if let Some(leaf) = extras.params {
                     let means = outputs.chunks_exact(self.width);
                     let loc = out.get_mut::<f32>(Key::new(leaf))?;
@@ -385,19 +386,6 @@ fn fit_len(values: &mut Vec<f32>, len: usize) {
     if values.len() != len {
         values.resize(len, 0.0);
     }
-}
-
-/// Writes an action in the element type of its leaf, `float32` or `float64`.
-fn write_real(dtype: DType, values: &[f32], out: &mut RowsMut<'_>) -> Result<(), PolicyError> {
-    if dtype == DType::F64 {
-        let actions = out.get_mut::<f64>(Key::new(ACTION))?;
-        for (action, &value) in actions.iter_mut().zip(values) {
-            *action = f64::from(value);
-        }
-    } else {
-        out.get_mut(Key::new(ACTION))?.copy_from_slice(values);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

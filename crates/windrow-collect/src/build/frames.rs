@@ -86,9 +86,7 @@ fn even(
     num_envs: usize,
 ) -> Result<Vec<usize>, ArgumentError> {
     let parts = plan.parts(workers);
-    if frames == 0 {
-        return Err(ArgumentError::NotPositive { name: NAME });
-    }
+    ArgumentError::check_positive(NAME, frames)?;
     let together = num_envs * plan.slabs_per_batch();
     if !round_up {
         lockstep(NAME, frames as u64, together)?;
@@ -124,9 +122,7 @@ fn uneven(
         });
     }
     for &frames in frames {
-        if frames == 0 {
-            return Err(ArgumentError::NotPositive { name: NAME });
-        }
+        ArgumentError::check_positive(NAME, frames)?;
         lockstep(NAME, frames as u64, num_envs)?;
     }
     let shares = frames[..plan.parts(workers)].iter();

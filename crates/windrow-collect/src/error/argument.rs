@@ -147,4 +147,16 @@ impl ArgumentError {
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::Argument
     }
+
+    /// # Errors
+    /// [`NotPositive`](Self::NotPositive) for 0. An argument that was not given is `None`, which is legal.
+    pub(crate) fn check_positive(
+        name: &'static str,
+        number: impl Into<Option<usize>>,
+    ) -> Result<(), Self> {
+        match number.into() {
+            Some(0) => Err(Self::NotPositive { name }),
+            _ => Ok(()),
+        }
+    }
 }

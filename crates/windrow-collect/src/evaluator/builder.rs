@@ -275,9 +275,9 @@ impl EvaluatorBuilder {
     /// [`BuildError::Argument`] when a number is 0, when there is not exactly one policy, and for an impossible placement or time-out;
     /// otherwise those of [`CollectorBuilder::build`](crate::CollectorBuilder::build).
     pub fn build(mut self) -> Result<Evaluator, BuildError> {
-        positive("num_trajectories", Some(self.num_trajectories))?;
-        positive("max_steps", self.max_steps)?;
-        positive("num_envs", self.config.num_envs)?;
+        ArgumentError::check_positive("num_trajectories", self.num_trajectories)?;
+        ArgumentError::check_positive("max_steps", self.max_steps)?;
+        ArgumentError::check_positive("num_envs", self.config.num_envs)?;
         check_step_timeout(&self.config)?;
         let grace = self.place()?;
         let choices = self.policies.len();
@@ -351,11 +351,4 @@ impl std::fmt::Debug for EvaluatorBuilder {
             .field("busy_policy", &self.busy_policy)
             .finish_non_exhaustive()
     }
-}
-
-fn positive(name: &'static str, number: Option<usize>) -> Result<(), ArgumentError> {
-    if number == Some(0) {
-        return Err(ArgumentError::NotPositive { name });
-    }
-    Ok(())
 }

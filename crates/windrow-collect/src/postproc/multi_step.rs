@@ -66,9 +66,7 @@ impl MultiStep {
                 got: f64::from(gamma),
             });
         }
-        if n_steps == 0 {
-            return Err(ArgumentError::NotPositive { name: "n_steps" });
-        }
+        ArgumentError::check_positive("n_steps", n_steps)?;
         Ok(Self { gamma, n_steps })
     }
 
@@ -128,11 +126,7 @@ impl MultiStep {
         } else {
             Tensor::zeros(DType::I64, [frames])?
         };
-        let marks = Marks {
-            ids: ids.as_slice()?,
-            done: done.as_slice()?,
-            mask: mask.as_ref().map(Tensor::as_slice).transpose()?,
-        };
+        let marks = Marks::of(&ids, &done, mask.as_ref())?;
         let (mut steps, mut runs) = (vec![0; frames], Vec::new());
         marks.runs(rows, |run| {
             let run = run.start..run.start + run.len;

@@ -76,11 +76,7 @@ fn pieces(
     mask_key: &[&str],
 ) -> Result<Vec<(usize, usize)>, TensorError> {
     let mask = mask_of(batch, mask_key)?;
-    let marks = Marks {
-        ids: ids.as_slice()?,
-        done: done.as_slice()?,
-        mask: mask.as_ref().map(Tensor::as_slice).transpose()?,
-    };
+    let marks = Marks::of(ids, done, mask.as_ref())?;
     let mut pieces = Vec::new();
     marks.runs(rows, |run| pieces.push((run.start, run.len)));
     pieces.sort_unstable();

@@ -48,7 +48,19 @@ pub(crate) struct Marks<'a> {
     pub(crate) mask: Option<&'a [bool]>,
 }
 
-impl Marks<'_> {
+impl<'a> Marks<'a> {
+    pub(crate) fn of(
+        ids: &'a Tensor,
+        done: &'a Tensor,
+        mask: Option<&'a Tensor>,
+    ) -> Result<Self, TensorError> {
+        Ok(Self {
+            ids: ids.as_slice()?,
+            done: done.as_slice()?,
+            mask: mask.map(Tensor::as_slice).transpose()?,
+        })
+    }
+
     /// Calls `found` for every run, in the order of their last steps; for those that end in the same step, in the order
     /// of rows.
     ///

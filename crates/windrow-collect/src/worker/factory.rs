@@ -44,10 +44,7 @@ impl WorkerFactory {
     /// # Errors
     /// [`BuildError::Env`].
     pub(crate) fn envs(&self) -> Result<Box<dyn VecEnv>, BuildError> {
-        if self.config.max_frames_per_traj == Some(0) {
-            let name = "max_frames_per_traj";
-            return Err(ArgumentError::NotPositive { name }.into());
-        }
+        ArgumentError::check_positive("max_frames_per_traj", self.config.max_frames_per_traj)?;
         self.try_envs().map_err(|source| BuildError::Env {
             worker: self.worker,
             source,

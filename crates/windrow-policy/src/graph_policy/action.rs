@@ -77,7 +77,7 @@ impl Action {
             check(input, row, "output of the network", values)?;
         }
         match self {
-            Self::Copy(dtype) => return copy(*dtype, index, values, out),
+            Self::Copy(dtype) => return write_column(*dtype, index, values, out),
             Self::Choices(code, options) => {
                 let actions = out.get_mut::<i64>(Key::new(index))?;
                 for (action, &value) in actions.iter_mut().zip(values) {
@@ -128,7 +128,7 @@ fn settle(code: ChoiceCode, options: &[usize], row: &mut [i64]) -> Result<(), Po
 ///
 /// # Errors
 /// [`PolicyError::Failed`] for the first that an integer type cannot hold.
-pub(super) fn copy(
+pub(crate) fn write_column(
     dtype: DType,
     index: usize,
     values: &[f32],

@@ -8,12 +8,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tensordict::{DType, LeafSpec, for_dtype};
+use tensordict::LeafSpec;
 use windrow_env::{
     EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnvError, not_apart,
 };
 use windrow_peer::{ControlBlock, ControlSpec, Frame, Lane, ProcessError};
-use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
+use windrow_slab::{Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
 use windrow_sync::Interrupt;
 
 use super::children::{Children, ParallelSpec};
@@ -553,13 +553,8 @@ fn copy(
     let (Some(from), Some(mut to)) = (from, to) else {
         return Ok(());
     };
-    for (leaf, spec) in leaves.iter().enumerate() {
-        match spec.dtype {
-            DType::Bytes => to.copy_leaf(leaf, from, leaf)?,
-            dtype => {
-                for_dtype!(dtype, T => to.write(Key::<T>::new(leaf), from.get(Key::<T>::new(leaf))?)?)
-            }
-        }
+    for leaf in 0..leaves.len() {
+        to.copy_leaf(leaf, from, leaf)?;
     }
     Ok(())
 }
