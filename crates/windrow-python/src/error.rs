@@ -6,6 +6,7 @@
 //! exception that fits: `ValueError` for arguments, `OSError` for files, `MemoryError`, and `RuntimeError` for the rest.
 
 use std::error::Error;
+use std::time::Duration;
 
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
@@ -155,4 +156,13 @@ fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr
     }
     error.set_cause(py, raised);
     error
+}
+
+/// The duration that the argument `name` gives in `seconds`.
+///
+/// # Errors
+/// `ValueError` where it is negative, not a number, or infinite.
+pub(crate) fn finite_duration(name: &str, seconds: f64) -> PyResult<Duration> {
+    let duration = Duration::try_from_secs_f64(seconds);
+    duration.map_err(|error| PyValueError::new_err(format!("{name}={seconds}: {error}")))
 }

@@ -94,8 +94,7 @@ impl Options {
     }
 
     fn timeout(&self) -> PyResult<Duration> {
-        let timeout = Duration::try_from_secs_f64(self.timeout);
-        timeout.map_err(|error| PyValueError::new_err(format!("timeout={}: {error}", self.timeout)))
+        error::finite_duration("timeout", self.timeout)
     }
 
     /// The server, as a client sees it.

@@ -67,12 +67,10 @@ impl ServerCore {
         min_batch_size: usize,
         timeout: f64,
     ) -> PyResult<Self> {
-        let timeout = Duration::try_from_secs_f64(timeout)
-            .map_err(|error| PyValueError::new_err(format!("timeout={timeout}: {error}")))?;
         let config = ServerConfig::new()
             .max_batch_size(max_batch_size)
             .min_batch_size(min_batch_size)
-            .timeout(timeout);
+            .timeout(error::finite_duration("timeout", timeout)?);
         let roots = GcRoots::default();
         let evaluate = Evaluate {
             function: roots.hold(evaluate),
@@ -91,10 +89,9 @@ impl ServerCore {
     fn client(&self, py: Python<'_>) -> PyResult<ClientCore> {
         let server = self.server()?;
         let client = py.detach(|| Client::new(server.client()));
+        let client = client.map_err(|error| to_py(py, &error))?;
         Ok(ClientCore {
-            own: Own::new(Arc::new(Mutex::new(Some(
-                client.map_err(|error| to_py(py, &error))?,
-            )))),
+            own: Own::new(Arc::new(Mutex::new(client))),
         })
     }
 
@@ -169,7 +166,7 @@ impl Drop for ServerCore {
 /// waited for without the interpreter's lock, which the evaluation needs.
 #[pyclass(module = "windrow._windrow", frozen)]
 struct ClientCore {
-    own: Own<Arc<Mutex<Option<Client>>>>,
+    own: Own<Arc<Mutex<Client>>>,
 }
 
 #[pymethods]
@@ -182,7 +179,7 @@ impl ClientCore {
         let client = Arc::clone(self.own.get("client")?);
         let ask = move || {
             let mut client = unpoisoned(client.lock());
-            client.as_mut().map_or(Ok(()), |client| client.ask(number))
+            client.ask(number)
         };
         let asked = match main {
             true => gil::wait_for_thread(py, "windrow-client", ask)?,

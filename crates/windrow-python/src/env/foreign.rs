@@ -102,9 +102,8 @@ impl ForeignEnvs {
         // The adapter returns rows for all environments. Only those that were reset are copied: the others' rows in `obs` must stay.
         let mut scratch = Target::All(self.scratch.rows_mut());
         read_all(&self.observed, &arrays, &mut scratch).map_err(at)?;
-        let dtypes: Vec<DType> = self.observed.iter().map(|leaf| leaf.dtype).collect();
         let envs = resets.iter().map(|reset| reset.env);
-        copy_rows(&dtypes, envs, self.scratch.rows(), obs)
+        copy_rows(envs, self.scratch.rows(), obs)
     }
 
     /// Gives the adapter actions and states as arrays, and reads what it returns.

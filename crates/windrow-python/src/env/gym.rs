@@ -71,7 +71,9 @@ impl GymEnvs {
         let mut stepped = Vec::with_capacity(worlds.len());
         for (held, frame_skip, entries) in worlds {
             let env = held.object.bind(py);
-            let (mut spec, reader, writer) = spaces(env, one_hot).map_err(EnvError::failed)?;
+            let names = ["observation_space", "action_space"];
+            let made = spaces(env, names, one_hot);
+            let (mut spec, reader, writer) = made.map_err(EnvError::failed)?;
             let info = InfoReader::new(py, entries, &mut spec)?;
             if frame_skip == 0 {
                 return Err(EnvError::Foreign(format!(
@@ -269,11 +271,14 @@ pub(super) fn no_row() -> EnvError {
     EnvError::Foreign("no environment has this index, or its row is missing".into())
 }
 
-/// The spec of `env`, with the reader of its observations and the writer of its actions.
-fn spaces(env: &Bound<'_, PyAny>, one_hot: bool) -> PyResult<(EnvSpec, Reader, Writer)> {
+/// The spec of `env`, with the reader of its observations and the writer of its actions. Their spaces are the attributes `names`.
+pub(super) fn spaces(
+    env: &Bound<'_, PyAny>,
+    names: [&str; 2],
+    one_hot: bool,
+) -> PyResult<(EnvSpec, Reader, Writer)> {
     let (id, limit) = identity(env)?;
-    let observed = env.getattr("observation_space")?;
-    let acted = env.getattr("action_space")?;
+    let [observed, acted] = [env.getattr(names[0])?, env.getattr(names[1])?];
     let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
     let (mut spec, reader) = Space::observed(&observed, &id, one_hot).reader(action)?;
     spec.max_episode_steps = limit;
@@ -283,7 +288,7 @@ fn spaces(env: &Bound<'_, PyAny>, one_hot: bool) -> PyResult<(EnvSpec, Reader, W
 }
 
 /// The id that `env` was registered under, or else the name of its class; and its time limit.
-pub(super) fn identity(env: &Bound<'_, PyAny>) -> PyResult<(String, Option<usize>)> {
+fn identity(env: &Bound<'_, PyAny>) -> PyResult<(String, Option<usize>)> {
     // An environment that was not made by `gymnasium.make` has no spec, or one that is None.
     let registered = env.getattr("spec").and_then(|spec| {
         let limit = spec.getattr("max_episode_steps")?.extract()?;

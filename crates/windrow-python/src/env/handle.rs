@@ -195,7 +195,7 @@ impl EnvHandle {
         };
         // Ended episodes are not reset here: the user sees how they ended and says which to reset.
         let (actions, obs) = (rows.rows(), obs.rows_mut());
-        self.call(py, || match which {
+        call(py, self.waits, || match which {
             None => envs.step(actions, obs, outcomes),
             Some(which) => envs.step_some(&which, actions, obs, outcomes),
         })
@@ -251,20 +251,11 @@ impl EnvHandle {
             envs, obs, begun, ..
         } = inner;
         let obs = obs.rows_mut();
-        self.call(py, || envs.reset(resets, obs))
-            .map_err(|error| vec_to_py(py, &error))?;
+        call(py, self.waits, || envs.reset(resets, obs)).map_err(|error| vec_to_py(py, &error))?;
         for reset in resets {
             begun[reset.env] = true;
         }
         Ok(())
-    }
-
-    /// Calls the environments, without the interpreter's lock where that may take long.
-    fn call<R: Send>(&self, py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
-        match self.waits {
-            true => py.detach(|| factory_lock::lending(f)),
-            false => f(),
-        }
     }
 
     /// As [`locked`].
@@ -393,6 +384,14 @@ pub(super) fn locked<'a, T>(inner: &'a Mutex<T>, spec: &EnvSpec) -> PyResult<Mut
             "{} is being stepped by another thread",
             spec.id
         ))),
+    }
+}
+
+/// Calls environments, without the interpreter's lock where that may take long.
+pub(super) fn call<R: Send>(py: Python<'_>, waits: bool, f: impl FnOnce() -> R + Send) -> R {
+    match waits {
+        true => py.detach(|| factory_lock::lending(f)),
+        false => f(),
     }
 }
 

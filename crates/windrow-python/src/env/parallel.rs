@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::intern;
@@ -14,6 +13,7 @@ use windrow::{Interrupt, MemberError, Parallel, error_chain};
 use windrow_sync::unpoisoned;
 
 use super::handle::to_py;
+use crate::error::finite_duration;
 use crate::factory_lock;
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
@@ -39,10 +39,8 @@ impl Processes {
         let members = members.into_iter().map(sent);
         let parallel = Parallel::of(members.collect::<PyResult<Vec<_>>>()?);
         let parallel = parallel.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
-        let timeout: f64 = recipe.getattr(intern!(py, "timeout"))?.extract()?;
-        let timeout = Duration::try_from_secs_f64(timeout).map_err(|error| {
-            PyValueError::new_err(format!("shutdown_timeout={timeout}: {error}"))
-        })?;
+        let timeout = recipe.getattr(intern!(py, "timeout"))?.extract()?;
+        let timeout = finite_duration("shutdown_timeout", timeout)?;
         let threads = recipe.getattr(intern!(py, "threads"))?.extract()?;
         let warm = worker::uses_torch(&py.None().into_bound(py), recipe.getattr("members")?)?;
         let program = worker::program(py, threads, warm)?;

@@ -31,9 +31,9 @@ use super::foreign::{read_all, read_leaves};
 use super::handle::{resets_of, to_py, vec_to_py};
 use super::read::Leaf;
 use super::recipe::{self, Made, Recipe};
-use super::rows::{Target, copy_row};
+use super::rows::Target;
 use super::write::strings;
-use crate::error::raised_in;
+use crate::error::{finite_duration, raised_in};
 use crate::factory_lock;
 use crate::gc::GcRoots;
 use crate::gil;
@@ -124,12 +124,9 @@ impl EnvPool {
         let mut rows = unpoisoned(self.actions.lock());
         read_all(&self.acted, actions, &mut Target::All(rows.rows_mut()))
             .map_err(|error| to_py(py, &error))?;
-        let dtypes: Vec<DType> = self.acted.iter().map(|leaf| leaf.dtype).collect();
         let fill = |place: usize, mut to: windrow::RowsMut<'_>| {
-            (0..self.rows).try_for_each(|row| {
-                let from = rows.rows().env(place * self.rows + row);
-                copy_row(&dtypes, from, to.env_mut(row))
-            })
+            let own = place * self.rows..(place + 1) * self.rows;
+            Ok(to.copy_envs(0, rows.rows(), own)?)
         };
         let sent = match reset {
             true => pool.async_step_and_maybe_reset_send_with(&members, fill),
@@ -154,9 +151,7 @@ impl EnvPool {
             want = want.at_most(max);
         }
         if let Some(seconds) = timeout {
-            let time = Duration::try_from_secs_f64(seconds);
-            let refused = |error| PyValueError::new_err(format!("timeout={seconds}: {error}"));
-            want = want.within(time.map_err(refused)?);
+            want = want.within(finite_duration("timeout", seconds)?);
         }
         let called = command(called)?;
         self.answers(py, called, |pool| pool.receive(called, want))

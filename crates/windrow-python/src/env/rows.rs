@@ -3,7 +3,7 @@
 //! Native environments know the types of their leaves when they are compiled; those of Python say them when they are made. Each leaf
 //! looks its type up once for an access, by `for_dtype!`, and what is behind is compiled for that type.
 
-use tensordict::{DType, Element, for_dtype};
+use tensordict::Element;
 use windrow::envs::{EnvError, VecEnvError};
 use windrow::{Key, Row, RowMut, Rows, RowsMut};
 
@@ -108,41 +108,19 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// Copies the rows of `envs`, leaf by leaf of type `dtypes`.
-pub(crate) fn copy_rows(
-    dtypes: &[DType],
+/// Copies the rows of `envs`. `to` may have other leaves behind those of `from`.
+pub(super) fn copy_rows(
     envs: impl IntoIterator<Item = usize>,
     from: Rows<'_>,
     to: &mut RowsMut<'_>,
 ) -> Result<(), VecEnvError> {
     for env in envs {
-        copy_row(dtypes, from.env(env), to.env_mut(env))
-            .map_err(|source| VecEnvError { env, source })?;
-    }
-    Ok(())
-}
-
-/// Copies a row, leaf by leaf of type `dtypes`.
-pub(super) fn copy_row(
-    dtypes: &[DType],
-    from: Option<Row<'_>>,
-    to: Option<RowMut<'_>>,
-) -> Result<(), EnvError> {
-    let (Some(from), Some(mut to)) = (from, to) else {
-        return Err(EnvError::Foreign("the environment's row is missing".into()));
-    };
-    for (leaf, &dtype) in dtypes.iter().enumerate() {
-        if dtype == DType::Bytes {
-            let key = Key::new(leaf);
-            for (element, value) in from.strings(key)?.into_iter().enumerate() {
-                to.write_string(key, element, value)?;
-            }
-            continue;
-        }
-        for_dtype!(dtype, T => {
-            let values = from.get(Key::<T>::new(leaf))?;
-            to.write(Key::<T>::new(leaf), values)?;
-        });
+        let (Some(row), Some(mut to)) = (from.env(env), to.env_mut(env)) else {
+            return Err(super::gym::no_row().of(env));
+        };
+        (0..from.leaves())
+            .try_for_each(|leaf| to.copy_leaf(leaf, row, leaf))
+            .map_err(|error| EnvError::from(error).of(env))?;
     }
     Ok(())
 }

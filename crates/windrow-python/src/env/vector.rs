@@ -13,17 +13,15 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensordict::DType;
 use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 use windrow::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use super::foreign::{outcome_leaves, read_outcomes};
-use super::gym::{identity, no_row, not_five};
+use super::gym::{no_row, not_five, spaces};
 use super::info::{Entry, InfoReader};
 use super::read::{Leaf, Reader};
-use super::rows::{Origin, Target, copy_row, copy_rows};
+use super::rows::{Origin, Target, copy_rows};
 use super::source::Held;
-use super::space::Space;
 use super::write::Writer;
 use crate::gc::GcRef;
 use crate::gil::{self, attach};
@@ -42,9 +40,8 @@ pub(super) struct VectorEnvs {
     info: InfoReader,
     /// The readers of reward, `terminated` and `truncated`.
     outcome: [Leaf; 3],
-    /// The observations, entries of `info` included, and their element types.
+    /// The observations, entries of `info` included.
     leaves: Vec<LeafSpec>,
-    dtypes: Vec<DType>,
     /// The last observations that the vector returned. A row of an environment that it has reset is kept here until the engine asks for
     /// that reset.
     seen: RowBlock,
@@ -54,8 +51,7 @@ pub(super) struct VectorEnvs {
     partial: Partial,
     /// Environments that the vector has reset, or will with its next step, and the engine not yet.
     pending: Vec<bool>,
-    /// The element types of actions, and those of the step that ended an episode, where the vector resets by stepping.
-    acted: Vec<DType>,
+    /// The actions of the step that ended an episode, where the vector resets by stepping.
     last_actions: RowBlock,
     /// Whether the user knows that episodes are cut.
     has_told: bool,
@@ -96,19 +92,17 @@ impl VectorEnvs {
         let habits = habits().and_then(|habits| habits.extract());
         let (mode, partial): (String, String) = habits.map_err(EnvError::failed)?;
         let info = InfoReader::new(py, info, &mut spec)?;
-        let (leaves, acted) = (spec.observation_leaves(), spec.action_leaves());
+        let leaves = spec.observation_leaves();
         Ok(Self {
             num_envs,
             info,
-            last_actions: RowBlock::new(&acted, num_envs)?,
-            acted: acted.iter().map(|leaf| leaf.dtype).collect(),
+            last_actions: RowBlock::new(&spec.action_leaves(), num_envs)?,
             has_told: false,
             step: held.method(py, "step")?,
             reset: held.method(py, "reset")?,
             reader,
             writer,
             outcome: outcome_leaves(&spec.id),
-            dtypes: leaves.iter().map(|leaf| leaf.dtype).collect(),
             seen: RowBlock::new(&leaves, num_envs)?,
             leaves,
             same_step: mode == "SameStep",
@@ -129,13 +123,8 @@ impl VectorEnvs {
         env: &Bound<'_, PyAny>,
         one_hot: bool,
     ) -> PyResult<(EnvSpec, usize, Reader, Writer)> {
-        let (id, limit) = identity(env)?;
-        let observed = env.getattr("single_observation_space")?;
-        let acted = env.getattr("single_action_space")?;
-        let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
-        let (mut spec, reader) = Space::observed(&observed, &id, one_hot).reader(action)?;
-        spec.max_episode_steps = limit;
-        spec.keeps_seed = true;
+        let names = ["single_observation_space", "single_action_space"];
+        let (spec, reader, writer) = spaces(env, names, one_hot)?;
         let num_envs = env.getattr("num_envs")?.extract()?;
         Ok((spec, num_envs, reader, writer))
     }
@@ -154,8 +143,7 @@ impl VectorEnvs {
         // `obs` is to have the last observation of the one that ended.
         let info = self.call_step(py, &action, outcomes.reborrow())?;
         // Rows may have leaves of others behind those of the vector.
-        copy_rows(&self.dtypes, 0..self.num_envs, self.seen.rows(), &mut obs)
-            .map_err(|error| error.source)?;
+        copy_rows(0..self.num_envs, self.seen.rows(), &mut obs).map_err(|error| error.source)?;
         if self.same_step {
             for env in 0..self.num_envs {
                 self.pending[env] = outcomes.terminated[env] || outcomes.truncated[env];
@@ -217,14 +205,8 @@ impl VectorEnvs {
         if ends == 0 {
             return Ok(());
         }
-        let envs = 0..self.num_envs;
-        copy_rows(
-            &self.acted,
-            envs,
-            actions,
-            &mut self.last_actions.rows_mut(),
-        )
-        .map_err(|error| error.source)?;
+        let mut last = self.last_actions.rows_mut();
+        last.copy_envs(0, actions, 0..self.num_envs)?;
         if ends == self.num_envs {
             return Ok(());
         }
@@ -348,7 +330,7 @@ impl VectorEnvs {
             self.read_info(&info, asked.iter().enumerate().map(place))?;
         }
         let envs = resets.iter().map(|reset| reset.env);
-        copy_rows(&self.dtypes, envs, self.seen.rows(), obs).map_err(|error| error.source)?;
+        copy_rows(envs, self.seen.rows(), obs).map_err(|error| error.source)?;
         for reset in resets {
             self.pending[reset.env] = false;
         }
@@ -367,7 +349,7 @@ impl VectorEnvs {
             .read(observation, &mut Target::All(rows.rows_mut()))?;
         for (row, reset) in asked.iter().enumerate() {
             let mut seen = self.seen.rows_mut();
-            copy_row(&self.dtypes, rows.rows().env(row), seen.env_mut(reset.env))?;
+            seen.copy_envs(reset.env, rows.rows(), row..row + 1)?;
         }
         Ok(())
     }

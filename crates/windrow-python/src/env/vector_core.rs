@@ -21,7 +21,7 @@ use windrow::{Key, Row, RowBlock, Rows, RowsMut};
 use super::blocks::{Block, Ring};
 use super::describe::Description;
 use super::foreign::{read_all, read_leaves, write_leaves};
-use super::handle::{locked, resets_of, to_py, vec_to_py};
+use super::handle::{call, locked, resets_of, to_py, vec_to_py};
 use super::pool::{EnvPool, raise};
 use super::read::Leaf;
 use super::recipe::{self, Made, Recipe};
@@ -475,14 +475,6 @@ fn told_of<'py>(
     (is_told && !ended.is_empty()).then_some((ended, finals, told))
 }
 
-/// Calls environments, without the interpreter's lock where that may take long.
-fn call<R: Send>(py: Python<'_>, waits: bool, f: impl FnOnce() -> R + Send) -> R {
-    match waits {
-        true => py.detach(|| factory_lock::lending(f)),
-        false => f(),
-    }
-}
-
 /// Copies what was observed.
 fn keep(kept: Option<&mut RowBlock>, seen: Rows<'_>) -> Result<(), windrow::envs::VecEnvError> {
     match kept {
@@ -506,13 +498,9 @@ fn ends(outcomes: &Outcomes<'_>, envs: impl Iterator<Item = usize>) -> Vec<usize
 fn gather(received: &PoolOutput<'_>, obs: &mut RowsMut<'_>) -> Result<(), EnvError> {
     let mut place = 0;
     for answer in received.iter() {
-        for row in answer.root().iter() {
-            let mut to = obs.env_mut(place).ok_or_else(super::gym::no_row)?;
-            for leaf in 0..answer.root().leaves() {
-                to.copy_leaf(leaf, row, leaf)?;
-            }
-            place += 1;
-        }
+        let root = answer.root();
+        obs.copy_envs(place, root, 0..root.envs())?;
+        place += root.envs();
     }
     Ok(())
 }

@@ -104,8 +104,8 @@ impl Column {
         let lost = match (from.is_float(), to.is_float()) {
             (false, true) => None,
             (true, true) => overflown(value, &cast).map_err(PolicyError::failed)?,
-            (true, false) => broken(value, &cast).map_err(PolicyError::failed)?,
-            (false, false) => wrapped(value, &cast).map_err(PolicyError::failed)?,
+            (true, false) => changed::<f64>(value, &cast).map_err(PolicyError::failed)?,
+            (false, false) => changed::<i64>(value, &cast).map_err(PolicyError::failed)?,
         };
         match lost {
             None => Ok(cast),
@@ -233,18 +233,10 @@ fn has_shape(value: &Tensor, batch: &[usize], shape: &[usize]) -> bool {
     expected.filter(wide).eq(value.shape().iter().filter(wide))
 }
 
-/// The first integer that wraps to another one in `cast`.
-fn wrapped(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorError> {
-    let (value, cast) = (value.cast(DType::I64)?, cast.cast(DType::I64)?);
-    let mut pairs = value.iter::<i64>()?.zip(cast.iter::<i64>()?);
-    let lost = pairs.find(|(value, cast)| value != cast);
-    Ok(lost.map(|(value, _)| value.to_string()))
-}
-
-/// The first number that is another one in `cast`.
-fn broken(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorError> {
-    let (value, cast) = (value.cast(DType::F64)?, cast.cast(DType::F64)?);
-    let mut pairs = value.iter::<f64>()?.zip(cast.iter::<f64>()?);
+/// The first number that is another one in `cast`; `T` can hold those of both.
+fn changed<T: Element>(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorError> {
+    let (value, cast) = (value.cast(T::DTYPE)?, cast.cast(T::DTYPE)?);
+    let mut pairs = value.iter::<T>()?.zip(cast.iter::<T>()?);
     let lost = pairs.find(|(value, cast)| value != cast);
     Ok(lost.map(|(value, _)| value.to_string()))
 }

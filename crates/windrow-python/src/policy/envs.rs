@@ -58,10 +58,7 @@ impl PolicyEnvs {
     ) -> PyResult<Self> {
         Ok(Self {
             init: Some(init),
-            factory: env::maker(env, None, roots)?,
-            policy: PolicyRecipe::Random,
-            roots: roots.clone(),
-            written: None,
+            ..Self::before_policy(env, &PolicyRecipe::Random, roots)?
         })
     }
 

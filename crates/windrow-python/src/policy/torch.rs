@@ -80,6 +80,18 @@ impl TorchPolicy {
         called.map_err(|raised| PolicyError::failed(self.makers.roots.raised(py, raised)))
     }
 
+    /// Calls the object's `method` with `weights`.
+    fn call_with(&self, method: &str, weights: &Weights) -> Result<(), PolicyError> {
+        attach(|py| {
+            let call = || {
+                let weights = batch::to_python(py, weights)?;
+                let object = self.object(py)?;
+                gil::call_method(object.bind(py), method, (weights,)).map(drop)
+            };
+            self.checked(py, call())
+        })
+    }
+
     /// Calls the policy once with first observations. Only a call shows which entries it writes, and their shapes and element types.
     fn probe(&self, py: Python<'_>, binding: &Binding<'_>) -> PyResult<Known> {
         let object = self.makers.get(py, self.worker)?;
@@ -385,25 +397,11 @@ impl Policy for TorchPolicy {
     }
 
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
-        attach(|py| {
-            let load = || {
-                let weights = batch::to_python(py, weights)?;
-                let object = self.object(py)?;
-                gil::call_method(object.bind(py), "load", (weights,)).map(drop)
-            };
-            self.checked(py, load())
-        })
+        self.call_with("load", weights)
     }
 
     fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
-        attach(|py| {
-            let check = || {
-                let weights = batch::to_python(py, weights)?;
-                let object = self.object(py)?;
-                gil::call_method(object.bind(py), "check", (weights,)).map(drop)
-            };
-            self.checked(py, check())
-        })
+        self.call_with("check", weights)
     }
 
     fn weights(&self) -> Weights {

@@ -19,6 +19,7 @@ use windrow::replay::{
 use windrow::tensordict::NestedKey;
 
 use crate::batch;
+use crate::env::Key;
 
 /// The arguments of a buffer.
 #[derive(FromPyObject)]
@@ -197,29 +198,13 @@ impl Arguments<'_> {
 
     /// The argument `name`, the key of an entry: a name, or several of them.
     fn key(&self, name: &str) -> PyResult<Option<NestedKey>> {
-        Ok(self.get::<Option<KeyArgument>>(name)?.map(|key| key.0))
+        Ok(self.get::<Option<Key>>(name)?.map(|key| key.0))
     }
 }
 
 /// `value` as a `T`, with the error of any extraction as an exception.
 fn extracted<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(Into::into)
-}
-
-/// The key of an entry.
-struct KeyArgument(NestedKey);
-
-impl FromPyObject<'_, '_> for KeyArgument {
-    type Error = PyErr;
-
-    fn extract(key: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        if let Ok(name) = key.extract::<String>() {
-            return Ok(Self(NestedKey::from(name.as_str())));
-        }
-        let names: Vec<String> = key.extract()?;
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        Ok(Self(NestedKey::from(&names[..])))
-    }
 }
 
 /// The slices of these arguments.
