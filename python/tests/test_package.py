@@ -166,7 +166,7 @@ def test_commands_that_install_extras_name_this_distribution() -> None:
     written = "".join(path.read_text() for path in [PROJECT / "README.md", *texts])
     named = re.findall(r"pip install [\"'`]*([\w-]*)\[(\w+)\]", written + _needs.install("torch"))
     assert named and {name for name, _ in named} == {DISTRIBUTION["name"]}
-    asked = {extra for _, extra in named} | set(re.findall(r"_needs\.install\('(\w+)'\)", written))
+    asked = {extra for _, extra in named} | set(re.findall(r"_needs\.(?:install\('|module\(.+, \")(\w+)['\"]\)", written))
     assert {"torch", "gymnasium", "ray"} <= asked <= set(DISTRIBUTION["optional-dependencies"])
 
 

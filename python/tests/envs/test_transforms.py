@@ -341,7 +341,7 @@ def test_exploration_types_are_those_of_tensordict() -> None:
         assert exploration_type() is ExplorationType.MEAN
 
 
-@pytest.mark.parametrize("transform", [RewardSum(), Compose()], ids=repr)
+@pytest.mark.parametrize("transform", [RewardSum(), Compose(RewardSum())], ids=repr)
 def test_a_transform_of_samples_says_that_it_needs_torchrl(transform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fence, "class_of", lambda name: None)
     with pytest.raises(TypeError, match="of windrow.envs is done to environments, by the engine, and TorchRL, whose transform"):

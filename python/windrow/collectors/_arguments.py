@@ -133,7 +133,9 @@ class _Sources(Arguments, group="What to collect"):
         check=frames,
     )
     exploration_type: "envs.ExplorationType | str | None" = argument(
-        "whether actions are sampled (RANDOM, the default) or the policy's best guess (MODE, MEAN or DETERMINISTIC)", default=None
+        "whether actions are sampled (RANDOM) or the policy's best guess",
+        more="RANDOM is the default; best guesses are MODE, MEAN and DETERMINISTIC",
+        default=None,
     )
     exploration_mode: "envs.ExplorationType | str | None" = argument("the old name of exploration_type", default=None)
     reset_at_each_iter: bool = argument("begin each batch with new episodes", default=False, engine=True)
@@ -208,8 +210,8 @@ class _Batches(Arguments, group="Batches"):
         engine=True,
     )
     cat_results: Literal["stack", 0, -1] | None = argument(
-        "how the shares of workers are put together, where a batch has several: 0 (default) one after another along environments, -1 along time, "
-        '"stack" in a dimension of their own',
+        "how the shares of workers are put together, where a batch has several",
+        more='``0`` (default): one after another along environments, ``-1``: along time, ``"stack"``: in a dimension of their own',
         default=None,
     )
     preemptive_threshold: float | None = argument(
@@ -271,7 +273,9 @@ class _Trajectories(Arguments, group="Trajectories"):
         "deliver so many whole trajectories in each batch", default=None, check=at_least(1), engine=True
     )
     traj_format: Literal["padded", "cat"] | None = argument(
-        'how whole trajectories lie in a batch: "padded" (default) with a mask, "cat" one after another; a buffer gets them "cat"', default=None
+        'whether whole trajectories are "padded", with a mask, or lie one after another ("cat")',
+        more='``"padded"`` is the default of batches, and ``"cat"`` that of a ``replay_buffer``',
+        default=None,
     )
     trajs_per_write: int | None = argument(
         "most of them in one write to the buffer; by default all that are complete", default=None, check=at_least(1), engine=True
@@ -389,7 +393,8 @@ class RayArguments(CollectorArguments, group="Actors"):
         "groups of actors, where create_env_fn is not a list with an entry for each", default=None, check=at_least(1)
     )
     collector_class: type | str | None = argument(
-        'which workers make a batch where not sync: one for MultiAsyncCollector or "async"; num_workers_per_collector of them otherwise',
+        "which collector's batches are delivered where sync is not asked for",
+        more='of one worker with :class:`MultiAsyncCollector` or ``"async"``; of ``num_workers_per_collector`` workers otherwise',
         default=None,
     )
     collector_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
