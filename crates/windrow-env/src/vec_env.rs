@@ -341,7 +341,7 @@ fn wrong_rows(
         outcomes.truncated.len(),
     ];
     let wrong = rows.into_iter().find(|rows| *rows != total);
-    let rows = wrong.unwrap_or(total);
+    let rows = wrong.expect("It is called where one of them differs.");
     out_of_range(total.min(rows), total, rows)
 }
 

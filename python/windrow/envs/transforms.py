@@ -274,7 +274,7 @@ class Compose(Transform):
         return iter(self.transforms)
 
     def __call__(self, tensordict: object) -> Any:
-        """Does the same to a ``TensorDict``, one transform after the other."""
+        """Applies the transforms to a ``TensorDict``, one after the other."""
         for transform in self.transforms:
             tensordict = transform(tensordict)
         return tensordict

@@ -288,8 +288,8 @@ def closed_before(called: str) -> ClosedEnvironmentError:
 
 def reset_needed(envs: list[int]) -> ResetNeeded:
     return ResetNeeded(
-        f"the episodes of environments {envs} have ended, and with autoreset_mode DISABLED they begin another one when they are told to: "
-        'call reset(options={"reset_mask": terminated | truncated}) first'
+        f"the episodes of environments {envs} have ended. With autoreset_mode DISABLED, begin new ones before the next step: "
+        'call reset(options={"reset_mask": terminated | truncated})'
     )
 
 
