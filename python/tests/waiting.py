@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,13 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def killed(pid: int | None) -> bool:
+    """Kills a process; whether there was one. That of a worker may have ended since somebody has told its number."""
+    with contextlib.suppress(ProcessLookupError):
+        return pid is not None and os.kill(pid, signal.SIGKILL) is None
+    return False
 
 
 def until(is_so: Callable[[], Any]) -> None:

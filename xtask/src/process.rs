@@ -32,6 +32,8 @@ pub(crate) fn run(command: &mut Command, shows: fn(&str) -> bool) -> Result<Fini
     let lost = || format!("lost sight of `{program}`");
     let (reader, writer) = io::pipe().with_context(lost)?;
     command
+        // Without compiled modules each of the hundreds of Python programs would compile PyTorch anew, for some seven seconds.
+        .env_remove("PYTHONDONTWRITEBYTECODE")
         .stdin(Stdio::null())
         .stdout(writer.try_clone().with_context(lost)?);
     let child = command.stderr(writer).spawn();

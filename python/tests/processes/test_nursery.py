@@ -217,9 +217,7 @@ def test_weights_reach_forked_workers(build) -> None:
 
 SCRIPT = """
 import os, signal, sys
-import torch
 import gymnasium as gym
-from tensordict.nn import TensorDictModule
 from windrow.collectors import MultiSyncCollector
 
 class Mine(gym.Env):
@@ -231,16 +229,12 @@ class Mine(gym.Env):
     def step(self, action):
         return self.observation_space.sample(), 1.0, False, False, {}
 
-def act(observation):
-    return torch.nn.functional.one_hot((observation[..., 0] > 0).long(), 2)
-
 def parent_of(process):
     return int(open(f"/proc/{process}/stat").read().rpartition(")")[2].split()[1])
 
 def collect(workers=2):
     global collector
-    policy = TensorDictModule(act, ["observation"], ["action"])
-    collector = MultiSyncCollector([Mine] * workers, policy, frames_per_batch=40, total_frames=-1, placement="processes")
+    collector = MultiSyncCollector([Mine] * workers, None, frames_per_batch=40, total_frames=-1, placement="processes")
     next(collector)
     pids = [collector.stats("per_worker")[f"worker_{worker}/pid"] for worker in range(workers)]
     return *pids, *{parent_of(process) for process in pids}

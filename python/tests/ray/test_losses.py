@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from counter import Counter, Failing, set_trap, steps_in
-from waiting import comes, runs, until
+from waiting import comes, killed, runs, until
 from windrow import WorkerError
 from windrow.collectors import RayCollector
 from windrow.data import LazyTensorStorage, RateLimiter, RayReplayBuffer, ReplayBuffer
@@ -67,9 +66,8 @@ def test_actors_may_be_killed_at_any_time(build: Build, sync: bool) -> None:
             frames.setdefault(seed, []).append(step)
         if kills < 3 and collector.stats()["batches"] % 20 == 10:
             # None while another takes its place.
-            if pid := collector.stats("per_worker")[f"worker_{chance.randrange(2)}/pid"]:
+            if killed(collector.stats("per_worker")[f"worker_{chance.randrange(2)}/pid"]):
                 kills += 1
-                os.kill(pid, signal.SIGKILL)
                 time.sleep(chance.random() / 100)
     stats = collector.stats()
     assert sum(map(len, frames.values())) == stats["frames"] == 2000

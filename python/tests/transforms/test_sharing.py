@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import warnings
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import torch
 import torchrl.envs as theirs
 import windrow.envs as own
-from waiting import until
+from waiting import killed, until
 
 from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import Compose, EnvCreator, GymEnv, GymWrapper, ParallelEnv, RewardSum, SerialEnv, TransformedEnv, VecNorm, VecNormV2
@@ -178,10 +177,9 @@ def test_killed_workers_leave_whole_statistics() -> None:
     with MultiAsyncCollector([env] * 3, None, frames_per_batch=50, placement="processes", on_loss=6) as collector:
         for kill in range(6):
             next(collector)
-            while (pid := collector.stats("per_worker")[f"worker_{kill % 3}/pid"]) is None:
+            while not killed(collector.stats("per_worker")[f"worker_{kill % 3}/pid"]):
                 # The one before has died, and this one is not there yet.
                 next(collector)
-            os.kill(pid, 9)
 
         def counted() -> float:
             return float(env.transform.state_dict()["_extra_state"]["observation_count"])
