@@ -254,6 +254,12 @@ impl ReplayBufferCore {
         of(py, updated)
     }
 
+    /// The exponent of importance weights, where there are priorities.
+    fn beta(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let buffer = self.here(false)?;
+        Ok(py.detach(|| buffer.beta()))
+    }
+
     /// Changes the exponent of importance weights.
     fn set_beta(&self, py: Python<'_>, beta: f64) -> PyResult<()> {
         let buffer = self.here(false)?;

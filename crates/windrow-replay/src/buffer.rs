@@ -215,6 +215,12 @@ impl ReplayBuffer {
         self.shared.lock().update_priority(rows, priorities)
     }
 
+    /// The exponent of importance weights; `None` when the sampler has no priorities.
+    #[must_use]
+    pub fn beta(&self) -> Option<f64> {
+        self.shared.lock().sampler.beta()
+    }
+
     /// Changes the exponent of importance weights, from the next sample on.
     ///
     /// # Errors

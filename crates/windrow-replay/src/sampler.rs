@@ -115,6 +115,11 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Err(ReplayError::NoPriorities)
     }
 
+    /// The exponent of importance weights; `None` when the sampler has no priorities.
+    fn beta(&self) -> Option<f64> {
+        None
+    }
+
     /// Changes the exponent of importance weights.
     ///
     /// # Errors

@@ -398,6 +398,7 @@ fn priorities_that_make_no_sense_change_nothing() {
         1
     );
     buffer.set_beta(0.5).unwrap();
+    assert_eq!(buffer.beta(), Some(0.5));
     assert_eq!(
         buffer.set_beta(-1.0).unwrap_err().to_string(),
         "beta: expected a finite number of at least 0, got -1"

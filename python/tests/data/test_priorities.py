@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,6 +176,17 @@ def test_a_sampler_and_its_buffer_have_one_beta() -> None:
     after.beta = before.beta = 0.1
     with pytest.raises(RuntimeError, match="priorities"):
         buffer.set_beta(0.1)
+
+
+def test_a_sampler_has_the_beta_that_its_buffer_loads(tmp_path: Path) -> None:
+    saved = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=PrioritizedSampler(alpha=1.0, beta=0.3))
+    saved.extend(frames(torch.tensor([1.0, 4.0])))
+    saved.set_beta(0.5)
+    saved.dumps(tmp_path / "saved")
+    for load in (lambda buffer: buffer.load_state_dict(saved.state_dict()), lambda buffer: buffer.loads(tmp_path / "saved")):
+        sampler = PrioritizedSampler(alpha=1.0, beta=0.3)
+        load(TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler))
+        assert sampler.beta == 0.5
 
 
 def test_a_sampler_of_a_closed_buffer_serves_others() -> None:

@@ -49,7 +49,7 @@ impl Transform for ClipTransform {
     type Bound = Elementwise<Clipping>;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
-        let clipping = Clipping::new(self.low, self.high, &envs.inner().id)?;
+        let clipping = Clipping::new(["low", "high"], [self.low, self.high], &envs.inner().id)?;
         let in_keys = self.in_keys.clone().unwrap_or_default();
         let bounds = |leaf: &LeafSpec| clipping.spec(leaf);
         let columns = columns(envs, &in_keys, self.out_keys.as_deref(), bounds)?;
@@ -97,7 +97,9 @@ impl Transform for RewardClipping {
     type Bound = Elementwise<Clipping>;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
-        let clipping = Clipping::new(self.clamp_min, self.clamp_max, &envs.inner().id)?;
+        let names = ["clamp_min", "clamp_max"];
+        let bounds = [self.clamp_min, self.clamp_max];
+        let clipping = Clipping::new(names, bounds, &envs.inner().id)?;
         let in_keys = self.in_keys.clone().unwrap_or_else(|| vec![reward()]);
         let bounds = |leaf: &LeafSpec| clipping.spec(leaf);
         let columns = columns(envs, &in_keys, self.out_keys.as_deref(), bounds)?;
@@ -113,12 +115,17 @@ pub struct Clipping {
 }
 
 impl Clipping {
-    fn new(low: Option<f64>, high: Option<f64>, env: &str) -> Result<Self, EnvError> {
+    /// Clips to `bounds`, the values of the arguments `names`.
+    fn new(names: [&str; 2], bounds: [Option<f64>; 2], env: &str) -> Result<Self, EnvError> {
+        let [low, high] = bounds;
         let interval = low.unwrap_or(f64::NEG_INFINITY)..=high.unwrap_or(f64::INFINITY);
         if interval.is_empty() || (low, high) == (None, None) {
             let of = format!("a transform of {env} that clips");
-            let expected = "one of low and high, or both, low below high".to_owned();
-            let got = format!("low={low:?} and high={high:?}");
+            let [lower, upper] = names;
+            let expected = format!("{lower}, {upper} or both, {lower} not above {upper}");
+            let shown =
+                bounds.map(|bound| bound.map_or("none".to_owned(), |bound| bound.to_string()));
+            let got = format!("{lower}={} and {upper}={}", shown[0], shown[1]);
             let argument = "bounds";
             return Err(SpecError::Argument {
                 argument,
@@ -236,10 +243,16 @@ mod tests {
             };
             let error = pendulums().transformed(clip).unwrap_err().to_string();
             assert!(
-                error.starts_with("bounds of a transform of Pendulum-v1 that clips: expected one"),
+                error.starts_with("bounds of a transform of Pendulum-v1 that clips: expected low"),
                 "{error}"
             );
         }
+        let turned = pendulums().transformed(RewardClipping::new(1.0, -1.5));
+        assert_eq!(
+            turned.unwrap_err().to_string(),
+            "bounds of a transform of Pendulum-v1 that clips: expected clamp_min, clamp_max or both, clamp_min not above clamp_max, \
+             got clamp_min=1 and clamp_max=-1.5"
+        );
         let clipping = RewardClipping::new(0.0, 1.0);
         let mut envs = VecDriver::new(pendulums().transformed(clipping).unwrap());
         envs.reset(&[0, 1, 2]).unwrap();
@@ -249,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_stays_so() {
-        let mut clipping = Clipping::new(Some(-1.0), Some(1.0), "Test").unwrap();
+        let mut clipping = Clipping::new(["low", "high"], [Some(-1.0), Some(1.0)], "Test").unwrap();
         let mut values = [f64::NAN, f64::INFINITY, -7.0, 0.5];
         clipping.change(0, 0, &mut values).unwrap();
         assert!(values[0].is_nan());

@@ -108,6 +108,10 @@ impl Sampler for PrioritizedSampler {
         Ok(updated)
     }
 
+    fn beta(&self) -> Option<f64> {
+        Some(self.priorities.beta)
+    }
+
     fn set_beta(&mut self, beta: f64) -> Result<(), ReplayError> {
         self.priorities.set_beta(beta)
     }
@@ -136,7 +140,7 @@ impl Sampler for PrioritizedSampler {
 #[derive(Debug, Clone)]
 pub(super) struct Priorities {
     alpha: f64,
-    beta: f64,
+    pub(super) beta: f64,
     pub(super) eps: f64,
     /// The entry that holds the priorities of new frames.
     pub(super) key: Option<(NestedKey, Reduction)>,

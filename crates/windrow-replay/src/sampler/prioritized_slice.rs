@@ -237,6 +237,10 @@ impl Sampler for PrioritizedSliceSampler {
         Ok(count)
     }
 
+    fn beta(&self) -> Option<f64> {
+        Some(self.priorities.beta)
+    }
+
     fn set_beta(&mut self, beta: f64) -> Result<(), ReplayError> {
         self.priorities.set_beta(beta)
     }

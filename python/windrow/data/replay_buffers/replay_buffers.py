@@ -620,6 +620,7 @@ class ReplayBuffer:
         plain = from_plain(state_dict)
         self._forget_ahead()
         self._checked.load_state_dict(plain)
+        self._sampler._follow(self._core)
         frames = plain.get("frames", {})
         numbers = frames[OBJECT].tolist() if OBJECT in frames.keys() else []
         self._objects.restore(state_dict.get("objects", {}), dict(zip(plain["rows"].tolist(), numbers)))
@@ -639,6 +640,7 @@ class ReplayBuffer:
         """Reads a checkpoint."""
         self._forget_ahead()
         self._objects.clear(lambda: self._checked.load(Path(path)))
+        self._sampler._follow(self._core)
         self._is_packed = self._has_packed()
 
     save, dump, load = dumps, dumps, loads
@@ -662,8 +664,7 @@ class ReplayBuffer:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        where = getattr(self.storage, "scratch_dir", None)
-        if where is not None:
+        if (where := getattr(self.storage, "scratch_dir", None)) is not None:
             raise TypeError(f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads")
         state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures", "_prefetch")}
         spawning = getattr(sys.modules.get("multiprocessing.context"), "get_spawning_popen", lambda: None)

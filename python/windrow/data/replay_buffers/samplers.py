@@ -1,7 +1,7 @@
 """Samplers. Their classes declare arguments; the engine draws frames."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow import _fence
 from windrow._arguments import argument, ignored, one_of, warn_ignored
@@ -9,6 +9,9 @@ from windrow._lazy import torch
 from windrow._numbers import at_least, real, share
 from windrow.data._part import Key, Part
 from windrow.envs._specs import path
+
+if TYPE_CHECKING:
+    from windrow._windrow import ReplayBufferCore
 
 __all__ = [
     "ConsumingSampler",
@@ -33,6 +36,9 @@ class Sampler(Part):
     def _changed(self, batch: Any, info: Any, count: int) -> tuple[Any, Any]:
         """The sample of ``count`` frames that the frames which were drawn become, and the entries that the sampler adds."""
         return batch, info
+
+    def _follow(self, core: "ReplayBufferCore") -> None:
+        """Takes what the buffer ``core`` has loaded."""
 
 
 class RandomSampler(Sampler, kind="RandomSampler"):
@@ -235,6 +241,9 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
         super().__post_init__()
         if str(self.dtype) != "torch.float32":
             warn_ignored("dtype", self.dtype, None, "priorities are float32")
+
+    def _follow(self, core: "ReplayBufferCore") -> None:
+        self._set("beta", core.beta())
 
     def reduced(self, priorities: object) -> "torch.Tensor":
         """One priority for each frame of ``priorities``, ``[frames, several]``, as ``reduction`` says."""
