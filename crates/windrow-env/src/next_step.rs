@@ -1,7 +1,7 @@
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::{
-    EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError, not_apart,
+    EnvError, EnvSpec, Gathering, Outcomes, Reset, SpecError, StateVisitor, VecEnv, VecEnvError,
 };
 
 /// Environments that begin another episode by themselves, one step after theirs has ended: Gymnasium's mode `NEXT_STEP`.
@@ -42,11 +42,18 @@ impl<V: VecEnv> NextStep<V> {
     /// The environments `envs` in this mode.
     ///
     /// # Errors
-    /// The error of [`not_apart`] where they can only step together: one that begins anew could not be left out of a step.
+    /// [`SpecError::Argument`] where they can only step together: one that begins anew could not be left out of a step.
     pub fn new(envs: V) -> Result<Self, EnvError> {
         let count = envs.num_envs();
         if !envs.step_apart() {
-            return Err(not_apart(envs.spec(), count, &[0]).source);
+            return Err(SpecError::Argument {
+                argument: "environments",
+                of: envs.spec().id.clone(),
+                expected: "some that step alone, since NEXT_STEP leaves those out that begin anew"
+                    .to_owned(),
+                got: format!("{count} that step together"),
+            }
+            .into());
         }
         Ok(Self {
             ended: vec![false; count],
@@ -218,6 +225,6 @@ mod tests {
         let pair = Serial::from_fn(2, CartPole::v1).unwrap();
         let together = pair.transformed(RewardSum::new()).unwrap();
         let refused = NextStep::new(together).unwrap_err().to_string();
-        assert!(refused.contains("all 2, which step together"), "{refused}");
+        assert!(refused.ends_with("got 2 that step together"), "{refused}");
     }
 }
