@@ -229,6 +229,25 @@ fn specs_that_contradict_themselves_are_refused_whoever_acts() {
 }
 
 #[test]
+fn a_call_after_an_error_does_not_blame_a_shutdown_alone() {
+    let policy = policy_fn([LeafSpec::new("action", DType::I64, [])], |_, _| {
+        Err(PolicyError::failed("no idea"))
+    });
+    let mut collector = cartpole()
+        .frames_per_batch(1)
+        .policy(policy)
+        .build()
+        .unwrap();
+    assert!(collector.next().unwrap().is_err());
+    let weights = collector.policy_weights();
+    let error = collector.update_policy_weights(&weights).unwrap_err();
+    assert!(
+        error_chain(&error).contains("or an error that an earlier call returned has ended it"),
+        "{error}"
+    );
+}
+
+#[test]
 fn totals_that_an_error_proposes_are_taken() {
     let collector = |total| {
         let builder = cartpole().num_envs(3).frames_per_batch(20).round_up(true);
