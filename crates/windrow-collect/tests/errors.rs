@@ -229,6 +229,47 @@ fn specs_that_contradict_themselves_are_refused_whoever_acts() {
 }
 
 #[test]
+fn a_call_after_an_error_does_not_blame_a_shutdown_alone() {
+    let policy = policy_fn([LeafSpec::new("action", DType::I64, [])], |_, _| {
+        Err(PolicyError::failed("no idea"))
+    });
+    let mut collector = cartpole()
+        .frames_per_batch(1)
+        .policy(policy)
+        .build()
+        .unwrap();
+    assert!(collector.next().unwrap().is_err());
+    let weights = collector.policy_weights();
+    let error = collector.update_policy_weights(&weights).unwrap_err();
+    assert!(
+        error_chain(&error).contains("or an error that an earlier call returned has ended it"),
+        "{error}"
+    );
+}
+
+#[test]
+fn totals_that_an_error_proposes_are_taken() {
+    let collector = |total| {
+        let builder = cartpole().num_envs(3).frames_per_batch(20).round_up(true);
+        builder.total_frames(total)
+    };
+    for (total, proposed) in [(40, "use 60"), (41, "use 60"), (80, "use 60 or 120")] {
+        let error = refused(collector(total));
+        assert!(error.contains(proposed), "{error}");
+    }
+    let frames = |total: u64| {
+        let collector = collector(total).build().unwrap();
+        collector
+            .map(|batch| batch.unwrap().numel() as u64)
+            .sum::<u64>()
+    };
+    assert_eq!([60, 120].map(frames), [60, 120]);
+    // The next multiple is too large to count.
+    let error = refused(cartpole().frames_per_batch(20).total_frames(u64::MAX));
+    assert!(error.contains("use 18446744073709551600, or"), "{error}");
+}
+
+#[test]
 fn a_batch_must_fit_into_memory() {
     let error = refused(cartpole().frames_per_batch(1 << 45));
     assert!(

@@ -361,6 +361,9 @@ mod tests {
             .with_transform(OneHotActions::of_scores())
             .with_transform(OneHotObservations {})
             .with_transform(Primer::new("hidden", [1, 2], f32::NEG_INFINITY))
+            .with_transform(
+                CatFrames::new(2, -1, Keys::of(["observation"])).padded_with(f64::NEG_INFINITY),
+            )
             .with_transform(PermuteTransform::new([-1, -2], Keys::of(["pixels"])))
             .with_transform(RenameTransform::new(Keys::pairs([("a", ("b", "c"))])).with_copy())
             .with_transform(Resize::new(84, 80, Keys::of(["pixels"])))

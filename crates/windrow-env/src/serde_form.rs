@@ -126,12 +126,15 @@ pub mod key {
 
 /// Numbers; those that JSON cannot hold become the strings `inf`, `-inf` and `NaN`.
 pub mod float {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum FloatRepr {
-        Finite(f32),
+    enum FloatRepr<T> {
+        Finite(T),
         Other(String),
     }
 
@@ -139,8 +142,12 @@ pub mod float {
     ///
     /// # Errors
     /// Errors of the serializer.
-    pub fn serialize<S: Serializer>(value: &f32, to: S) -> Result<S::Ok, S::Error> {
-        match value.is_finite() {
+    pub fn serialize<T, S>(value: &T, to: S) -> Result<S::Ok, S::Error>
+    where
+        T: Copy + Into<f64> + Serialize + Display,
+        S: Serializer,
+    {
+        match (*value).into().is_finite() {
             true => value.serialize(to),
             false => value.to_string().serialize(to),
         }
@@ -150,7 +157,11 @@ pub mod float {
     ///
     /// # Errors
     /// Errors of the deserializer, and input of another form.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
+    pub fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: Deserialize<'de> + FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
         match FloatRepr::deserialize(from)? {
             FloatRepr::Finite(value) => Ok(value),
             FloatRepr::Other(text) => text.parse().map_err(serde::de::Error::custom),

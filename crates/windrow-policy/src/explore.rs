@@ -222,9 +222,10 @@ impl<P: Policy> Explore<P> {
 impl Exploration {
     /// What is wrong with its numbers, if anything is.
     fn fault(&self) -> Option<String> {
-        let (what, schedule, high) = match self {
-            Self::Greedy(epsilon) => ("epsilon", epsilon, 1.0),
-            Self::Gaussian(deviation) => ("deviation", deviation, f64::MAX),
+        let any = ("finite numbers of at least 0", f64::MAX);
+        let (what, schedule, (expected, high)) = match self {
+            Self::Greedy(epsilon) => ("epsilon", epsilon, ("numbers from 0 to 1", 1.0)),
+            Self::Gaussian(deviation) => ("deviation", deviation, any),
             Self::Process(process) => {
                 let numbers = [process.theta, process.mean, process.sigma, process.dt];
                 let fits = numbers.iter().all(|x| x.is_finite())
@@ -235,16 +236,15 @@ impl Exploration {
                         "expected finite numbers, sigma of at least 0 and dt above 0, got {process:?}"
                     ));
                 }
-                ("scale", &process.scale, f64::MAX)
+                ("scale", &process.scale, any)
             }
         };
         let positive = match schedule.is_exponential {
-            true => ", both positive as factors need,",
+            true => ", both positive as factors need",
             false => "",
         };
-        (!schedule.is_within(0.0, high)).then(|| {
-            format!("{what}: expected numbers from 0 to {high}{positive} got {schedule:?}")
-        })
+        (!schedule.is_within(0.0, high))
+            .then(|| format!("{what}: expected {expected}{positive}, got {schedule:?}"))
     }
 }
 

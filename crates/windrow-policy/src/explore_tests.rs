@@ -286,18 +286,18 @@ fn numbers_and_actions_that_do_not_fit_are_errors() {
     };
     told(
         bound(&coin, Exploration::Greedy(Schedule::constant(1.5))),
-        "epsilon: expected numbers from 0 to 1",
+        "epsilon: expected numbers from 0 to 1, got Schedule",
     );
     told(
         bound(&pull, Exploration::Gaussian(Schedule::constant(f64::NAN))),
-        "deviation: expected numbers",
+        "deviation: expected finite numbers of at least 0, got Schedule",
     );
     told(
         bound(
             &pull,
             Exploration::Gaussian(Schedule::exponential(1.0, 0.0, 5)),
         ),
-        "both positive",
+        "at least 0, both positive as factors need, got Schedule",
     );
     let process = OrnsteinUhlenbeck {
         dt: 0.0,

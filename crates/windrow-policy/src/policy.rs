@@ -178,9 +178,9 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PolicySpec {
-    /// Columns that the policy writes for each environment and step: action leaves, then extra columns. One with the name, type and shape of an observation is delivered in its place, at the
-    /// root, while what follows stays the environment's; unless the policy writes it under `"next"` too: it is state then,
-    /// which the environment gives the first value of, and is delivered as the policy writes it.
+    /// Columns that the policy writes for each environment and step: action leaves, then extra columns. One with the name of an
+    /// observation is delivered in its place, at the root, while what follows stays the environment's; unless the policy writes it
+    /// under `"next"` too: it is state then, which the environment gives the first value of, and is delivered as the policy writes it.
     pub columns: Vec<LeafSpec>,
     /// The code that evaluates the policy.
     pub backend: Backend,

@@ -164,8 +164,10 @@ mod tests {
             let plan = builder.config.plan();
             let config = r#"{"frames_per_batch": 64, "num_workers": 2}"#;
             let config: CollectorConfig = serde_json::from_str(config).unwrap();
+            let merges = builder.config.merge_statistics;
             let builder = builder.config(config);
             assert_eq!(builder.config.plan(), plan);
+            assert_eq!(builder.config.merge_statistics, merges);
             assert_eq!(builder.config.num_workers, Some(2));
 
             let config: CollectorConfig = serde_json::from_str(r#"{"delivery": 2}"#).unwrap();

@@ -36,16 +36,29 @@ pub(super) fn schedule(
             Some(FramesPerBatch::Total(frames)) => frames,
             _ => per_batch,
         };
-        let batch = asked as u64;
-        if !total.is_multiple_of(batch) && config.allow_partial_batch != Some(true) {
+        let unit = match config.allow_partial_batch {
+            Some(true) => num_envs as u64,
+            // A batch that was rounded up is no multiple of what was asked for.
+            _ => common_multiple(asked as u64, num_envs as u64),
+        };
+        let (below, above) = nearest(total, unit);
+        if !total.is_multiple_of(asked as u64) && config.allow_partial_batch != Some(true) {
             return Err(ArgumentError::IndivisibleTotal {
                 total,
                 per_batch: asked,
-                below: (total / batch).max(1) * batch,
-                above: total.div_ceil(batch).saturating_mul(batch),
+                below,
+                above,
             });
         }
-        lockstep("total_frames", total, num_envs)?;
+        if !total.is_multiple_of(num_envs as u64) {
+            return Err(ArgumentError::IndivisibleBatch {
+                name: "total_frames",
+                frames: total,
+                num_envs,
+                below,
+                above,
+            });
+        }
     }
     Ok(Schedule {
         envs: num_envs,
@@ -131,15 +144,31 @@ fn uneven(
 
 /// Environments that step together deliver the same number of frames each.
 fn lockstep(name: &'static str, frames: u64, num_envs: usize) -> Result<(), ArgumentError> {
-    let envs = num_envs as u64;
-    if frames.is_multiple_of(envs) {
+    if frames.is_multiple_of(num_envs as u64) {
         return Ok(());
     }
+    let (below, above) = nearest(frames, num_envs as u64);
     Err(ArgumentError::IndivisibleBatch {
         name,
         frames,
         num_envs,
-        below: (frames / envs).max(1) * envs,
-        above: frames.div_ceil(envs).saturating_mul(envs),
+        below,
+        above,
     })
+}
+
+/// The multiples of `unit` below (at least one) and above `frames`; the lower one twice where the upper one is too large to count.
+fn nearest(frames: u64, unit: u64) -> (u64, u64) {
+    let below = (frames / unit).max(1) * unit;
+    let above = frames.div_ceil(unit).checked_mul(unit);
+    (below, above.unwrap_or(below))
+}
+
+/// The smallest number that both divide, or the largest of all numbers where that is too large.
+fn common_multiple(a: u64, b: u64) -> u64 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (a / divisor).saturating_mul(b)
 }

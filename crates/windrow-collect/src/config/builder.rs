@@ -89,8 +89,8 @@ impl CollectorBuilder {
         self.placement(Placement::Processes)
     }
 
-    /// Sets all plain options at once. Placement, delivery and inference stay as they are, such as the collector's name says,
-    /// where `config` says nothing of them.
+    /// Sets all plain options at once. Placement, delivery, inference and [`merge_statistics`](Self::merge_statistics) stay as they are,
+    /// such as the collector's name says, where `config` says nothing of them.
     #[must_use]
     pub fn config(mut self, config: CollectorConfig) -> Self {
         self.config = config.or_named(&self.config);

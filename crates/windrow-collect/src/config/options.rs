@@ -206,6 +206,7 @@ impl CollectorConfig {
             placement: self.placement.or(others.placement),
             delivery: self.delivery.or(others.delivery),
             inference: self.inference.or(others.inference),
+            merge_statistics: self.merge_statistics || others.merge_statistics,
             ..self
         }
     }

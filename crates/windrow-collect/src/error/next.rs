@@ -86,7 +86,9 @@ pub enum NextError {
     #[error("a batch of whole trajectories has no shape before they are collected")]
     NoShape,
     /// The collector was shut down, or an earlier call has returned the error that has ended it.
-    #[error("the collector was shut down; build a new one")]
+    #[error(
+        "the collector was shut down, or an error that an earlier call returned has ended it; build a new one"
+    )]
     ShutDown,
 }
 

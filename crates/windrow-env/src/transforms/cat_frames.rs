@@ -5,7 +5,7 @@ use super::keys::Keys;
 use super::past::{Merge, Past};
 use super::relayout::{ObservationLayout, Relayout, dimension, rearranged};
 use crate::number::Number;
-use crate::{Attach, EnvError, Spec, SpecError, Transform};
+use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 
 /// Observes the last `n` observations as one, the newest behind the others.
 ///
@@ -32,7 +32,7 @@ pub struct CatFrames {
     #[serde(default)]
     pub padding: Padding,
     /// The number of [`Padding::Constant`].
-    #[serde(default)]
+    #[serde(default, with = "serde_form::float")]
     pub padding_value: f64,
 }
 

@@ -45,7 +45,7 @@ impl ObservationNorm {
         }
     }
 
-    /// The observation `key` becomes `(key - mean) / deviation`; no deviation may be 0.
+    /// The observation `key` becomes `(key - mean) / deviation`; no deviation may be 0, whose `scale` is infinite.
     #[must_use]
     pub fn standardize(key: impl Into<NestedKey>, mean: &[f64], deviation: &[f64]) -> Self {
         let scale: Vec<f64> = deviation.iter().map(|x| x.recip()).collect();
@@ -73,7 +73,8 @@ impl Transform for ObservationNorm {
             return Err(envs.inner().unfit(&leaf.key, expected, got));
         }
         let numbers = |name, given: &[f64]| each(name, given, leaf.elements(), &self.in_key);
-        let (loc, scale) = (numbers("loc", &self.loc)?, numbers("scale", &self.scale)?);
+        // A deviation of 0 makes both infinite or NaN, and is easier to recognise by the scale.
+        let (scale, loc) = (numbers("scale", &self.scale)?, numbers("loc", &self.loc)?);
         let normed = Spec::unbounded(leaf.dtype, &leaf.shape);
         let to = match &self.out_key {
             Some(name) => envs.append(&name.into(), normed)?,
@@ -260,12 +261,9 @@ mod tests {
             "loc of observation \"observation\": expected 1 number or 3, got 2"
         );
         let none = ObservationNorm::standardize("observation", &[0.0], &[0.0]);
-        assert!(
-            pendulums()
-                .transformed(none)
-                .unwrap_err()
-                .to_string()
-                .contains("expected finite numbers")
+        assert_eq!(
+            pendulums().transformed(none).unwrap_err().to_string(),
+            "scale of observation \"observation\": expected finite numbers, got inf"
         );
         let counting = Serial::from_fn(1, CountingEnv::default).unwrap();
         let norm = ObservationNorm::new("observation", &[0.0], &[1.0]);

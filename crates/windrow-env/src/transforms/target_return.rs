@@ -4,8 +4,8 @@ use windrow_slab::{Key, LeafSpec};
 
 use super::elementwise::{Real, for_real, paired, reward};
 use crate::{
-    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, StateVisitor, Transform,
-    VecEnvError, serde_form,
+    Attach, BoundTransform, EnvError, Observations, Outcomes, Reset, Spec, SpecError, StateVisitor,
+    Transform, VecEnvError, serde_form,
 };
 
 /// How rewards change the target during an episode.
@@ -63,6 +63,15 @@ impl Transform for TargetReturn {
     type Bound = Remaining;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Remaining, EnvError> {
+        if !self.target_return.is_finite() {
+            let error = SpecError::Argument {
+                argument: "target_return",
+                of: format!("TargetReturn of {}", envs.inner().id),
+                expected: "a finite number".to_owned(),
+                got: self.target_return.to_string(),
+            };
+            return Err(error.into());
+        }
         let in_keys = self.in_keys.clone().unwrap_or_else(|| vec![reward()]);
         let beside = |key: &NestedKey| {
             let names = key.components();
@@ -265,5 +274,15 @@ mod tests {
             error.contains("has no observation (\"agents\", \"reward\")"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_target_is_a_finite_number() {
+        for target in [f64::NAN, f64::INFINITY] {
+            let envs = Serial::from_fn(2, CartPole::v1).unwrap();
+            let error = envs.transformed(TargetReturn::new(target)).unwrap_err();
+            let expected = "target_return of TargetReturn of CartPole-v1: expected a finite number";
+            assert_eq!(error.to_string(), format!("{expected}, got {target}"));
+        }
     }
 }

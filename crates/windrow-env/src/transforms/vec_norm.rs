@@ -72,7 +72,8 @@ impl VecNorm {
         self
     }
 
-    /// Shares statistics with all environments that share the same.
+    /// Shares statistics with all environments that share the same, such as those of all workers of a collector; without this, each
+    /// worker has statistics of its own.
     #[must_use]
     pub fn sharing(mut self, statistics: &Statistics) -> Self {
         self.statistics = Some(statistics.clone());
@@ -185,7 +186,8 @@ impl VecNormV2 {
         self
     }
 
-    /// Shares statistics with all environments that share the same.
+    /// Shares statistics with all environments that share the same, such as those of all workers of a collector; without this, each
+    /// worker has statistics of its own.
     #[must_use]
     pub fn sharing(mut self, statistics: &Statistics) -> Self {
         self.statistics = Some(statistics.clone());
