@@ -334,7 +334,7 @@ fn parts_that_make_no_sense_are_named() {
     );
     assert_eq!(
         buffer.sample(None).unwrap_err().to_string(),
-        "expected a batch size, got none: give one to sample() or batch_size() to the builder"
+        "expected a batch size, got none: give one to sample(), or make the buffer with a batch_size"
     );
     assert_eq!(
         buffer

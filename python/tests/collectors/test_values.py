@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -160,7 +161,7 @@ def test_outputs_that_cannot_be_read_are_named() -> None:
 # Endings
 
 
-@pytest.mark.parametrize("flag", [None, "False", float("nan"), 0.5, [False]])
+@pytest.mark.parametrize("flag", [None, "False", float("nan"), 0.5, [False], np.array([True, False])])
 def test_what_is_no_boolean_ends_no_episode(flag: Any) -> None:
     class Ending(World):
         def step(self, action):
@@ -190,7 +191,15 @@ def test_what_equals_a_boolean_ends_an_episode(flag: Any) -> None:
         ({"seed": 2**64}, ValueError, "seed must be a whole number from 0 to"),
         ({"num_envs": 1.5}, TypeError, r"num_envs must be a whole number, got 1\.5"),
         ({"num_envs": True}, TypeError, "num_envs must be a whole number, got True"),
-        ({"num_envs": 0}, ValueError, "num_envs must be a positive number, got 0"),
+        ({"num_envs": 0}, ValueError, "num_envs must be 1 or more, got 0"),
+        ({"num_envs": "2"}, TypeError, "num_envs must be a whole number, got '2'"),
+        ({"postproc": 2.0}, TypeError, r"postproc must be a function, got 2\.0"),
+        ({"pre_collect_hook": "x"}, TypeError, "pre_collect_hook must be a function, got 'x'"),
+        ({"post_collect_hook": "x"}, TypeError, "post_collect_hook must be a function, got 'x'"),
+        ({"init_fn": "x"}, TypeError, "init_fn must be a function, got 'x'"),
+        ({"create_env_kwargs": 2.0}, TypeError, r"create_env_kwargs must be a dictionary or several, got 2\.0"),
+        ({"create_env_kwargs": "x"}, TypeError, "create_env_kwargs must be a dictionary or several, got 'x'"),
+        ({"create_env_kwargs": [3]}, TypeError, r"create_env_kwargs must be a dictionary or several, got \[3\]"),
         ({"num_envs": 2**63}, ValueError, "num_envs=9223372036854775808 is too much"),
         ({"max_frames_per_traj": 2**64}, ValueError, "max_frames_per_traj must be a whole number from 0"),
         ({"preemptive_threshold": "x"}, TypeError, "preemptive_threshold must be a number, got 'x'"),
@@ -208,6 +217,18 @@ def test_what_equals_a_boolean_ends_an_episode(flag: Any) -> None:
 def test_arguments_that_make_no_sense_are_named(arguments: dict[str, Any], kind: type[Exception], expected: str) -> None:
     with pytest.raises(kind, match=expected):
         MultiSyncCollector(World, **{"num_workers": 1, "frames_per_batch": 4, "placement": "threads", **arguments})
+
+
+@pytest.mark.parametrize("given", [MappingProxyType({"length": 3}), [MappingProxyType({"length": 3})]])
+def test_arguments_of_environments_are_any_mapping(given: Any) -> None:
+    made = []
+
+    def make(length: int) -> Any:
+        made.append(length)
+        return gymnasium.make("CartPole-v1", max_episode_steps=length)
+
+    batch = next(Collector(make, frames_per_batch=3, create_env_kwargs=given))
+    assert set(made) == {3} and batch["next", "truncated"][-1]
 
 
 @pytest.mark.parametrize("whole", [np.int64, torch.tensor], ids=["numpy", "torch"])

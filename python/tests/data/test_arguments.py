@@ -352,6 +352,11 @@ def test_what_only_torchrl_has_is_found_and_misspelt_names_are_not() -> None:
         windrow.data.Bound
 
 
+def test_an_ensemble_of_torchrls_refuses_buffers_of_windrow() -> None:
+    with pytest.raises(TypeError, match="expected buffers of torchrl.data in an ensemble of TorchRL's, got one of windrow's"):
+        windrow.data.ReplayBufferEnsemble(ReplayBuffer(), ReplayBuffer(), batch_size=4)
+
+
 def postprocessed() -> TensorDict:
     number = torch.arange(24)
     ends = (number % 7 == 6)[:, None]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchrl.data
@@ -261,3 +263,21 @@ def test_a_row_that_there_is_not_has_no_priority(row: int) -> None:
         buffer.update_priority([0, row], [1.0, 2.0])
     # Where there may be a frame again, and was one, nothing is wrong.
     buffer.update_priority([17], [2.0])
+
+
+@pytest.mark.parametrize(
+    ("index", "priority", "message"),
+    [
+        ([1, 2], None, "priority must be numbers, got None"),
+        ([1, 2], ["high", 1.0], "priority must be numbers, got ['high', 1.0]"),
+        (None, 1.0, "index must be whole numbers, got None"),
+        (torch.tensor([1.5]), 1.0, "index must be whole numbers, got tensor([1.5000])"),
+        (torch.tensor([True, False]), 1.0, "index must be whole numbers, got tensor([ True, False])"),
+    ],
+)
+def test_what_is_no_row_or_no_priority_is_refused_by_name(index: object, priority: object, message: str) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=PrioritizedSampler(20, 0.7, 0.9))
+    buffer.extend(TensorDict({"number": torch.arange(15)}, [15]))
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        buffer.update_priority(index, priority)
+    buffer.update_priority([np.int64(1), torch.tensor(2)], torch.tensor(3))

@@ -45,6 +45,22 @@ def _share(name: str, value: object) -> int:
     return number
 
 
+def function(name: str, value: object) -> object:
+    """Something that can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {value!r}")
+    return value
+
+
+def env_arguments(name: str, value: object) -> dict[str, Any] | list[dict[str, Any] | None]:
+    """Arguments of functions that make environments, of whatever kind of mapping: for all workers, or for each."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (list, tuple)) and all(entry is None or isinstance(entry, Mapping) for entry in value):
+        return [None if entry is None else dict(entry) for entry in value]
+    raise TypeError(f"{name} must be a dictionary or several, got {value!r}")
+
+
 def truth(name: str, value: object) -> bool:
     """Whether ``value`` asks for something."""
     return bool(value)
@@ -115,7 +131,9 @@ class _Sources(Arguments, group="What to collect"):
         default=None,
     )
     create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
-        "arguments of create_env_fn, for all workers, or a list with an entry for each", default=None
+        "arguments of create_env_fn, for all workers, or a list with an entry for each",
+        default=None,
+        check=env_arguments,
     )
     seed: int | None = argument(
         "of everything random, see set_seed",
@@ -155,7 +173,7 @@ class _Sources(Arguments, group="What to collect"):
 class _Workers(Arguments, group="Where workers run"):
     num_workers: int | None = argument("how many use create_env_fn, where it is not a list", default=None, check=at_least(1))
     num_envs: int | None = argument(
-        "environments of each worker, which step together and are a dimension of batches", default=None, engine=True
+        "environments of each worker, which step together and are a dimension of batches", default=None, check=at_least(1), engine=True
     )
     placement: Literal["inline", "threads", "processes"] | None = argument(
         "in the thread that asks for batches, in threads or in processes (Linux)",
@@ -184,7 +202,9 @@ class _Workers(Arguments, group="Where workers run"):
         engine=True,
     )
     init_fn: Callable[[], object] | None = argument(
-        "called before policies and environments are made, in each worker process", default=None
+        "called before policies and environments are made, in each worker process",
+        default=None,
+        check=function,
     )
     num_sub_threads: int = argument(
         "threads that libraries such as torch use in each worker process", default=1, check=at_least(1)
@@ -230,15 +250,17 @@ class _Batches(Arguments, group="Batches"):
         "called with each batch; returns the batch to deliver",
         more="if it has a method ``to``, it is moved to the device of batches",
         default=None,
+        check=function,
     )
     pre_collect_hook: Callable[[], object] | None = argument(
         "called before each batch is collected",
         more="in this process and the thread that asks for the batch, wherever workers run; :meth:`~BaseCollector.map_fn` reaches "
         "environments in workers",
         default=None,
+        check=function,
     )
     post_collect_hook: "Callable[[tensordict.TensorDictBase], object] | None" = argument(
-        "called with each batch as it is delivered", default=None
+        "called with each batch as it is delivered", default=None, check=function
     )
 
 

@@ -67,6 +67,9 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         end, before a learner has seen many of them. ``ReplayBuffer(limiter=...)`` with :class:`~windrow.data.RateLimiter` ties
         writes to samples. The collector warns once when a whole buffer was overwritten and nothing sampled.
 
+        It goes on when nobody holds the collector any more: a cell of a notebook that is run twice leaves two that collect. End it by
+        :meth:`shutdown`, or give it ``total_frames``.
+
         Meanwhile you can update weights, seed and reset environments, read statistics and :meth:`pause`, but not ask for batches.
 
         An error ends the thread. The next call on the collector, or on a replay buffer of windrow, raises the error, once; a

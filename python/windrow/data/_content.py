@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeGuard
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard, TypeVar
 
 from windrow._lazy import tensordict, torch
+
+T = TypeVar("T")
 
 
 def frames_of(data: object, *, dims: int = 1) -> object:
@@ -92,3 +95,22 @@ def flat(values: object) -> list[Any]:
     if hasattr(values, "reshape"):
         return list(values.reshape(-1).tolist())
     return list(values) if isinstance(values, (list, tuple)) else [values]
+
+
+def numbers(name: str, values: object, kind: Callable[[Any], T]) -> list[T]:
+    """As :func:`flat`, each as ``kind`` takes it.
+
+    Raises:
+        TypeError: ``kind`` does not take one of them.
+    """
+    try:
+        return [kind(value) for value in flat(values)]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be {'whole numbers' if kind is whole else 'numbers'}, got {values!r}") from None
+
+
+def whole(value: Any) -> int:
+    """A whole number; a truth value is none, since a mask is no list of rows."""
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)

@@ -242,10 +242,12 @@ pub(super) fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     if let Ok(value) = value.cast::<PyBool>() {
         return Ok(value.is_true());
     }
-    if value.eq(false)? {
+    // An array of several compares to several, which are no one boolean.
+    let is = |flag: bool| value.eq(flag).unwrap_or(false);
+    if is(false) {
         return Ok(false);
     }
-    match value.eq(true)? {
+    match is(true) {
         true => Ok(true),
         false => Err(PyTypeError::new_err(format!(
             "{name} must be True or False, got {value:?}"

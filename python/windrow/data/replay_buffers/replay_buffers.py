@@ -27,7 +27,7 @@ from windrow.data._arguments import (
     either,
     seed_from,
 )
-from windrow.data._content import flat, frames_of, is_frames, is_key, rows_of
+from windrow.data._content import frames_of, is_frames, is_key, numbers, rows_of, whole
 from windrow.data._datasets._sources import frames_of_dataset
 from windrow.data._frames import FrameDataset
 from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, pinned, stacked, unpacked
@@ -589,10 +589,10 @@ class ReplayBuffer:
         Raises:
             IndexError: the buffer does not have a row.
             RuntimeError: the sampler has no priorities.
+            TypeError: rows are no whole numbers, or priorities no numbers.
             ValueError: priorities are negative, or not as many as rows.
         """
-        rows = [int(row) for row in flat(index)]
-        priorities = [float(value) for value in flat(priority)]
+        rows, priorities = numbers("index", index, whole), numbers("priority", priority, float)
         self._checked.update_priority(rows, priorities * len(rows) if len(priorities) == 1 else priorities)
 
     def set_beta(self, beta: float) -> None:

@@ -1,5 +1,7 @@
 """Writers. Their classes declare arguments; the engine writes frames."""
 
+from typing import NoReturn
+
 from windrow import _fence
 from windrow._arguments import argument, ignored
 from windrow.data._part import Key, Part
@@ -11,6 +13,14 @@ class Writer(Part):
     """Decides which rows frames are written to."""
 
     compilable: bool = ignored("nothing is compiled", default=False)
+
+    def register_storage(self, storage: object) -> NoReturn:
+        """Refuses to be a writer of a buffer that windrow does not make."""
+        # TorchRL's ensembles call it first, and would take the parts of windrow's buffers for their own.
+        raise TypeError(
+            f"expected buffers of torchrl.data in an ensemble of TorchRL's, got one of windrow's, with {self!r}: sample each buffer and "
+            "torch.stack the samples, or let OfflineToOnlineReplayBuffer mix two"
+        )
 
 
 class RoundRobinWriter(Writer, kind="RoundRobinWriter"):
