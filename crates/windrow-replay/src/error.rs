@@ -76,7 +76,9 @@ pub enum ReplayError {
         bytes: usize,
     },
     /// Neither the builder nor the call gave a batch size.
-    #[error("expected a batch size, got none: give one to sample(), or make the buffer with a batch_size")]
+    #[error(
+        "expected a batch size, got none: give one to sample(), or make the buffer with a batch_size"
+    )]
     NoBatchSize,
     /// A batch cannot be cut into slices of equal length.
     #[error(
