@@ -18,7 +18,7 @@ class Writer(Part):
         """Refuses to be a writer of a buffer that windrow does not make."""
         # TorchRL's ensembles call it first, and would take the parts of windrow's buffers for their own.
         raise TypeError(
-            f"expected buffers of torchrl.data in an ensemble of TorchRL's, got one of windrow's, with {self!r}: sample each buffer and "
+            f"expected buffers of {_fence.LIBRARY}.data in an ensemble of TorchRL's, got one of windrow's, with {self!r}: sample each buffer and "
             "torch.stack the samples, or let OfflineToOnlineReplayBuffer mix two"
         )
 
