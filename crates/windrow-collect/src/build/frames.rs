@@ -41,8 +41,8 @@ pub(super) fn schedule(
             // A batch that was rounded up is no multiple of what was asked for.
             _ => common_multiple(asked as u64, num_envs as u64),
         };
-        let (below, above) = nearest(total, unit);
         if !total.is_multiple_of(asked as u64) && config.allow_partial_batch != Some(true) {
+            let (below, above) = nearest(total, unit);
             return Err(ArgumentError::IndivisibleTotal {
                 total,
                 per_batch: asked,
@@ -50,15 +50,7 @@ pub(super) fn schedule(
                 above,
             });
         }
-        if !total.is_multiple_of(num_envs as u64) {
-            return Err(ArgumentError::IndivisibleBatch {
-                name: "total_frames",
-                frames: total,
-                num_envs,
-                below,
-                above,
-            });
-        }
+        lockstep("total_frames", total, num_envs, unit)?;
     }
     Ok(Schedule {
         envs: num_envs,
@@ -102,7 +94,7 @@ fn even(
     ArgumentError::check_positive(NAME, frames)?;
     let together = num_envs * plan.slabs_per_batch();
     if !round_up {
-        lockstep(NAME, frames as u64, together)?;
+        lockstep(NAME, frames as u64, together, together as u64)?;
     }
     let steps = frames.div_ceil(together);
     if steps < parts {
@@ -136,18 +128,23 @@ fn uneven(
     }
     for &frames in frames {
         ArgumentError::check_positive(NAME, frames)?;
-        lockstep(NAME, frames as u64, num_envs)?;
+        lockstep(NAME, frames as u64, num_envs, num_envs as u64)?;
     }
     let shares = frames[..plan.parts(workers)].iter();
     Ok(shares.map(|frames| frames / num_envs).collect())
 }
 
-/// Environments that step together deliver the same number of frames each.
-fn lockstep(name: &'static str, frames: u64, num_envs: usize) -> Result<(), ArgumentError> {
+/// Environments that step together deliver the same number of frames each. The error proposes multiples of `unit`.
+fn lockstep(
+    name: &'static str,
+    frames: u64,
+    num_envs: usize,
+    unit: u64,
+) -> Result<(), ArgumentError> {
     if frames.is_multiple_of(num_envs as u64) {
         return Ok(());
     }
-    let (below, above) = nearest(frames, num_envs as u64);
+    let (below, above) = nearest(frames, unit);
     Err(ArgumentError::IndivisibleBatch {
         name,
         frames,
