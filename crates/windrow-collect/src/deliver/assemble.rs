@@ -34,6 +34,10 @@ struct SavedPart {
 }
 
 impl Filled {
+    pub(crate) fn frames(&self) -> u64 {
+        self.lease.frames() as u64
+    }
+
     /// # Errors
     /// [`SlabError::System`] where values that another process has written cannot be mapped.
     pub(crate) fn saved(&self) -> Result<SavedSlab, SlabError> {

@@ -147,9 +147,8 @@ impl Batches {
         let all = self.gathered.iter().chain(&slabs.waiting);
         let all = all.chain(&slabs.last).map(Filled::saved);
         let ready = self.ready.iter().map(|batch| Ok(batch.to_bytes()?.into()));
-        let counted = self.gathered.iter().chain(&slabs.last);
         Ok(SavedBatches {
-            counted: counted.map(|slab| slab.lease.frames() as u64).sum(),
+            counted: self.gathered.iter().map(Filled::frames).sum(),
             slabs: all.collect::<Result<_, _>>()?,
             ready: ready.collect::<Result<_, TensorError>>()?,
             trajectories: match &mut self.shape.batcher {

@@ -18,7 +18,7 @@ pub(crate) struct Slabs {
     core: Arc<Core>,
     /// Ends waits for workers.
     pub(crate) interrupt: Interrupt,
-    /// The slab that was started last, where it was ready before others.
+    /// The slab that was started last, where it was ready before others. Not counted.
     pub(crate) last: Option<Filled>,
     /// Slabs that are taken, and not counted, before any other: workers had to complete them, or a saved state had them.
     pub(crate) waiting: VecDeque<Filled>,
@@ -40,7 +40,7 @@ impl Slabs {
 
     /// Whether no frames are left.
     pub(crate) fn are_over(&self) -> bool {
-        self.core.frames_left() == 0 && self.last.is_none()
+        self.core.frames_left() == 0
     }
 
     /// The next slab with frames, counted; `None` when no frames are left.
@@ -49,33 +49,44 @@ impl Slabs {
     /// As [`take`](Self::take), and that of the interrupt.
     pub(crate) fn next(&mut self) -> Result<Option<Filled>, NextError> {
         let core = Arc::clone(&self.core);
-        while core.frames_left() > 0 {
+        let kept = |last: &Option<Filled>| last.as_ref().map_or(0, Filled::frames);
+        while core.frames_left() > kept(&self.last) {
             if core.ring.is_at_end() && self.waiting.is_empty() {
-                if let Some(last) = self.last.take() {
-                    return Ok(Some(last));
+                if self.last.is_some() {
+                    break;
                 }
                 // Parts that were cut short have left frames over.
                 core.count_on(core.ring.begun());
             }
             let slab = self.take()?;
-            if self.count(&slab) > 0 {
-                let is_last = slab.lease.seq() + 1 == core.shared.schedule().end();
-                if !is_last || core.frames_left() == 0 {
-                    return Ok(Some(slab));
-                }
-                // It may be short, and was ready before a slower one's that was started earlier.
+            if self.comes_before_others(&slab) {
                 self.last = Some(slab);
+                self.count_undelivered();
+            } else if self.count(&slab) > 0 {
+                return Ok(Some(slab));
             }
             // Slabs without frames may follow each other for ever.
             self.interrupt.check()?;
         }
-        Ok(self.last.take())
+        let last = self.last.take();
+        self.count_undelivered();
+        Ok(last.inspect(|slab| {
+            self.count(slab);
+        }))
+    }
+
+    /// Whether `slab` was started last, and is ready before a slower worker's that was started earlier. It may be short.
+    fn comes_before_others(&self, slab: &Filled) -> bool {
+        let (core, frames) = (&self.core, slab.frames());
+        core.plan.ahead(core.workers()) > 0
+            && frames > 0
+            && core.frames_left() > frames
+            && slab.lease.seq() + 1 == core.shared.schedule().end()
     }
 
     /// Counts the frames of `slab`: how many there are. A worker that is gone may have left a part without any.
     fn count(&self, slab: &Filled) -> u64 {
-        let (core, lease) = (&self.core, &slab.lease);
-        let frames = lease.frames() as u64;
+        let (core, lease, frames) = (&self.core, &slab.lease, slab.frames());
         core.counters().frames += frames;
         if core.plan.ahead(core.workers()) == 0 {
             // Frames that were not collected, since a part was cut short or a worker is gone, are left to be.
@@ -100,7 +111,7 @@ impl Slabs {
         let filled = match self.waiting.pop_front() {
             Some(filled) => {
                 self.asked = false;
-                self.count_waiting();
+                self.count_undelivered();
                 filled
             }
             None => self.fill()?,
@@ -109,15 +120,16 @@ impl Slabs {
         Ok(filled)
     }
 
-    fn count_waiting(&self) {
-        let frames = self.waiting.iter().map(|slab| slab.lease.frames() as u64);
-        self.core.undelivered.store(frames.sum(), Ordering::Relaxed);
+    fn count_undelivered(&self) {
+        let slabs = self.waiting.iter().chain(&self.last);
+        let frames = slabs.map(Filled::frames).sum();
+        self.core.undelivered.store(frames, Ordering::Relaxed);
     }
 
     /// Sets the slabs that are taken first.
     pub(crate) fn begin_with(&mut self, waiting: VecDeque<Filled>) {
         self.waiting = waiting;
-        self.count_waiting();
+        self.count_undelivered();
     }
 
     /// Has workers of a ring that is held complete the slabs that they have begun, and keeps these to be taken first. Then no frame that
@@ -140,7 +152,7 @@ impl Slabs {
         }
         ring.pause();
         self.end_as_scheduled();
-        self.count_waiting();
+        self.count_undelivered();
         self.asked = asked;
         completed
     }
