@@ -125,7 +125,7 @@ def _tensor_of(value: bytes) -> torch.Tensor:
     shape = [number for (number,) in _NUMBER.iter_unpack(value[begin:end])]
     # Torch may write to it.
     elements = bytearray(value[end:])
-    return torch.frombuffer(elements, dtype=dtype).reshape(shape) if elements else torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(elements, dtype=dtype).reshape(shape) if elements else torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def stacked(parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None) -> tensordict.TensorDictBase:
@@ -399,7 +399,7 @@ class Shown:
                 values, shape = given
                 first = len(self._values)
                 self._values += values
-                inputs[place] = torch.arange(first, len(self._values)).reshape(shape)
+                inputs[place] = torch.arange(first, len(self._values), device="cpu").reshape(shape)
         return inputs
 
     def shown(self, given: tensordict.TensorDictBase, device: torch.device | None = None) -> tensordict.TensorDictBase:

@@ -398,7 +398,7 @@ def test_each_environment_has_a_state_of_its_own(build: Build, backend, most) ->
         ({"policy_factory": [Pushes, Pushes]}, TypeError, "policy_factory must be a function"),
         ({"policy_version_key": "version"}, ValueError, 'policy_version_key must be "policy_version" or None'),
         ({"yield_completed_trajectories": True, "trajs_per_batch": 2}, ValueError, "leave trajs_per_batch out"),
-        ({"cudagraph_policy": True}, RuntimeError, "cudagraph_policy needs a policy on a CUDA device"),
+        ({"cudagraph_policy": True}, RuntimeError, "cudagraph_policy needs a CUDA device as policy_device"),
         ({"max_batchsize": 2}, TypeError, "did you mean max_batch_size"),
         ({"total_frames": 50}, ValueError, "total_frames=50 is not a multiple of frames_per_batch=40"),
     ],

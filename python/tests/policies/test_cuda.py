@@ -35,6 +35,11 @@ class Pole(nn.Module):
         return (observation[..., 2] + observation[..., 3] + self.bias > 0).long()
 
 
+class Greatest(nn.Module):
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits.argmax(-1)
+
+
 class Carries(nn.Module):
     """Counts its steps."""
 
@@ -111,6 +116,46 @@ def test_weights_of_a_learner_on_the_gpu_reach_the_collector(graph) -> None:
         assert not collector.next()["action"].any()
 
 
+@pytest.mark.parametrize("layers", [nn.Identity(), nn.Softmax(0)], ids=["native", "torch"])
+@pytest.mark.parametrize("where", [{}, {"policy_device": "cpu"}, {"storing_device": "cuda"}], ids=["unnamed", "cpu", "stored"])
+@pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])
+@pytest.mark.parametrize("placement", ["threads", "processes"])
+def test_a_module_on_the_gpu_acts_where_it_is_or_on_the_cpu(kind, where, layers, placement) -> None:
+    learner = nn.Sequential(nn.Linear(4, 2), copy.deepcopy(layers), Greatest()).to("cuda")
+    where = {**where} if kind is Collector else {**where, "num_workers": 2, "placement": placement}
+    with kind("CartPole-v1", learner, frames_per_batch=FRAMES, seed=0, **where) as collector:
+        on_cpu = where.get("policy_device") == "cpu"
+        assert collector.policy_backend == ("native" if on_cpu and isinstance(layers, nn.Identity) else "torch")
+        for pushed in (0, 1):
+            with torch.no_grad():
+                learner[0].bias.copy_(torch.tensor([1e6, 0.0] if pushed == 0 else [0.0, 1e6]))
+            if kind is Collector and on_cpu and pushed:
+                assert not collector.next()["action"].any()
+            collector.update_policy_weights_()
+            batch = collector.next()
+            assert bool((batch["action"] == pushed).all()) and batch["action"].is_cuda == ("storing_device" in where)
+        assert learner[0].weight.is_cuda
+
+
+@pytest.mark.parametrize("where", [{}, {"device": "cpu"}, {"policy_backend": "native"}])
+@pytest.mark.parametrize("backend", ["thread", "process"])
+def test_an_evaluator_takes_a_module_on_the_gpu(where, backend) -> None:
+    with Evaluator("CartPole-v1", Pole().to("cuda"), num_trajectories=3, max_steps=9, seed=0, backend=backend, **where) as evaluator:
+        assert evaluator.evaluate()["eval/episode_length"] == 9
+
+
+def test_nothing_is_made_on_the_default_device_by_chance() -> None:
+    torch.set_default_device("cuda")
+    try:
+        learner = nn.Sequential(nn.Linear(4, 2), Greatest())
+        buffer = ReplayBuffer(storage=LazyTensorStorage(FRAMES), batch_size=8)
+        with Collector("CartPole-v1", learner, frames_per_batch=FRAMES, total_frames=FRAMES, replay_buffer=buffer) as collector:
+            list(collector)
+        assert buffer.sample()["observation"].is_cpu and buffer[:4]["observation"].is_cpu
+    finally:
+        torch.set_default_device(None)
+
+
 @pytest.mark.parametrize("graph", GRAPH)
 def test_tensors_parts_and_hooks_of_a_learner_may_be_replaced(graph) -> None:
     learner = nn.Sequential(nn.Linear(4, 2), Greatest()).to("cuda")
@@ -162,11 +207,6 @@ def test_compiled_policies_act_and_take_weights_up(graph) -> None:
                 network[2].weight.neg_()
                 network[2].bias.neg_()
             collector.update_policy_weights_()
-
-
-class Greatest(nn.Module):
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return values.argmax(-1)
 
 
 @pytest.mark.parametrize("graph", GRAPH)

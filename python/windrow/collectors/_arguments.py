@@ -341,7 +341,7 @@ class _Devices(Arguments, group="Devices"):
     storing_device: WorkerDevices | None = argument(
         "where batches go", more="on the CPU they are views; they are copied to any other", default=None
     )
-    policy_device: WorkerDevices | None = argument("where torch evaluates the policy", default=None)
+    policy_device: WorkerDevices | None = argument("where torch evaluates the policy; by default where its weights are", default=None)
     env_device: WorkerDevices | None = argument("environments are stepped on the CPU; a warning says so for another", default=None)
 
 

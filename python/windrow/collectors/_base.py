@@ -180,6 +180,7 @@ class BaseCollector(Control):
                 self._exploration,
                 threads=self._placement != "inline",
                 device=device,
+                is_here=arguments.launcher is None,
                 trust=bool(arguments.trust_policy),
                 register=arguments.auto_register_policy_transforms is not False,
                 named=self._devices.acting,
@@ -650,4 +651,4 @@ def _drawn_by_torch() -> int:
     """A number of torch's generator: the same after each ``torch.manual_seed``, another for the next collector."""
     import torch
 
-    return int(torch.randint(2**62, ()))
+    return int(torch.randint(2**62, (), device="cpu"))

@@ -135,7 +135,7 @@ class _Place(Arguments, group="Where it runs"):
         default=None,
         check=_backend,
     )
-    device: Device | None = argument("where torch evaluates the policy", default=None)
+    device: Device | None = argument("where torch evaluates the policy; by default where its weights are", default=None)
     policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
     trust_policy: bool | None = argument("as of collectors", default=False)
     init_fn: Callable[[], object] | None = argument("called first of all, where the evaluator runs", default=None)
@@ -263,6 +263,7 @@ class Evaluator(Ending):
                 exploration,
                 threads=True,
                 device=device_of("device", arguments.device),
+                named=None if arguments.device is None else torch.device(arguments.device),
                 trust=bool(arguments.trust_policy),
                 evaluates=True,
             ),

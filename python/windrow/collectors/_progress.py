@@ -48,8 +48,8 @@ class Returns:
             for values in (batch["collector", "traj_ids"], batch["next", "reward"], batch["next", "done"])
         )
         ids, episode, frames = numbers.unique(return_inverse=True, return_counts=True)
-        sums = torch.zeros(len(ids), dtype=torch.float64).index_add_(0, episode, reward.flatten(1).sum(-1, dtype=torch.float64))
-        ended = torch.zeros(len(ids), dtype=torch.bool)
+        sums = torch.zeros(len(ids), dtype=torch.float64, device=ids.device).index_add_(0, episode, reward.flatten(1).sum(-1, dtype=torch.float64))
+        ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         ended[episode[done.flatten(1).any(-1)]] = True
         for number, gained, length, is_over in zip(ids.tolist(), sums.tolist(), frames.tolist(), ended.tolist()):
             self._add_to(number, gained, length, is_over)

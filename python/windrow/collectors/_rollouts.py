@@ -63,7 +63,8 @@ class _OfHandle(Collector):
 
     def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
         choice = super()._chosen_policy(arguments)
-        if choice.doubt is not None or not isinstance(choice.core, dict) or "graph" not in choice.core:
+        # A copy would not follow the user's own policy.
+        if not choice.shared or choice.doubt is not None or not isinstance(choice.core, dict) or "graph" not in choice.core:
             raise _Refused
         graph, policy = json.loads(choice.core["graph"]), arguments.policy
         if any(word in choice.core["graph"] for word in ('"Noise"', '"Gamma"', '"State"')):

@@ -73,21 +73,21 @@ def rows_of(index: object, count: int) -> torch.Tensor:
     if index is Ellipsis:
         index = slice(None)
     if isinstance(index, slice):
-        return torch.tensor(range(*index.indices(count)), dtype=torch.int64)
+        return torch.tensor(range(*index.indices(count)), dtype=torch.int64, device="cpu")
     if isinstance(index, (list, range)):
-        index = torch.tensor(index) if len(index) else torch.zeros(0, dtype=torch.int64)
+        index = torch.tensor(index, dtype=None if len(index) else torch.int64, device="cpu")
     try:
-        index = None if isinstance(index, tuple) else torch.as_tensor(index)
+        index = None if isinstance(index, tuple) else torch.as_tensor(index, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         index = None
     if index is None or index.is_floating_point() or index.is_complex():
         raise TypeError(f"expected a row, several, a slice, a mask or a key, got {given!r}")
     if index.dtype != torch.bool:
-        rows = index.to("cpu", torch.int64)
+        rows = index.to(torch.int64)
         return torch.where((rows < 0) & (rows >= -count), rows + count, rows)
     if index.shape != (count,):
         raise IndexError(f"expected a mask of {count} rows, as the buffer holds frames, got shape {list(index.shape)}")
-    return index.cpu().nonzero().squeeze(-1)
+    return index.nonzero().squeeze(-1)
 
 
 def flat(values: object) -> list[Any]:

@@ -168,7 +168,7 @@ def packed_items(data: object, objects: Objects) -> tensordict.TensorDictBase:
     if not isinstance(data, Iterable) or isinstance(data, (str, bytes, Mapping)):
         raise TypeError(f"expected a list of items, or a tensor of them, got {kind_of(data)}: give one item to add")
     items = list(data)
-    numbers = torch.tensor(objects.numbers(items), dtype=torch.int64)
+    numbers = torch.tensor(objects.numbers(items), dtype=torch.int64, device="cpu")
     return tensordict.TensorDict({OBJECT: numbers}, [len(items)])
 
 
@@ -252,7 +252,7 @@ def _named(data: Any, orders: Orders, path: tuple[str, ...]) -> torch.Tensor | d
     if isinstance(data, torch.Tensor):
         return data
     if hasattr(data, "__array__"):
-        return torch.as_tensor(data)
+        return torch.as_tensor(data, device="cpu")
     if isinstance(data, Mapping) and data:
         names = {name: name if isinstance(name, str) else f"<{name!r}>" for name in data}
         orders[path] = tuple(names.values())
@@ -316,7 +316,7 @@ def stacked(items: list[Any]) -> object:
     if isinstance(first, torch.Tensor):
         return torch.stack(items)
     if hasattr(first, "__array__") or isinstance(first, (bool, int, float, complex)):
-        return torch.stack([torch.as_tensor(item) for item in items])
+        return torch.stack([torch.as_tensor(item, device="cpu") for item in items])
     if isinstance(first, Mapping):
         return {name: stacked([item[name] for item in items]) for name in first}
     if isinstance(first, (tuple, list)):

@@ -162,10 +162,10 @@ class EnvBase(Described, metaclass=Counterpart):
         """``tensordict`` with ``"next"``: what environments have returned."""
         facts, shape = self._known(), (*batch, 1)
         seen, reward, terminated, truncated = stepped
-        ended, cut = (torch.tensor(values).reshape(shape) for values in (terminated, truncated))
+        ended, cut = (torch.tensor(values, device="cpu").reshape(shape) for values in (terminated, truncated))
         following = self._tensordict(seen, (ended | cut, ended, cut), batch)
         if "reward" not in facts.rewards:
-            following.set("reward", torch.tensor(reward, dtype=torch.float32).reshape(shape))
+            following.set("reward", torch.tensor(reward, dtype=torch.float32, device="cpu").reshape(shape))
         written = tensordict.get("next", None)
         if written is not None:
             # States of the policy, and other entries that it has written.
@@ -207,7 +207,7 @@ class EnvBase(Described, metaclass=Counterpart):
         for leaf in facts.action:
             mask = None if root is None or leaf.key not in facts.masks else root.get(facts.masks[leaf.key], None)
             drawn = facts.draw_action(leaf, noise, None if mask is None else mask.detach().cpu().numpy())
-            action = torch.as_tensor(drawn, dtype=Spec(leaf).dtype, device=self.device)
+            action = torch.as_tensor(drawn, dtype=Spec(leaf).dtype, device=self.device or "cpu")
             actions[leaf.key] = action.reshape((*facts.batch, *leaf.shape))
         return self._with_actions(tensordict, actions)
 
@@ -460,6 +460,6 @@ class EnvBase(Described, metaclass=Counterpart):
             group = root.get(key, None)
             if group is not None:
                 group.batch_size = (*batch, *size)
-        for name, flag in zip(FLAGS, flags or [torch.zeros((*batch, 1), dtype=torch.bool) for _ in FLAGS], strict=True):
+        for name, flag in zip(FLAGS, flags or [torch.zeros((*batch, 1), dtype=torch.bool, device="cpu") for _ in FLAGS], strict=True):
             root.set(name, flag)
         return with_values(root, values) if values else root

@@ -152,7 +152,7 @@ class ObservationNorm(Transform):
         """
         if self._stats is None:
             return {}
-        state: dict[str, Any] = {"standard_normal": torch.tensor(self.standard_normal)}
+        state: dict[str, Any] = {"standard_normal": torch.tensor(self.standard_normal, device="cpu")}
         for place, part in enumerate(("loc", "scale")):
             values = {".".join(key): _tensor(pair[place]) for key, pair in self._stats.items()}
             first, *others = values.values()
@@ -198,7 +198,7 @@ def _numbers(values: object) -> Array:
 
 
 def _tensor(values: object) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32)
+    return torch.tensor(values, dtype=torch.float32, device="cpu")
 
 
 def _observe(facts: Facts, handle: EnvHandle, keys: list[Key], steps: int) -> dict[Key, Any]:

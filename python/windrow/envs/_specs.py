@@ -159,7 +159,7 @@ class Spec:
             return list(nvec) if name == "nvec" else nvec[0]
         bounds = getattr(self._leaf, name) if name in ("low", "high") else None
         if bounds is not None:
-            bounds = torch.tensor(bounds, dtype=torch.float64, device=self.device)
+            bounds = torch.tensor(bounds, dtype=torch.float64, device=self.device or "cpu")
             return bounds.reshape(tuple(self._leaf.shape)).expand(self._shape).to(self.dtype)
         raise AttributeError(f"a spec of this kind has no attribute {name!r}")
 
@@ -171,7 +171,7 @@ class Spec:
         """A tensor of zeros, with ``shape`` in front; of values that no array holds, the shortest, or an example."""
         if self.is_bytes:
             return _values.repeated(self._leaf.example, (*shape, *self._shape))
-        return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device)
+        return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device or "cpu")
 
     def one(self, shape: tuple[int, ...] = ()) -> torch.Tensor:
         """A tensor of ones, with ``shape`` in front."""
@@ -182,7 +182,7 @@ class Spec:
         if self.is_bytes:
             return self.zero(shape)
         drawn = draw(self._leaf, torch_noise(), (*shape, *self._batch))
-        return torch.as_tensor(drawn, dtype=self.dtype, device=self.device)
+        return torch.as_tensor(drawn, dtype=self.dtype, device=self.device or "cpu")
 
     sample = rand
 

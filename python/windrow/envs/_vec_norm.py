@@ -125,7 +125,7 @@ class Running(Transform):
 
     def _numbers(self, place: int) -> td.TensorDict:
         numbers = {key: self._loc_scale(part)[place] for key, part in self._gathered().items()}
-        return td.TensorDict({key: torch.as_tensor(value) for key, value in numbers.items()})
+        return td.TensorDict({key: torch.as_tensor(value, device="cpu") for key, value in numbers.items()})
 
     @property
     def loc(self) -> td.TensorDict:
@@ -251,7 +251,7 @@ class VecNorm(Running):
         saved: dict[str, Any] = {}
         for key, part in parts.items():
             for suffix, value in zip(("sum", "ssq", "count"), part, strict=True):
-                value = torch.tensor([value]) if suffix == "count" else torch.as_tensor(value)
+                value = torch.as_tensor([value] if suffix == "count" else value, device="cpu")
                 saved[f"{self.SEP.join(path(key))}_{suffix}"] = value
         return saved
 
@@ -321,11 +321,11 @@ class VecNormV2(Running):
     def state_dict(self) -> dict[str, Any]:
         """The statistics, as TorchRL's transform of this name saves them."""
         saved = super().state_dict()["_extra_state"]
-        return {"initialized": torch.tensor(saved is not None), "_extra_state": saved or {}}
+        return {"initialized": torch.tensor(saved is not None, device="cpu"), "_extra_state": saved or {}}
 
     def _saved(self, parts: Parts) -> dict[str, Any]:
         def named(kind: str, place: int) -> dict[str, Any]:
-            return {self.SEP.join((kind, *path(key))): torch.as_tensor(part[place]) for key, part in parts.items()}
+            return {self.SEP.join((kind, *path(key))): torch.as_tensor(part[place], device="cpu") for key, part in parts.items()}
 
         counts = {name: value.to(torch.int64) for name, value in named("count", 2).items()}
         return {**named("loc", 0), **named("var", 1), **counts}

@@ -39,7 +39,7 @@ class Beside:
         self._parts = graph, attributes
         self._written = [part() for part in self._parts]
         # Room for more, such as constants with more digits.
-        self.leaf = torch.zeros(4096 * (1 + sum(map(len, self._written)) // 1024), dtype=torch.uint8)
+        self.leaf = torch.zeros(4096 * (1 + sum(map(len, self._written)) // 1024), dtype=torch.uint8, device="cpu")
         self._write(self._written)
 
     def refresh(self) -> None:

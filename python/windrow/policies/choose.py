@@ -10,14 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from windrow._arguments import one_of
-from windrow._lazy import module
+from windrow._lazy import module, torch
 from windrow._types import Policy, Weights
 from windrow._warnings import PerformanceWarning, RenamedWarning, warn, warn_once
 from windrow.modules import RandomPolicy
-from windrow.policies.weights import BESIDE, original, weights_of, widened
+from windrow.policies.weights import BESIDE, original, source_of, weights_of, widened
 
 if TYPE_CHECKING:
-    import torch
     from windrow.policies.audit import Audit
     from windrow.policies.beside import Beside
     from windrow.policies.lower.lowering import Lowered
@@ -39,7 +38,8 @@ class Conditions:
     Attributes:
         exploration_type: name of the exploration type that holds.
         threads: the policy is called in threads of the engine, not in the user's.
-        device: where it is evaluated; None for the CPU, where its inputs are.
+        device: where it is evaluated; None for where its inputs are, which are on the CPU.
+        is_here: it is evaluated on this machine; another one may lack the device of its weights.
         copies: it is called as a copy, which takes weights that are published; otherwise as the user's own object.
         trust: it maps a TensorDict to a TensorDict, whatever its signature.
         register: environments observe ``is_init`` if it reads that, and its states begin as its modules say.
@@ -56,6 +56,7 @@ class Conditions:
     exploration_type: str
     threads: bool
     device: Any = None
+    is_here: bool = True
     copies: bool = False
     trust: bool = False
     register: bool = True
@@ -197,9 +198,11 @@ def choose(
         raise TypeError(f"expected a policy that can be called, or a model with a method predict, got {type(called).__name__}")
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
+    conditions = _placed(called, conditions, backend)
+    on_cpu = conditions.device is None or conditions.device.type == "cpu"
     source: Any = original(called) if hasattr(called, "state_dict") else None
     lowered = doubt = surprise = None
-    if backend != "torch" and conditions.device is None:
+    if backend != "torch" and on_cpu:
         try:
             lowered = _lower.lower(called, conditions, env)
             source = lowered.source
@@ -214,6 +217,9 @@ def choose(
     _check_copies(called, conditions)
     beside = _state_beside(called, source, conditions, lowered)
     conditions = replace(conditions, room=len(beside.leaf) if beside is not None and conditions.copies else 0)
+    if on_cpu and conditions.device is not None and isinstance(called, torch.nn.Module):
+        # Other processes need no GPU for it.
+        called = _torch_policy.copied_module(called).to(conditions.device)
     core: Any = [partial(_called, lambda: called, conditions)]
     if lowered is not None and beside is not None:
         weights = {**lowered.core["weights"], BESIDE: beside.leaf}
@@ -226,7 +232,7 @@ def choose(
 def _surprise(policy: Callable[..., Any], reason: Exception) -> Literal["once", "each time"] | None:
     """How often to warn of the ``reason`` why Python calls ``policy``. Nobody expects Rust to evaluate a function, nor a module that
     ``compile_policy`` compiles."""
-    if _lower.source_of(original(policy)) is None or "_windrow_compiled" in getattr(policy, "__dict__", {}):
+    if source_of(original(policy)) is None or "_windrow_compiled" in getattr(policy, "__dict__", {}):
         return None
     return "each time" if isinstance(reason, _lower.Doubtful) else "once"
 
@@ -244,8 +250,6 @@ def _state_beside(
     policy: Callable[..., Any], source: torch.nn.Module | None, conditions: Conditions, lowered: Lowered | None
 ) -> Beside | None:
     """The state that is published beside the weights of ``policy``; None where the policy acts itself."""
-    import torch
-
     is_copied = isinstance(source, torch.nn.Module) and conditions.copies
     if lowered is None and not is_copied:
         return None
@@ -255,8 +259,6 @@ def _state_beside(
 
 def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
     """Raises TypeError where workers would act with copies of a module whose lazy layers have no weights yet."""
-    import torch
-
     lazy = isinstance(policy, torch.nn.Module) and any(map(torch.nn.parameter.is_lazy, policy.parameters()))
     if lazy and conditions.copies:
         raise TypeError(
@@ -264,26 +266,39 @@ def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
         )
 
 
+def _placed(policy: Any, conditions: Conditions, backend: str = "auto") -> Conditions:
+    """``conditions`` with the device of a policy whose weights are on a GPU, where the user has named none: that one. The CPU if it was named,
+    if Rust is to evaluate the policy, or if another machine is."""
+    module = source_of(original(policy))
+    if conditions.device is not None or module is None:
+        return conditions
+    devices = {value.device for value in (*module.parameters(), *module.buffers())}
+    if all(device.type == "cpu" for device in devices):
+        return conditions
+    if conditions.named is not None or backend == "native" or not conditions.is_here:
+        return replace(conditions, device=torch.device("cpu"))
+    # Where it is on several, it moves what it is given itself.
+    return replace(conditions, device=devices.pop()) if len(devices) == 1 else conditions
+
+
 def _lies_on(source: object, device: torch.device | None) -> bool:
     """Whether the tensors of a module are on ``device``; None for where they are."""
-    import torch
-
     if device is None or not isinstance(source, torch.nn.Module):
         return True
-    index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index
-    return all(value.device.type == device.type and value.device.index == index for value in (*source.parameters(), *source.buffers()))
+    index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index or 0
+    places = {(value.device.type, value.device.index or 0) for value in (*source.parameters(), *source.buffers())}
+    return places <= {(device.type, index)}
 
 
 def _called(make: Callable[[], Any], conditions: Conditions) -> TorchPolicy:
     """What acts for one worker, where torch evaluates its policy."""
-    return _torch_policy.TorchPolicy(_predictors.adapted(make()), conditions)
+    policy = _predictors.adapted(make())
+    return _torch_policy.TorchPolicy(policy, _placed(policy, conditions))
 
 
 def compiled(policy: Any, compile_policy: bool | dict[str, Any] | None) -> Any:
     """``policy``, compiled if that was asked for."""
     if compile_policy:
-        import torch
-
         options = dict(compile_policy) if isinstance(compile_policy, dict) else {}
         # How often TorchRL calls a policy before it relies on the compiled one.
         options.pop("warmup", None)
@@ -303,7 +318,7 @@ def warmup_of(cudagraph_policy: bool | dict[str, Any] | None, device: torch.devi
     if not cudagraph_policy:
         return None
     if device is None or device.type != "cuda":
-        raise RuntimeError(f"cudagraph_policy needs a policy on a CUDA device: policy_device is {'the CPU' if device is None else device}")
+        raise RuntimeError(f"cudagraph_policy needs a CUDA device as policy_device, got {'none' if device is None else device}")
     options = dict(cudagraph_policy) if isinstance(cudagraph_policy, dict) else {}
     # The default of tensordict's CudaGraphModule.
     warmup = options.pop("warmup", 2)

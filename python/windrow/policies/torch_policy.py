@@ -60,7 +60,7 @@ class TorchPolicy:
         self.conditions = conditions
         self.reads_init = conditions.register and reads_init(policy, conditions.trust)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
-        self._beside = torch.zeros(conditions.room, dtype=torch.uint8)
+        self._beside = torch.zeros(conditions.room, dtype=torch.uint8, device="cpu")
         #: How tensors become the arrays that the policy takes; None for tensors.
         self._convert: Convert | None = None
         #: What the policy has written and no array holds.

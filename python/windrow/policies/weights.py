@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -158,6 +159,18 @@ def original(policy: Any) -> Any:
     if type(policy).__name__ == "CudaGraphModule":
         policy = policy.module
     return getattr(policy, "_orig_mod", policy)
+
+
+def source_of(policy: object) -> torch.nn.Module | None:
+    """The module whose weights a policy has; None for other functions."""
+    import torch
+
+    owner = policy if isinstance(policy, torch.nn.Module) else getattr(policy, "__self__", None)
+    if not isinstance(owner, torch.nn.Module):
+        return None
+    # A method around which there is a TensorDictModule, which has no weights of its own.
+    method = getattr(owner, "module", None)
+    return source_of(method) if inspect.ismethod(method) and isinstance(method.__self__, torch.nn.Module) else owner
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, Any]:

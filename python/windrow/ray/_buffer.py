@@ -293,7 +293,7 @@ class RayReplayBuffer:
 
     def extend(self, batch: object) -> torch.Tensor:
         """As :meth:`ReplayBuffer.extend`; threads of different processes are different threads."""
-        return torch.tensor(self._get(self._remote("extend", "write", _sent(batch), (self._name, threading.get_ident()))))
+        return torch.tensor(self._get(self._remote("extend", "write", _sent(batch), (self._name, threading.get_ident()))), device="cpu")
 
     def add(self, frame: object) -> int | None:
         """As :meth:`ReplayBuffer.add`."""
@@ -311,7 +311,7 @@ class RayReplayBuffer:
         while True:
             rows = self._get(self._remote("write", "write", sent, (self._name, collector or 0), given_up is not None))
             if rows is not None:
-                return torch.tensor(rows)
+                return torch.tensor(rows, device="cpu")
             if given_up is not None and given_up():
                 raise RuntimeError("the collector ended while a write waited for samples")
             if not isinstance(sent, ray.ObjectRef):

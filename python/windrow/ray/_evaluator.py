@@ -68,6 +68,7 @@ def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluato
             exploration,
             threads=True,
             device=None if device is None or device.type == "cpu" else device,
+            is_here=False,
             trust=bool(arguments.trust_policy),
             evaluates=True,
         )

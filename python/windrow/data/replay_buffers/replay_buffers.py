@@ -303,7 +303,7 @@ class ReplayBuffer:
         """As :meth:`extend`, for the collector with this number. With ``given_up``, waits without limit until that returns true."""
         frames = self._written(batch, 1)
         if frames is _NOTHING:
-            return torch.zeros(0, dtype=torch.int64)
+            return torch.zeros(0, dtype=torch.int64, device="cpu")
         return self._put(frames, lambda frames: self._core.extend(frames, given_up, collector))
 
     def _written(self, data: object, dims: int) -> Any:

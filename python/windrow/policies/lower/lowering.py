@@ -36,7 +36,7 @@ from windrow.policies.lower import rules as rules
 from windrow.policies.lower.trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
 from windrow.policies.reads import State, Watch
 from windrow.policies.torch_policy import TorchPolicy, copied_module
-from windrow.policies.weights import original, tensors_of
+from windrow.policies.weights import original, source_of, tensors_of
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions
@@ -103,6 +103,11 @@ def lower(policy: Callable[..., Any], conditions: Conditions, env: object = None
         raise NotLowerable(f"expected a module, or a method of one, got {type(policy).__name__}")
     if conditions.threads and source is not policy:
         raise NotLowerable("a method of a module, which acts in a worker of its own")
+    with _on_cpu():
+        return _lowered(policy, source, conditions, env)
+
+
+def _lowered(policy: Callable[..., Any], source: nn.Module, conditions: Conditions, env: object) -> Lowered:
     known, is_lazy = _observed(env, policy, conditions), any(map(nn.parameter.is_lazy, source.parameters()))
     if is_lazy and not known:
         raise NotLowerable("it has lazy layers, whose sizes are not known before the environment is made")
@@ -122,6 +127,11 @@ def lower(policy: Callable[..., Any], conditions: Conditions, env: object = None
         except Exception as error:
             first = first or NotLowerable(f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0])
     raise first or NotLowerable("what it observes is not known before the environment is made")
+
+
+def _on_cpu() -> contextlib.AbstractContextManager[object]:
+    """A context in which tensors are made on the CPU, whatever ``torch.set_default_device`` has said."""
+    return contextlib.nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 class _Follower:
@@ -156,7 +166,7 @@ class _Follower:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
         like = (self._graph[0], self._reading.tried) if self._known else None
         for _ in range(3):
-            with borrowing():
+            with borrowing(), _on_cpu():
                 theirs = _copied(self._policy)
                 graph, reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
                 like = graph[0], reading.tried
@@ -217,7 +227,7 @@ class _Follower:
         if not self._state.is_same():
             # It is read again before the next batch.
             return None
-        with borrowing():
+        with borrowing(), _on_cpu():
             theirs = _copied(self._policy)
             module, rows = source_of(theirs), len(next(iter(given.values())))
             assert module is not None
@@ -236,20 +246,10 @@ class _Follower:
 
 
 def _copied(policy: Any) -> nn.Module | MethodType:
-    """A copy of a module, or of a method of one."""
+    """A copy of a module, or of a method of one, on the CPU."""
     if isinstance(policy, nn.Module):
-        return copied_module(policy)
-    return MethodType(policy.__func__, copied_module(policy.__self__))
-
-
-def source_of(policy: object) -> nn.Module | None:
-    """The module whose weights a policy has; None for other functions."""
-    owner = policy if isinstance(policy, nn.Module) else getattr(policy, "__self__", None)
-    if not isinstance(owner, nn.Module):
-        return None
-    # A method around which there is a TensorDictModule, which has no weights of its own.
-    method = getattr(owner, "module", None)
-    return source_of(method) if inspect.ismethod(method) and isinstance(method.__self__, nn.Module) else owner
+        return copied_module(policy).to("cpu")
+    return MethodType(policy.__func__, copied_module(policy.__self__).to("cpu"))
 
 
 # What the policy reads
