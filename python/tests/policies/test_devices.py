@@ -14,6 +14,7 @@ import windrow
 from windrow.collectors import Collector, Evaluator, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer, SliceSampler, TensorDictPrioritizedReplayBuffer
 from windrow.envs import Compose, GymEnv, ObservationNorm, RewardSum, StepCounter, TransformedEnv, VecNorm, check_env_specs
+from windrow.modules import InferenceServer
 from windrow.policies.choose import Conditions, choose
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -122,3 +123,12 @@ def test_a_module_on_several_devices_is_left_where_it_is() -> None:
     policy.register_buffer("elsewhere", torch.zeros(1, device=META))
     chosen = choose(policy, None, Conditions("random", threads=False), backend="torch")
     assert chosen.core[0].args[1].device is None and chosen.shared
+
+
+def test_a_server_calls_its_model_where_that_is_unless_a_device_is_named() -> None:
+    with InferenceServer(pole("meta")) as server:
+        assert server.client()(TensorDict({"observation": torch.zeros(4)}))["action"].device == META
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        InferenceServer(pole("meta"), policy_device="cpu")
+    with InferenceServer(pole("cpu")) as server:
+        assert server.client()(TensorDict({"observation": torch.zeros(4)})).device is None

@@ -23,7 +23,7 @@ from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of
 from windrow.envs._specs import Key
 from windrow.policies.served import Figures
-from windrow.policies.weights import check_model, copy_weights, tensors_of, weights_of
+from windrow.policies.weights import check_model, copy_weights, devices_of, tensors_of, weights_of
 from windrow.processes import exceptions
 
 _acting = module("windrow.policies.acting")
@@ -54,7 +54,7 @@ class ServerArguments(Arguments):
         "makes a batch of a list of requests; by default torch.stack", default=None
     )
     device: Device | None = argument("the default of policy_device", default=None)
-    policy_device: Device | None = argument("where the model is, and requests are moved to", default=None)
+    policy_device: Device | None = argument("where the model is, and requests are moved to; by default where its weights are", default=None)
     output_device: Device | None = argument("where answers are moved to; by default they stay where they are", default=None)
     policy_version: int = argument("version of the first weights", default=0, check=at_least(0))
     policy_version_key: Key | None = argument(
@@ -363,8 +363,14 @@ class _Model:
         served: Any = arguments.model if arguments.policy_factory is None else arguments.policy_factory()
         #: The model that is called.
         self.served = served if self._source is None else copy.deepcopy(served)
-        if self._device is not None and isinstance(self.served, torch.nn.Module):
-            self.served.to(self._device)
+        if self._device is None and (arguments.policy_device is not None or arguments.device is not None):
+            self._device = torch.device("cpu")
+        if isinstance(self.served, torch.nn.Module):
+            devices = devices_of(self.served)
+            if self._device is None and len(devices) == 1 and devices != {torch.device("cpu")}:
+                (self._device,) = devices
+            if self._device is not None:
+                self.served.to(self._device)
         self.first_version = self.version = arguments.policy_version
         #: Held while the model is called or changed.
         self.lock = threading.Lock()

@@ -14,7 +14,7 @@ from windrow._lazy import module, torch
 from windrow._types import Policy, Weights
 from windrow._warnings import PerformanceWarning, RenamedWarning, warn, warn_once
 from windrow.modules import RandomPolicy
-from windrow.policies.weights import BESIDE, original, source_of, weights_of, widened
+from windrow.policies.weights import BESIDE, devices_of, original, source_of, weights_of, widened
 
 if TYPE_CHECKING:
     from windrow.policies.audit import Audit
@@ -272,7 +272,7 @@ def _placed(policy: Any, conditions: Conditions, backend: str = "auto") -> Condi
     module = source_of(original(policy))
     if conditions.device is not None or module is None:
         return conditions
-    devices = {value.device for value in (*module.parameters(), *module.buffers())}
+    devices = devices_of(module)
     if all(device.type == "cpu" for device in devices):
         return conditions
     if conditions.named is not None or backend == "native" or not conditions.is_here:
@@ -286,8 +286,7 @@ def _lies_on(source: object, device: torch.device | None) -> bool:
     if device is None or not isinstance(source, torch.nn.Module):
         return True
     index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index or 0
-    places = {(value.device.type, value.device.index or 0) for value in (*source.parameters(), *source.buffers())}
-    return places <= {(device.type, index)}
+    return all(own.type == device.type and (own.index or 0) == index for own in devices_of(source))
 
 
 def _called(make: Callable[[], Any], conditions: Conditions) -> TorchPolicy:

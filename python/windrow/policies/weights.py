@@ -173,6 +173,11 @@ def source_of(policy: object) -> torch.nn.Module | None:
     return source_of(method) if inspect.ismethod(method) and isinstance(method.__self__, torch.nn.Module) else owner
 
 
+def devices_of(module: torch.nn.Module) -> set[torch.device]:
+    """The devices that the parameters and buffers of ``module`` are on."""
+    return {value.device for value in (*module.parameters(), *module.buffers())}
+
+
 def tensors_of(module: torch.nn.Module) -> dict[str, Any]:
     """Parameters and buffers of ``module`` by their names in its ``state_dict``: the tensors themselves, not copies."""
     import torch
