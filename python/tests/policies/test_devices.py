@@ -1,4 +1,5 @@
-"""Tensors on other devices than the CPU, on any machine: torch's ``meta`` has no values, so that whatever lands there by chance is an error."""
+"""Modes and devices of torch that a program has chosen, on any machine: its device `meta` has no values, so that whatever lands there by chance
+is an error."""
 
 from __future__ import annotations
 
@@ -132,3 +133,12 @@ def test_a_server_calls_its_model_where_that_is_unless_a_device_is_named() -> No
         InferenceServer(pole("meta"), policy_device="cpu")
     with InferenceServer(pole("cpu")) as server:
         assert server.client()(TensorDict({"observation": torch.zeros(4)})).device is None
+
+
+def test_rust_evaluates_policies_of_a_program_in_inference_mode() -> None:
+    with torch.inference_mode():
+        policy = pole("cpu")
+        with Collector("CartPole-v1", policy, frames_per_batch=64, policy_backend="native") as collector:
+            collector.next()
+            policy.module[0].bias.copy_(torch.tensor([-1e6, 1e6]))
+            assert collector.next()["action"].all()

@@ -103,7 +103,7 @@ def lower(policy: Callable[..., Any], conditions: Conditions, env: object = None
         raise NotLowerable(f"expected a module, or a method of one, got {type(policy).__name__}")
     if conditions.threads and source is not policy:
         raise NotLowerable("a method of a module, which acts in a worker of its own")
-    with _on_cpu():
+    with _as_usual():
         return _lowered(policy, source, conditions, env)
 
 
@@ -129,9 +129,15 @@ def _lowered(policy: Callable[..., Any], source: nn.Module, conditions: Conditio
     raise first or NotLowerable("what it observes is not known before the environment is made")
 
 
-def _on_cpu() -> contextlib.AbstractContextManager[object]:
-    """A context in which tensors are made on the CPU, whatever ``torch.set_default_device`` has said."""
-    return contextlib.nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+@contextlib.contextmanager
+def _as_usual() -> Iterator[None]:
+    """A context in which tensors are made on the CPU, and operations can be recorded, whatever the program has chosen."""
+    with contextlib.ExitStack() as stack:
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        yield
 
 
 class _Follower:
@@ -166,7 +172,7 @@ class _Follower:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
         like = (self._graph[0], self._reading.tried) if self._known else None
         for _ in range(3):
-            with borrowing(), _on_cpu():
+            with borrowing(), _as_usual():
                 theirs = _copied(self._policy)
                 graph, reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
                 like = graph[0], reading.tried
@@ -227,7 +233,7 @@ class _Follower:
         if not self._state.is_same():
             # It is read again before the next batch.
             return None
-        with borrowing(), _on_cpu():
+        with borrowing(), _as_usual():
             theirs = _copied(self._policy)
             module, rows = source_of(theirs), len(next(iter(given.values())))
             assert module is not None
