@@ -394,6 +394,7 @@ def test_each_environment_has_a_state_of_its_own(build: Build, backend, most) ->
         ({"server_timeout": "soon"}, TypeError, "server_timeout must be a number"),
         ({"backend": "ray"}, ValueError, 'backend must be "threading" or "multiprocessing", got \'ray\''),
         ({"placement": "inline"}, ValueError, 'placement="inline": workers of AsyncBatchedCollector are threads'),
+        ({"step_timeout": 5}, ValueError, "step_timeout=5.*cannot be killed: leave it out, or take MultiAsyncCollector"),
         ({"num_envs": 2}, ValueError, "num_envs=2: AsyncBatchedCollector takes a list"),
         ({"policy_factory": [Pushes, Pushes]}, TypeError, "policy_factory must be a function"),
         ({"policy_version_key": "version"}, ValueError, 'policy_version_key must be "policy_version" or None'),

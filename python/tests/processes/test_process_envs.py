@@ -175,6 +175,18 @@ def test_a_process_frees_the_locks_of_its_environments(build, tmp_path) -> None:
     assert not semaphore.exists()
 
 
+@pytest.mark.parametrize("stream", [None, []], ids=["nothing", "a list"])
+def test_a_process_ends_in_peace_whatever_its_streams_are(build, stream) -> None:
+    def silent() -> gym.Env:
+        sys.stdout = sys.stderr = stream
+        return Counting()
+
+    collector = build(Collector, silent)
+    next(collector)
+    collector.shutdown()
+    assert collector.losses() == []
+
+
 def test_environments_of_torchrl_in_processes_are_asked_and_told(build) -> None:
     collector = build(MultiSyncCollector, [normed, lambda: normed("VecNorm")])
     next(collector)

@@ -120,6 +120,11 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
             f'placement="{arguments.placement}": workers of {name} are threads, which share a policy; backend="multiprocessing" puts '
             "environments into processes"
         )
+    if arguments.step_timeout is not None:
+        raise ValueError(
+            f"step_timeout={arguments.step_timeout}: workers of {name} are threads, which cannot be killed: leave it out, or take "
+            "MultiAsyncCollector"
+        )
     if arguments.launcher is not None:
         raise ValueError(f"workers of {name} are threads, which share a policy: leave launcher out, or take MultiAsyncCollector")
     if arguments.backend == "multiprocessing" and sys.platform != "linux":

@@ -39,7 +39,8 @@ def serve(invitation: str | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
+        except Exception:
+            # Environments may have put anything in its place, None too.
             pass
     # Environments are closed. Handlers at the exit belong to the program that the collector is in.
     os._exit(status)
