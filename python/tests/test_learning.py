@@ -90,6 +90,7 @@ def test_what_is_written_to_a_batch_is_in_the_minibatches_that_follow() -> None:
     after = next(drawn)
     assert bool((after["advantage"] == 7).all()) and bool(after["next", "done"].all())
     assert set(after.keys(True, True)) == {"advantage", ("next", "done")}
+    assert set(next(windrow.minibatches(batch, 100, keys="advantage")).keys()) == {"advantage"}
 
 
 def test_batches_may_be_flat_or_lazy_and_outlive_their_collector() -> None:

@@ -61,7 +61,7 @@ def minibatches(
     if not isinstance(batch, td.TensorDictBase):
         raise TypeError(f"batch: expected a TensorDict, got {type(batch).__name__}")
     size, epochs = whole("size", size, 1), whole("epochs", epochs, 0)
-    take, own = _rows_of(batch if keys is None else batch.select(*keys))
+    take, own = _rows_of(batch if keys is None else batch.select(*([keys] if isinstance(keys, str) else keys)))
     target = own if device is None else torch.device(device)
     count = batch.batch_size.numel()
     end = count - count % size if drop_last else count

@@ -93,6 +93,13 @@ def test_a_buffer_follows_a_compose_that_changes() -> None:
     assert entries() == {"again", "action"}
 
 
+def test_what_is_no_function_is_no_transform() -> None:
+    with pytest.raises(TypeError, match=r"transform must be a function of a sample, got \[\]"):
+        windrow.data.ReplayBuffer(transform=[])
+    with pytest.raises(TypeError, match="transform must be a function of a sample, got 3"):
+        windrow.data.ReplayBuffer().append_transform(3)  # type: ignore[arg-type]
+
+
 def test_modules_are_put_into_evaluation_mode() -> None:
     transform = of.ObservationNorm(0.0, 1.0, in_keys=["observation"])
     windrow.data.ReplayBuffer(storage=windrow.data.LazyTensorStorage(10), transform=transform)

@@ -46,6 +46,9 @@ def test_each_sample_has_its_share_of_the_data_set(fraction: float, tmp_path: Pa
         assert (sample["observation"][:, 0] < 5).sum() == 16 * fraction and sample.shape == (16,)
     buffer.anneal(1, 1)
     assert buffer.sample(7)["observation"][:, 0].min() == 5
+    for step, total in ((-1, 10), (0, 0)):
+        with pytest.raises(ValueError, match="must be . or more, got"):
+            buffer.anneal(step, total)
 
 
 @pytest.mark.parametrize("start", [False, True])

@@ -216,6 +216,7 @@ def test_two_sinks_do_not_write_one_folder(tmp_path: Path) -> None:
     [
         ([1], TypeError, "expected a batch as a TensorDict, got builtins.list"),
         (steps([2])[0], ValueError, "a single frame without dimensions"),
+        (steps([2])[:0], ValueError, "expected a batch of at least one frame, got \\[0\\]"),
         (steps([2]).exclude(DONE, TRUNCATED), ValueError, 'expected an entry \\("next", "done"\\)'),
         (steps([2]).set("short", torch.zeros(2, dtype=torch.bfloat16)), TypeError, "entry short is torch.bfloat16, for which numpy has no type"),
         (steps([2]).set_non_tensor("text", "a"), TypeError, "entry text is no tensor"),
@@ -227,12 +228,18 @@ def test_what_no_data_set_can_have_is_an_error_that_names_it(batch: Any, error: 
         sink.extend(batch)
 
 
-def test_keys_choose_what_is_written(tmp_path: Path) -> None:
-    with ParquetSink(tmp_path, keys=["observation"]) as sink:
+@pytest.mark.parametrize("keys", [["observation"], "observation"])
+def test_keys_choose_what_is_written(keys: Any, tmp_path: Path) -> None:
+    with ParquetSink(tmp_path, keys=keys) as sink:
         sink.extend(steps([2]).set_non_tensor("text", "a"))
     assert set(frames(tmp_path).keys(True, True)) == {"observation", DONE, TRUNCATED, IDS}
     with ParquetSink(tmp_path, keys=["absent"]) as sink, pytest.raises(KeyError, match="has no entry .'absent'"):
         sink.extend(steps([2]))
+
+
+def test_a_compression_that_is_none_is_an_error_before_frames_are_taken(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="compression must be .*, got 'zip'"):
+        ParquetSink(tmp_path, compression="zip")
 
 
 def test_collectors_must_number_episodes(tmp_path: Path) -> None:

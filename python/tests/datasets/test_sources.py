@@ -58,6 +58,50 @@ def test_a_second_column_for_one_entry_keeps_its_name() -> None:
     assert [(key, int(found[key].flatten()[0])) for key, _ in expected] == expected
 
 
+def test_flags_have_the_names_of_gymnasium_too() -> None:
+    flags = {"done": [0, 1], "terminated": [0.0, 1.0], "truncated": [False, False]}
+    found = ReplayBuffer.from_dataset(flags)[:]
+    assert {key: found[key].flatten().tolist() for key in found.keys(True, True)} == {
+        ("next", name): list(map(bool, values)) for name, values in flags.items()
+    }
+    # Beside those under next, they are flags at the root.
+    beside = ReplayBuffer.from_dataset({"next.done": [0, 1], "done": [0, 0], "terminated": [0, 0]})[:]
+    assert beside["next", "done"].flatten().tolist() == [False, True]
+    assert {"done", "terminated"} <= set(beside.keys()) and ("next", "terminated") not in beside.keys(True)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(3.0)[::-1],
+        np.arange(3, dtype=">i2"),
+        np.broadcast_to(np.float32(1), 3),
+        torch.ones(3, requires_grad=True),
+        torch.arange(6).view(3, 2).T[0],
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_arrays_of_a_dictionary_may_lie_in_memory_as_they_like(array: Any) -> None:
+    assert ReplayBuffer.from_dataset({"a": array})[:]["a"].tolist() == array.tolist()
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({}, "the data set has no frames"),
+        ({"obs": np.zeros((0, 3))}, "the data set has no frames"),
+        ({"obs": np.zeros(3), "action": np.zeros(2)}, r"column action: expected \[3\] rows, as column obs has, got \[2\]"),
+        ({"obs": [[1.0], [1.0, 2.0]]}, "column obs: expected an array of numbers"),
+        ({"terminals": [0.0, np.nan]}, "entry next.terminated: expected flags, 0 or 1, got nan"),
+        ({"episode_id": [0.0, 0.5]}, "entry collector.traj_ids: expected whole numbers, got 0.5"),
+        ({"episode_id": [[0, 0], [0, 1]]}, "entry collector.traj_ids: expected one number for each row"),
+    ],
+)
+def test_columns_that_make_no_frames_are_an_error_that_names_them(columns: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        ReplayBuffer.from_dataset(columns)
+
+
 @pytest.mark.parametrize(
     ("names", "keys"), [("ab", {"a": "b"}), ("ab", {"b": "a"}), ("ab", {"a": "c", "b": "c"}), (["observation", "observation.state"], {})]
 )
@@ -127,7 +171,9 @@ def test_what_is_no_data_set_is_an_error(tmp_path: Path) -> None:
         ReplayBuffer.from_dataset(tmp_path / "absent")
     with pytest.raises(FileNotFoundError, match="there is none"):
         ReplayBuffer.from_dataset(tmp_path)
-    with pytest.raises(TypeError, match="expected the path of a data set, or one of datasets.Dataset, .*, got builtins.int"):
+    with pytest.raises(TypeError, match=r"expected a dictionary of columns and their entries, got builtins.list"):
+        ReplayBuffer.from_dataset(others(), keys=["rewards"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected the path of a data set, or one of datasets.*, or a dictionary of arrays, got builtins.int"):
         ReplayBuffer.from_dataset(3)
     with pytest.raises(ValueError, match="the data set has 6 frames, and the storage has room for 5"):
         ReplayBuffer.from_dataset(others(), storage=LazyTensorStorage(5))

@@ -368,6 +368,43 @@ def test_models_of_stable_baselines_act_and_run_in_rust() -> None:
         assert drawn.abs().max() <= 2 and not torch.allclose(drawn, batch["action"])
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize(("algorithm", "env"), [("PPO", "CartPole-v1"), ("PPO", "Pendulum-v1"), ("SAC", "Pendulum-v1"), ("TD3", "Pendulum-v1")])
+def test_a_policy_of_stable_baselines_acts_as_its_model(algorithm: str, env: str, backend: str) -> None:
+    import stable_baselines3
+
+    trained = model(getattr(stable_baselines3, algorithm), env)
+    for num_envs in (None, 2):
+        batch = collect(trained.policy, env, policy_backend=backend, exploration_type="deterministic", num_envs=num_envs)
+        expected, _ = trained.predict(batch["observation"].flatten(0, -2), deterministic=True)
+        assert torch.allclose(batch["action"].reshape(expected.shape), torch.from_numpy(expected), atol=1e-5)
+    if algorithm == "PPO":
+        # What was drawn, not what the environment clipped it to.
+        batch = collect(trained.policy, env, policy_backend=backend)
+        with torch.no_grad():
+            value, log_prob, _ = trained.policy.evaluate_actions(batch["observation"].flatten(0, 1), batch["action"].flatten(0, 1))
+        assert torch.allclose(batch["output1"].flatten(0, 1), value, atol=1e-4) and torch.allclose(batch["output2"].flatten(), log_prob, atol=1e-4)
+    if algorithm == "SAC":
+        assert 1 < collect(trained.policy, env, policy_backend=backend, frames_per_batch=200)["action"].abs().max() <= 2
+
+
+def test_a_policy_of_stable_baselines_acts_in_rollouts_and_evaluators() -> None:
+    from stable_baselines3 import PPO, TD3
+
+    td3, ppo = model(TD3, "Pendulum-v1"), model(PPO, "CartPole-v1")
+    for num_envs in (None, 2):
+        steps = GymEnv("Pendulum-v1", num_envs=num_envs).rollout(5, td3.policy)
+        expected, _ = td3.predict(steps["observation"].flatten(0, -2), deterministic=True)
+        assert torch.allclose(steps["action"].flatten(0, -2), torch.from_numpy(expected), atol=1e-5)
+    rewards = set()
+    for policy in (ppo, ppo.policy):
+        with Evaluator("CartPole-v1", policy, num_trajectories=5, seed=0) as evaluator:
+            rewards.add(evaluator.evaluate()["eval/reward"])
+    assert len(rewards) == 1
+    with pytest.raises(ValueError, match=r"the policy observes \[4\], the environment \[6\]"):
+        collect(ppo.policy, "Acrobot-v1")
+
+
 def test_a_loaded_model_acts_and_its_weights_can_be_replaced(tmp_path) -> None:
     from stable_baselines3 import PPO
 

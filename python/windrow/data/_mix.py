@@ -84,7 +84,14 @@ class OfflineToOnlineReplayBuffer:
         return self._fraction
 
     def anneal(self, step: int, total_steps: int) -> None:
-        """Lowers the share of the data set from what it was at first to nothing: at ``step`` of ``total_steps``, in a line."""
+        """Lowers the share of the data set from what it was at first to nothing: at ``step`` of ``total_steps``, in a line.
+
+        Raises:
+            ValueError: ``step`` is below 0, or ``total_steps`` below 1.
+        """
+        for name, value, least in (("step", step, 0), ("total_steps", total_steps, 1)):
+            if not value >= least:
+                raise ValueError(f"{name} must be {least} or more, got {value}")
         self._fraction = self._first * max(0.0, 1.0 - step / total_steps)
 
     def extend(self, batch: Any) -> Any:

@@ -21,7 +21,7 @@ from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
 _answers, _arguments = module("windrow.policies.answers"), module("windrow.policies.arguments")
-_rollouts = module("windrow.collectors._rollouts")
+_predictors, _rollouts = module("windrow.policies.predictors"), module("windrow.collectors._rollouts")
 
 
 class EnvBase(Described, metaclass=Counterpart):
@@ -299,7 +299,7 @@ class EnvBase(Described, metaclass=Counterpart):
 
     def _acting(self, policy: Callable[..., Any], trust: bool, cast: bool) -> Callable[[td.TensorDictBase], td.TensorDictBase]:
         """``policy`` as a function from root to root."""
-        call = policy
+        call = policy = _predictors.adapted(policy)
         if isinstance(policy, torch.nn.Module):
             if not _arguments.calls_with_tensordict(policy, trust):
                 observed = _arguments.read_by(policy, trust, self.observation_keys, self._known().info)

@@ -1,5 +1,5 @@
 """Models that act by a method ``predict``, as those of Stable-Baselines3 do: ``predict(observation, state, episode_start, deterministic)``
-returns actions and the next state."""
+returns actions and the next state. And policies of Stable-Baselines3, whose actions its models scale and whose mode they choose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _PARAMETERS = {"observation", "state", "episode_start", "deterministic"}
 
 def adapted(policy: Any) -> Any:
     """``policy``, or what calls its ``predict``, if it is a model with such a method, or the method itself. Where the method only evaluates the
-    model's network, that is a module with the network, which windrow can follow; otherwise a :class:`Predictor`."""
+    model's network, that is a module with the network, which windrow can follow; otherwise a :class:`Predictor`. A policy of
+    Stable-Baselines3 is called as it is, and acts as its model does."""
+    if _is_called_alone(policy):
+        return _Called(policy)
     predict = policy if inspect.ismethod(policy) and policy.__name__ == "predict" else getattr(policy, "predict", None)
     if predict is None or not inspect.ismethod(predict) or (callable(policy) and policy is not predict) or not _fits(predict):
         return policy
@@ -40,6 +43,17 @@ def _fits(predict: Callable[..., Any]) -> bool:
         return _PARAMETERS <= inspect.signature(predict).parameters.keys()
     except (TypeError, ValueError):
         return False
+
+
+def _is_called_alone(policy: Any) -> bool:
+    """Whether this is a policy of Stable-Baselines3 that returns the actions for one array when it is called."""
+    policies = sys.modules.get("stable_baselines3.common.policies")
+    if policies is None or not isinstance(policy, policies.BasePolicy) or not hasattr(policy.observation_space, "low"):
+        return False
+    # Networks of values take no deterministic and squash nothing, and recurrent policies need a state.
+    taken = inspect.signature(policy.forward).parameters.values()
+    needed = [parameter for parameter in taken if parameter.default is parameter.empty]
+    return len(needed) == 1 and (policy.squash_output or "deterministic" in {parameter.name for parameter in taken})
 
 
 def _network(predict: MethodType) -> Any:
@@ -92,12 +106,35 @@ class _Network(nn.Module):
         if self.policy.training:
             self.policy.set_training_mode(False)
         actions = self.policy._predict(flat.get("", flat), deterministic=interaction_type() is not InteractionType.RANDOM)
-        actions = actions.reshape(*batch, *self._shape)
-        if not hasattr(self, "low"):
+        actions = self._unscaled(actions.reshape((*batch, *self._shape)))
+        if self.policy.squash_output or not hasattr(self, "low"):
             return actions
-        if self.policy.squash_output:
-            return self.low + (0.5 * (actions + 1.0) * (self.high - self.low))
         return torch.maximum(torch.minimum(actions, self.high), self.low)
+
+    def _unscaled(self, actions: torch.Tensor) -> torch.Tensor:
+        """Actions of a policy that squashes them, in the range of the environment."""
+        return self.low + (0.5 * (actions + 1.0) * (self.high - self.low)) if self.policy.squash_output else actions
+
+
+class _Called(_Network):
+    """``policy``, one of Stable-Baselines3, called as its models call it: with the kind of exploration, for several observations. What it
+    returns beside actions is returned, too, and actions are not clipped: their log-probability is that of what was drawn."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
+        self._chooses = "deterministic" in inspect.signature(policy.forward).parameters
+        self._observed = tuple(policy.observation_space.shape)
+
+    def forward(self, observation: torch.Tensor) -> Any:
+        batch = observation.shape[: max(observation.dim() - len(self._observed), 0)]
+        if (shape := tuple(observation.shape[len(batch) :])) != self._observed:
+            raise ValueError(f"the policy observes {list(self._observed)}, the environment {list(shape)}")
+        flat = observation.reshape((-1, *self._observed)).to(self.policy.device)
+        deterministic = interaction_type() not in (None, InteractionType.RANDOM)
+        returned = self.policy(flat, deterministic=deterministic) if self._chooses else self.policy(flat)
+        actions, *beside = returned if isinstance(returned, tuple) else (returned,)
+        actions = self._unscaled(actions.reshape((*batch, *self._shape)))
+        return (actions, *(value.reshape((*batch, *value.shape[1:])) for value in beside)) if beside else actions
 
 
 class _OfDictionaries(TensorDictModuleBase):

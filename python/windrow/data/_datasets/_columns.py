@@ -38,6 +38,8 @@ def columns_of(batch: tensordict.TensorDictBase, keys: Iterable[Path] | None) ->
     shape = tuple(frames.batch_size)
     if not shape:
         raise ValueError("expected a batch [time] or [..., time], got a single frame without dimensions: frame.unsqueeze(0) is a batch")
+    if 0 in shape:
+        raise ValueError(f"expected a batch of at least one frame, got {list(shape)}")
     odd = dict(unheld(frames))
     wanted = None if keys is None else {*keys, IDS, MASK, DONE, TRUNCATED, TERMINATED}
     there = list(dict.fromkeys([*map(path_of, frames.keys(True, True)), *odd]))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow import _needs
-from windrow._arguments import argument
+from windrow._arguments import argument, one_of
 from windrow._lazy import numpy
 from windrow._types import Array
 from windrow.data._datasets._columns import EPISODE, Columns, described, layout_from, layout_of
@@ -31,7 +31,11 @@ METADATA = b"windrow"
 class ParquetArguments(SinkArguments):
     """Arguments of a Parquet sink."""
 
-    compression: str = argument("of the files: ``zstd``, ``snappy``, ``lz4``, ``gzip`` or ``none``", default="zstd")
+    compression: str = argument(
+        "of the files: ``zstd``, ``snappy``, ``lz4``, ``gzip``, ``brotli`` or ``none``",
+        default="zstd",
+        check=one_of("zstd", "snappy", "lz4", "gzip", "brotli", "none"),
+    )
 
 
 class ParquetSink(Sink):

@@ -67,7 +67,8 @@ class _Core:
 
     def __init__(self, writer: Writer, arguments: SinkArguments) -> None:
         self.writer, self.arguments = writer, arguments
-        self.keys = None if arguments.keys is None else [path_of(key) for key in arguments.keys]
+        keys = [arguments.keys] if isinstance(arguments.keys, str) else arguments.keys
+        self.keys = None if keys is None else [path_of(key) for key in keys]
         self.episodes = Episodes()
         self.layout = writer.layout
         self.is_accepted = False

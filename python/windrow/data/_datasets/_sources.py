@@ -23,8 +23,9 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("next_observations", "next_observation", "next_obs", "next_state"), ("next", "observation")),
     "actions": ("action",),
     **dict.fromkeys(("reward", "rewards"), ("next", "reward")),
-    **dict.fromkeys(("terminations", "terminals"), TERMINATED),
-    **dict.fromkeys(("truncations", "timeouts"), TRUNCATED),
+    **dict.fromkeys(("terminations", "terminals", "terminated"), TERMINATED),
+    **dict.fromkeys(("truncations", "timeouts", "truncated"), TRUNCATED),
+    **dict.fromkeys(("dones", "done"), DONE),
     **dict.fromkeys(("episode_index", "episode_id", "episode_ids", "episode"), IDS),
 }
 _FLAGS = (DONE, TERMINATED, TRUNCATED)
@@ -35,12 +36,20 @@ def frames_of_dataset(dataset: Any, keys: Mapping[str, Key] | None) -> Iterator[
 
     Raises:
         FileNotFoundError: there is nothing at a path.
-        TypeError: it is no data set that is known.
-        ValueError: a column cannot be read, or ``keys`` name one that is not there.
+        TypeError: it is no data set that is known, or ``keys`` is no dictionary.
+        ValueError: a column cannot be read, ``keys`` name one that is not there, or there are no frames.
         ImportError: a package is missing that reads it.
     """
+    if not isinstance(keys, Mapping | None):
+        raise TypeError(f"keys: expected a dictionary of columns and their entries, got {kind_of(keys)}")
+    is_empty = True
     for named in _pieces(dataset):
-        yield frames_from(_columns(named, keys or {}))
+        columns = _columns(named, keys or {})
+        if any(map(len, columns.values())):
+            is_empty = False
+            yield frames_from(columns)
+    if is_empty:
+        raise ValueError("the data set has no frames")
 
 
 def _pieces(dataset: Any) -> Iterator[Named]:
@@ -53,14 +62,20 @@ def _pieces(dataset: Any) -> Iterator[Named]:
     if isinstance(dataset, Mapping) and not is_frames(dataset):
         return iter([{name: _numbers(name, values) for name, values in dataset.items()}])
     known = ", ".join(f"{package}.{name}" for package, name in _OBJECTS)
-    raise TypeError(f"expected the path of a data set, or one of {known}, got {kind_of(dataset)}")
+    raise TypeError(f"expected the path of a data set, or one of {known}, or a dictionary of arrays, got {kind_of(dataset)}")
 
 
-def _numbers(name: str, values: object) -> Array:
-    made = numpy.asarray(values)
+def _numbers(name: object, values: Any) -> Array:
+    if not isinstance(name, str):
+        raise TypeError(f"expected the name of each column as a string, got {name!r}")
+    try:
+        made = numpy.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {name}: expected an array of numbers [rows, ...]: {error}") from error
     if made.dtype.kind not in "biuf" or made.ndim == 0:
-        raise ValueError(f"column {name}: expected an array of numbers [rows, ...], got {kind_of(values)}")
-    return made
+        raise ValueError(f"column {name}: expected an array of numbers [rows, ...], got {made.dtype} {list(made.shape)} of {kind_of(values)}")
+    # Memory as torch takes it: a view may run backwards, and a file's array may have another byte order.
+    return numpy.require(made, made.dtype.newbyteorder("="), ["C", "W"])
 
 
 def _at(path: Path) -> Iterator[Named]:
@@ -112,10 +127,14 @@ def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
         raise ValueError(f"keys: the data set has no column {strange[0]!r}; it has {', '.join(named)}")
     taken = {path_of(key) for key in keys.values()}
     columns: Columns = {}
+    first, has_flags = next(iter(named), ""), any(".".join(key) in named for key in _FLAGS)
     for name, values in named.items():
+        if values.shape[:1] != (rows := named[first].shape[:1]):
+            raise ValueError(f"column {name}: expected {list(rows)} rows, as column {first} has, got {list(values.shape[:1])}")
         key = path_of(keys[name]) if name in keys else _KNOWN.get(name, tuple(name.split(".")))
-        # Another column has the entry.
-        if name not in keys and (key in taken or key in columns or (name in _KNOWN and ".".join(key) in named)):
+        # Another column has the entry, or flags at the root are those of TorchRL, beside the ones under next.
+        is_known = name in _KNOWN and (".".join(key) in named or (has_flags and key in _FLAGS))
+        if name not in keys and (key in taken or key in columns or is_known):
             key = tuple(name.split("."))
         # The same entry, or one inside the other.
         if clash := next((other for other in columns if other[: len(key)] == key[: len(other)]), None):
@@ -128,9 +147,19 @@ def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
             columns[key] = columns[key][:, None]
     for key in _FLAGS:
         if key in columns:
-            columns[key] = columns[key].astype(bool)
+            columns[key] = _whole(key, columns[key], bool)
     if DONE not in columns and (ends := [columns[key] for key in (TERMINATED, TRUNCATED) if key in columns]):
         columns[DONE] = numpy.logical_or.reduce(ends)
     if IDS in columns:
-        columns[IDS] = columns[IDS].reshape(len(columns[IDS])).astype(numpy.int64)
+        if columns[IDS].size != len(columns[IDS]):
+            raise ValueError(f"entry {'.'.join(IDS)}: expected one number for each row, got {list(columns[IDS].shape)}")
+        columns[IDS] = _whole(IDS, columns[IDS].reshape(-1), numpy.int64)
     return columns
+
+
+def _whole(key: tuple[str, ...], values: Array, kind: Any) -> Array:
+    """Flags or ids as ``kind``, which data sets may have in other types."""
+    made = values if values.dtype == kind else values.astype(kind)
+    if made is not values and (odd := values[made != values]).size:
+        raise ValueError(f"entry {'.'.join(key)}: expected {'flags, 0 or 1' if kind is bool else 'whole numbers'}, got {odd.flat[0]}")
+    return made

@@ -34,7 +34,7 @@ from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_ma
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key, made
 from windrow.data._states import from_plain, to_plain
-from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler, consuming
+from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler, consuming, function_of_sample
 from windrow.data.replay_buffers.storages import LazyTensorStorage, ListStorage, Storage, TensorStorage
 from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
 
@@ -263,7 +263,8 @@ class ReplayBuffer:
         if isinstance(transform, torch.nn.Module):
             # Buffers use modules, and train none.
             transform.eval()
-        self._transforms.insert(index, _Inverted(transform) if invert else transform)
+        given = transform if hasattr(transform, "inv") else function_of_sample("transform", transform)
+        self._transforms.insert(index, _Inverted(given) if invert else given)
         self._forget_ahead()
         return self
 
@@ -701,8 +702,7 @@ class ReplayBuffer:
         if isinstance(self._core, _Closed):
             return f"{type(self).__name__}(closed)"
         # Raises no failure of a collector.
-        frames = self._core.len()
-        return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
+        return f"{type(self).__name__}({self._core.len()} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
 
 
 class _Closed:

@@ -150,7 +150,8 @@ class SliceSamplerWithoutReplacement(SliceSampler, kind="SliceSamplerWithoutRepl
     shuffle: bool = argument("draw trajectories in random order, not in that in which they were written", default=True)
 
 
-def _callable(name: str, value: object) -> object:
+def function_of_sample(name: str, value: Any) -> Any:
+    """``value``, if it can be called."""
     if not callable(value):
         raise TypeError(f"{name} must be a function of a sample, got {value!r}")
     return value
@@ -180,7 +181,7 @@ class HERSampler(Sampler, kind="HERSampler"):
     _changes_samples: ClassVar[bool] = True
 
     reward_fn: Any = argument(
-        "takes the frames with new goals, and returns a reward for each", kw_only=False, check=_callable
+        "takes the frames with new goals, and returns a reward for each", kw_only=False, check=function_of_sample
     )
     her_ratio: float = argument("share of a sample that gets new goals", default=0.8, check=share)
     strategy: str = argument(
