@@ -159,7 +159,7 @@ class Training:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns with PPO.")
     parser.add_argument("--env", default="CartPole-v1", help="an id of Gymnasium with discrete actions")
-    parser.add_argument("--frames", type=int, default=51_200)
+    parser.add_argument("--frames", type=int, default=57_344)
     parser.add_argument("--num-envs", type=int, default=32)
     parser.add_argument("--frames-per-batch", type=int, default=2048, help="frames of all environments between two rounds of updates")
     parser.add_argument("--minibatch", type=int, default=512, help="frames of an update")
