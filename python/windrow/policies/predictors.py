@@ -109,11 +109,19 @@ class _Network(nn.Module):
         actions = self._unscaled(actions.reshape((*batch, *self._shape)))
         if self.policy.squash_output or not hasattr(self, "low"):
             return actions
-        return torch.maximum(torch.minimum(actions, self.high), self.low)
+        low, high = self._bounds(actions)
+        return torch.maximum(torch.minimum(actions, high), low)
 
     def _unscaled(self, actions: torch.Tensor) -> torch.Tensor:
         """Actions of a policy that squashes them, in the range of the environment."""
-        return self.low + (0.5 * (actions + 1.0) * (self.high - self.low)) if self.policy.squash_output else actions
+        if not self.policy.squash_output:
+            return actions
+        low, high = self._bounds(actions)
+        return low + (0.5 * (actions + 1.0) * (high - low))
+
+    def _bounds(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of the environment, where ``actions`` are: a policy may be moved to another device."""
+        return self.low.to(actions.device), self.high.to(actions.device)
 
 
 class _Called(_Network):
