@@ -1,5 +1,3 @@
-use std::iter;
-
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::factory::many;
@@ -223,17 +221,31 @@ impl<E: Env> VecEnv for Serial<E> {
         &mut self,
         actions: Rows<'_>,
         mut obs: RowsMut<'_>,
-        mut outcomes: Outcomes<'_>,
+        outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
-        let total = self.envs.len();
-        // Of a single one, the compiler leaves out loop and checks.
-        if total == 1 {
-            return self.step_each(iter::once(0), actions, obs, outcomes);
+        // Of a single environment, there are no loop and few checks.
+        if let [world] = &mut self.envs[..]
+            && let [reward] = &mut *outcomes.reward
+            && let [terminated] = &mut *outcomes.terminated
+            && let [truncated] = &mut *outcomes.truncated
+            && let (1, Some(action)) = (actions.envs(), actions.env(0))
+            && let (1, Some(row)) = (obs.envs(), obs.env_mut(0))
+        {
+            let calling = Calling {
+                env: 0,
+                panicked_at: &mut self.panicked_at,
+            };
+            let outcome = match world.step(action, row) {
+                Ok(outcome) => outcome,
+                Err(source) => return Err(source.of(0)),
+            };
+            calling.end();
+            *reward = outcome.reward;
+            *terminated = outcome.terminated;
+            *truncated = outcome.truncated;
+            return Ok(());
         }
-        check_rows(total, actions, &obs, &outcomes)?;
-        let (seen, told) = (obs.reborrow(), outcomes.reborrow());
-        let stepped = E::step_many(&mut self.envs, |env| env, actions, seen, told);
-        self.step_each(stepped..total, actions, obs, outcomes)
+        self.step_all(actions, obs, outcomes)
     }
 
     fn step_some(
@@ -267,6 +279,21 @@ impl<E: Env> VecEnv for Serial<E> {
 }
 
 impl<E: Env> Serial<E> {
+    /// Steps all environments. A function of its own, because a step of a single one is a few instructions without it.
+    #[inline(never)]
+    fn step_all(
+        &mut self,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        let total = self.envs.len();
+        check_rows(total, actions, &obs, &outcomes)?;
+        let (seen, told) = (obs.reborrow(), outcomes.reborrow());
+        let stepped = E::step_many(&mut self.envs, |env| env, actions, seen, told);
+        self.step_each(stepped..total, actions, obs, outcomes)
+    }
+
     /// Steps the environments `which`.
     #[inline(always)]
     fn step_each(

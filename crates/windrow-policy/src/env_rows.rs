@@ -177,7 +177,9 @@ impl EnvRows {
     #[inline(always)]
     pub fn advance(&mut self) {
         // One environment is a case of its own, since setting a vector loop up costs more than it does.
-        if let ([frame], [noise]) = (&mut self.frames[..], &mut self.noise[..]) {
+        if let [frame] = &mut self.frames[..]
+            && let [noise] = &mut self.noise[..]
+        {
             *frame += 1;
             noise.next_frame();
         } else {

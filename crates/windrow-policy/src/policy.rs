@@ -255,7 +255,7 @@ impl PolicyIn<'_> {
     /// [`PolicyError::Rows`] naming the first input of another length.
     #[inline(always)]
     pub fn check_rows(&self, rows: usize) -> Result<(), PolicyError> {
-        if (self.envs.len() == rows) & (self.obs.envs() == rows) {
+        if self.envs.len() == rows && self.obs.envs() == rows {
             return Ok(());
         }
         Err(self.misfit(rows))

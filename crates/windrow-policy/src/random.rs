@@ -314,7 +314,9 @@ impl Domain {
 #[inline(always)]
 fn choices(arch: Arch, n: u64, rows: &[Noise], leaf: usize, out: &mut [i64]) {
     // One row is the commonest case, and setting a vector loop up costs more than it does.
-    if let ([noise], [action]) = (rows, &mut *out) {
+    if let [action] = out
+        && let [noise] = rows
+    {
         *action = choice(n, noise, leaf);
     } else {
         many_choices(arch, FillChoices { n, rows, leaf, out });

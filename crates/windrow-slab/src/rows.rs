@@ -557,7 +557,14 @@ impl<'a> RowsMut<'a> {
     /// `from` has fewer leaves, [`SlabError::NoRoom`] and others of values of variable size; leaves before it are written then.
     #[inline(always)]
     pub fn copy_from(&mut self, from: Rows<'_>) -> Result<(), SlabError> {
-        let Rows { block, t } = self.rows;
+        let block = self.rows.block;
+        // Of a single leaf, the compiler leaves out the loop.
+        if let [to] = &*block.lanes
+            && let [source] = &*from.block.lanes
+        {
+            // SAFETY: these are lanes of the two.
+            return unsafe { self.copy_lane(0, to, from, source) };
+        }
         if from.leaves() < block.lanes.len() {
             return Err(SlabError::NoSuchLeaf {
                 leaf: from.leaves(),
@@ -565,18 +572,35 @@ impl<'a> RowsMut<'a> {
             });
         }
         for (leaf, (to, source)) in block.lanes.iter().zip(&from.block.lanes).enumerate() {
-            // Equally many bytes of one dtype are equally many elements over all environments.
-            if source.dtype != to.dtype || source.bytes != to.bytes {
-                return Err(mismatch(leaf, (to, block.envs), (source, from.envs())));
-            }
-            // SAFETY: both sides hold `bytes` bytes of the same dtype, as compared above; the receiving side is
-            // exclusive, so they cannot overlap.
-            unsafe {
-                let row = (source, source.row(from.t).cast_const());
-                from.block.copy_row(row, (to.row(t), block), to.bytes)?;
-            }
+            // SAFETY: as above.
+            unsafe { self.copy_lane(leaf, to, from, source)? };
         }
         Ok(())
+    }
+
+    /// Copies leaf `leaf`.
+    ///
+    /// # Safety
+    /// `to` is a lane of this row, and `source` one of `from`.
+    #[inline(always)]
+    unsafe fn copy_lane(
+        &mut self,
+        leaf: usize,
+        to: &Lane,
+        from: Rows<'_>,
+        source: &Lane,
+    ) -> Result<(), SlabError> {
+        let Rows { block, t } = self.rows;
+        // Equally many bytes of one dtype are equally many elements over all environments.
+        if source.dtype != to.dtype || source.bytes != to.bytes {
+            return Err(mismatch(leaf, (to, block.envs), (source, from.envs())));
+        }
+        // SAFETY: both sides hold `bytes` bytes of the same dtype, as compared above; the receiving side is
+        // exclusive, so they cannot overlap.
+        unsafe {
+            let row = (source, source.row(from.t).cast_const());
+            from.block.copy_row(row, (to.row(t), block), to.bytes)
+        }
     }
 
     /// Copies leaf `leaf` of `from` to leaf `place`, of the same element type and as many elements.
@@ -590,16 +614,9 @@ impl<'a> RowsMut<'a> {
         from: Rows<'_>,
         leaf: usize,
     ) -> Result<(), SlabError> {
-        let Rows { block, t } = self.rows;
-        let (to, source) = (block.lane(place)?, from.block.lane(leaf)?);
-        if source.dtype != to.dtype || source.bytes != to.bytes {
-            return Err(mismatch(place, (to, block.envs), (source, from.envs())));
-        }
-        // SAFETY: as in `copy_from`.
-        unsafe {
-            let row = (source, source.row(from.t).cast_const());
-            from.block.copy_row(row, (to.row(t), block), to.bytes)
-        }
+        let (to, source) = (self.rows.block.lane(place)?, from.block.lane(leaf)?);
+        // SAFETY: these are lanes of the two.
+        unsafe { self.copy_lane(place, to, from, source) }
     }
 }
 

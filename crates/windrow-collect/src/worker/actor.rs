@@ -4,7 +4,7 @@ use windrow_policy::{
     Binding, EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, PolicySpec, Published,
     RandomPolicy,
 };
-use windrow_slab::{Key, LeafSpec, RowBlock, RowsMut, Step};
+use windrow_slab::{Key, LeafSpec, RowBlock, Rows, RowsMut};
 
 use crate::error::{BuildError, IsInterruption, WorkerError, WorkerFault};
 
@@ -149,33 +149,39 @@ impl Actor {
 
     /// Writes the actions of one step and the version that chose them.
     #[inline(always)]
-    pub(crate) fn act(&mut self, envs: &EnvRows, step: &mut Step<'_>) -> Result<(), PolicyError> {
+    pub(crate) fn act(
+        &mut self,
+        envs: &EnvRows,
+        obs: Rows<'_>,
+        mut out: RowsMut<'_>,
+        version: &mut [i64],
+    ) -> Result<(), PolicyError> {
         let input = PolicyIn {
-            obs: step.obs,
+            obs,
             envs,
             exploration: self.exploration,
         };
         if self.warming_up {
             for (leaf, replaced) in (self.action_leaves..).zip(&self.replaced) {
                 match *replaced {
-                    None => step.policy.zero(leaf)?,
-                    Some(index) => step.policy.copy_leaf(leaf, step.obs, index)?,
+                    None => out.zero(leaf)?,
+                    Some(index) => out.copy_leaf(leaf, obs, index)?,
                 }
             }
             match &mut self.drawn {
-                None => self.random.act(&input, step.policy.reborrow())?,
+                None => self.random.act(&input, out)?,
                 Some(drawn) => {
                     self.random.act(&input, drawn.rows.rows_mut())?;
-                    drawn.copy(&self.spec.columns, &mut step.policy)?;
+                    drawn.copy(&self.spec.columns, &mut out)?;
                 }
             }
         } else {
-            self.policy.act(&input, step.policy.reborrow())?;
+            self.policy.act(&input, out)?;
             if self.tells_version {
                 self.version = self.policy.version().unwrap_or(self.version);
             }
         }
-        step.version.fill(self.version);
+        version.fill(self.version);
         Ok(())
     }
 }

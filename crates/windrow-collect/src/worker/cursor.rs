@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tensordict::DType;
 use windrow_env::{EnvError, EnvSpec, Reset, StateVisitor, VecEnv};
 use windrow_policy::EnvRows;
-use windrow_slab::{Key, LeafSpec, Part, PartRows, RowBlock, RowsMut, SlabError, Step};
+use windrow_slab::{Key, LeafSpec, Part, PartRows, RowBlock, Rows, RowsMut, SlabError};
 
 use crate::error::{Place, WorkerFault};
 use crate::shared::commands::{Restart, Resume};
@@ -211,24 +211,18 @@ impl Cursor {
         &self.envs
     }
 
-    /// Finishes a step: keeps the final observations of ended episodes, begins new ones in place, and carries the
-    /// observations over to the step that follows.
+    /// Finishes a step, in which some episode has ended where `any` is set: numbers its frames, carries the observations `next_obs` over
+    /// to the step that follows, and begins new episodes there.
     #[inline(always)]
     pub(crate) fn close(
         &mut self,
         env: &mut dyn VecEnv,
-        step: Step<'_>,
+        any: bool,
+        done: &[bool],
+        next_obs: Rows<'_>,
+        traj_ids: &mut [i64],
+        following: Option<RowsMut<'_>>,
     ) -> Result<(), WorkerFault> {
-        let Step {
-            next_obs,
-            terminated,
-            truncated,
-            done,
-            traj_ids,
-            following,
-            ..
-        } = step;
-        let any = join_flags(terminated, truncated, done);
         if !traj_ids.is_empty() {
             copy_ids(&self.traj_ids, traj_ids);
         }
@@ -238,12 +232,12 @@ impl Cursor {
         }
         // The carry is borrowed only where it is needed, so that `self` stays whole for the resets.
         if let Some(mut following) = following {
-            following.copy_from(next_obs.as_rows())?;
+            following.copy_from(next_obs)?;
             if any {
                 self.begin_ended(env, done, following)?;
             }
         } else {
-            self.carry_over(env, &next_obs, any.then_some(&*done))?;
+            self.carry_over(env, next_obs, any.then_some(done))?;
         }
         Ok(())
     }
@@ -304,10 +298,10 @@ impl Cursor {
     fn carry_over(
         &mut self,
         env: &mut dyn VecEnv,
-        next_obs: &RowsMut<'_>,
+        next_obs: Rows<'_>,
         ended: Option<&[bool]>,
     ) -> Result<(), WorkerFault> {
-        self.carry.rows_mut().copy_from(next_obs.as_rows())?;
+        self.carry.rows_mut().copy_from(next_obs)?;
         if let Some(ended) = ended {
             self.number_ended(ended);
             env.reset(&self.resets, self.carry.rows_mut())?;
@@ -385,7 +379,7 @@ impl Cursor {
 /// Writes `terminated | truncated` to `done`, and says whether any is set. One environment is a case of its own, since
 /// setting a vector loop up costs more than it does.
 #[inline(always)]
-fn join_flags(terminated: &[bool], truncated: &[bool], done: &mut [bool]) -> bool {
+pub(crate) fn join_flags(terminated: &[bool], truncated: &[bool], done: &mut [bool]) -> bool {
     if let ([terminated], [truncated], [done]) = (terminated, truncated, &mut *done) {
         *done = *terminated | *truncated;
         return *done;
@@ -428,7 +422,9 @@ fn to_bits(flags: &[bool]) -> u64 {
 /// Few ids are stored one by one: a call to `memcpy` costs more than they do.
 #[inline(always)]
 fn copy_ids(from: &[i64], to: &mut [i64]) {
-    if let ([from], [to]) = (from, &mut *to) {
+    if let [to] = to
+        && let [from] = from
+    {
         *to = *from;
     } else {
         to.copy_from_slice(from);

@@ -1,12 +1,12 @@
 //! The one place where environments are stepped in a loop.
 
 use windrow_env::{Outcomes, VecEnv};
-use windrow_slab::Part;
+use windrow_slab::{Part, Step};
 
 use crate::error::WorkerFault;
 use crate::probe::{Phase, Probe};
 use crate::worker::actor::Actor;
-use crate::worker::cursor::Cursor;
+use crate::worker::cursor::{Cursor, join_flags};
 
 /// Fills `part`: the policy acts, the environments step, ended episodes start anew. A part that is cut short ends early,
 /// after at least one step. `probe` marks the ends of phases.
@@ -24,17 +24,31 @@ pub(crate) fn rollout<P: Probe>(
     let mut rows = part.rows();
     probe.mark(Phase::Open);
     probe.stands(|| cursor.places());
-    while let Some(mut step) = rows.next_step() {
-        actor.act(cursor.envs(), &mut step)?;
+    while let Some(step) = rows.next_step() {
+        // Taken apart, its slices stay in registers; as a whole they would be written to memory and read again.
+        let Step {
+            obs,
+            mut policy,
+            mut next_obs,
+            reward,
+            terminated,
+            truncated,
+            done,
+            traj_ids,
+            version,
+            following,
+        } = step;
+        actor.act(cursor.envs(), obs, policy.reborrow(), version)?;
         probe.mark(Phase::Policy);
         let outcomes = Outcomes {
-            reward: step.reward,
-            terminated: step.terminated,
-            truncated: step.truncated,
+            reward,
+            terminated: &mut *terminated,
+            truncated: &mut *truncated,
         };
-        env.step(step.policy.as_rows(), step.next_obs.reborrow(), outcomes)?;
+        env.step(policy.as_rows(), next_obs.reborrow(), outcomes)?;
         probe.mark(Phase::EnvStep);
-        cursor.close(env, step)?;
+        let any = join_flags(terminated, truncated, done);
+        cursor.close(env, any, done, next_obs.as_rows(), traj_ids, following)?;
         probe.mark(Phase::Close);
         probe.stands(|| cursor.begun());
         if rows.is_cut() {
