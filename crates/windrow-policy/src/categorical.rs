@@ -1,5 +1,6 @@
 //! Choices from logits.
 
+use pulp::bytemuck::cast_slice;
 use pulp::{Arch, Simd, WithSimd};
 use windrow_env::{ChoiceCode, largest};
 
@@ -109,7 +110,30 @@ impl Categorical {
                 first += count;
             }
         }
-        self.arch.dispatch(Exp(&mut self.weights));
+        match logits.len() {
+            0..=FEW => self
+                .arch
+                .dispatch(ExpFew(&mut self.weights[..logits.len()])),
+            _ => self.arch.dispatch(Exp(&mut self.weights)),
+        }
+    }
+}
+
+/// Weights up to which each fills a vector of its own: numbers that were just written one by one cannot be read as a vector before they
+/// have reached the cache.
+const FEW: usize = 4;
+
+struct ExpFew<'a>(&'a mut [f32]);
+
+impl WithSimd for ExpFew<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for x in self.0 {
+            let filled = exp(simd, simd.splat_f32s(*x));
+            *x = cast_slice(std::slice::from_ref(&filled))[0];
+        }
     }
 }
 

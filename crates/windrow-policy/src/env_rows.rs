@@ -177,9 +177,7 @@ impl EnvRows {
     #[inline(always)]
     pub fn advance(&mut self) {
         // One environment is a case of its own, since setting a vector loop up costs more than it does.
-        if let [frame] = &mut self.frames[..]
-            && let [noise] = &mut self.noise[..]
-        {
+        if let ([frame], Some(noise)) = (&mut self.frames[..], self.noise.first_mut()) {
             *frame += 1;
             noise.next_frame();
         } else {

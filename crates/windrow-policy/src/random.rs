@@ -35,6 +35,8 @@ const MANY_ROWS: usize = 16;
 #[derive(Debug, Clone, Default)]
 pub struct RandomPolicy {
     leaves: Option<Box<[Sampler]>>,
+    /// The number of choices, where the action is a single one.
+    choices: Option<u32>,
     arch: Arch,
 }
 
@@ -62,23 +64,28 @@ impl Policy for RandomPolicy {
                 }
             })
             .collect();
-        self.leaves = Some(samplers?);
+        let samplers: Box<[_]> = samplers?;
+        self.choices = match *samplers {
+            [Sampler::Choice(n)] => u32::try_from(n).ok(),
+            _ => None,
+        };
+        self.leaves = Some(samplers);
         Ok(PolicySpec::new(env.action_leaves()))
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
-        let Some(leaves) = &self.leaves else {
-            return Err(PolicyError::NotBound {
-                policy: "random policy",
-            });
-        };
-        input.check_rows(out.envs())?;
-        let noise = input.envs.all_noise();
-        if let [Sampler::Choice(n)] = **leaves {
-            choices(self.arch, n, noise, 0, out.get_mut(Key::new(0))?);
+        // One choice of one environment is the commonest case, and a few instructions without the others.
+        if let (Some(n), [noise], 1, 1) = (
+            self.choices,
+            input.envs.all_noise(),
+            input.obs.envs(),
+            out.envs(),
+        ) && let [action] = out.get_mut(Key::new(0))?
+        {
+            *action = i64::from(noise.clone().below_u32(n));
             return Ok(());
         }
-        draw_leaves(leaves, noise, input.obs, &mut out)
+        self.draw(input, out)
     }
 
     fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
@@ -98,18 +105,22 @@ impl Policy for RandomPolicy {
     }
 }
 
-/// Draws every leaf of every row. A function of its own, because `act` is a few instructions for a single choice without it.
-#[inline(never)]
-fn draw_leaves(
-    leaves: &[Sampler],
-    rows: &[Noise],
-    obs: Rows<'_>,
-    out: &mut RowsMut<'_>,
-) -> Result<(), PolicyError> {
-    for (leaf, sampler) in leaves.iter().enumerate() {
-        sampler.fill(rows, obs, leaf, out)?;
+impl RandomPolicy {
+    /// Draws every leaf of every row.
+    #[inline(never)]
+    fn draw(&self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
+        let Some(leaves) = &self.leaves else {
+            return Err(PolicyError::NotBound {
+                policy: "random policy",
+            });
+        };
+        input.check_rows(out.envs())?;
+        let noise = input.envs.all_noise();
+        for (leaf, sampler) in leaves.iter().enumerate() {
+            sampler.fill(self.arch, noise, input.obs, leaf, &mut out)?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cold]
@@ -214,6 +225,7 @@ impl Sampler {
     /// Draws one leaf of every row.
     fn fill(
         &self,
+        arch: Arch,
         rows: &[Noise],
         obs: Rows<'_>,
         leaf: usize,
@@ -222,7 +234,7 @@ impl Sampler {
         match self {
             Self::Choice(n) => {
                 let out = out.get_mut(Key::new(leaf))?;
-                choices(Arch::new(), *n, rows, leaf, out);
+                choices(arch, *n, rows, leaf, out);
                 Ok(())
             }
             Self::Choices(n) => fill(n, rows, leaf, out, |&n, noise| noise.below(n).cast_signed()),
@@ -313,18 +325,7 @@ impl Domain {
 /// One choice a row: the loop that random collection spends its time in.
 #[inline(always)]
 fn choices(arch: Arch, n: u64, rows: &[Noise], leaf: usize, out: &mut [i64]) {
-    // One row is the commonest case, and setting a vector loop up costs more than it does.
-    if let [action] = out
-        && let [noise] = rows
-    {
-        *action = choice(n, noise, leaf);
-    } else {
-        many_choices(arch, FillChoices { n, rows, leaf, out });
-    }
-}
-
-#[inline(never)]
-fn many_choices(arch: Arch, op: FillChoices<'_>) {
+    let op = FillChoices { n, rows, leaf, out };
     match op.out.len() {
         0..MANY_ROWS => op.run(),
         _ => arch.dispatch(op),

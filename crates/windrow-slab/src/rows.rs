@@ -559,9 +559,7 @@ impl<'a> RowsMut<'a> {
     pub fn copy_from(&mut self, from: Rows<'_>) -> Result<(), SlabError> {
         let block = self.rows.block;
         // Of a single leaf, the compiler leaves out the loop.
-        if let [to] = &*block.lanes
-            && let [source] = &*from.block.lanes
-        {
+        if let ([to], Some(source)) = (&*block.lanes, from.block.lanes.first()) {
             // SAFETY: these are lanes of the two.
             return unsafe { self.copy_lane(0, to, from, source) };
         }

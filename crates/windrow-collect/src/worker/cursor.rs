@@ -422,9 +422,7 @@ fn to_bits(flags: &[bool]) -> u64 {
 /// Few ids are stored one by one: a call to `memcpy` costs more than they do.
 #[inline(always)]
 fn copy_ids(from: &[i64], to: &mut [i64]) {
-    if let [to] = to
-        && let [from] = from
-    {
+    if let ([to], Some(from)) = (&mut *to, from.first()) {
         *to = *from;
     } else {
         to.copy_from_slice(from);
