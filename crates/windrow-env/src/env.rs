@@ -1,6 +1,6 @@
-use windrow_slab::{Row, RowMut, Rows, RowsMut};
+use windrow_slab::{Row, RowMut};
 
-use crate::{EnvError, EnvSpec, Outcomes, StateVisitor};
+use crate::{AtOnce, EnvError, EnvSpec, StateVisitor};
 
 /// One environment. It writes into lent rows and keeps no reference to them.
 ///
@@ -27,21 +27,16 @@ pub trait Env: Send {
     /// the reason why the step failed.
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError>;
 
-    /// Steps environments from the first one on, each the part `own` of one of `worlds`, as [`step`](Self::step) would, bit for bit;
-    /// returns how many it has stepped. The native environments do so by vector instructions. The rows are those of `worlds`.
+    /// What steps the environments `envs` at once; `None`, which is the default, where they are stepped one after the other.
     #[doc(hidden)]
-    fn step_many<W>(
-        worlds: &mut [W],
-        own: impl Fn(&mut W) -> &mut Self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> usize
+    fn at_once<'a>(
+        envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Option<Box<dyn AtOnce<Self>>>
     where
-        Self: Sized,
+        Self: Sized + 'static,
     {
-        let _ = (worlds, own, actions, obs, outcomes);
-        0
+        let _ = envs;
+        None
     }
 
     /// Saves or loads the state of the simulator and its generator, all that changes from step to step: an environment of the same

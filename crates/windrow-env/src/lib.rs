@@ -61,6 +61,6 @@ pub use state::StateVisitor;
 pub use transform::{Attach, BoundTransform, Observations, Transform};
 pub use transformed::Transformed;
 pub use transforms::*;
-pub use vec_env::{Outcomes, Reset, Serial, VecEnv, not_apart};
+pub use vec_env::{AtOnce, Outcomes, Reset, Serial, VecEnv, not_apart};
 pub use windrow_sync::Interrupt;
 pub use wrappers::TimeLimit;

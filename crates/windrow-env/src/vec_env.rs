@@ -1,3 +1,5 @@
+use std::fmt;
+
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::factory::many;
@@ -127,10 +129,42 @@ impl Outcomes<'_> {
     }
 }
 
-/// Environments of one type, stepped one after the other in the calling thread.
+/// Steps environments at once, and keeps their states between steps.
+#[doc(hidden)]
+pub trait AtOnce<E>: Send {
+    /// Reads the state of `env`, which is environment number `place`. False where it has none, before its first reset.
+    fn load(&mut self, place: usize, env: &E) -> bool;
+
+    /// Writes the state of environment number `place` into `env`.
+    fn store(&self, place: usize, env: &mut E);
+
+    /// Steps environments from the first one on, as [`Env::step`] would, bit for bit, and returns how many: it stops before an action
+    /// that is none.
+    fn step(&mut self, actions: Rows<'_>, obs: RowsMut<'_>, outcomes: Outcomes<'_>) -> usize;
+
+    /// A copy.
+    fn copied(&self) -> Box<dyn AtOnce<E>>;
+}
+
+impl<E> fmt::Debug for dyn AtOnce<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AtOnce").finish_non_exhaustive()
+    }
+}
+
+impl<E> Clone for Box<dyn AtOnce<E>> {
+    fn clone(&self) -> Self {
+        (**self).copied()
+    }
+}
+
+/// Environments of one type, stepped in the calling thread: the native ones by vector instructions, others one after the other.
 #[derive(Debug, Clone)]
 pub struct Serial<E> {
     envs: Vec<E>,
+    at_once: Option<Box<dyn AtOnce<E>>>,
+    /// Whether the states are those in `at_once`; in `envs`, they are old then.
+    is_ahead: bool,
     panicked_at: Option<usize>,
 }
 
@@ -158,11 +192,11 @@ impl Drop for Calling<'_> {
 }
 
 impl<E: Env> Serial<E> {
-    /// The given environments as one.
+    /// As [`new`](Self::new), of environments that need not be `'static`, never stepped at once.
     ///
     /// # Errors
-    /// [`EnvError::Empty`], or [`SpecError::Differs`] for the first with another spec than environment 0.
-    pub fn new(envs: Vec<E>) -> Result<Self, EnvError> {
+    /// As [`new`](Self::new).
+    pub(crate) fn one_by_one(envs: Vec<E>) -> Result<Self, EnvError> {
         let [first, others @ ..] = envs.as_slice() else {
             return Err(EnvError::Empty);
         };
@@ -175,9 +209,23 @@ impl<E: Env> Serial<E> {
             .into());
         }
         Ok(Self {
+            at_once: None,
             envs,
+            is_ahead: false,
             panicked_at: None,
         })
+    }
+}
+
+impl<E: Env + 'static> Serial<E> {
+    /// The given environments as one.
+    ///
+    /// # Errors
+    /// [`EnvError::Empty`], or [`SpecError::Differs`] for the first with another spec than environment 0.
+    pub fn new(envs: Vec<E>) -> Result<Self, EnvError> {
+        let mut serial = Self::one_by_one(envs)?;
+        serial.at_once = E::at_once(serial.envs.iter());
+        Ok(serial)
     }
 
     /// `num_envs` environments made by `make`.
@@ -212,6 +260,9 @@ impl<E: Env> VecEnv for Serial<E> {
             world
                 .reset(seed, row)
                 .map_err(|source| VecEnvError { env, source })?;
+            if let (true, Some(at_once)) = (self.is_ahead, &mut self.at_once) {
+                at_once.load(env, world);
+            }
         }
         calling.end();
         Ok(())
@@ -255,6 +306,7 @@ impl<E: Env> VecEnv for Serial<E> {
         obs: RowsMut<'_>,
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
+        self.catch_up();
         self.step_each(which.iter().copied(), actions, obs, outcomes)
     }
 
@@ -271,6 +323,7 @@ impl<E: Env> VecEnv for Serial<E> {
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.catch_up();
         state.section(format!("{} x {}", self.envs.len(), self.spec().id))?;
         self.envs
             .iter_mut()
@@ -289,9 +342,37 @@ impl<E: Env> Serial<E> {
     ) -> Result<(), VecEnvError> {
         let total = self.envs.len();
         check_rows(total, actions, &obs, &outcomes)?;
-        let (seen, told) = (obs.reborrow(), outcomes.reborrow());
-        let stepped = E::step_many(&mut self.envs, |env| env, actions, seen, told);
+        let stepped = match self.go_ahead() {
+            Some(at_once) => at_once.step(actions, obs.reborrow(), outcomes.reborrow()),
+            None => 0,
+        };
+        if stepped == total {
+            return Ok(());
+        }
+        self.catch_up();
         self.step_each(stepped..total, actions, obs, outcomes)
+    }
+
+    /// What steps all at once, with their states; `None` where they are stepped one after the other.
+    #[inline]
+    fn go_ahead(&mut self) -> Option<&mut dyn AtOnce<E>> {
+        let at_once = self.at_once.as_deref_mut()?;
+        if !self.is_ahead {
+            let mut envs = self.envs.iter().enumerate();
+            self.is_ahead = envs.all(|(place, env)| at_once.load(place, env));
+        }
+        self.is_ahead.then_some(at_once)
+    }
+
+    /// Writes the states into the environments.
+    #[inline]
+    fn catch_up(&mut self) {
+        if let (true, Some(at_once)) = (self.is_ahead, &self.at_once) {
+            for (place, env) in self.envs.iter_mut().enumerate() {
+                at_once.store(place, env);
+            }
+            self.is_ahead = false;
+        }
     }
 
     /// Steps the environments `which`.

@@ -2,13 +2,13 @@ use std::f64::consts::{FRAC_PI_2, PI, TAU};
 use std::sync::Arc;
 
 use pulp::Simd;
-use windrow_slab::{Row, RowMut, Rows, RowsMut};
+use windrow_slab::{Row, RowMut};
 
-use super::columns::{Columns, Physics, column, each, step_many};
+use super::columns::{Columns, Physics, at_once, column, each};
 use super::numpy_pow::{square, squares};
 use super::sines::{cos, sin_cos};
-use super::space::{OBSERVATION, choice, interval, meaning};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
+use super::space::{OBSERVATION, choice, interval, meaning_compared};
+use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
 /// Seconds of one step.
@@ -292,14 +292,10 @@ impl Env for Acrobot {
         })
     }
 
-    fn step_many<W>(
-        worlds: &mut [W],
-        own: impl Fn(&mut W) -> &mut Self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> usize {
-        step_many(worlds, own, actions, obs, outcomes)
+    fn at_once<'a>(
+        envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Option<Box<dyn AtOnce<Self>>> {
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -313,7 +309,7 @@ impl Physics<4, 6> for Acrobot {
 
     #[inline(always)]
     fn meaning(action: i64) -> Option<f64> {
-        meaning(action, &TORQUES)
+        meaning_compared(action, &TORQUES)
     }
 
     #[inline(always)]
@@ -322,7 +318,7 @@ impl Physics<4, 6> for Acrobot {
     }
 
     #[inline(always)]
-    fn keep(&mut self, state: Joints, _: bool, _: &mut f32) {
+    fn keep(&mut self, state: Joints) {
         self.state = Some(state);
     }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_slab::{Row, RowMut, Rows, RowsMut};
+use windrow_slab::{Row, RowMut};
 
-use super::columns::{Columns, Physics, each, step_many};
+use super::columns::{Columns, Physics, at_once, each};
 use super::sines::sin_cos;
-use super::space::{OBSERVATION, choice, interval, meaning};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
+use super::space::{OBSERVATION, choice, interval, meaning_compared};
+use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;
@@ -146,14 +146,15 @@ impl CartPoleState {
     }
 
     #[inline(always)]
-    fn is_out(self) -> bool {
-        self.x.abs() > MAX_POSITION || self.theta.abs() > MAX_ANGLE
-    }
-
-    #[inline(always)]
     fn observation(self) -> [f32; 4] {
         <[f64; 4]>::from(self).map(|number| number as f32)
     }
+}
+
+/// Whether the cart has left the track or the pole has fallen.
+#[inline(always)]
+fn is_out(x: f64, theta: f64) -> bool {
+    (x.abs() > MAX_POSITION) | (theta.abs() > MAX_ANGLE)
 }
 
 impl Env for CartPole {
@@ -182,7 +183,7 @@ impl Env for CartPole {
         *state = state.advance(force, sines);
         self.sines = Some(ahead);
         obs.write(OBSERVATION, &state.observation())?;
-        let terminated = state.is_out();
+        let terminated = is_out(state.x, state.theta);
         Ok(Outcome {
             reward: self.reward(terminated),
             terminated,
@@ -190,14 +191,10 @@ impl Env for CartPole {
         })
     }
 
-    fn step_many<W>(
-        worlds: &mut [W],
-        own: impl Fn(&mut W) -> &mut Self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> usize {
-        step_many(worlds, own, actions, obs, outcomes)
+    fn at_once<'a>(
+        envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Option<Box<dyn AtOnce<Self>>> {
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -208,33 +205,34 @@ impl Env for CartPole {
     }
 }
 
-impl Physics<4, 4> for CartPole {
+impl Physics<5, 4> for CartPole {
     type Action = i64;
 
     #[inline(always)]
     fn meaning(action: i64) -> Option<f64> {
-        meaning(action, &FORCES)
+        meaning_compared(action, &FORCES)
     }
 
     #[inline(always)]
-    fn state(&self) -> Option<[f64; 4]> {
-        self.state.map(Into::into)
+    fn state(&self) -> Option<[f64; 5]> {
+        let [x, x_dot, theta, theta_dot] = self.state?.into();
+        let fallen = f64::from(u8::from(self.fallen));
+        Some([x, x_dot, theta, theta_dot, fallen])
     }
 
-    #[inline(always)]
-    fn keep(&mut self, state: [f64; 4], terminated: bool, reward: &mut f32) {
-        self.state = Some(state.into());
+    fn keep(&mut self, [x, x_dot, theta, theta_dot, fallen]: [f64; 5]) {
+        self.state = Some([x, x_dot, theta, theta_dot].into());
         self.sines = None;
-        *reward = self.reward(terminated);
+        self.fallen = fallen > 0.0;
     }
 
     #[inline(always)]
-    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<4, 4, L>) {
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<5, 4, L>) {
         let (sines, cosines) = sin_cos(simd, &columns.state[2]);
         each::<L>(
             #[inline(always)]
             |i| {
-                let [x, x_dot, theta, theta_dot] = &mut columns.state;
+                let [x, x_dot, theta, theta_dot, _] = &mut columns.state;
                 let state = CartPoleState {
                     x: x[i],
                     x_dot: x_dot[i],
@@ -244,8 +242,18 @@ impl Physics<4, 4> for CartPole {
                 let state = state.advance(columns.action[i], (sines[i], cosines[i]));
                 (x[i], x_dot[i]) = (state.x, state.x_dot);
                 (theta[i], theta_dot[i]) = (state.theta, state.theta_dot);
-                columns.terminated[i] = state.is_out();
                 columns.observe(i, state.observation());
+            },
+        );
+        // By itself: with it, the compiler uses no vectors above.
+        each::<L>(
+            #[inline(always)]
+            |i| {
+                let is_out = is_out(columns.state[0][i], columns.state[2][i]);
+                let (fallen, out) = (columns.state[4][i], f64::from(u8::from(is_out)));
+                columns.terminated[i] = is_out;
+                columns.reward[i] = (1.0 - fallen * out) as f32;
+                columns.state[4][i] = fallen.max(out);
             },
         );
     }

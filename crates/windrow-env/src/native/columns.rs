@@ -1,19 +1,20 @@
 //! Native environments stepped many at once, a column a number of their states, so that the compiler uses vector instructions.
 //!
-//! Each environment keeps its state itself, wherever it is stepped: [`step_many`] reads the states of 16 or 8 environments, computes
-//! with columns of them, and writes the states back. The arithmetic is that of one environment, operation by operation, so that both
-//! ways give the same bits.
+//! States stay in columns from step to step, 16 environments a block. The arithmetic is that of one environment, operation by
+//! operation, so that both ways give the same bits.
+
+use std::marker::PhantomData;
 
 use pulp::{Arch, Simd, WithSimd};
 use tensordict::Element;
 use windrow_slab::{Key, Rows, RowsMut};
 
 use super::space::OBSERVATION;
-use crate::{Env, Outcomes};
+use crate::{AtOnce, Env, Outcomes};
 
-/// Environments that are computed at once: two vectors of the widest instructions.
+/// Environments of a block: two vectors of the widest instructions.
 const WIDE: usize = 16;
-/// As many at once, where no more are left.
+/// As many of the last block are computed at once, where it has no more.
 const NARROW: usize = 8;
 /// Fewer are stepped one after the other.
 const FEW: usize = 6;
@@ -48,8 +49,8 @@ pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
     /// The present state; `None` before the first reset.
     fn state(&self) -> Option<[f64; N]>;
 
-    /// Takes the state after a step. `reward` is that of the step, and may be changed by what is remembered beside the state.
-    fn keep(&mut self, state: [f64; N], terminated: bool, reward: &mut f32);
+    /// Takes the state after a step.
+    fn keep(&mut self, state: [f64; N]);
 
     /// One step of all.
     fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<N, M, L>);
@@ -61,7 +62,7 @@ pub(super) struct Columns<const N: usize, const M: usize, const L: usize> {
     /// [Meanings](Physics::meaning) of actions.
     pub(super) action: [f64; L],
     /// Written by the step, as what follows.
-    pub(super) observation: [[f32; L]; M],
+    pub(super) observation: [[f32; M]; L],
     pub(super) reward: [f32; L],
     pub(super) terminated: [bool; L],
 }
@@ -72,164 +73,192 @@ impl<const N: usize, const M: usize, const L: usize> Columns<N, M, L> {
         Self {
             state: [[0.0; L]; N],
             action: [0.0; L],
-            observation: [[0.0; L]; M],
+            observation: [[0.0; M]; L],
             reward: [0.0; L],
             terminated: [false; L],
         }
     }
 
     /// Writes what environment `i` observes.
-    #[expect(
-        clippy::needless_range_loop,
-        reason = "enumerated, loops are not inlined"
-    )]
     #[inline(always)]
     pub(super) fn observe(&mut self, i: usize, observation: [f32; M]) {
-        for m in 0..M {
-            self.observation[m][i] = observation[m];
-        }
+        self.observation[i] = observation;
     }
 }
 
-/// Steps environments from the first one on, each the part `own` of one of `worlds`, and returns how many: those whose number is not
-/// worth it are left, and those from the first on that cannot be stepped.
-#[inline]
-pub(super) fn step_many<E, W, const N: usize, const M: usize>(
-    worlds: &mut [W],
-    own: impl Fn(&mut W) -> &mut E,
-    actions: Rows<'_>,
-    mut obs: RowsMut<'_>,
-    outcomes: Outcomes<'_>,
-) -> usize
-where
-    E: Physics<N, M>,
-{
-    let Ok(actions) = actions.get(Key::<E::Action>::new(0)) else {
-        return 0;
-    };
-    let Ok(obs) = obs.get_mut(OBSERVATION) else {
-        return 0;
-    };
-    let (rows, _) = obs.as_chunks_mut::<M>();
-    let many = Many {
-        worlds,
-        own,
-        actions,
-        rows,
-        outcomes,
-    };
-    Arch::new().dispatch(many)
+/// The states of a number of environments.
+struct Blocks<E, const N: usize, const M: usize> {
+    states: Vec<[[f64; WIDE]; N]>,
+    of: PhantomData<fn() -> E>,
 }
 
-/// The arguments of [`step_many`].
-struct Many<'a, E: Physics<N, M>, W, F, const N: usize, const M: usize> {
-    worlds: &'a mut [W],
-    own: F,
+/// What steps `count` environments at once; `None` where that gains nothing.
+pub(super) fn at_once<E, const N: usize, const M: usize>(count: usize) -> Option<Box<dyn AtOnce<E>>>
+where
+    E: Physics<N, M> + 'static,
+{
+    if count < FEW || !Arch::new().dispatch(HasVectors) {
+        return None;
+    }
+    Some(Box::new(Blocks::<E, N, M> {
+        states: vec![[[0.0; WIDE]; N]; count.div_ceil(WIDE)],
+        of: PhantomData,
+    }))
+}
+
+struct HasVectors;
+
+impl WithSimd for HasVectors {
+    type Output = bool;
+
+    fn with_simd<S: Simd>(self, _: S) -> bool {
+        S::F64_LANES > 1
+    }
+}
+
+impl<E, const N: usize, const M: usize> AtOnce<E> for Blocks<E, N, M>
+where
+    E: Physics<N, M> + 'static,
+{
+    fn load(&mut self, place: usize, env: &E) -> bool {
+        let Some(state) = env.state() else {
+            return false;
+        };
+        let block = &mut self.states[place / WIDE];
+        for (column, number) in block.iter_mut().zip(state) {
+            column[place % WIDE] = number;
+        }
+        true
+    }
+
+    fn store(&self, place: usize, env: &mut E) {
+        let block = &self.states[place / WIDE];
+        env.keep(std::array::from_fn(|n| block[n][place % WIDE]));
+    }
+
+    fn step(&mut self, actions: Rows<'_>, mut obs: RowsMut<'_>, outcomes: Outcomes<'_>) -> usize {
+        let (Ok(actions), Ok(obs)) = (actions.get(Key::new(0)), obs.get_mut(OBSERVATION)) else {
+            return 0;
+        };
+        let (rows, _) = obs.as_chunks_mut();
+        Arch::new().dispatch(Step::<E, N, M> {
+            states: &mut self.states,
+            actions,
+            rows,
+            outcomes,
+        })
+    }
+
+    fn copied(&self) -> Box<dyn AtOnce<E>> {
+        Box::new(Self {
+            states: self.states.clone(),
+            of: PhantomData,
+        })
+    }
+}
+
+/// The arguments of a step.
+struct Step<'a, E: Physics<N, M>, const N: usize, const M: usize> {
+    states: &'a mut [[[f64; WIDE]; N]],
     actions: &'a [E::Action],
     rows: &'a mut [[f32; M]],
     outcomes: Outcomes<'a>,
 }
 
-impl<E, W, F, const N: usize, const M: usize> WithSimd for Many<'_, E, W, F, N, M>
-where
-    E: Physics<N, M>,
-    F: Fn(&mut W) -> &mut E,
-{
+impl<E: Physics<N, M>, const N: usize, const M: usize> WithSimd for Step<'_, E, N, M> {
     type Output = usize;
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) -> usize {
-        // Without vectors, columns gain nothing.
-        if S::F64_LANES == 1 {
-            return 0;
-        }
-        let all = self.worlds.len();
+        let all = self.actions.len();
         let mut stepped = 0;
         if all > NARROW {
             let mut columns = Columns::<N, M, WIDE>::new();
             while all - stepped > NARROW {
                 match self.step(simd, stepped, &mut columns) {
-                    Some(count) => stepped += count,
-                    None => return stepped,
+                    0 => return stepped,
+                    count => stepped += count,
                 }
             }
         }
-        if all - stepped >= FEW {
-            let mut columns = Columns::<N, M, NARROW>::new();
-            stepped += self.step(simd, stepped, &mut columns).unwrap_or(0);
+        if stepped < all {
+            stepped += self.step(simd, stepped, &mut Columns::<N, M, NARROW>::new());
         }
         stepped
     }
 }
 
-impl<E, W, F, const N: usize, const M: usize> Many<'_, E, W, F, N, M>
-where
-    E: Physics<N, M>,
-    F: Fn(&mut W) -> &mut E,
-{
-    /// Steps as many environments from `first` on as `columns` have place for, and returns how many; `None` if one of them cannot be stepped.
+impl<E: Physics<N, M>, const N: usize, const M: usize> Step<'_, E, N, M> {
+    /// Steps the environments of the block from `first` on, and returns how many: none where an action is none. The compiler uses vectors
+    /// because nothing else can refer to `columns`, a variable of the caller.
     #[inline(always)]
     fn step<S: Simd, const L: usize>(
         &mut self,
         simd: S,
         first: usize,
         columns: &mut Columns<N, M, L>,
-    ) -> Option<usize> {
-        let count = L.min(self.worlds.len() - first);
-        self.read(first, count, columns)?;
+    ) -> usize {
+        let count = L.min(self.actions.len() - first);
+        let all = first..first + count;
+        let state = &mut self.states[first / WIDE];
+        copy_columns(state, &mut columns.state);
+        let mut are_some = true;
+        for (place, action) in columns.action.iter_mut().zip(&self.actions[all.clone()]) {
+            let meaning = E::meaning(*action);
+            are_some &= meaning.is_some();
+            *place = meaning.unwrap_or(0.0);
+        }
+        if !are_some {
+            return 0;
+        }
+        // Places without an environment do as the first one does.
+        for i in count..L {
+            columns.action[i] = columns.action[0];
+            for column in &mut columns.state {
+                column[i] = column[0];
+            }
+        }
         E::advance(simd, columns);
-        self.write(first, count, columns);
-        Some(count)
+        copy_columns(&columns.state, state);
+        let Outcomes {
+            reward,
+            terminated,
+            truncated,
+        } = self.outcomes.reborrow();
+        copy(&columns.observation, &mut self.rows[all.clone()]);
+        copy(&columns.reward, &mut reward[all.clone()]);
+        copy(&columns.terminated, &mut terminated[all.clone()]);
+        copy(&[false; L], &mut truncated[all]);
+        count
     }
+}
 
-    /// Reads states and actions of `count` environments from `first` on; `None` if one of them cannot be stepped.
-    #[expect(
-        clippy::needless_range_loop,
-        reason = "enumerated, loops are not inlined"
-    )]
-    #[inline(always)]
-    fn read<const L: usize>(
-        &mut self,
-        first: usize,
-        count: usize,
-        columns: &mut Columns<N, M, L>,
-    ) -> Option<()> {
-        let worlds = &mut self.worlds[first..][..count];
-        let actions = &self.actions[first..][..count];
-        for i in 0..count {
-            columns.action[i] = E::meaning(actions[i])?;
-            let state = (self.own)(&mut worlds[i]).state()?;
-            for n in 0..N {
-                columns.state[n][i] = state[n];
-            }
+/// Copies the places that both have, place by place: columns as a whole would be copied by calls.
+#[inline(always)]
+fn copy_columns<const N: usize, const A: usize, const B: usize>(
+    from: &[[f64; A]; N],
+    to: &mut [[f64; B]; N],
+) {
+    for i in 0..A.min(B) {
+        for n in 0..N {
+            to[n][i] = from[n][i];
         }
-        Some(())
     }
+}
 
-    /// Writes what followed.
-    #[expect(
-        clippy::needless_range_loop,
-        reason = "enumerated, loops are not inlined"
-    )]
-    #[inline(always)]
-    fn write<const L: usize>(&mut self, first: usize, count: usize, columns: &Columns<N, M, L>) {
-        let worlds = &mut self.worlds[first..][..count];
-        let rows = &mut self.rows[first..][..count];
-        let rewards = &mut self.outcomes.reward[first..][..count];
-        let terminated = &mut self.outcomes.terminated[first..][..count];
-        for i in 0..count {
-            let state = column(
-                #[inline(always)]
-                |n| columns.state[n][i],
-            );
-            for m in 0..M {
-                rows[i][m] = columns.observation[m][i];
-            }
-            (rewards[i], terminated[i]) = (columns.reward[i], columns.terminated[i]);
-            (self.own)(&mut worlds[i]).keep(state, terminated[i], &mut rewards[i]);
-        }
-        self.outcomes.truncated[first..][..count].fill(false);
+/// Copies `from` to `to`, which may be shorter.
+#[inline(always)]
+fn copy<T: Copy, const L: usize>(from: &[T; L], to: &mut [T]) {
+    match to.first_chunk_mut::<L>() {
+        Some(to) => *to = *from,
+        None => copy_part(from, to),
     }
+}
+
+/// By itself, so that whole blocks are not copied by calls.
+#[cold]
+fn copy_part<T: Copy>(from: &[T], to: &mut [T]) {
+    to.copy_from_slice(&from[..to.len()]);
 }
 
 #[cfg(test)]
@@ -252,7 +281,7 @@ mod tests {
         truncated: Vec<bool>,
     }
 
-    impl<E: Env> Stepped<E> {
+    impl<E: Env + 'static> Stepped<E> {
         fn new(count: usize, make: impl Fn() -> E) -> Self {
             let mut envs = Serial::from_fn(count, make).unwrap();
             let actions = RowBlock::new(&envs.spec().action_leaves(), count).unwrap();
@@ -332,14 +361,14 @@ mod tests {
     }
 
     /// Steps 12 environments, a part of wide columns, and 39, two of them and a part of narrow ones.
-    fn assert_alike<E: Env>(steps: usize, make: impl Fn() -> E) {
+    fn assert_alike<E: Env + 'static>(steps: usize, make: impl Fn() -> E) {
         for count in [12, 39] {
             assert_count_alike(count, steps, &make);
         }
     }
 
     /// Steps `count` environments at once, one after the other, and both ways in turns.
-    fn assert_count_alike<E: Env>(count: usize, steps: usize, make: &impl Fn() -> E) {
+    fn assert_count_alike<E: Env + 'static>(count: usize, steps: usize, make: &impl Fn() -> E) {
         let mut runs = [(); 3].map(|()| (Stepped::new(count, make), NumpyRng::new(5)));
         let mut ends = 0;
         for step in 0..steps {
@@ -388,6 +417,21 @@ mod tests {
     }
 
     #[test]
+    fn limits_around_limits_and_clones_step_alike() {
+        let shorter = || TimeLimit::new(CartPole::new(), 9).unwrap();
+        assert_alike(200, || TimeLimit::new(shorter(), 30).unwrap());
+        let mut envs = Stepped::new(20, || TimeLimit::new(shorter(), 4).unwrap());
+        envs.step(true).unwrap();
+        let copy = envs.envs.clone();
+        envs.step(true).unwrap();
+        let seen = envs.seen();
+        envs.step(true).unwrap();
+        envs.envs = copy;
+        envs.step(true).unwrap();
+        assert_eq!(envs.seen(), seen);
+    }
+
+    #[test]
     fn an_action_that_is_none_stops_at_its_environment() {
         for wrong in [20, 36] {
             let mut envs = Stepped::new(39, CartPole::v1);
@@ -400,6 +444,11 @@ mod tests {
             assert_eq!(error.env, wrong);
             assert!(matches!(error.source, EnvError::Action { .. }));
             assert_eq!(each.step(false).unwrap_err().env, wrong);
+            assert_eq!(envs.seen(), each.seen());
+            for (stepped, at_once) in [(&mut envs, true), (&mut each, false)] {
+                stepped.draw(&mut NumpyRng::new(1));
+                stepped.step(at_once).unwrap();
+            }
             assert_eq!(envs.seen(), each.seen());
         }
     }

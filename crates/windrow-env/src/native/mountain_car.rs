@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_slab::{Row, RowMut, Rows, RowsMut};
+use windrow_slab::{Row, RowMut};
 
-use super::columns::{Columns, Physics, column, each, step_many};
+use super::columns::{Columns, Physics, at_once, column, each};
 use super::sines::cos;
-use super::space::{OBSERVATION, choice, interval, meaning};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, Spec, StateVisitor, TimeLimit};
+use super::space::{OBSERVATION, choice, interval, meaning_compared};
+use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 pub(super) const MIN_POSITION: f64 = -1.2;
 pub(super) const MAX_POSITION: f64 = 0.6;
@@ -128,14 +128,10 @@ impl Env for MountainCar {
         })
     }
 
-    fn step_many<W>(
-        worlds: &mut [W],
-        own: impl Fn(&mut W) -> &mut Self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> usize {
-        step_many(worlds, own, actions, obs, outcomes)
+    fn at_once<'a>(
+        envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Option<Box<dyn AtOnce<Self>>> {
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -149,7 +145,7 @@ impl Physics<2, 2> for MountainCar {
 
     #[inline(always)]
     fn meaning(action: i64) -> Option<f64> {
-        meaning(action, &PUSHES)
+        meaning_compared(action, &PUSHES)
     }
 
     #[inline(always)]
@@ -159,7 +155,7 @@ impl Physics<2, 2> for MountainCar {
     }
 
     #[inline(always)]
-    fn keep(&mut self, [position, velocity]: [f64; 2], _: bool, _: &mut f32) {
+    fn keep(&mut self, [position, velocity]: [f64; 2]) {
         self.state = Some(CarState { position, velocity });
     }
 

@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_slab::{Row, RowMut, Rows, RowsMut};
+use windrow_slab::{Row, RowMut};
 
-use super::columns::{Columns, Physics, column, each, step_many};
+use super::columns::{Columns, Physics, at_once, column, each};
 use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
 use super::sines::cos;
 use super::space::{OBSERVATION, interval, number};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, StateVisitor, TimeLimit};
+use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
 const GOAL: f64 = 0.45;
 const MAX_ACTION: f32 = 1.0;
@@ -170,14 +170,10 @@ impl Env for MountainCarContinuous {
         })
     }
 
-    fn step_many<W>(
-        worlds: &mut [W],
-        own: impl Fn(&mut W) -> &mut Self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> usize {
-        step_many(worlds, own, actions, obs, outcomes)
+    fn at_once<'a>(
+        envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Option<Box<dyn AtOnce<Self>>> {
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -204,9 +200,14 @@ impl Physics<3, 2> for MountainCarContinuous {
     }
 
     #[inline(always)]
-    fn keep(&mut self, [position, velocity, _]: [f64; 3], _: bool, _: &mut f32) {
-        let [position, velocity] = [position, velocity].map(|number| number as f32);
-        self.state = Some(CarState::Moved { position, velocity });
+    fn keep(&mut self, [position, velocity, fresh]: [f64; 3]) {
+        self.state = Some(match fresh > 0.0 {
+            true => CarState::Fresh { position },
+            false => CarState::Moved {
+                position: position as f32,
+                velocity: velocity as f32,
+            },
+        });
     }
 
     #[inline(always)]
@@ -232,8 +233,9 @@ impl Physics<3, 2> for MountainCarContinuous {
                     #[inline(always)]
                     |exact| round(i, exact),
                 );
-                columns.state[0][i] = landing.position;
-                columns.state[1][i] = landing.velocity;
+                columns.state[0][i] = narrow(landing.position);
+                columns.state[1][i] = narrow(landing.velocity);
+                columns.state[2][i] = 0.0;
                 columns.terminated[i] = landing.terminated;
                 columns.reward[i] = landing.reward(action);
                 columns.observe(i, [landing.position as f32, landing.velocity as f32]);

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use pulp::Simd;
 use serde::{Deserialize, Serialize};
-use windrow_slab::{Row, RowMut, Rows, RowsMut};
+use windrow_slab::{Row, RowMut};
 
-use super::columns::{Columns, Physics, each, step_many};
+use super::columns::{Columns, Physics, at_once, each};
 use super::sines::sin_cos;
 use super::space::{OBSERVATION, interval, number};
-use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Outcomes, StateVisitor, TimeLimit};
+use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
 /// Fastest rotation, in rad/s.
 const MAX_SPEED: f64 = 8.0;
@@ -161,14 +161,10 @@ impl Env for Pendulum {
         })
     }
 
-    fn step_many<W>(
-        worlds: &mut [W],
-        own: impl Fn(&mut W) -> &mut Self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> usize {
-        step_many(worlds, own, actions, obs, outcomes)
+    fn at_once<'a>(
+        envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Option<Box<dyn AtOnce<Self>>> {
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -192,7 +188,7 @@ impl Physics<2, 3> for Pendulum {
     }
 
     #[inline(always)]
-    fn keep(&mut self, [theta, theta_dot]: [f64; 2], _: bool, _: &mut f32) {
+    fn keep(&mut self, [theta, theta_dot]: [f64; 2]) {
         self.state = Some(PendulumState { theta, theta_dot });
     }
 

@@ -29,8 +29,22 @@ pub(super) fn choice<const N: usize>(row: Row<'_>, table: &[f64; N]) -> Result<f
 
 /// The entry of `table` that `action` chooses.
 #[inline(always)]
-pub(super) fn meaning<const N: usize>(action: i64, table: &[f64; N]) -> Option<f64> {
+fn meaning<const N: usize>(action: i64, table: &[f64; N]) -> Option<f64> {
     table.get(usize::try_from(action).ok()?).copied()
+}
+
+/// As [`meaning`], by comparisons: vector instructions are slow at tables.
+#[expect(
+    clippy::needless_range_loop,
+    reason = "enumerated, loops are not inlined"
+)]
+#[inline(always)]
+pub(super) fn meaning_compared<const N: usize>(action: i64, table: &[f64; N]) -> Option<f64> {
+    let mut chosen = table[0];
+    for i in 1..N {
+        chosen = if action == i as i64 { table[i] } else { chosen };
+    }
+    (0..N as i64).contains(&action).then_some(chosen)
 }
 
 /// The discrete action of `row`, one of `choices`.

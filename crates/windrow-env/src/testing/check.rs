@@ -99,7 +99,7 @@ pub enum CheckError {
 /// # Errors
 /// The first mistake found.
 pub fn check_env(env: &mut dyn Env, seed: u64) -> Result<Report, CheckError> {
-    check_vec_env(&mut Serial::new(vec![env])?, seed)
+    check_vec_env(&mut Serial::one_by_one(vec![env])?, seed)
 }
 
 /// As [`check_env`] for a vector of environments; environment `i` is seeded with `seed + i`.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use windrow_slab::{Row, RowMut, Rows, RowsMut};
 
-use crate::{Env, EnvError, EnvSpec, Outcome, Outcomes, SpecError, StateVisitor};
+use crate::{AtOnce, Env, EnvError, EnvSpec, Outcome, Outcomes, SpecError, StateVisitor};
 
 /// An environment whose episodes are truncated after a number of steps.
 ///
@@ -70,25 +70,84 @@ impl<E: Env> Env for TimeLimit<E> {
         Ok(outcome)
     }
 
-    #[inline]
-    fn step_many<W>(
-        worlds: &mut [W],
-        own: impl Fn(&mut W) -> &mut Self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        mut outcomes: Outcomes<'_>,
-    ) -> usize {
-        let written = outcomes.reborrow();
-        let stepped = E::step_many(worlds, |world| &mut own(world).env, actions, obs, written);
-        for (world, truncated) in worlds.iter_mut().zip(outcomes.truncated).take(stepped) {
-            *truncated |= own(world).is_reached();
-        }
-        stepped
+    fn at_once<'a>(
+        envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
+    ) -> Option<Box<dyn AtOnce<Self>>>
+    where
+        E: 'static,
+    {
+        Some(Box::new(Limited {
+            inner: E::at_once(envs.clone().map(|env| &env.env))?,
+            clock: 0,
+            begun: vec![0; envs.len()],
+            due: usize::MAX,
+            limits: envs.map(|env| env.limit).collect(),
+        }))
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         self.env.visit_state(state)?;
         state.value(&mut self.elapsed)
+    }
+}
+
+/// Steps environments with their limits at once.
+struct Limited<E> {
+    inner: Box<dyn AtOnce<E>>,
+    /// Steps so far, of all.
+    clock: usize,
+    /// `clock` at the beginning of each episode.
+    begun: Vec<usize>,
+    limits: Vec<usize>,
+    /// No episode reaches its limit before `clock` is this.
+    due: usize,
+}
+
+impl<E> Limited<E> {
+    /// Whether environment `place` has reached its limit. Otherwise, `due` is no later than when it does.
+    #[inline]
+    fn is_reached(&mut self, place: usize) -> bool {
+        let elapsed = self.clock.wrapping_sub(self.begun[place]);
+        let left = self.limits[place].saturating_sub(elapsed);
+        self.due = self.due.min(self.clock.saturating_add(left));
+        left == 0
+    }
+}
+
+impl<E: 'static> AtOnce<TimeLimit<E>> for Limited<E> {
+    fn load(&mut self, place: usize, env: &TimeLimit<E>) -> bool {
+        self.begun[place] = self.clock.wrapping_sub(env.elapsed);
+        self.is_reached(place);
+        self.inner.load(place, &env.env)
+    }
+
+    fn store(&self, place: usize, env: &mut TimeLimit<E>) {
+        env.elapsed = self.clock.wrapping_sub(self.begun[place]);
+        self.inner.store(place, &mut env.env);
+    }
+
+    fn step(&mut self, actions: Rows<'_>, obs: RowsMut<'_>, mut outcomes: Outcomes<'_>) -> usize {
+        let stepped = self.inner.step(actions, obs, outcomes.reborrow());
+        self.clock += 1;
+        for begun in &mut self.begun[stepped..] {
+            *begun = begun.wrapping_add(1);
+        }
+        if self.clock >= self.due {
+            self.due = usize::MAX;
+            for place in 0..stepped {
+                outcomes.truncated[place] |= self.is_reached(place);
+            }
+        }
+        stepped
+    }
+
+    fn copied(&self) -> Box<dyn AtOnce<TimeLimit<E>>> {
+        Box::new(Self {
+            inner: self.inner.copied(),
+            begun: self.begun.clone(),
+            limits: self.limits.clone(),
+            ..*self
+        })
     }
 }
 
