@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
 use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
@@ -185,6 +185,43 @@ impl NamedEnv {
     }
 }
 
+/// Arguments of classic control.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ClassicControl {
+    /// See [`CartPole::with_fast_math`].
+    fast_math: bool,
+}
+
+/// Gymnasium's classic control.
+fn classic_control() -> [(&'static str, NamedEnv); 5] {
+    fn named<E: Env + Clone + 'static>(env: fn() -> TimeLimit<E>, fast: fn(E) -> E) -> NamedEnv {
+        let made = move |_: &str, given: ClassicControl| {
+            Ok(match given.fast_math {
+                true => env().map(fast),
+                false => env(),
+            })
+        };
+        NamedEnv::alike(json!({}), &[], made)
+    }
+    [
+        ("CartPole-v1", named(CartPole::v1, CartPole::with_fast_math)),
+        ("Pendulum-v1", named(Pendulum::v1, Pendulum::with_fast_math)),
+        (
+            "MountainCar-v0",
+            named(MountainCar::v0, MountainCar::with_fast_math),
+        ),
+        (
+            "MountainCarContinuous-v0",
+            named(
+                MountainCarContinuous::v0,
+                MountainCarContinuous::with_fast_math,
+            ),
+        ),
+        ("Acrobot-v1", named(Acrobot::v1, Acrobot::with_fast_math)),
+    ]
+}
+
 /// Gymnasium's toy texts, with the arguments and the limits that it registers them with.
 fn toy_text() -> [(&'static str, NamedEnv); 6] {
     const PROB: &[&str] = &["prob"];
@@ -224,17 +261,7 @@ impl EnvRegistry {
     /// The environments that come with windrow.
     #[must_use]
     pub fn builtin() -> Self {
-        let own = [
-            ("CartPole-v1", NamedEnv::plain(CartPole::v1)),
-            ("Pendulum-v1", NamedEnv::plain(Pendulum::v1)),
-            ("MountainCar-v0", NamedEnv::plain(MountainCar::v0)),
-            (
-                "MountainCarContinuous-v0",
-                NamedEnv::plain(MountainCarContinuous::v0),
-            ),
-            ("Acrobot-v1", NamedEnv::plain(Acrobot::v1)),
-        ];
-        let own = own.into_iter().chain(toy_text());
+        let own = classic_control().into_iter().chain(toy_text());
         let own = own.map(|(id, maker)| (id.to_owned(), maker));
         #[cfg(feature = "mujoco")]
         let own = own.chain(mujoco_envs());
@@ -615,6 +642,26 @@ mod tests {
             [("prob", true), ("action_mask", true)]
         );
         assert!(registry.info("Taxi").is_err());
+    }
+
+    #[test]
+    fn classic_control_takes_fast_math() {
+        let registry = EnvRegistry::builtin();
+        let ids = classic_control().map(|(id, _)| id);
+        for id in ids {
+            let built = |arguments: Value| {
+                let recipe = EnvRecipe::of(id).with_arguments(&arguments).unwrap();
+                recipe.build_from(&registry, 9)
+            };
+            assert!(built(json!({"fast_math": true})).is_ok(), "{id}");
+            let error = built(json!({"fast": true})).err().unwrap();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "the arguments {{\"fast\":true}} of {id} cannot be read: unknown field `fast`, expected `fast_math`"
+                )
+            );
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! All sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64), which stay in the cache of a core, or 131,072,
 //! which do not. The lines `c_*`, on Linux, compare processor time, which other programs hardly change; the C compiler is `cc` or what
-//! `CC` names.
+//! `CC` names. Beside C with polynomials, the environments have `fast_math`, too.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/hand.rs"]
@@ -15,8 +15,10 @@ mod net;
 #[path = "common/mod.rs"]
 mod timing;
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 
+use windrow::envs::EnvRecipe;
 use windrow::{Collector, Head, NetworkPolicy, Policy};
 
 use hand::{Batch, HandWritten, Rng};
@@ -33,7 +35,16 @@ fn main() {
 
 /// A collector over `envs` environments; without a policy, actions are random.
 fn collector(envs: usize, frames: usize, policy: Option<NetworkPolicy>) -> Collector {
-    let builder = Collector::builder("CartPole-v1")
+    collector_of(EnvRecipe::of("CartPole-v1"), envs, frames, policy)
+}
+
+fn collector_of(
+    env: EnvRecipe,
+    envs: usize,
+    frames: usize,
+    policy: Option<NetworkPolicy>,
+) -> Collector {
+    let builder = Collector::builder(env)
         .num_envs(envs)
         .frames_per_batch(frames)
         .seed(7);
@@ -93,7 +104,9 @@ fn beside_c() {
         if timing::is_chosen(name) {
             let acts = matches!(program, Network);
             let policy = acts.then(|| NetworkPolicy::new(net::network(), Head::Categorical));
-            let mut ours = collector(envs, frames, policy);
+            let fast_math = BTreeMap::from([("fast_math", matches!(program, Polynomial))]);
+            let env = EnvRecipe::of("CartPole-v1").with_arguments(&fast_math);
+            let mut ours = collector_of(env.unwrap(), envs, frames, policy);
             let collect = &mut || black_box(ours.next().unwrap().unwrap()).numel() as u64;
             limit::ratio(name, target, collect, (envs, frames), program);
         }

@@ -1,12 +1,11 @@
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 use std::sync::Arc;
 
-use pulp::Simd;
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, column, each};
 use super::numpy_pow::{square, squares};
-use super::sines::{cos, sin_cos};
+use super::sines::{ManySines, Math};
 use super::space::{OBSERVATION, choice, interval, meaning_compared};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
@@ -32,6 +31,7 @@ const TORQUES: [f64; 3] = [-1.0, 0.0, 1.0];
 #[derive(Debug, Clone)]
 pub struct Acrobot {
     state: Option<Joints>,
+    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -48,6 +48,7 @@ impl Acrobot {
         let observation = interval(high.map(|bound| -bound), high);
         Self {
             state: None,
+            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new("Acrobot-v1", observation, Spec::discrete(3))),
         }
@@ -57,6 +58,14 @@ impl Acrobot {
     #[must_use]
     pub fn v1() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 500)
+    }
+
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    #[must_use]
+    pub fn with_fast_math(mut self) -> Self {
+        self.math = Math::Fast;
+        self
     }
 }
 
@@ -78,12 +87,12 @@ struct Parts {
 
 impl Parts {
     #[inline(always)]
-    fn of(state: Joints) -> Self {
+    fn of(state: Joints, math: Math) -> Self {
         let [_, theta2, dtheta1, dtheta2] = state;
-        let second = theta2.sin_cos();
+        let second = math.sin_cos(theta2);
         Self {
             second,
-            level: tilts(state).map(f64::cos),
+            level: tilts(state).map(|angle| math.cos(angle)),
             squares: [square(dtheta1), square(dtheta2), square(coupling(second.1))],
         }
     }
@@ -121,8 +130,8 @@ fn derivative(state: Joints, torque: f64, parts: &Parts) -> Joints {
 
 /// One step of the classic Runge-Kutta method of fourth order.
 #[inline(always)]
-fn advance(state: Joints, torque: f64) -> Joints {
-    let slope = |state: Joints| derivative(state, torque, &Parts::of(state));
+fn advance(state: Joints, torque: f64, math: Math) -> Joints {
+    let slope = |state: Joints| derivative(state, torque, &Parts::of(state, math));
     let k1 = slope(state);
     let k2 = slope(along(state, k1, DT / 2.0));
     let k3 = slope(along(state, k2, DT / 2.0));
@@ -180,12 +189,12 @@ fn gathered<const L: usize>(mut of: impl FnMut(usize) -> Joints) -> ManyJoints<L
 
 /// As [`derivative`], of many environments.
 #[inline(always)]
-fn derivatives<S: Simd, const L: usize>(
-    simd: S,
+fn derivatives<const L: usize>(
+    math: impl ManySines,
     state: &ManyJoints<L>,
     torque: &[f64; L],
 ) -> ManyJoints<L> {
-    let (sines, cosines) = sin_cos(simd, &state[1]);
+    let (sines, cosines) = math.sin_cos(&state[1]);
     let first: [f64; L] = column(
         #[inline(always)]
         |i| tilts(joints(state, i))[0],
@@ -194,7 +203,7 @@ fn derivatives<S: Simd, const L: usize>(
         #[inline(always)]
         |i| tilts(joints(state, i))[1],
     );
-    let level = (cos(simd, &first), cos(simd, &both));
+    let level = (math.cos(&first), math.cos(&both));
     let couplings: [f64; L] = column(
         #[inline(always)]
         |i| coupling(cosines[i]),
@@ -279,12 +288,12 @@ impl Env for Acrobot {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        *state = advance(*state, torque);
+        *state = advance(*state, torque, self.math);
         let [theta1, theta2, dtheta1, dtheta2] = *state;
-        let ((sin1, cos1), (sin2, cos2)) = (theta1.sin_cos(), theta2.sin_cos());
+        let [(sin1, cos1), (sin2, cos2)] = [theta1, theta2].map(|angle| self.math.sin_cos(angle));
         let seen = [cos1, sin1, cos2, sin2, dtheta1, dtheta2];
         obs.write(OBSERVATION, &seen.map(|x| x as f32))?;
-        let (terminated, reward) = ending(cos1, (theta2 + theta1).cos());
+        let (terminated, reward) = ending(cos1, self.math.cos(theta2 + theta1));
         Ok(Outcome {
             reward,
             terminated,
@@ -295,7 +304,7 @@ impl Env for Acrobot {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs.len())
+        at_once(envs)
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -322,13 +331,17 @@ impl Physics<4, 6> for Acrobot {
         self.state = Some(state);
     }
 
+    fn math(&self) -> Math {
+        self.math
+    }
+
     #[inline(always)]
-    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<4, 6, L>) {
+    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<4, 6, L>) {
         let (start, torque) = (columns.state, columns.action);
-        let k1 = derivatives(simd, &start, &torque);
-        let k2 = derivatives(simd, &later(&start, &k1, DT / 2.0), &torque);
-        let k3 = derivatives(simd, &later(&start, &k2, DT / 2.0), &torque);
-        let k4 = derivatives(simd, &later(&start, &k3, DT), &torque);
+        let k1 = derivatives(math, &start, &torque);
+        let k2 = derivatives(math, &later(&start, &k1, DT / 2.0), &torque);
+        let k3 = derivatives(math, &later(&start, &k2, DT / 2.0), &torque);
+        let k4 = derivatives(math, &later(&start, &k3, DT), &torque);
         let end: ManyJoints<L> = gathered(
             #[inline(always)]
             |i| {
@@ -346,12 +359,12 @@ impl Physics<4, 6> for Acrobot {
             |i| bounded(joints(&end, i)),
         );
         let [theta1, theta2, dtheta1, dtheta2] = columns.state;
-        let (first, second) = (sin_cos(simd, &theta1), sin_cos(simd, &theta2));
+        let (first, second) = (math.sin_cos(&theta1), math.sin_cos(&theta2));
         let both: [f64; L] = column(
             #[inline(always)]
             |i| theta2[i] + theta1[i],
         );
-        let both = cos(simd, &both);
+        let both = math.cos(&both);
         each::<L>(
             #[inline(always)]
             |i| {

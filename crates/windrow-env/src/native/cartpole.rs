@@ -2,12 +2,11 @@ use std::f64::consts::PI;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, each};
-use super::sines::sin_cos;
+use super::sines::{ManySines, Math};
 use super::space::{OBSERVATION, choice, interval, meaning_compared};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
@@ -54,6 +53,7 @@ pub struct CartPole {
     /// of a step, so that a processor computes these while it waits for the divisions of that step.
     sines: Option<(f64, f64)>,
     fallen: bool,
+    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -103,6 +103,7 @@ impl CartPole {
             state: None,
             sines: None,
             fallen: false,
+            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new("CartPole-v1", observation, Spec::discrete(2))),
         }
@@ -112,6 +113,15 @@ impl CartPole {
     #[must_use]
     pub fn v1() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 500)
+    }
+
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    #[must_use]
+    pub fn with_fast_math(mut self) -> Self {
+        self.math = Math::Fast;
+        self.sines = None;
+        self
     }
 
     /// The reward of a step: none for those after the pole has fallen.
@@ -177,9 +187,10 @@ impl Env for CartPole {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        let sines = self.sines.unwrap_or_else(|| state.theta.sin_cos());
-        // First, and hidden from the compiler, which would put them last: while a processor divides, it then has the frame after this one to work on.
-        let ahead = black_box((state.theta + TAU * state.theta_dot).sin_cos());
+        let sines = self.sines.unwrap_or_else(|| self.math.sin_cos(state.theta));
+        // First, and hidden from the compiler, which would put them last: while a processor divides, it then has the next frame to work on.
+        let ahead = state.theta + TAU * state.theta_dot;
+        let ahead = black_box(self.math.sin_cos(ahead));
         *state = state.advance(force, sines);
         self.sines = Some(ahead);
         obs.write(OBSERVATION, &state.observation())?;
@@ -194,7 +205,7 @@ impl Env for CartPole {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs.len())
+        at_once(envs)
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -226,9 +237,13 @@ impl Physics<5, 4> for CartPole {
         self.fallen = fallen > 0.0;
     }
 
+    fn math(&self) -> Math {
+        self.math
+    }
+
     #[inline(always)]
-    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<5, 4, L>) {
-        let (sines, cosines) = sin_cos(simd, &columns.state[2]);
+    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<5, 4, L>) {
+        let (sines, cosines) = math.sin_cos(&columns.state[2]);
         each::<L>(
             #[inline(always)]
             |i| {

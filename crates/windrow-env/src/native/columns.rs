@@ -9,6 +9,7 @@ use pulp::{Arch, Simd, WithSimd};
 use tensordict::Element;
 use windrow_slab::{Key, Rows, RowsMut};
 
+use super::sines::{Exact, Fast, ManySines, Math};
 use super::space::OBSERVATION;
 use crate::{AtOnce, Env, Outcomes};
 
@@ -52,11 +53,16 @@ pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
     /// Takes the state after a step.
     fn keep(&mut self, state: [f64; N]);
 
-    /// One step of all.
-    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<N, M, L>);
+    /// How its sines are computed.
+    fn math(&self) -> Math;
+
+    /// One step of all, with the [`math`](Self::math) of all.
+    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<N, M, L>);
 }
 
-/// States, actions and results of `L` environments in one step.
+/// States, actions and results of `L` environments in one step, in this order: vectors that begin where a line of the cache does are read
+/// and written faster.
+#[repr(C, align(64))]
 pub(super) struct Columns<const N: usize, const M: usize, const L: usize> {
     pub(super) state: [[f64; L]; N],
     /// [Meanings](Physics::meaning) of actions.
@@ -86,22 +92,34 @@ impl<const N: usize, const M: usize, const L: usize> Columns<N, M, L> {
     }
 }
 
+/// The states of a block of environments, a column a number.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Block<const N: usize>([[f64; WIDE]; N]);
+
 /// The states of a number of environments.
 struct Blocks<E, const N: usize, const M: usize> {
-    states: Vec<[[f64; WIDE]; N]>,
+    states: Vec<Block<N>>,
+    math: Math,
     of: PhantomData<fn() -> E>,
 }
 
-/// What steps `count` environments at once; `None` where that gains nothing.
-pub(super) fn at_once<E, const N: usize, const M: usize>(count: usize) -> Option<Box<dyn AtOnce<E>>>
+/// What steps `envs` at once; `None` where that gains nothing, and where their sines differ.
+pub(super) fn at_once<'a, E, const N: usize, const M: usize>(
+    mut envs: impl ExactSizeIterator<Item = &'a E>,
+) -> Option<Box<dyn AtOnce<E>>>
 where
     E: Physics<N, M> + 'static,
 {
-    if count < FEW || !Arch::new().dispatch(HasVectors) {
+    let count = envs.len();
+    let math = envs.next()?.math();
+    let is_alike = envs.all(|env| env.math() == math);
+    if count < FEW || !is_alike || !Arch::new().dispatch(HasVectors) {
         return None;
     }
     Some(Box::new(Blocks::<E, N, M> {
-        states: vec![[[0.0; WIDE]; N]; count.div_ceil(WIDE)],
+        states: vec![Block([[0.0; WIDE]; N]); count.div_ceil(WIDE)],
+        math,
         of: PhantomData,
     }))
 }
@@ -124,7 +142,7 @@ where
         let Some(state) = env.state() else {
             return false;
         };
-        let block = &mut self.states[place / WIDE];
+        let Block(block) = &mut self.states[place / WIDE];
         for (column, number) in block.iter_mut().zip(state) {
             column[place % WIDE] = number;
         }
@@ -132,7 +150,7 @@ where
     }
 
     fn store(&self, place: usize, env: &mut E) {
-        let block = &self.states[place / WIDE];
+        let Block(block) = &self.states[place / WIDE];
         env.keep(std::array::from_fn(|n| block[n][place % WIDE]));
     }
 
@@ -141,66 +159,92 @@ where
             return 0;
         };
         let (rows, _) = obs.as_chunks_mut();
-        Arch::new().dispatch(Step::<E, N, M> {
-            states: &mut self.states,
-            actions,
-            rows,
-            outcomes,
-        })
+        let (states, arch) = (&mut *self.states, Arch::new());
+        // Compiled by itself, neither is slower for the other.
+        match self.math {
+            Math::Exact => arch.dispatch(Step::<E, false, N, M> {
+                states,
+                actions,
+                rows,
+                outcomes,
+            }),
+            Math::Fast => arch.dispatch(Step::<E, true, N, M> {
+                states,
+                actions,
+                rows,
+                outcomes,
+            }),
+        }
     }
 
     fn copied(&self) -> Box<dyn AtOnce<E>> {
         Box::new(Self {
             states: self.states.clone(),
+            math: self.math,
             of: PhantomData,
         })
     }
 }
 
 /// The arguments of a step.
-struct Step<'a, E: Physics<N, M>, const N: usize, const M: usize> {
-    states: &'a mut [[[f64; WIDE]; N]],
+struct Step<'a, E: Physics<N, M>, const FAST: bool, const N: usize, const M: usize> {
+    states: &'a mut [Block<N>],
     actions: &'a [E::Action],
     rows: &'a mut [[f32; M]],
     outcomes: Outcomes<'a>,
 }
 
-impl<E: Physics<N, M>, const N: usize, const M: usize> WithSimd for Step<'_, E, N, M> {
+impl<E, const FAST: bool, const N: usize, const M: usize> WithSimd for Step<'_, E, FAST, N, M>
+where
+    E: Physics<N, M>,
+{
     type Output = usize;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) -> usize {
+    fn with_simd<S: Simd>(self, simd: S) -> usize {
+        match FAST {
+            true => self.step(Fast),
+            false => self.step(Exact(simd)),
+        }
+    }
+}
+
+impl<E, const FAST: bool, const N: usize, const M: usize> Step<'_, E, FAST, N, M>
+where
+    E: Physics<N, M>,
+{
+    /// Steps environments from the first one on, and returns how many.
+    #[inline(always)]
+    fn step(mut self, math: impl ManySines) -> usize {
         let all = self.actions.len();
         let mut stepped = 0;
         if all > NARROW {
             let mut columns = Columns::<N, M, WIDE>::new();
             while all - stepped > NARROW {
-                match self.step(simd, stepped, &mut columns) {
+                match self.step_block(math, stepped, &mut columns) {
                     0 => return stepped,
                     count => stepped += count,
                 }
             }
         }
         if stepped < all {
-            stepped += self.step(simd, stepped, &mut Columns::<N, M, NARROW>::new());
+            stepped += self.step_block(math, stepped, &mut Columns::<N, M, NARROW>::new());
         }
         stepped
     }
-}
 
-impl<E: Physics<N, M>, const N: usize, const M: usize> Step<'_, E, N, M> {
     /// Steps the environments of the block from `first` on, and returns how many: none where an action is none. The compiler uses vectors
     /// because nothing else can refer to `columns`, a variable of the caller.
     #[inline(always)]
-    fn step<S: Simd, const L: usize>(
+    fn step_block<const L: usize>(
         &mut self,
-        simd: S,
+        math: impl ManySines,
         first: usize,
         columns: &mut Columns<N, M, L>,
     ) -> usize {
         let count = L.min(self.actions.len() - first);
         let all = first..first + count;
-        let state = &mut self.states[first / WIDE];
+        let Block(state) = &mut self.states[first / WIDE];
         copy_columns(state, &mut columns.state);
         let mut are_some = true;
         for (place, action) in columns.action.iter_mut().zip(&self.actions[all.clone()]) {
@@ -218,7 +262,7 @@ impl<E: Physics<N, M>, const N: usize, const M: usize> Step<'_, E, N, M> {
                 column[i] = column[0];
             }
         }
-        E::advance(simd, columns);
+        E::advance(math, columns);
         copy_columns(&columns.state, state);
         let Outcomes {
             reward,
@@ -283,23 +327,27 @@ mod tests {
 
     impl<E: Env + 'static> Stepped<E> {
         fn new(count: usize, make: impl Fn() -> E) -> Self {
-            let mut envs = Serial::from_fn(count, make).unwrap();
-            let actions = RowBlock::new(&envs.spec().action_leaves(), count).unwrap();
-            let mut obs = RowBlock::new(&envs.spec().observation_leaves(), count).unwrap();
+            let envs = Serial::from_fn(count, make).unwrap();
+            let mut stepped = Self {
+                actions: RowBlock::new(&envs.spec().action_leaves(), count).unwrap(),
+                obs: RowBlock::new(&envs.spec().observation_leaves(), count).unwrap(),
+                envs,
+                reward: vec![9.0; count],
+                terminated: vec![true; count],
+                truncated: vec![true; count],
+            };
+            stepped.reset();
+            stepped
+        }
+
+        /// Begins an episode everywhere.
+        fn reset(&mut self) {
             let seeded = |env| Reset {
                 env,
                 seed: Some(env as u64),
             };
-            let resets: Vec<_> = (0..count).map(seeded).collect();
-            envs.reset(&resets, obs.rows_mut()).unwrap();
-            Self {
-                envs,
-                actions,
-                obs,
-                reward: vec![9.0; count],
-                terminated: vec![true; count],
-                truncated: vec![true; count],
-            }
+            let resets: Vec<_> = (0..self.reward.len()).map(seeded).collect();
+            self.envs.reset(&resets, self.obs.rows_mut()).unwrap();
         }
 
         /// Draws actions, some of which are beyond the bounds of a continuous one.
@@ -414,6 +462,51 @@ mod tests {
     #[test]
     fn acrobots_step_alike_at_once_and_one_after_the_other() {
         assert_alike(1_100, Acrobot::v1);
+    }
+
+    #[test]
+    fn fast_math_steps_alike_at_once_and_one_after_the_other() {
+        assert_alike(500, || TimeLimit::of(CartPole::new().with_fast_math(), 30));
+        assert_alike(500, || TimeLimit::of(Pendulum::new().with_fast_math(), 90));
+        assert_alike(500, || {
+            TimeLimit::of(MountainCar::new().with_fast_math(), 90)
+        });
+        assert_alike(500, || {
+            TimeLimit::of(MountainCarContinuous::new().with_fast_math(), 90)
+        });
+        assert_alike(500, || TimeLimit::of(Acrobot::new().with_fast_math(), 90));
+    }
+
+    #[test]
+    fn fast_math_is_that_of_each_environment() {
+        let made = |is_fast: fn(usize) -> bool| {
+            let mut stepped = Stepped::new(12, CartPole::new);
+            let envs = (0..12).map(|i| match is_fast(i) {
+                true => CartPole::new().with_fast_math(),
+                false => CartPole::new(),
+            });
+            stepped.envs = Serial::new(envs.collect()).unwrap();
+            stepped.reset();
+            stepped
+        };
+        let mut exact = made(|_| false);
+        let [mut mixed, mut each] = [(); 2].map(|()| made(|i| i > 5));
+        let mut fast = made(|_| true);
+        for step in 0..400 {
+            for (stepped, at_once) in [
+                (&mut exact, true),
+                (&mut mixed, true),
+                (&mut each, false),
+                (&mut fast, true),
+            ] {
+                stepped.draw(&mut NumpyRng::new(step));
+                stepped.step(at_once).unwrap();
+            }
+        }
+        let seen = mixed.seen();
+        assert_eq!(seen, each.seen());
+        assert_ne!(seen, exact.seen());
+        assert_ne!(seen, fast.seen());
     }
 
     #[test]

@@ -1,11 +1,10 @@
 use std::sync::Arc;
 
-use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, column, each};
-use super::sines::cos;
+use super::sines::{ManySines, Math};
 use super::space::{OBSERVATION, choice, interval, meaning_compared};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
@@ -28,6 +27,7 @@ const PUSHES: [f64; 3] = [-0.001, 0.0, 0.001];
 #[derive(Debug, Clone)]
 pub struct MountainCar {
     state: Option<CarState>,
+    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -44,6 +44,7 @@ impl MountainCar {
     pub fn new() -> Self {
         Self {
             state: None,
+            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new(
                 "MountainCar-v0",
@@ -57,6 +58,14 @@ impl MountainCar {
     #[must_use]
     pub fn v0() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 200)
+    }
+
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    #[must_use]
+    pub fn with_fast_math(mut self) -> Self {
+        self.math = Math::Fast;
+        self
     }
 }
 
@@ -119,7 +128,7 @@ impl Env for MountainCar {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        *state = state.advance(push, (3.0 * state.position).cos());
+        *state = state.advance(push, self.math.cos(3.0 * state.position));
         obs.write(OBSERVATION, &state.observation())?;
         Ok(Outcome {
             reward: -1.0,
@@ -131,7 +140,7 @@ impl Env for MountainCar {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs.len())
+        at_once(envs)
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -159,13 +168,17 @@ impl Physics<2, 2> for MountainCar {
         self.state = Some(CarState { position, velocity });
     }
 
+    fn math(&self) -> Math {
+        self.math
+    }
+
     #[inline(always)]
-    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<2, 2, L>) {
+    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<2, 2, L>) {
         let angles: [f64; L] = column(
             #[inline(always)]
             |i| 3.0 * columns.state[0][i],
         );
-        let cosines = cos(simd, &angles);
+        let cosines = math.cos(&angles);
         each::<L>(
             #[inline(always)]
             |i| {

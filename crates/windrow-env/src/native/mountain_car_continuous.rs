@@ -1,12 +1,11 @@
 use std::sync::Arc;
 
-use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, column, each};
 use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
-use super::sines::cos;
+use super::sines::{ManySines, Math};
 use super::space::{OBSERVATION, interval, number};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
@@ -26,6 +25,7 @@ const POWER: f64 = 0.0015;
 #[derive(Debug, Clone)]
 pub struct MountainCarContinuous {
     state: Option<CarState>,
+    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -51,6 +51,7 @@ impl MountainCarContinuous {
         let action = interval([-MAX_ACTION], [MAX_ACTION]);
         Self {
             state: None,
+            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new(
                 "MountainCarContinuous-v0",
@@ -65,6 +66,14 @@ impl MountainCarContinuous {
     pub fn v0() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 999)
     }
+
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    #[must_use]
+    pub fn with_fast_math(mut self) -> Self {
+        self.math = Math::Fast;
+        self
+    }
 }
 
 impl Default for MountainCarContinuous {
@@ -75,15 +84,15 @@ impl Default for MountainCarContinuous {
 
 impl CarState {
     #[inline(always)]
-    fn advance(self, action: f32) -> Landing {
+    fn advance(self, action: f32, math: Math) -> Landing {
         let [position, velocity] = self.numbers();
         match self {
             Self::Fresh { .. } => {
-                let cosine = (3.0 * position).cos();
+                let cosine = math.cos(3.0 * position);
                 advance([position, velocity], action, cosine, |exact| exact)
             }
             Self::Moved { .. } => {
-                let cosine = narrow(3.0 * position).cos();
+                let cosine = math.cos(narrow(3.0 * position));
                 advance([position, velocity], action, cosine, narrow)
             }
         }
@@ -159,7 +168,7 @@ impl Env for MountainCarContinuous {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        let landing = state.advance(action);
+        let landing = state.advance(action, self.math);
         let (position, velocity) = (landing.position as f32, landing.velocity as f32);
         *state = CarState::Moved { position, velocity };
         obs.write(OBSERVATION, &[position, velocity])?;
@@ -173,7 +182,7 @@ impl Env for MountainCarContinuous {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs.len())
+        at_once(envs)
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -210,8 +219,12 @@ impl Physics<3, 2> for MountainCarContinuous {
         });
     }
 
+    fn math(&self) -> Math {
+        self.math
+    }
+
     #[inline(always)]
-    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<3, 2, L>) {
+    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<3, 2, L>) {
         let [position, velocity, fresh] = columns.state;
         let round = |i: usize, exact: f64| match fresh[i] > 0.0 {
             true => exact,
@@ -221,7 +234,7 @@ impl Physics<3, 2> for MountainCarContinuous {
             #[inline(always)]
             |i| round(i, 3.0 * position[i]),
         );
-        let cosines = cos(simd, &angles);
+        let cosines = math.cos(&angles);
         each::<L>(
             #[inline(always)]
             |i| {

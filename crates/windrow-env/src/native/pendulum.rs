@@ -2,12 +2,11 @@ use std::f64::consts::{PI, TAU};
 use std::hint::black_box;
 use std::sync::Arc;
 
-use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, each};
-use super::sines::sin_cos;
+use super::sines::{ManySines, Math};
 use super::space::{OBSERVATION, interval, number};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
@@ -32,6 +31,7 @@ const INERTIA: f32 = 3.0;
 #[derive(Debug, Clone)]
 pub struct Pendulum {
     state: Option<PendulumState>,
+    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -51,6 +51,7 @@ impl Pendulum {
         let action = interval([-MAX_TORQUE], [MAX_TORQUE]);
         Self {
             state: None,
+            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new("Pendulum-v1", observation, action)),
         }
@@ -60,6 +61,14 @@ impl Pendulum {
     #[must_use]
     pub fn v1() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 200)
+    }
+
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    #[must_use]
+    pub fn with_fast_math(mut self) -> Self {
+        self.math = Math::Fast;
+        self
     }
 }
 
@@ -142,7 +151,10 @@ impl Env for Pendulum {
             theta_dot: rng.uniform(-1.0, 1.0),
         };
         self.state = Some(state);
-        Ok(obs.write(OBSERVATION, &state.observation(state.theta.sin_cos()))?)
+        Ok(obs.write(
+            OBSERVATION,
+            &state.observation(self.math.sin_cos(state.theta)),
+        )?)
     }
 
     #[inline(always)]
@@ -152,8 +164,11 @@ impl Env for Pendulum {
             return Err(EnvError::NotReset);
         };
         let reward = -state.cost(wrapped(state.theta), effort(torque)) as f32;
-        *state = state.advance(torque, state.theta.sin());
-        obs.write(OBSERVATION, &state.observation(state.theta.sin_cos()))?;
+        *state = state.advance(torque, self.math.sin_cos(state.theta).0);
+        obs.write(
+            OBSERVATION,
+            &state.observation(self.math.sin_cos(state.theta)),
+        )?;
         Ok(Outcome {
             reward,
             terminated: false,
@@ -164,7 +179,7 @@ impl Env for Pendulum {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs.len())
+        at_once(envs)
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
@@ -192,9 +207,13 @@ impl Physics<2, 3> for Pendulum {
         self.state = Some(PendulumState { theta, theta_dot });
     }
 
+    fn math(&self) -> Math {
+        self.math
+    }
+
     #[inline(always)]
-    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<2, 3, L>) {
-        let (sines, _) = sin_cos(simd, &columns.state[0]);
+    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<2, 3, L>) {
+        let (sines, _) = math.sin_cos(&columns.state[0]);
         let state = |theta: f64, theta_dot: f64| PendulumState { theta, theta_dot };
         each::<L>(
             #[inline(always)]
@@ -207,7 +226,7 @@ impl Physics<2, 3> for Pendulum {
                 (columns.state[0][i], columns.state[1][i]) = (after.theta, after.theta_dot);
             },
         );
-        let (sines, cosines) = sin_cos(simd, &columns.state[0]);
+        let (sines, cosines) = math.sin_cos(&columns.state[0]);
         each::<L>(
             #[inline(always)]
             |i| {
