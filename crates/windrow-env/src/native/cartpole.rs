@@ -94,7 +94,7 @@ impl CartPole {
 
     /// With sines by polynomials, and products for divisions by the mass, which is faster for several environments in lockstep. The sines
     /// err by less than one unit in the last place, the quotients by less than 1.5, where those of the GNU C library err by 0.52 and 0.5:
-    /// episodes equal Gymnasium's no longer, but are the same on all machines.
+    /// episodes equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;

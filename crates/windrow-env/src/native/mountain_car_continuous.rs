@@ -68,7 +68,7 @@ impl MountainCarContinuous {
     }
 
     /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
