@@ -60,8 +60,8 @@ impl Acrobot {
         TimeLimit::of(Self::new(), 500)
     }
 
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
@@ -336,7 +336,7 @@ impl Physics<4, 6> for Acrobot {
     }
 
     #[inline(always)]
-    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<4, 6, L>) {
+    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<4, 6, L>) {
         let (start, torque) = (columns.state, columns.action);
         let k1 = derivatives(math, &start, &torque);
         let k2 = derivatives(math, &later(&start, &k1, DT / 2.0), &torque);

@@ -57,7 +57,7 @@ pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
     fn math(&self) -> Math;
 
     /// One step of all, with the [`math`](Self::math) of all.
-    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<N, M, L>);
+    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<N, M, L>);
 }
 
 /// States, actions and results of `L` environments in one step, in this order: vectors that begin where a line of the cache does are read

@@ -60,8 +60,8 @@ impl MountainCar {
         TimeLimit::of(Self::new(), 200)
     }
 
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
@@ -173,7 +173,7 @@ impl Physics<2, 2> for MountainCar {
     }
 
     #[inline(always)]
-    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<2, 2, L>) {
+    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<2, 2, L>) {
         let angles: [f64; L] = column(
             #[inline(always)]
             |i| 3.0 * columns.state[0][i],

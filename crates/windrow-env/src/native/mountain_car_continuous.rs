@@ -67,8 +67,8 @@ impl MountainCarContinuous {
         TimeLimit::of(Self::new(), 999)
     }
 
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
@@ -224,7 +224,7 @@ impl Physics<3, 2> for MountainCarContinuous {
     }
 
     #[inline(always)]
-    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<3, 2, L>) {
+    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<3, 2, L>) {
         let [position, velocity, fresh] = columns.state;
         let round = |i: usize, exact: f64| match fresh[i] > 0.0 {
             true => exact,

@@ -63,8 +63,8 @@ impl Pendulum {
         TimeLimit::of(Self::new(), 200)
     }
 
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than 0.9 units in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer, but are the same on all machines.
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
+    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
@@ -212,7 +212,7 @@ impl Physics<2, 3> for Pendulum {
     }
 
     #[inline(always)]
-    fn advance<const L: usize>(math: impl ManySines, columns: &mut Columns<2, 3, L>) {
+    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<2, 3, L>) {
         let (sines, _) = math.sin_cos(&columns.state[0]);
         let state = |theta: f64, theta_dot: f64| PendulumState { theta, theta_dot };
         each::<L>(
