@@ -27,7 +27,7 @@ pub trait Env: Send {
     /// the reason why the step failed.
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError>;
 
-    /// What steps the environments `envs` at once; `None`, which is the default, where they are stepped one after the other.
+    /// Keeps the states of `envs` and steps all at once. By default there is no such thing: they are stepped one after the other.
     #[doc(hidden)]
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,

@@ -353,7 +353,7 @@ impl<E: Env> Serial<E> {
         self.step_each(stepped..total, actions, obs, outcomes)
     }
 
-    /// What steps all at once, with their states; `None` where they are stepped one after the other.
+    /// Loads the states into `at_once` for a step, unless they are there. `None` if the environments are stepped one after the other.
     #[inline]
     fn go_ahead(&mut self) -> Option<&mut dyn AtOnce<E>> {
         let at_once = self.at_once.as_deref_mut()?;

@@ -576,7 +576,7 @@ impl<'a> RowsMut<'a> {
         Ok(())
     }
 
-    /// Copies leaf `leaf`.
+    /// Copies the values of `source` to `to`, which is leaf `leaf`.
     ///
     /// # Safety
     /// `to` is a lane of this row, and `source` one of `from`.

@@ -58,8 +58,8 @@ pub struct CartPole {
     spec: Arc<EnvSpec>,
 }
 
-/// Positions beside each other, and velocities: the compiler computes neighbours at once, and sines of the angle do not wait for the
-/// divisions that velocities need.
+/// Both positions come first, then both velocities: the compiler computes neighbours at once, and the sines of the angle should not wait
+/// for the divisions that the velocities need.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(from = "[f64; 4]", into = "[f64; 4]")]
 struct CartPoleState {
@@ -190,7 +190,7 @@ impl Env for CartPole {
             return Err(EnvError::NotReset);
         };
         let sines = self.sines.unwrap_or_else(|| self.math.sin_cos(state.theta));
-        // First, and hidden from the compiler, which would put them last: while a processor divides, it then has the next frame to work on.
+        // Computed first, and kept there by `black_box`: a processor that waits for the divisions below goes on with the next frame.
         let ahead = state.theta + TAU * state.theta_dot;
         let ahead = black_box(self.math.sin_cos(ahead));
         *state = match self.math {

@@ -104,7 +104,7 @@ struct Blocks<E, const N: usize, const M: usize> {
     of: PhantomData<fn() -> E>,
 }
 
-/// What steps `envs` at once; `None` where that gains nothing, and where their sines differ.
+/// Columns for the states of `envs`. `None` if they gain nothing, or if only some of `envs` have fast math.
 pub(super) fn at_once<'a, E, const N: usize, const M: usize>(
     mut envs: impl ExactSizeIterator<Item = &'a E>,
 ) -> Option<Box<dyn AtOnce<E>>>
