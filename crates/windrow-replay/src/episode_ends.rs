@@ -1,5 +1,7 @@
 //! Episode marks: the entries of frames that mark the ends of episodes, and the trajectory of each frame.
 
+use std::sync::LazyLock;
+
 use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::ReplayError;
@@ -15,19 +17,20 @@ pub struct RunKeys {
     pub traj_key: Option<NestedKey>,
 }
 
-const DONE: [&str; 2] = ["next", "done"];
-const IDS: [&[&str]; 2] = [&["collector", "traj_ids"], &["episode"]];
+static DONE: LazyLock<NestedKey> = LazyLock::new(|| ["next", "done"].into());
+static IDS: LazyLock<[NestedKey; 2]> =
+    LazyLock::new(|| [["collector", "traj_ids"].into(), "episode".into()]);
 
 impl RunKeys {
-    fn end(&self) -> NestedKey {
-        self.end_key.clone().unwrap_or_else(|| DONE.into())
+    fn end(&self) -> &NestedKey {
+        self.end_key.as_ref().unwrap_or(&DONE)
     }
 
     /// The keys of ids, in the order in which they are tried.
-    fn ids(&self) -> Vec<NestedKey> {
+    fn ids(&self) -> &[NestedKey] {
         match &self.traj_key {
-            Some(key) => vec![key.clone()],
-            None => IDS.map(NestedKey::from).to_vec(),
+            Some(key) => std::slice::from_ref(key),
+            None => &*IDS,
         }
     }
 
@@ -43,9 +46,7 @@ impl RunKeys {
 
     /// All keys that are read.
     pub(crate) fn candidates(&self) -> Vec<NestedKey> {
-        let mut keys = self.ids();
-        keys.push(self.end());
-        keys
+        self.ids().iter().chain([self.end()]).cloned().collect()
     }
 }
 
@@ -76,18 +77,19 @@ impl EpisodeMarks {
         keys: &RunKeys,
         needed: bool,
     ) -> Result<Self, ReplayError> {
-        let end_key = keys.end();
-        let ends = ends_of(frames, &end_key)?;
+        let ends = ends_of(frames, keys.end())?;
         let mut ids = None;
-        let mut id_keys = keys.ids().into_iter();
+        let mut id_keys = keys.ids().iter();
         while ids.is_none()
             && let Some(key) = id_keys.next()
         {
-            ids = ids_of(frames, &key)?;
+            ids = ids_of(frames, key)?;
         }
         if needed && ends.is_none() && ids.is_none() {
-            let traj_key = keys.ids().swap_remove(0);
-            return Err(ReplayError::NoRuns { end_key, traj_key });
+            return Err(ReplayError::NoRuns {
+                end_key: keys.end().clone(),
+                traj_key: keys.ids()[0].clone(),
+            });
         }
         Ok(Self {
             frames: frames.numel(),

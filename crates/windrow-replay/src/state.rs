@@ -37,6 +37,8 @@ pub(crate) struct BufferState {
     pub(crate) saving: Option<Vec<bool>>,
     /// Whether a thread is writing frames at this moment.
     pub(crate) writing: bool,
+    /// Threads that wait until there is more to sample.
+    pub(crate) waiting_readers: usize,
     pub(crate) writers: Writers,
 }
 
@@ -123,6 +125,7 @@ impl BufferState {
             overwritten: 0,
             saving: None,
             writing: false,
+            waiting_readers: 0,
             writers: Writers::default(),
         }
     }

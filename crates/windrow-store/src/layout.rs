@@ -114,6 +114,15 @@ impl FrameLayout {
         fields.map(|(place, (leaf, field))| (place, field, leaf.elements()))
     }
 
+    /// Bytes from one row to the next, if all fields of a row lie side by side.
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+    pub(crate) fn record(&self) -> Option<usize> {
+        let stride = self.fields.first()?.stride;
+        let whole = self.fields.iter().all(|field| field.stride == stride);
+        // Large fields have their own strides, which may be alike.
+        (whole && stride < LARGE).then_some(stride)
+    }
+
     /// Where the first row begins, behind the header.
     pub(crate) fn rows_start(&self) -> usize {
         let starts = self.fields.iter().map(|field| field.offset);

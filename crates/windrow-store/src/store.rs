@@ -11,6 +11,8 @@ use std::sync::Arc;
 use tensordict::{Cell, Group, HeapBuffer, LeafSpec, TensorDict};
 
 use crate::StoreError;
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+use crate::copy::{STAGE, Stage};
 use crate::epoch::{EpochLock, PendingWrite};
 use crate::header::Header;
 use crate::layout::{Field, FrameLayout};
@@ -394,18 +396,81 @@ impl Store {
     unsafe fn fill(&self, sources: &[RowPointer], from: usize, rows: Range<usize>) {
         #[cfg(loom)]
         self.shadow[rows.clone()].iter().for_each(|row| row.write());
+        #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+        if let Some(record) = self.layout.record()
+            && self.layout.bytes >= LEAVES_CACHES
+            && rows.len() * record >= STAGE
+            && record <= RECORD
+            && is_x86_feature_detected!("avx")
+        {
+            // SAFETY: promised by the caller; the processor has AVX.
+            unsafe { self.fill_past_caches(sources, from, rows, record) };
+            return;
+        }
         // Some rows at a time, so that a record is still in the cache when its last field is written.
         for start in rows.clone().step_by(CHUNK) {
             let n = CHUNK.min(rows.end - start);
             self.prefetch(start + n..rows.end.min(start + n + CHUNK));
-            for (field, &(source, step)) in self.layout.fields.iter().zip(sources) {
-                let skip = (from + start - rows.start) as isize;
-                // SAFETY: promised by the caller; a field's rows lie within the memory.
-                unsafe {
-                    let to = self.field(field).add(start * field.stride);
-                    let source = source.offset(skip * step);
-                    (field.copies.scatter)((source, step), (to, field.stride), n, field.bytes);
-                }
+            let skip = from + start - rows.start;
+            // SAFETY: promised by the caller; a field's rows lie within the memory.
+            unsafe {
+                self.scatter(sources, skip..skip + n, |field| {
+                    self.field(field).add(start * field.stride)
+                });
+            }
+        }
+    }
+
+    /// As [`fill`](Self::fill), of records of `record` bytes: whole cache lines go to memory without being fetched first.
+    ///
+    /// # Safety
+    /// As [`fill`](Self::fill), where all fields lie in records; the processor has AVX.
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+    #[target_feature(enable = "avx")]
+    unsafe fn fill_past_caches(
+        &self,
+        sources: &[RowPointer],
+        from: usize,
+        rows: Range<usize>,
+        record: usize,
+    ) {
+        let base = self.layout.rows_start();
+        let mut stage = Stage::new();
+        // A multiple of a line from one copy to the next.
+        let most = (STAGE / record).next_multiple_of(8) - 8;
+        for start in rows.clone().step_by(most) {
+            let n = most.min(rows.end - start);
+            let skip = from + start - rows.start;
+            // SAFETY: promised by the caller; records lie within the memory, and `n` of them within the stage.
+            unsafe {
+                let to = self.start.as_ptr().add(base + start * record);
+                stage.copy(to, n * record, |staged| {
+                    self.scatter(sources, skip..skip + n, |field| {
+                        staged.add(field.offset - base)
+                    });
+                });
+            }
+        }
+        stage.end();
+    }
+
+    /// Copies rows `rows` of the sources, field by field, to where `to` says that the first one goes.
+    ///
+    /// # Safety
+    /// The sources have these rows; so many of each field may be written from there on.
+    #[inline(always)]
+    unsafe fn scatter(
+        &self,
+        sources: &[RowPointer],
+        rows: Range<usize>,
+        to: impl Fn(&Field) -> *mut u8,
+    ) {
+        for (field, &(source, step)) in self.layout.fields.iter().zip(sources) {
+            // SAFETY: promised by the caller.
+            unsafe {
+                let source = source.offset(rows.start as isize * step);
+                let to = (to(field), field.stride);
+                (field.copies.scatter)((source, step), to, rows.len(), field.bytes);
             }
         }
     }
@@ -495,7 +560,11 @@ impl Store {
 /// Rows that are copied field by field at a time: as many as stay in the first-level cache.
 const CHUNK: usize = 32;
 
-/// Bytes of the longest record that is prefetched.
+/// Bytes of the smallest store whose rows have left the caches when they are sampled: what is written need not go through them.
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+const LEAVES_CACHES: usize = 32 << 20;
+
+/// Bytes of the longest record that is prefetched, or copied past the caches.
 const RECORD: usize = 512;
 
 #[cfg(test)]

@@ -107,6 +107,51 @@ fn a_store_of_many_megabytes_is_like_a_small_one() {
     assert_eq!(store.read().gather(&rows).unwrap(), frames(&numbers));
 }
 
+/// Such a store copies many rows past the caches, whole cache lines at a time.
+#[test]
+fn a_store_that_no_cache_holds_is_like_a_small_one() {
+    const CAPACITY: usize = 500_000;
+    let frames = |numbers: Range<i64>| {
+        let mut dict = frames(&numbers.collect::<Vec<_>>());
+        dict.remove("pixels").unwrap();
+        dict
+    };
+    let store = Store::new(Store::leaves(&frames(0..1)).unwrap(), CAPACITY).unwrap();
+    assert!(store.bytes() > 32 << 20);
+    // Rows of 72 bytes begin anywhere in a line; the last write goes on at row 0.
+    for (first, n) in [
+        (0, 1000),
+        (1000, 85),
+        (1085, 86),
+        (1171, 700),
+        (CAPACITY - 350, 1000),
+    ] {
+        let behind = (first + n) % CAPACITY;
+        store.write(behind, &frames(-3..-2)).unwrap();
+        store
+            .write((first + CAPACITY - 1) % CAPACITY, &frames(-2..-1))
+            .unwrap();
+        store.write(first, &frames(5..5 + n as i64)).unwrap();
+        let rows: Vec<u32> = (first..first + n)
+            .map(|row| (row % CAPACITY) as u32)
+            .collect();
+        let read = store.read();
+        assert_eq!(
+            read.gather(&rows).unwrap(),
+            frames(5..5 + n as i64),
+            "{first}"
+        );
+        let around = [(first + CAPACITY - 1) % CAPACITY, behind].map(|row| row as u32);
+        assert_eq!(read.gather(&around[..1]).unwrap(), frames(-2..-1));
+        assert_eq!(read.gather(&around[1..]).unwrap(), frames(-3..-2));
+    }
+    let wide = frames(0..2000);
+    let every_other = wide.reshape([1000, 2]).unwrap().select_index(1, 1).unwrap();
+    store.write(77, &every_other).unwrap();
+    let rows: Vec<u32> = (77..1077).collect();
+    assert_eq!(store.read().gather(&rows).unwrap(), every_other);
+}
+
 #[test]
 fn chosen_entries_come_alone() {
     let store = store(3);

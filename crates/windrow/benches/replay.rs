@@ -126,8 +126,8 @@ fn prioritized() {
     );
 }
 
-/// 64 batches in turn, more than a core keeps in caches of its own, into as many rows of memory of one kind on either side,
-/// so that both fetch what they read and write.
+/// 64 batches in turn, more than a core keeps in caches of its own, beside copies of their columns to as many rows of memory of
+/// the same kind, so that both fetch what they read and write.
 fn extend() {
     const PARTS: usize = 64;
     const TURNS: usize = CAPACITY / WRITE;
@@ -136,10 +136,12 @@ fn extend() {
     let parts: Vec<TensorDict> = (0..PARTS)
         .map(|part| frames.narrow(0, part * WRITE, WRITE).unwrap())
         .collect();
-    let bytes: usize = parts[0].leaves().map(|(_, leaf)| leaf.byte_len()).sum();
+    let columns = |part: &TensorDict| part.leaves().map(|(_, leaf)| leaf.clone()).collect();
+    let columns: Vec<Vec<Tensor>> = parts.iter().map(columns).collect();
     // Each batch begins at the start of a cache line, as each column does.
+    let bytes = columns[0].iter().map(Tensor::byte_len).sum::<usize>();
     let stride = bytes.next_multiple_of(64);
-    let (source, mut copied) = (pages(stride * PARTS), pages(stride * TURNS));
+    let mut copied = pages(stride * TURNS);
     let (mut ours, mut theirs) = (0, 0);
     timing::ratio(
         "extend_1000",
@@ -150,9 +152,12 @@ fn extend() {
         },
         &mut || {
             theirs = (theirs + 1) % TURNS;
-            let from = theirs % PARTS * stride;
-            let from = black_box(&source[from..][..bytes]);
-            copied[theirs * stride..][..bytes].copy_from_slice(from);
+            let mut at = theirs * stride;
+            for column in &columns[theirs % PARTS] {
+                let column = column.as_bytes().unwrap();
+                copied[at..][..column.len()].copy_from_slice(column);
+                at += column.len();
+            }
             black_box(&copied);
             WRITE as u64
         },

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tensordict::{Tensor, TensorDict};
+use windrow_sync::unpoisoned;
 
 use super::{BufferInner, ReplayBuffer};
 use crate::error::Waited;
@@ -141,10 +142,9 @@ impl BufferInner {
                     },
                 ));
             }
-            state = match self.readable.wait_timeout(state, left) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
+            state.waiting_readers += 1;
+            state = unpoisoned(self.readable.wait_timeout(state, left)).0;
+            state.waiting_readers -= 1;
         }
     }
 }
