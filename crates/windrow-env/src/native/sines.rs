@@ -2,7 +2,8 @@
 //!
 //! Vector instructions compute both with a dozen digits to spare, and the distance to the number between two neighbours where rounding
 //! changes. The GNU library errs little more than half a unit in the last place: what is farther from that number than its error leaves
-//! it no choice. The rest, a tenth, is left to the library itself. Other libraries state no such bound, and compute every angle.
+//! it no choice. The rest, a tenth, is left to the library itself. Other libraries state no such bound, and compute every angle. One angle
+//! is computed in the same way where it is [small](small_sin_cos_of).
 
 use pulp::Simd;
 
@@ -15,6 +16,18 @@ const LIBM: [f64; 2] = [0.518, 0.513];
 const OWN: f64 = 0.01;
 /// Distances to the number that was rounded, in the same units, below which both round alike.
 const NEAR: [f64; 2] = [1.0 - LIBM[0] - OWN, 1.0 - LIBM[1] - OWN];
+/// Angles below it have sines and cosines that [`small_sin_cos_of`] computes.
+const SMALL: f64 = 0.25;
+/// Its largest errors, in the same units. What is added to the angle is 0.0104 of it at most and was rounded five times. What is taken from 1,
+/// where a unit is 2⁻⁵³, is less than 2⁻⁵ and was rounded by 2⁻⁵⁹ at most.
+const OWN_SMALL: [f64; 2] = [0.053, 0.017];
+/// Below it, the library's sine is a series that errs less.
+const TINY: f64 = 0.126;
+const LIBM_TINY: f64 = 0.501;
+/// As [`OWN_SMALL`], below [`TINY`].
+const OWN_TINY: [f64; 2] = [0.014, 0.009];
+const NEAR_SMALL: [f64; 2] = [1.0 - LIBM[0] - OWN_SMALL[0], 1.0 - LIBM[1] - OWN_SMALL[1]];
+const NEAR_TINY: [f64; 2] = [1.0 - LIBM_TINY - OWN_TINY[0], 1.0 - LIBM[1] - OWN_TINY[1]];
 /// Beyond it, the quarter turns have too many digits.
 const MAX_ANGLE: f64 = 4096.0;
 /// Below it, what is left of an angle has too few digits.
@@ -89,6 +102,13 @@ impl Math {
     pub(super) fn sin_cos(self, angle: f64) -> (f64, f64) {
         match self {
             Self::Fast if !is_far(angle) => polynomials(angle),
+            Self::Exact if STATES_ERRORS & is_small(angle) => {
+                let (sine, cosine) = small_sin_cos_of(angle);
+                match sine.is_sure & cosine.is_sure {
+                    true => (sine.value, cosine.value),
+                    false => angle.sin_cos(),
+                }
+            }
             _ => angle.sin_cos(),
         }
     }
@@ -116,6 +136,12 @@ impl Math {
 #[inline(always)]
 fn is_far(angle: f64) -> bool {
     angle.abs() >= MAX_ANGLE
+}
+
+/// Whether `angle` is between 0, whose sign [`small_sin_cos_of`] loses, and [`SMALL`].
+#[inline(always)]
+fn is_small(angle: f64) -> bool {
+    angle.abs().to_bits().wrapping_sub(1) < SMALL.to_bits() - 1
 }
 
 /// [`Math`] of many angles at once.
@@ -255,9 +281,12 @@ fn cos<S: Simd, const N: usize>(_: S, angles: &[f64; N]) -> [f64; N] {
     cosines
 }
 
+/// Whether the library states how much it errs.
+const STATES_ERRORS: bool = cfg!(all(target_os = "linux", target_env = "gnu"));
+
 /// Whether the library states how much it errs, and there are vectors, and with them fused multiply-add.
 const fn has_bound<S: Simd>() -> bool {
-    S::F64_LANES > 1 && cfg!(all(target_os = "linux", target_env = "gnu"))
+    S::F64_LANES > 1 && STATES_ERRORS
 }
 
 /// Calls `f` with the place of each flag that is 1; there are a multiple of eight. Nobody can predict which are: going from one to the
@@ -339,6 +368,35 @@ fn sin_cos_of(angle: f64) -> (Rounded, Rounded) {
     (turn(sine, count), turn(cosine, count.wrapping_add(1)))
 }
 
+/// Sine and cosine of an `angle` of less than [`SMALL`]: what the first terms lose is little enough without pairs of numbers.
+#[inline(always)]
+fn small_sin_cos_of(angle: f64) -> (Rounded, Rounded) {
+    let (x, z) = (angle, angle * angle);
+    let w = z * z;
+    // sin x = x - x z (1/6 - …)
+    let [a, b, c, d, e, ..] = SINE;
+    let further = (a + b * z) + (c + d * z + e * w) * w;
+    let lower = x * z * (SIXTH + z * further);
+    let (sine, sine_rest) = sum(x, lower);
+    // cos x = 1 - z/2 + w (1/24 - …)
+    let [a, b, c, d, ..] = COSINE;
+    let further = (a + b * z) + (c + d * z) * w;
+    let (first, first_rest) = sum(1.0, -0.5 * z);
+    let (cosine, cosine_rest) = sum(first, first_rest + w * (TWENTY_FOURTH + z * further));
+    let near = match x.abs() < TINY {
+        true => NEAR_TINY,
+        false => NEAR_SMALL,
+    };
+    let rounded = |value, rest, near| Rounded {
+        value,
+        is_sure: is_sure(value, rest, near),
+    };
+    (
+        rounded(sine, sine_rest, near[0]),
+        rounded(cosine, cosine_rest, near[1]),
+    )
+}
+
 /// `larger + smaller` and what rounding took from it.
 #[inline(always)]
 fn sum(larger: f64, smaller: f64) -> (f64, f64) {
@@ -356,15 +414,11 @@ fn series<const N: usize>(z: f64, coefficients: [f64; N]) -> f64 {
     sum
 }
 
-/// Whether `rest`, which rounding took from `rounded`, is less than `near` units in its last place.
+/// Whether `rest`, which rounding took from `rounded`, is less than `near` units in its last place: if it is, adding so much more of it that
+/// `near` becomes half a unit changes nothing. Below a power of two, where units are half as large, half of `near` counts.
 #[inline(always)]
 fn is_sure(rounded: f64, rest: f64, near: f64) -> bool {
-    const DIGITS: u64 = (1 << 52) - 1;
-    const EXPONENT: u64 = 0x7ff << 52;
-    let unit = f64::from_bits(rounded.to_bits() & EXPONENT) * f64::EPSILON;
-    // Below a power of two, units are half as large.
-    let whole = rounded.to_bits() & DIGITS == 0;
-    (rest.abs() < near * unit) & !whole
+    rounded + rest * (0.5 / near) == rounded
 }
 
 #[cfg(test)]
@@ -394,13 +448,21 @@ mod tests {
             let (sine, cosine) = angle.sin_cos();
             let got = columns.map(|column| column[i].to_bits());
             assert_eq!(got, [sine, cosine, cosine].map(f64::to_bits), "{angle:e}");
+            let (alone, alone_cosine) = Math::Exact.sin_cos(angle);
+            assert_eq!(
+                [alone, alone_cosine].map(f64::to_bits),
+                [sine, cosine].map(f64::to_bits),
+                "{angle:e}"
+            );
         }
     }
 
     #[test]
     fn bits_are_those_of_libm_at_any_magnitude() {
         let mut rng = NumpyRng::new(3);
-        for largest in [1e-300, 1e-9, 1e-3, 0.21, 0.8, 3.2, 60.0, 4e3, 1e5, 1e300] {
+        for largest in [
+            1e-300, 1e-9, 1e-3, 0.13, 0.25, 0.8, 3.2, 60.0, 4e3, 1e5, 1e300,
+        ] {
             for _ in 0..2_000 {
                 assert_as_libm(rng.uniform_array(-largest, largest));
             }
@@ -418,6 +480,11 @@ mod tests {
         let mut edges = [0.0, -0.0, f64::INFINITY, 1.0, -1.0, 4096.0, 5e-324, 1e-6].repeat(2);
         edges[15] = f64::MAX;
         assert_as_libm(edges.try_into().unwrap());
+        for edge in (1..60).map(|power| 0.5_f64.powi(power)).chain([TINY, 1e-6]) {
+            assert_as_libm(std::array::from_fn(|i| {
+                edge * (1.0 + (i as f64 - 8.0) * 1e-16)
+            }));
+        }
     }
 
     /// Asserts that fast sines and cosines differ from the library's by one unit in the last place at most, and that many of them at once
@@ -465,5 +532,13 @@ mod tests {
         let sure = (0..10_000).filter(|_| sin_cos_of(rng.uniform(-9.0, 9.0)).0.is_sure);
         let share = sure.count() as f64 / 10_000.0;
         assert!((0.93..0.96).contains(&share), "{share}");
+        for (largest, least) in [(0.126, 0.89), (0.25, 0.8)] {
+            let sure = (0..10_000).filter(|_| {
+                let (sine, cosine) = small_sin_cos_of(rng.uniform(-largest, largest));
+                sine.is_sure & cosine.is_sure
+            });
+            let share = sure.count() as f64 / 10_000.0;
+            assert!((least..0.97).contains(&share), "{largest}: {share}");
+        }
     }
 }
