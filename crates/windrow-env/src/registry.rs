@@ -686,6 +686,14 @@ mod tests {
             ]
             .map(|arguments| after_steps(built(arguments).unwrap()));
             assert_eq!(exact, plain, "{id}");
+            for (saved, fast_math) in [(&exact, true), (&fast, false)] {
+                let mut other = built(json!({ "fast_math": fast_math })).unwrap();
+                let loaded = other.visit_state(&mut StateVisitor::loading(saved));
+                assert!(
+                    matches!(loaded, Err(EnvError::State { .. })),
+                    "{id}: {loaded:?}"
+                );
+            }
             // This one rounds its state to `f32`, where a last bit hardly shows.
             assert!(fast != exact || id == "MountainCarContinuous-v0", "{id}");
             let error = built(json!({"fast": true})).err().unwrap();

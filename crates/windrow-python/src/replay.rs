@@ -79,8 +79,12 @@ impl ReplayBufferCore {
     #[new]
     fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let parts: Parts<'_> = options.extract()?;
-        let timeout = Duration::try_from_secs_f64(parts.sample_timeout)
-            .map_err(|error| PyValueError::new_err(format!("sample_timeout: {error}")))?;
+        let timeout = Duration::try_from_secs_f64(parts.sample_timeout).map_err(|_| {
+            let got = parts.sample_timeout;
+            PyValueError::new_err(format!(
+                "sample_timeout must be a finite number of seconds, 0 or more, got {got}"
+            ))
+        })?;
         let device = parts.device.as_ref().map(|device| device.clone_ref(py));
         let builder = parts.builder()?.timeout(timeout);
         let builder = builder.values_of(batch::values_of);

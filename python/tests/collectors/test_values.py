@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import Any
 
@@ -319,6 +320,8 @@ def test_a_state_that_is_refused_leaves_the_buffer_as_it_was() -> None:
         (lambda: ReplayBuffer(batch_size=0), "batch_size must be 1 or more, got 0"),
         (lambda: ReplayBuffer(seed=-1), "seed must be 0 or more, got -1"),
         (lambda: ReplayBuffer(sample_timeout="long"), "sample_timeout must be a number, got 'long'"),
+        (lambda: ReplayBuffer(sample_timeout=-1), "sample_timeout must be a finite number of seconds, 0 or more, got -1"),
+        (lambda: ReplayBuffer(sample_timeout=math.inf), "sample_timeout must be a finite number of seconds, 0 or more, got inf"),
         (lambda: ReplayBuffer().sample(True), "batch_size must be a whole number, got True"),
         (lambda: SliceSampler(slice_len=-1), "slice_len must be 1 or more, got -1"),
         (lambda: PrioritizedSampler(10, alpha="x"), "alpha must be a number, got 'x'"),

@@ -308,6 +308,7 @@ impl Env for Acrobot {
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.math.visit_state(state)?;
         state.value(&mut self.state)?;
         state.value(&mut self.rng)
     }

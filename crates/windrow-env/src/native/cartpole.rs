@@ -214,6 +214,7 @@ impl Env for CartPole {
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.math.visit_state(state)?;
         state.value(&mut self.state)?;
         self.sines = None;
         state.value(&mut self.fallen)?;

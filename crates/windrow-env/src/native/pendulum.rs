@@ -183,6 +183,7 @@ impl Env for Pendulum {
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        self.math.visit_state(state)?;
         state.value(&mut self.state)?;
         state.value(&mut self.rng)
     }

@@ -8,6 +8,7 @@
 use pulp::Simd;
 
 use super::columns::each;
+use crate::{EnvError, StateVisitor};
 
 /// Largest errors of the GNU library since 2.28 in the two series, in units in the last place, as its source states them. It adds a
 /// number of less than 2⁻⁸, rounded two or three times, to one of a table: 3 · 2⁻⁶² at most, where a unit is 2⁻⁵⁵ or more.
@@ -97,6 +98,14 @@ pub(super) enum Math {
 }
 
 impl Math {
+    /// Has the state of an environment with other arithmetic refused: it would go on with other bits than those of before.
+    pub(super) fn visit_state(self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
+        match self {
+            Self::Exact => Ok(()),
+            Self::Fast => state.section("fast_math"),
+        }
+    }
+
     /// Sine and cosine of `angle` (radians).
     #[inline(always)]
     pub(super) fn sin_cos(self, angle: f64) -> (f64, f64) {
