@@ -7,7 +7,7 @@ use super::cell::{self, Cell};
 use super::{check, ends};
 
 /// Schedules for each cell, and as many again that prefer one thread and interrupt it at few places.
-const SCHEDULES: usize = 120;
+const SCHEDULES: usize = 80;
 const INTERRUPTIONS: usize = 3;
 
 fn explore(check: fn(Cell)) {
