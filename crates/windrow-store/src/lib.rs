@@ -8,6 +8,8 @@ mod layout;
 #[cfg(not(loom))]
 mod mapped;
 mod schema;
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+mod stage;
 mod store;
 mod values;
 

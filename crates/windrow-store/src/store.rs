@@ -11,14 +11,14 @@ use std::sync::Arc;
 use tensordict::{Cell, Group, HeapBuffer, LeafSpec, TensorDict};
 
 use crate::StoreError;
-#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
-use crate::copy::{STAGE, Stage};
 use crate::epoch::{EpochLock, PendingWrite};
 use crate::header::Header;
 use crate::layout::{Field, FrameLayout};
 #[cfg(not(loom))]
 use crate::mapped;
 use crate::schema::{RowPointer, fit, flat, misfit, sources};
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+use crate::stage::{STAGE, Stage};
 use crate::values::{Room, Values};
 
 mod read;
@@ -436,8 +436,8 @@ impl Store {
     ) {
         let base = self.layout.rows_start();
         let mut stage = Stage::new();
-        // A multiple of a line from one copy to the next.
-        let most = (STAGE / record).next_multiple_of(8) - 8;
+        // Eight records, of a multiple of 8 bytes each, are a number of whole lines.
+        let most = STAGE / record / 8 * 8;
         for start in rows.clone().step_by(most) {
             let n = most.min(rows.end - start);
             let skip = from + start - rows.start;

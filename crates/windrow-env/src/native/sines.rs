@@ -423,8 +423,8 @@ fn series<const N: usize>(z: f64, coefficients: [f64; N]) -> f64 {
     sum
 }
 
-/// Whether `rest`, which rounding took from `rounded`, is less than `near` units in its last place: if it is, adding so much more of it that
-/// `near` becomes half a unit changes nothing. Below a power of two, where units are half as large, half of `near` counts.
+/// Whether `rest`, which rounding took from `rounded`, is less than `near` units in its last place. Less than half a unit would be rounded
+/// away again: so `rest` is scaled until `near` is half a unit. Below a power of two units are half as large, which addition knows.
 #[inline(always)]
 fn is_sure(rounded: f64, rest: f64, near: f64) -> bool {
     rounded + rest * (0.5 / near) == rounded
