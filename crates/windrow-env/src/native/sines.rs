@@ -98,12 +98,12 @@ pub(super) enum Math {
 }
 
 impl Math {
-    /// Has the state of an environment with other arithmetic refused: it would go on with other bits than those of before.
+    /// Has the state of an environment with other arithmetic refused, since it would go on with other bits.
     pub(super) fn visit_state(self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        match self {
-            Self::Exact => Ok(()),
-            Self::Fast => state.section("fast_math"),
-        }
+        state.section(match self {
+            Self::Exact => "exact arithmetic",
+            Self::Fast => "fast_math",
+        })
     }
 
     /// Sine and cosine of `angle` (radians).
