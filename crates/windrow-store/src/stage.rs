@@ -1,4 +1,4 @@
-//! Copies past the caches.
+//! Copies to memory that leave the caches out.
 
 use std::arch::x86_64::{_mm_sfence, _mm256_load_si256, _mm256_stream_si256};
 
@@ -24,7 +24,7 @@ impl Stage {
     /// [`end`](Self::end).
     ///
     /// # Safety
-    /// The processor has AVX; `to` may be written, and `put` writes no more than so many bytes.
+    /// The processor has AVX. `put` writes `bytes` bytes at most, and as many may be written to `to`.
     #[target_feature(enable = "avx")]
     pub(crate) unsafe fn copy(&mut self, to: *mut u8, bytes: usize, put: impl FnOnce(*mut u8)) {
         debug_assert!(bytes <= STAGE);

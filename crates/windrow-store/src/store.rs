@@ -457,7 +457,7 @@ impl Store {
     /// Copies rows `rows` of the sources, field by field, to where `to` says that the first one goes.
     ///
     /// # Safety
-    /// The sources have these rows; so many of each field may be written from there on.
+    /// The sources have these rows, and each field has room for as many.
     #[inline(always)]
     unsafe fn scatter(
         &self,

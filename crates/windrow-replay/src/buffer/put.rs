@@ -173,7 +173,7 @@ impl ReplayBuffer {
             RowOrder::Any => self.shared.write_placed(state, &frames, &entries),
         };
         drop(turn);
-        // To ask the system costs as much as to write 50 frames, and hardly ever does anybody wait.
+        // A call of the system costs as much as writing 50 frames, and threads wait rarely.
         if self.shared.lock().waiting_readers > 0 {
             self.shared.readable.notify_all();
         }
