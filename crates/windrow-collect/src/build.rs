@@ -255,6 +255,9 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Argum
     if !config.track_traj_ids && config.split_trajs {
         return needs("split_trajs", "track_traj_ids");
     }
+    if config.traj_format.is_some() && wanted.is_none() {
+        return needs("traj_format", "trajs_per_batch");
+    }
     if let Some(trajectories) = config.trajs_per_write {
         let name = "trajs_per_write";
         ArgumentError::check_positive(name, trajectories)?;
@@ -265,8 +268,9 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Argum
             return needs(name, "a replay_buffer");
         }
     }
+    let format = config.traj_format.unwrap_or_default();
     wanted
-        .map(|trajectories| TrajectoryBatcher::new(trajectories, config.traj_format))
+        .map(|trajectories| TrajectoryBatcher::new(trajectories, format))
         .transpose()
 }
 

@@ -17,19 +17,41 @@ use std::time::{Duration, Instant};
 use tensordict::{Tensor, TensorDict};
 use windrow_replay::{LazyMemmapStorage, LazyTensorStorage, RandomSampler, ReplayBuffer, Storage};
 
-const CAPACITY: usize = 2000;
 const DIRECTORY: &str = "WINDROW_KILL_DIRECTORY";
+const KIND: &str = "WINDROW_KILL_KIND";
 const READY: &str = "the writer writes";
 /// A writer that nobody kills ends by itself.
 const LIFE: Duration = Duration::from_secs(20);
+
+/// What a buffer holds.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    capacity: usize,
+    /// Width and height of a frame's image.
+    pixels: usize,
+}
+
+const KINDS: [Kind; 2] = [
+    Kind {
+        name: "images apart from the rest of their frames",
+        capacity: 2_000,
+        pixels: 64,
+    },
+    Kind {
+        name: "more than 32 MiB of frames in one piece, which are written past the caches",
+        capacity: 76_000,
+        pixels: 20,
+    },
+];
 
 fn hash(number: u64) -> u64 {
     let mixed = (number ^ (number >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 29)
 }
 
-/// Frames whose every byte follows from their number, some thousands of bytes each.
-fn frames(first: u64, n: u64) -> TensorDict {
+/// Frames whose every byte follows from their number, some hundreds or thousands of bytes each.
+fn frames(kind: Kind, first: u64, n: u64) -> TensorDict {
     let numbers = first..first + n;
     let size = n as usize;
     let floats = |of: u64| {
@@ -39,11 +61,12 @@ fn frames(first: u64, n: u64) -> TensorDict {
         Tensor::from_vec(values.collect::<Vec<f32>>(), [size, 4]).unwrap()
     };
     // One byte all over, so that a writer spends its time with writing.
-    let mut pixels = Vec::with_capacity(size * 4096);
+    let image = kind.pixels * kind.pixels;
+    let mut pixels = Vec::with_capacity(size * image);
     for number in numbers.clone() {
-        pixels.resize(pixels.len() + 4096, hash(number) as u8);
+        pixels.resize(pixels.len() + image, hash(number) as u8);
     }
-    let pixels = Tensor::from_vec(pixels, [size, 64, 64]).unwrap();
+    let pixels = Tensor::from_vec(pixels, [size, kind.pixels, kind.pixels]).unwrap();
     let rewards = numbers.clone().map(|number| f64::from(hash(number) as u8));
     let reward = Tensor::from_vec(rewards.collect::<Vec<f64>>(), [size, 1]).unwrap();
     let done = numbers
@@ -72,8 +95,8 @@ fn together(number: u64) -> u64 {
     1 + hash(!number) % 300
 }
 
-fn on_disk(directory: &Path) -> ReplayBuffer {
-    let storage = LazyMemmapStorage::new(CAPACITY).at(directory.join("rows"));
+fn on_disk(kind: Kind, directory: &Path) -> ReplayBuffer {
+    let storage = LazyMemmapStorage::new(kind.capacity).at(directory.join("rows"));
     build(storage.unwrap())
 }
 
@@ -114,8 +137,10 @@ fn writer() {
         return;
     };
     let directory = Path::new(&directory);
+    let kind = env::var(KIND).unwrap();
+    let kind = KINDS.into_iter().find(|known| known.name == kind).unwrap();
     let start = Instant::now();
-    let buffer = on_disk(directory);
+    let buffer = on_disk(kind, directory);
     let mut written = Note::new(&directory.join("written"));
     let mut saved = Note::new(&directory.join("saved"));
     let number = AtomicU64::new(buffer.write_count());
@@ -132,7 +157,7 @@ fn writer() {
         while start.elapsed() < LIFE {
             let first = number.load(Ordering::Relaxed);
             let n = together(first);
-            buffer.extend(&frames(first, n)).unwrap();
+            buffer.extend(&frames(kind, first, n)).unwrap();
             written.put(first + n);
             number.store(first + n, Ordering::Release);
         }
@@ -140,10 +165,11 @@ fn writer() {
 }
 
 /// Starts a writer and waits until it writes.
-fn start(directory: &Path) -> Child {
+fn start(kind: Kind, directory: &Path) -> Child {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "writer", "--nocapture"])
         .env(DIRECTORY, directory)
+        .env(KIND, kind.name)
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
@@ -157,7 +183,7 @@ fn start(directory: &Path) -> Child {
 }
 
 /// Frames of a buffer: the last ones up to its count, whole and without a gap. Returns how many.
-fn check(buffer: &ReplayBuffer) -> u64 {
+fn check(kind: Kind, buffer: &ReplayBuffer) -> u64 {
     let (count, len) = (buffer.write_count(), buffer.len() as u64);
     if len == 0 {
         return 0;
@@ -171,7 +197,7 @@ fn check(buffer: &ReplayBuffer) -> u64 {
         let old = rows.slice(0, seam..).unwrap();
         rows = TensorDict::cat(&[old, new], 0).unwrap();
     }
-    let whole = rows == frames(count - len, len);
+    let whole = rows == frames(kind, count - len, len);
     assert!(whole, "frames before {count} are not as they were written");
     len
 }
@@ -184,8 +210,10 @@ fn runs(buffer: &ReplayBuffer) -> Vec<(i64, bool)> {
     lens.iter().copied().zip(ended.iter().copied()).collect()
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Tally {
+    kind: Kind,
+    kills: u64,
     within_a_write: u64,
     within_a_checkpoint: u64,
     on_disk: u64,
@@ -195,17 +223,30 @@ struct Tally {
 }
 
 impl Tally {
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            kills: 0,
+            within_a_write: 0,
+            within_a_checkpoint: 0,
+            on_disk: 0,
+            in_checkpoints: 0,
+            begins: BTreeSet::new(),
+        }
+    }
+
     /// Looks at what a killed writer has left.
     fn look(&mut self, directory: &Path) {
+        self.kills += 1;
         let told = Note::read(&directory.join("written"));
-        let buffer = on_disk(directory);
+        let buffer = on_disk(self.kind, directory);
         let count = buffer.write_count();
         assert!(
             count == told || count == told + together(told),
             "the last write told of ended at {told}, the buffer holds {count} frames"
         );
-        let len = check(&buffer);
-        let torn = count.min(CAPACITY as u64) - len;
+        let len = check(self.kind, &buffer);
+        let torn = count.min(self.kind.capacity as u64) - len;
         assert!(
             torn == 0 || torn <= together(count),
             "{torn} rows are missing"
@@ -244,29 +285,36 @@ impl Tally {
         let told = Note::read(&directory.join("saved"));
         assert!(finished || told == 0, "a checkpoint is gone");
         if finished {
-            let buffer = build(LazyTensorStorage::new(CAPACITY));
+            let buffer = build(LazyTensorStorage::new(self.kind.capacity));
             buffer.load(&checkpoint).unwrap();
             assert!(buffer.write_count() >= told, "the checkpoint is an old one");
-            self.in_checkpoints += check(&buffer);
+            self.in_checkpoints += check(self.kind, &buffer);
         }
     }
 }
 
 #[test]
 fn a_killed_process_leaves_whole_rows_and_its_last_checkpoint() {
-    let kills: u64 = env::var("WINDROW_KILLS").map_or(5, |kills| kills.parse().unwrap());
-    let directory = tempfile::tempdir().unwrap();
-    let mut tally = Tally::default();
+    let kills: u64 = env::var("WINDROW_KILLS").map_or(6, |kills| kills.parse().unwrap());
+    let mut buffers = KINDS.map(|kind| (Tally::new(kind), tempfile::tempdir().unwrap()));
     for kill in 0..kills {
-        let mut child = start(directory.path());
+        let (tally, directory) = &mut buffers[kill as usize % KINDS.len()];
+        let mut child = start(tally.kind, directory.path());
         let chance = RandomState::new().hash_one(kill);
         std::thread::sleep(Duration::from_micros(chance % 120_000));
         child.kill().unwrap();
         child.wait().unwrap();
         tally.look(directory.path());
     }
-    println!(
-        "{kills} kills, {} within a write and {} within a checkpoint: {} rows on disk and {} in checkpoints checked, all whole",
-        tally.within_a_write, tally.within_a_checkpoint, tally.on_disk, tally.in_checkpoints
-    );
+    for (tally, _) in buffers {
+        println!(
+            "{} kills, {} within a write and {} within a checkpoint: {} rows on disk and {} in checkpoints checked, all whole ({})",
+            tally.kills,
+            tally.within_a_write,
+            tally.within_a_checkpoint,
+            tally.on_disk,
+            tally.in_checkpoints,
+            tally.kind.name
+        );
+    }
 }

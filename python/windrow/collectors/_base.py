@@ -205,6 +205,9 @@ class BaseCollector(Control):
         # Where torch alone acts, its generator is left as it is: what modules draw follows it, unless they do so in processes.
         is_torch = isinstance(choice.core, list) and self._placement != "processes"
         draws = not is_torch or bool(arguments.init_random_frames)
+        traj_format = arguments.traj_format
+        if arguments.trajs_per_batch is not None and buffer is not None:
+            traj_format = traj_format or "cat"  # Padding is not kept.
         config = {
             **arguments.for_engine(),
             "num_workers": self._workers.repeated,
@@ -217,8 +220,7 @@ class BaseCollector(Control):
             "seed": seed,
             "noise_seed": _drawn_by_torch() if draws and seed is None else None,
             "cat_results": _concatenation(arguments.cat_results, sync=self._sync),
-            # Padding is not kept.
-            "traj_format": arguments.traj_format or ("padded" if buffer is None else "cat"),
+            "traj_format": traj_format,
         }
         return {
             "config": config,

@@ -184,8 +184,8 @@ options! {
     trajs_per_batch?: usize,
 
     /// How whole trajectories lie in a batch; by default padded, with a mask. A
-    /// [replay buffer](CollectorBuilder::replay_buffer) gets no padding.
-    traj_format: TrajFormat = TrajFormat::Padded,
+    /// [replay buffer](CollectorBuilder::replay_buffer) gets no padding. Needs [`trajs_per_batch`](Self::trajs_per_batch).
+    traj_format?: TrajFormat,
 
     /// Most trajectories in one write to a [replay buffer](CollectorBuilder::replay_buffer), whose readers see each write at
     /// once. Needs [`trajs_per_batch`](Self::trajs_per_batch).

@@ -43,7 +43,7 @@ pub(crate) fn local() -> impl Iterator<Item = Crew> {
     all().filter(|crew| crew.placement != Placement::Processes)
 }
 
-/// Those of [`all`] whose workers have policies of their own. `tests/served.rs` has the faults of one that they share.
+/// Those of [`all`] whose workers have policies of their own. `tests/collectors/served.rs` has the faults of one that they share.
 pub(crate) fn apart() -> impl Iterator<Item = Crew> {
     all().filter(|crew| crew.inference == Inference::Local)
 }
