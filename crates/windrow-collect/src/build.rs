@@ -9,6 +9,7 @@ mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tensordict::NestedKey;
 use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{Layout, LeafSpec, PartOrder, RecordSpec, RingSpec, Shares, Sink, SlabError};
@@ -33,7 +34,7 @@ use crate::shared::publisher::WeightPublisher;
 use crate::shared::reports::LossRule;
 use crate::shared::statistics::SharedStatistics;
 use crate::shared::stats::Counters;
-use crate::trajectories::TrajectoryBatcher;
+use crate::trajectories::{MASK, TrajectoryBatcher};
 use crate::worker::actor::describe;
 use crate::worker::cursor::{Beginning, CursorOptions};
 use crate::worker::factory::{WorkerFactory, batched};
@@ -85,6 +86,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     }
 
     let policy = new.bind(&spec, &chosen.interrupt)?;
+    check_mask_is_free(&policy, &spec)?;
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
     let statistics = SharedStatistics::new(&reference_maker.config, new.statistics())?;
@@ -340,6 +342,20 @@ pub(crate) fn check_step_timeout(config: &CollectorConfig) -> Result<(), Argumen
             needs: "workers that can be killed: placement processes",
         }),
         Some(_) => Ok(()),
+    }
+}
+
+/// Refuses a policy that writes what says which entries of a padded batch are frames: frames would be taken for padding.
+fn check_mask_is_free(policy: &PolicySpec, spec: &EnvSpec) -> Result<(), BuildError> {
+    let mask = NestedKey::from(MASK);
+    let mut written = policy.columns.iter();
+    match written.find(|leaf| leaf.key.overlaps(&mask)) {
+        None => Ok(()),
+        Some(leaf) => Err(BuildError::PolicyWrites {
+            env: spec.id.clone(),
+            expected: format!("{mask:?} in batches with padding"),
+            got: describe(Some(leaf)),
+        }),
     }
 }
 

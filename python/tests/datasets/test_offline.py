@@ -21,6 +21,7 @@ from windrow.data import (
     PrioritizedSliceSampler,
     ReplayBuffer,
     SliceSampler,
+    TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
 
@@ -64,6 +65,18 @@ def test_a_collector_writes_to_the_online_buffer(start: bool) -> None:
         assert list(collector) == [None] * 3
     assert len(online) > 0 and set(buffer.sample().keys()) == {"observation"}
     assert (buffer.sample()["observation"] == 9).all(1).tolist() == [True] * 4 + [False] * 4
+
+
+def test_rows_of_one_buffer_are_not_taken_for_those_of_the_other() -> None:
+    parts = [TensorDictPrioritizedReplayBuffer(storage=LazyTensorStorage(10), alpha=0.6, beta=0.4) for _ in range(2)]
+    buffer = OfflineToOnlineReplayBuffer(parts[0], online_buffer=parts[1], batch_size=4)
+    for part in parts:
+        part.extend(steps([4]))
+        assert "index" in part.sample(2).keys()
+        sample = buffer.sample()
+        assert "observation" in sample.keys() and "index" not in sample.keys()
+    with pytest.raises(KeyError, match="index"):
+        buffer.update_tensordict_priority(sample.set("td_error", torch.ones(4)))
 
 
 def test_data_that_does_not_fit_together_is_an_error_that_names_the_entry() -> None:

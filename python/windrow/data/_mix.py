@@ -33,7 +33,7 @@ class OfflineToOnlineReplayBuffer:
     online.
 
     Each sample has ``round(offline_fraction * batch_size)`` frames of the data set, which come first; as long as nothing was written, all are.
-    A sample has the entries that both have. What is written goes to :attr:`online_buffer`, by :meth:`extend` or by a collector
+    A sample has the entries that both have, but not ``"index"``: each buffer numbers its own frames. What is written goes to :attr:`online_buffer`, by :meth:`extend` or by a collector
     (``replay_buffer=``). Attributes and methods that are not listed here are those of :attr:`online_buffer`.
 
     Raises:
@@ -109,7 +109,8 @@ class OfflineToOnlineReplayBuffer:
         if count is None:
             raise RuntimeError("expected a batch size: give sample() or the buffer one")
         offline = round(self._fraction * count) if len(self.online_buffer) else count
-        parts = [buffer.sample(many) for buffer, many in ((self.offline_buffer, offline), (self.online_buffer, count - offline)) if many]
+        shares = ((self.offline_buffer, offline), (self.online_buffer, count - offline))
+        parts = [_without_index(buffer.sample(many)) for buffer, many in shares if many]
         sample = parts[0] if len(parts) == 1 else _joined(*parts)
         return sample if self._transform is None else self._transform(sample)
 
@@ -121,6 +122,11 @@ class OfflineToOnlineReplayBuffer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._fraction:g} of {self.offline_buffer!r}, {self.online_buffer!r}, batch_size={self._batch_size})"
+
+
+def _without_index(sample: Any) -> Any:
+    # The rows of one buffer would be taken for those of the other, for instance by an update of priorities.
+    return sample.exclude("index") if is_frames(sample) else sample
 
 
 def _joined(offline: Any, online: Any) -> Any:

@@ -85,4 +85,9 @@ fn what_is_taken_is_refused() {
         "the policy writes (\"next\", \"reward\") float32 [3], where frames of Pendulum-v1 have (\"next\", \"reward\"): let it \
          write that under another name"
     );
+    assert_eq!(
+        refusal(|| Tenfold::new(("collector", "mask"), 3)),
+        "the policy writes (\"collector\", \"mask\") float32 [3], where frames of Pendulum-v1 have (\"collector\", \"mask\") in \
+         batches with padding: let it write that under another name"
+    );
 }
