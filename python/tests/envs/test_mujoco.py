@@ -31,6 +31,11 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 ARGUMENTS = [(name, kwargs) for name in IDS for kwargs in certify.ARGUMENTS.get(name, [])]
 
 
+@pytest.fixture(autouse=True)
+def distances_as_with_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np.linalg, "norm", certify.as_with_avx512(np.linalg.norm))
+
+
 def run_beside_gymnasiums(
     env_name: str, steps: int, mode: AutoresetMode = AutoresetMode.SAME_STEP, vector: dict[str, Any] | None = None, **kwargs: Any
 ) -> int:

@@ -48,7 +48,7 @@ pub(super) fn sum_by<T: Copy + Default + Add<Output = T>>(
     }
 }
 
-/// `np.linalg.norm(values)`, of two or three numbers.
+/// `np.linalg.norm(values)`, of two or three numbers, where OpenBLAS uses AVX-512: elsewhere it rounds each square.
 pub(super) fn norm(values: &[f64]) -> f64 {
     values
         .iter()
