@@ -18,7 +18,7 @@ use crate::layout::{Field, FrameLayout};
 use crate::mapped;
 use crate::schema::{RowPointer, fit, flat, misfit, sources};
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
-use crate::stage::{STAGE, Stage};
+use crate::stage::{self, STAGE, Stage, Stream};
 use crate::values::{Room, Values};
 
 mod read;
@@ -401,10 +401,10 @@ impl Store {
             && self.layout.bytes >= LEAVES_CACHES
             && rows.len() * record >= STAGE
             && record <= RECORD
-            && is_x86_feature_detected!("avx")
+            && let Some(stream) = stage::stream()
         {
-            // SAFETY: promised by the caller; the processor has AVX.
-            unsafe { self.fill_past_caches(sources, from, rows, record) };
+            // SAFETY: promised by the caller.
+            unsafe { self.fill_past_caches(stream, sources, from, rows, record) };
             return;
         }
         // Some rows at a time, so that a record is still in the cache when its last field is written.
@@ -424,18 +424,19 @@ impl Store {
     /// As [`fill`](Self::fill), of records of `record` bytes: whole cache lines go to memory without being fetched first.
     ///
     /// # Safety
-    /// As [`fill`](Self::fill), where all fields lie in records; the processor has AVX.
+    /// As [`fill`](Self::fill), where all fields lie in records; [`stream`](stage::stream) has returned `stream`.
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
-    #[target_feature(enable = "avx")]
     unsafe fn fill_past_caches(
         &self,
+        stream: Stream,
         sources: &[RowPointer],
         from: usize,
         rows: Range<usize>,
         record: usize,
     ) {
         let base = self.layout.rows_start();
-        let mut stage = Stage::new();
+        // SAFETY: promised by the caller.
+        let mut stage = unsafe { Stage::new(stream) };
         // Eight records, of a multiple of 8 bytes each, are a number of whole lines.
         let most = STAGE / record / 8 * 8;
         for start in rows.clone().step_by(most) {

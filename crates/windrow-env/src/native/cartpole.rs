@@ -271,7 +271,7 @@ impl Physics<5, 4> for CartPole {
             #[inline(always)]
             |i| {
                 let is_out = is_out(columns.state[0][i], columns.state[2][i]);
-                let (fallen, out) = (columns.state[4][i], f64::from(u8::from(is_out)));
+                let (fallen, out) = (columns.state[4][i], if is_out { 1.0 } else { 0.0 });
                 columns.terminated[i] = is_out;
                 columns.reward[i] = (1.0 - fallen * out) as f32;
                 columns.state[4][i] = fallen.max(out);

@@ -222,14 +222,16 @@ where
             let mut columns = Columns::<N, M, WIDE>::new();
             while all - stepped > NARROW {
                 match self.step_block(math, stepped, &mut columns) {
-                    0 => return stepped,
+                    0 => break,
                     count => stepped += count,
                 }
             }
         }
-        if stepped < all {
+        if (1..=NARROW).contains(&(all - stepped)) {
             stepped += self.step_block(math, stepped, &mut Columns::<N, M, NARROW>::new());
         }
+        // All at once, since each block would do it by a call.
+        self.outcomes.truncated[..stepped].fill(false);
         stepped
     }
 
@@ -265,14 +267,11 @@ where
         E::advance(math, columns);
         copy_columns(&columns.state, state);
         let Outcomes {
-            reward,
-            terminated,
-            truncated,
+            reward, terminated, ..
         } = self.outcomes.reborrow();
         copy(&columns.observation, &mut self.rows[all.clone()]);
         copy(&columns.reward, &mut reward[all.clone()]);
-        copy(&columns.terminated, &mut terminated[all.clone()]);
-        copy(&[false; L], &mut truncated[all]);
+        copy(&columns.terminated, &mut terminated[all]);
         count
     }
 }

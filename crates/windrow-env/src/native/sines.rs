@@ -31,6 +31,8 @@ const NEAR_SMALL: [f64; 2] = [1.0 - LIBM[0] - OWN_SMALL[0], 1.0 - LIBM[1] - OWN_
 const NEAR_TINY: [f64; 2] = [1.0 - LIBM_TINY - OWN_TINY[0], 1.0 - LIBM[1] - OWN_TINY[1]];
 /// Beyond it, the quarter turns have too many digits.
 const MAX_ANGLE: f64 = 4096.0;
+/// Angles below it, which is less than an eighth of a turn, have no quarter turn.
+const EIGHTH: f64 = 0.78;
 /// Below it, what is left of an angle has too few digits.
 const MIN_REST: f64 = 1e-6;
 
@@ -194,7 +196,20 @@ impl ManySines for Fast {
 
     #[inline(always)]
     fn sin_cos<const N: usize>(self, angles: &[f64; N]) -> ([f64; N], [f64; N]) {
-        let (mut sines, mut cosines, mut far) = ([0.0; N], [0.0; N], [0; N]);
+        let (mut sines, mut cosines) = ([0.0; N], [0.0; N]);
+        let (mut below, mut far) = (u64::MAX, [0; N]);
+        // A difference of bits is negative where the angle is less.
+        each::<N>(
+            #[inline(always)]
+            |i| below &= angles[i].abs().to_bits().wrapping_sub(EIGHTH.to_bits()),
+        );
+        if below.cast_signed() < 0 {
+            each::<N>(
+                #[inline(always)]
+                |i| (sines[i], cosines[i]) = near_polynomials(angles[i]),
+            );
+            return (sines, cosines);
+        }
         each::<N>(
             #[inline(always)]
             |i| {
@@ -226,6 +241,19 @@ fn polynomials(angle: f64) -> (f64, f64) {
     let rest = (1.0 - first) - half;
     let cosine = first + (rest + (w * polynomial(z, w, FAST_COSINE) - x * x_rest));
     turned_by(count, sine, cosine)
+}
+
+/// [`polynomials`] of an `angle` of less than [`EIGHTH`], which is what it would be without quarter turns.
+#[inline(always)]
+fn near_polynomials(angle: f64) -> (f64, f64) {
+    let z = angle * angle;
+    let w = z * z;
+    // The sum with 0.0 loses the sign of -0.0, as the other does.
+    let sine = angle + (angle * z * polynomial(z, w, FAST_SINE) + 0.0);
+    let half = 0.5 * z;
+    let first = 1.0 - half;
+    let rest = (1.0 - first) - half;
+    (sine, first + (rest + w * polynomial(z, w, FAST_COSINE)))
 }
 
 /// Sine and cosine of an angle `quarters` quarter turns farther than that of `sine` and `cosine`.
@@ -532,6 +560,23 @@ mod tests {
         let mut edges = [0.0, -0.0, 4e300, 1.0, -1.0, 4096.0, 5e-324, 1e-6].repeat(2);
         edges[15] = f64::MAX;
         assert_near_libm(edges.try_into().unwrap());
+        // Without quarter turns in any of them.
+        let near = [
+            0.0,
+            -0.0,
+            EIGHTH.next_down(),
+            0.5,
+            5e-324,
+            1e-160,
+            1e-8,
+            0.3,
+        ];
+        assert_near_libm(
+            [near, near.map(|angle| -angle)]
+                .concat()
+                .try_into()
+                .unwrap(),
+        );
         assert!(Math::Fast.cos(f64::NAN).is_nan() & Math::Fast.cos(f64::INFINITY).is_nan());
     }
 
