@@ -23,7 +23,7 @@ const READY: &str = "the writer writes";
 /// A writer that nobody kills ends by itself.
 const LIFE: Duration = Duration::from_secs(20);
 
-/// What a buffer holds.
+/// Capacity and frames of a buffer.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     name: &'static str,

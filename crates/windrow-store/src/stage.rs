@@ -10,7 +10,7 @@ const LINE: usize = 64;
 /// Most bytes that are copied at once: they stay in the first-level cache.
 pub(crate) const STAGE: usize = 6 << 10;
 
-/// Copies so many cache lines past the caches; both sides are at the start of one.
+/// Copies cache lines past the caches: to where, from where, and how many. Both pointers are at the start of a line.
 pub(crate) type Stream = unsafe fn(*mut u8, *const u8, usize);
 
 /// The fastest that this processor has, if it has any.
@@ -76,7 +76,7 @@ impl Stage {
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_by_64(to: *mut u8, from: *const u8, lines: usize) {
     for at in (0..lines).map(|line| line * LINE) {
-        // SAFETY: the caller promises so many lines, and where they start.
+        // SAFETY: the caller promises that both sides have `lines` lines, and are at the start of one.
         unsafe { _mm512_stream_si512(to.add(at).cast(), _mm512_load_si512(from.add(at).cast())) };
     }
 }

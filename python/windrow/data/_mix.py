@@ -33,7 +33,8 @@ class OfflineToOnlineReplayBuffer:
     online.
 
     Each sample has ``round(offline_fraction * batch_size)`` frames of the data set, which come first; as long as nothing was written, all are.
-    A sample has the entries that both have, but not ``"index"``: each buffer numbers its own frames. What is written goes to :attr:`online_buffer`, by :meth:`extend` or by a collector
+    A sample has the entries that both have, but not ``"index"``: each buffer numbers its own frames. What is written goes to
+    :attr:`online_buffer`, by :meth:`extend` or by a collector
     (``replay_buffer=``). Attributes and methods that are not listed here are those of :attr:`online_buffer`.
 
     Raises:

@@ -1,4 +1,4 @@
-//! What collectors promise, one promise a file. They are one program, because each program is linked by itself.
+//! Tests of collectors, one subject a file. All are one program, which takes less time to build than a program for each file.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 #[path = "../conformance/crew.rs"]

@@ -1,4 +1,5 @@
-//! What holds wherever workers run, one subject a file: the environments and policies have names, which processes know, too.
+//! Tests of collectors in every placement, one subject a file. Worker processes find environments and policies by the names that are
+//! registered here.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 #[path = "../conformance/program.rs"]
@@ -14,7 +15,7 @@ use std::error::Error;
 
 use windrow_policy::Registry;
 
-/// Whatever the tests of this program name: it registers once.
+/// Registers what the tests of all files name: a program can install one registry only.
 fn names(registry: &mut Registry) -> Result<(), Box<dyn Error + Send + Sync>> {
     background::names(registry)?;
     features::names(registry)?;
