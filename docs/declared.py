@@ -1,4 +1,6 @@
-"""Shows the arguments that :func:`windrow._arguments.takes` gives a method, in the groups of their declaration."""
+"""Shows the arguments that :func:`windrow._arguments.takes` gives a method, in the groups of their
+declaration.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any
 
 import griffe
 
-#: References of Sphinx, such as ``:meth:`~BaseCollector.shutdown```, in docstrings that ``help`` shows as they are.
+#: References of Sphinx, such as ``:meth:`~BaseCollector.shutdown```, in docstrings that ``help``
+#: shows as they are.
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc|obj):`~?([^`]+)`")
 _UNUSED = "Taken for TorchRL's sake, without effect"
 
@@ -25,9 +28,16 @@ class Declared(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
             # Otherwise what an example prints is read as links.
-            obj.docstring.value = re.sub(r"^(\s*)Example:$", r"\1Examples:", _without_roles(obj.docstring.value), flags=re.MULTILINE)
+            obj.docstring.value = re.sub(
+                r"^(\s*)Example:$",
+                r"\1Examples:",
+                _without_roles(obj.docstring.value),
+                flags=re.MULTILINE,
+            )
 
-    def _show(self, func: griffe.Function, declaration: griffe.Class, loader: griffe.GriffeLoader) -> None:
+    def _show(
+        self, func: griffe.Function, declaration: griffe.Class, loader: griffe.GriffeLoader
+    ) -> None:
         groups: dict[str, list[str]] = {}
         parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
         for cls in (*reversed(declaration.mro()), declaration):
@@ -35,7 +45,10 @@ class Declared(griffe.Extension):
             for attribute in cls.members.values():
                 value = attribute.value if attribute.is_attribute else None
                 call = ast.parse(str(value), mode="eval").body if value else None
-                if not isinstance(call, ast.Call) or ast.unparse(call.func) not in ("argument", "ignored"):
+                if not isinstance(call, ast.Call) or ast.unparse(call.func) not in (
+                    "argument",
+                    "ignored",
+                ):
                     continue
                 keywords = {keyword.arg: keyword.value for keyword in call.keywords}
                 said = self._text(call.args[0], cls.module)
@@ -51,16 +64,28 @@ class Declared(griffe.Extension):
                 if "kw_only" in keywords:
                     kind = griffe.ParameterKind.positional_or_keyword
                 parameters.append(
-                    griffe.Parameter(attribute.name, annotation=attribute.annotation, kind=kind, default=default and ast.unparse(default))
+                    griffe.Parameter(
+                        attribute.name,
+                        annotation=attribute.annotation,
+                        kind=kind,
+                        default=default and ast.unparse(default),
+                    )
                 )
         # Those that may be given by position come first.
         parameters.sort(key=lambda parameter: parameter.kind is griffe.ParameterKind.keyword_only)
         func.parameters = griffe.Parameters(*parameters)
         groups[_UNUSED] = groups.pop(_UNUSED, [])
         own = [func.docstring.value] if func.docstring else []
-        sections = ["\n".join([f"Args: {title}", *lines]) for title, lines in groups.items() if lines]
+        sections = [
+            "\n".join([f"Args: {title}", *lines]) for title, lines in groups.items() if lines
+        ]
         text = "\n\n".join([*own, *sections])
-        func.docstring = griffe.Docstring(text, parent=func, parser=loader.docstring_parser, parser_options=loader.docstring_options)
+        func.docstring = griffe.Docstring(
+            text,
+            parent=func,
+            parser=loader.docstring_parser,
+            parser_options=loader.docstring_options,
+        )
 
     def _text(self, expression: ast.expr, module: griffe.Module) -> str:
         """What an expression says: a text, or the name of one in the module."""

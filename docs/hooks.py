@@ -1,5 +1,7 @@
-"""What MkDocs does not do by itself: files from outside ``docs/``, links out of it, tables of certificates and of the board, marks on snippets that
-tests read, and a check of every link of the finished site."""
+"""What MkDocs does not do by itself: files from outside ``docs/``, links out of it, tables of
+certificates and of the board, marks on snippets that tests read, and a check of every link of the
+finished site.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ DOCS = ROOT / "docs"
 #: Where `cargo doc` writes.
 RUST = ROOT / "target" / "doc"
 #: Files of the repository that are pages of the site.
-INCLUDED = {"ARCHITECTURE.md": "architecture.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+INCLUDED = {
+    "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 
 _FENCE = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1 *$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
@@ -31,23 +37,34 @@ _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the pages from outside and the documentation of the Rust crate, so that links to them are checked."""
+    """Adds the pages from outside and the documentation of the Rust crate, so that links to them
+    are checked.
+    """
     for source, page in INCLUDED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for path in sorted(RUST.rglob("*")):
         # A licence of a font would be a page.
         if path.is_file() and not path.name.startswith(".") and path.suffix != ".md":
-            files.append(File.generated(config, f"rust/{path.relative_to(RUST).as_posix()}", abs_src_path=str(path)))
+            files.append(
+                File.generated(
+                    config, f"rust/{path.relative_to(RUST).as_posix()}", abs_src_path=str(path)
+                )
+            )
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Removes what only tests read, and makes links of the repository links of the site."""
     source = Path(page.file.abs_src_path)
-    markdown = markdown.replace("<!-- certificates -->", certificates()).replace("<!-- board -->", board())
+    markdown = markdown.replace("<!-- certificates -->", certificates()).replace(
+        "<!-- board -->", board()
+    )
 
     def prose(text: str) -> str:
-        return _LINK.sub(lambda found: link(found[1], source, page.file.src_uri, config["extra"]["repository"]), _COMMENT.sub("", text))
+        return _LINK.sub(
+            lambda found: link(found[1], source, page.file.src_uri, config["extra"]["repository"]),
+            _COMMENT.sub("", text),
+        )
 
     parts, end = [], 0
     for fence in _FENCE.finditer(markdown):
@@ -57,8 +74,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def certificates() -> str:
-    """A table of what ``cargo xtask certify`` found, a row for each environment and set of arguments."""
-    rows = ["| environment | steps | episodes | values | differing | largest difference | arguments |", "|---|--:|--:|--:|--:|---|---|"]
+    """A table of what ``cargo xtask certify`` found, a row for each environment and set of
+    arguments.
+    """
+    rows = [
+        "| environment | steps | episodes | values | differing | largest difference | arguments |",
+        "|---|--:|--:|--:|--:|---|---|",
+    ]
     compared_with: dict[str, set[str]] = {}
     for path in sorted((DOCS / "certificates").glob("*.json")):
         found = json.loads(path.read_text())
@@ -67,11 +89,17 @@ def certificates() -> str:
         for run in found["runs"]:
             arguments = ", ".join(f"`{name}={value!r}`" for name, value in run["arguments"].items())
             reason = found["tolerance"]["reason"]
-            largest = f"{run['largest_difference']['ulps']} ulp" + (f": {reason}" if reason and run["differing"] else "")
+            largest = f"{run['largest_difference']['ulps']} ulp" + (
+                f": {reason}" if reason and run["differing"] else ""
+            )
             name = f"[{found['environment']}](certificates/{path.name})"
-            figures = (f"{run[figure]:,}" for figure in ("steps", "episodes", "values", "differing"))
+            figures = (
+                f"{run[figure]:,}" for figure in ("steps", "episodes", "values", "differing")
+            )
             rows.append(f"| {' | '.join([name, *figures, largest, arguments])} |")
-    versions = ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in compared_with.items())
+    versions = ", ".join(
+        f"{name} {' and '.join(sorted(found))}" for name, found in compared_with.items()
+    )
     return "\n".join([*rows, "", f"Versions: {versions}."])
 
 
@@ -84,7 +112,9 @@ def board() -> str:
 
 
 def shown(fence: str, kind: str, code: str) -> str:
-    """A fenced block without its marks for tests, such as ``no_run``, and without the lines that rustdoc hides."""
+    """A fenced block without its marks for tests, such as ``no_run``, and without the lines that
+    rustdoc hides.
+    """
     language = kind.partition(",")[0].strip()
     if language == "rust":
         code = re.sub(r"^ *#( .*)?\n", "", code, flags=re.MULTILINE)
@@ -105,8 +135,12 @@ def link(target: str, source: Path, page: str, repository: str) -> str:
     elif found.is_relative_to(DOCS) and found.is_file():
         inside = found.relative_to(DOCS).as_posix()
     else:
-        return f"{repository}/{'tree' if found.is_dir() else 'blob'}/main/{name}" + (f"#{anchor}" if anchor else "")
-    return posixpath.relpath(inside, posixpath.dirname(page) or ".") + (f"#{anchor}" if anchor else "")
+        return f"{repository}/{'tree' if found.is_dir() else 'blob'}/main/{name}" + (
+            f"#{anchor}" if anchor else ""
+        )
+    return posixpath.relpath(inside, posixpath.dirname(page) or ".") + (
+        f"#{anchor}" if anchor else ""
+    )
 
 
 class _Links(HTMLParser):
@@ -128,8 +162,9 @@ class _Links(HTMLParser):
 
 
 def on_post_build(config: Any) -> None:
-    """Warns of links to files and anchors that the site does not have, and of what is loaded from elsewhere. ``rustdoc`` has checked its own
-    pages."""
+    """Warns of links to files and anchors that the site does not have, and of what is loaded from
+    elsewhere. ``rustdoc`` has checked its own pages.
+    """
     site = Path(config["site_dir"]).resolve()
     read = functools.cache(_Links)
     for path in sorted(site.rglob("*.html")):
@@ -146,5 +181,9 @@ def on_post_build(config: Any) -> None:
             to = to / "index.html" if to.is_dir() else to
             if not to.is_file():
                 log.warning("%s: dead link %s", path.relative_to(site), target)
-            elif url.fragment and to.suffix == ".html" and unquote(url.fragment) not in read(to).anchors:
+            elif (
+                url.fragment
+                and to.suffix == ".html"
+                and unquote(url.fragment) not in read(to).anchors
+            ):
                 log.warning("%s: no such anchor %s", path.relative_to(site), target)

@@ -1,4 +1,5 @@
-//! Proximal policy optimisation on CartPole-v1: windrow collects, and what learns stands in `ppo`, in plain Rust.
+//! Proximal policy optimisation on CartPole-v1: windrow collects, and what learns stands in `ppo`,
+//! in plain Rust.
 //!
 //! `cargo run --release --example ppo_cartpole`; `-- --help` for what can be chosen.
 #![forbid(unsafe_code)]
@@ -29,7 +30,8 @@ const FOLDER: &str = "target/ppo_cartpole";
 
 /// Learns CartPole-v1 with PPO, in about a second.
 ///
-/// Writes a learning curve and the policy's weights to target/ppo_cartpole. The same seed gives the same curve.
+/// Writes a learning curve and the policy's weights to target/ppo_cartpole. The same seed gives the
+/// same curve.
 #[derive(Parser)]
 struct Args {
     /// Seed of environments, actions, initial weights and minibatches

@@ -20,7 +20,8 @@ mod dqn {
 }
 
 const WORKERS: usize = 2;
-/// Of one worker: few, since collecting is far quicker than learning, and what is collected ahead is soon stale.
+/// Of one worker: few, since collecting is far quicker than learning, and what is collected ahead
+/// is soon stale.
 const FRAMES_PER_BATCH: usize = 256;
 /// Probability of a random action, at first and at last.
 const EPSILON: (f64, f64) = (1.0, 0.05);
@@ -41,11 +42,12 @@ const FOLDER: &str = "target/dqn_cartpole";
 
 /// Learns CartPole-v1 with double DQN: windrow's workers collect in threads while candle learns.
 ///
-/// After every tenth batch and the last, 100 episodes are played without exploration. When they return 475 or more on
-/// average, and 100 others do so too, CartPole-v1 is solved and training ends.
+/// After every tenth batch and the last, 100 episodes are played without exploration. When they
+/// return 475 or more on average, and 100 others do so too, CartPole-v1 is solved and training
+/// ends.
 ///
-/// Writes a learning curve and the network's weights to target/dqn_cartpole. Which worker is first is up to them, so the
-/// same seed does not give the same curve.
+/// Writes a learning curve and the network's weights to target/dqn_cartpole. Which worker is first
+/// is up to them, so the same seed does not give the same curve.
 #[derive(Parser)]
 struct Args {
     /// Seed of environments, actions, initial weights and minibatches

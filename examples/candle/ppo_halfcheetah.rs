@@ -1,12 +1,13 @@
-//! Proximal policy optimisation on HalfCheetah-v4: windrow steps MuJoCo in two threads, candle learns.
+//! Proximal policy optimisation on HalfCheetah-v4: windrow steps MuJoCo in two threads, candle
+//! learns.
 //!
 //! ```sh
 //! pip install mujoco gymnasium
 //! cargo run --release --features mujoco --example ppo_halfcheetah
 //! ```
 //!
-//! Outside of a virtual environment, the variables `WINDROW_MUJOCO` and `WINDROW_MUJOCO_MODELS` say where MuJoCo's library and Gymnasium's models
-//! are; `-- --help` for what can be chosen.
+//! Outside of a virtual environment, the variables `WINDROW_MUJOCO` and `WINDROW_MUJOCO_MODELS` say
+//! where MuJoCo's library and Gymnasium's models are; `-- --help` for what can be chosen.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -40,8 +41,8 @@ const FOLDER: &str = "target/ppo_halfcheetah";
 
 /// Learns HalfCheetah-v4 with PPO.
 ///
-/// Two workers step MuJoCo, each in a thread of its own, and share the statistics that normalise observations. Writes a learning curve and the actor's
-/// weights to target/ppo_halfcheetah.
+/// Two workers step MuJoCo, each in a thread of its own, and share the statistics that normalise
+/// observations. Writes a learning curve and the actor's weights to target/ppo_halfcheetah.
 #[derive(Parser)]
 struct Args {
     /// Seed of environments, actions, initial weights and minibatches

@@ -1,4 +1,5 @@
-//! Soft actor-critic on Pendulum-v1: windrow collects into a replay buffer in the background while candle learns.
+//! Soft actor-critic on Pendulum-v1: windrow collects into a replay buffer in the background while
+//! candle learns.
 //!
 //! `cargo run --release --example sac_pendulum`; `-- --help` for what can be chosen.
 #![forbid(unsafe_code)]
@@ -29,8 +30,8 @@ const WARM_UP: u64 = 1000;
 /// Frames that are remembered.
 const CAPACITY: usize = 100_000;
 const MINIBATCH: usize = 256;
-/// Frames to be collected for each update. Collecting takes next to no time: without this bound there would be a million
-/// of them.
+/// Frames to be collected for each update. Collecting takes next to no time: without this bound
+/// there would be a million of them.
 const FRAMES_PER_UPDATE: u64 = 2;
 /// Frames by which collecting may be ahead of that or behind.
 const SLACK: usize = 64;
@@ -45,13 +46,15 @@ const GOAL: f64 = -200.0;
 const WINDOW: usize = 10;
 const FOLDER: &str = "target/sac_pendulum";
 
-/// Learns Pendulum-v1 with SAC: windrow collects into a replay buffer in the background while candle learns.
+/// Learns Pendulum-v1 with SAC: windrow collects into a replay buffer in the background while
+/// candle learns.
 ///
-/// Two workers write to the buffer, which makes them wait when they are too far ahead of the learner, and the learner when
-/// there is too little to learn from. Every 500 updates and at the end, an evaluator plays 20 episodes without exploration.
+/// Two workers write to the buffer, which makes them wait when they are too far ahead of the
+/// learner, and the learner when there is too little to learn from. Every 500 updates and at the
+/// end, an evaluator plays 20 episodes without exploration.
 ///
-/// Writes a learning curve and the actor's weights to target/sac_pendulum. Which worker is first is up to them, so the same
-/// seed does not give the same curve.
+/// Writes a learning curve and the actor's weights to target/sac_pendulum. Which worker is first is
+/// up to them, so the same seed does not give the same curve.
 #[derive(Parser)]
 struct Args {
     /// Seed of environments, actions, initial weights and minibatches
@@ -160,7 +163,8 @@ fn evaluator(policy: NetworkPolicy, seed: u64) -> Result<Evaluator, BuildError> 
         .build()
 }
 
-/// Notes what was asked for and not noted yet; the evaluator was done with it long ago, beside learning.
+/// Notes what was asked for and not noted yet; the evaluator was done with it long ago, beside
+/// learning.
 fn note_evaluations(evaluator: &Evaluator, report: &mut Report) -> Result<(), EvaluateError> {
     while let Some(evaluation) = evaluator.wait(None).transpose()? {
         report.evaluated(evaluation.step, evaluation.reward as f32);

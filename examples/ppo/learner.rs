@@ -42,8 +42,8 @@ impl Learner {
         self.actor.weights()
     }
 
-    /// Learns from a batch `[env, time]`, at a rate that falls with `remaining`, the share of training still to come.
-    /// Values and advantages are left in the batch.
+    /// Learns from a batch `[env, time]`, at a rate that falls with `remaining`, the share of
+    /// training still to come. Values and advantages are left in the batch.
     pub(crate) fn learn(&mut self, batch: &mut TensorDict, remaining: f64) -> Result<()> {
         let value = self.values(batch.get("observation")?)?;
         let next_value = self.values(batch.get(("next", "observation"))?)?;
@@ -116,8 +116,9 @@ impl Frames {
 
 /// How the loss of the policy changes with its logits, `[frames, actions]`.
 ///
-/// Actions that turned out better than expected shall become likelier, the others less likely, but neither by much: the loss is minus
-/// the mean of `min(ratio · advantage, clamp(ratio) · advantage)`.
+/// Actions that turned out better than expected shall become likelier, the others less likely, but
+/// neither by much: the loss is minus the mean of
+/// `min(ratio · advantage, clamp(ratio) · advantage)`.
 fn policy_gradient(logits: &[f32], frames: &Frames, gradient: &mut Vec<f32>) {
     let count = frames.action.len() as f32;
     gradient.clear();

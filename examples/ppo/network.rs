@@ -1,7 +1,9 @@
-//! A network that learns: its outputs, how a loss changes with its parameters, and a step that makes the loss smaller.
+//! A network that learns: its outputs, how a loss changes with its parameters, and a step that
+//! makes the loss smaller.
 //!
-//! Matrices are slices, row after row. Sources: Rumelhart et al., "Learning representations by back-propagating errors", 1986;
-//! Kingma and Ba, "Adam: a method for stochastic optimization", 2015.
+//! Matrices are slices, row after row. Sources: Rumelhart et al., "Learning representations by
+//! back-propagating errors", 1986; Kingma and Ba, "Adam: a method for stochastic optimization",
+//! 2015.
 
 use anyhow::Result;
 use windrow::{Tensor, Weights};
@@ -26,7 +28,8 @@ struct Layer {
     weight: Parameters,
     /// `[outputs]`.
     bias: Parameters,
-    /// `[rows, outputs]`: what the last forward pass computed, behind the rectifier if there is one.
+    /// `[rows, outputs]`: what the last forward pass computed, behind the rectifier if there is
+    /// one.
     output: Vec<f32>,
     /// How the loss changes with `output`.
     gradient: Vec<f32>,
@@ -42,7 +45,8 @@ struct Parameters {
 }
 
 impl Network {
-    /// Begins with `weights`: `"0.weight"`, `"0.bias"`, `"2.weight"` and so on, since every rectifier takes a number too.
+    /// Begins with `weights`: `"0.weight"`, `"0.bias"`, `"2.weight"` and so on, since every
+    /// rectifier takes a number too.
     pub(crate) fn new(weights: &Weights) -> Result<Self> {
         let layers = (0..weights.len() / 2).map(|i| {
             Ok(Layer {
@@ -75,8 +79,8 @@ impl Network {
         self.layers.last().map_or(&[], |layer| &layer.output)
     }
 
-    /// Computes how the loss changes with the parameters from how it changes with the outputs for `input`, `[rows, outputs]`. The
-    /// last forward pass had the same `input`.
+    /// Computes how the loss changes with the parameters from how it changes with the outputs for
+    /// `input`, `[rows, outputs]`. The last forward pass had the same `input`.
     pub(crate) fn backward(&mut self, input: &[f32], gradient: &[f32]) {
         if let Some(last) = self.layers.last_mut() {
             last.gradient.clear();
@@ -149,7 +153,8 @@ impl Layer {
         }
     }
 
-    /// How the loss changes with weight and bias: `gradientᵀ input`, and the sum of the rows of `gradient`.
+    /// How the loss changes with weight and bias: `gradientᵀ input`, and the sum of the rows of
+    /// `gradient`.
     fn backward(&mut self, input: &[f32]) {
         let (inputs, outputs) = (self.inputs(), self.outputs());
         let by_column = Matrix::new(&self.gradient, outputs).transposed();
@@ -164,8 +169,8 @@ impl Layer {
         }
     }
 
-    /// How the loss changes with the outputs of the layer before, in front of its rectifier: `gradient weight`, or nothing where the
-    /// output is 0.
+    /// How the loss changes with the outputs of the layer before, in front of its rectifier:
+    /// `gradient weight`, or nothing where the output is 0.
     fn pass_on(&self, output: &[f32], gradient: &mut Vec<f32>) {
         gradient.resize(output.len(), 0.0);
         let own = Matrix::new(&self.gradient, self.outputs());

@@ -1,7 +1,8 @@
-"""Learns CartPole, while an evaluator in a process plays episodes with the newest policy and films one of each evaluation.
+"""Learns CartPole, while an evaluator in a process plays episodes with the newest policy and films
+one of each evaluation.
 
-    pip install '.[torch,gymnasium,video]'
-    python examples/python/evaluator_video.py
+pip install '.[torch,gymnasium,video]'
+python examples/python/evaluator_video.py
 """
 
 from __future__ import annotations
@@ -50,29 +51,46 @@ def main() -> None:
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
     # Whole episodes, one after the other.
     collector = Collector(
-        "CartPole-v1", policy, trajs_per_batch=EPISODES_PER_BATCH, traj_format="cat", frames_per_batch=200, total_frames=arguments.frames, seed=0
+        "CartPole-v1",
+        policy,
+        trajs_per_batch=EPISODES_PER_BATCH,
+        traj_format="cat",
+        frames_per_batch=200,
+        total_frames=arguments.frames,
+        seed=0,
     )
-    evaluator = Evaluator("CartPole-v1", policy, num_trajectories=5, seed=1, backend="process", video=arguments.folder)
+    evaluator = Evaluator(
+        "CartPole-v1", policy, num_trajectories=5, seed=1, backend="process", video=arguments.folder
+    )
     frames = 0
     with collector, evaluator:
         for number, batch in enumerate(collector):
-            returns = returns_to_go(batch["next", "reward"].squeeze(-1), batch["next", "done"].squeeze(-1))
+            returns = returns_to_go(
+                batch["next", "reward"].squeeze(-1), batch["next", "done"].squeeze(-1)
+            )
             advantage = (returns - returns.mean()) / (returns.std() + 1e-6)
-            loss = -(policy.distribution(batch["observation"]).log_prob(batch["action"]) * advantage).mean()
+            loss = -(
+                policy.distribution(batch["observation"]).log_prob(batch["action"]) * advantage
+            ).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             collector.update_policy_weights_()
             frames += len(batch)
             if number % EVALUATE_EVERY == 0:
-                # Learning goes on meanwhile. An evaluation that is still running is not asked for again.
+                # Learning goes on meanwhile. An evaluation that is still running is not asked for
+                # again.
                 evaluator.trigger_eval(policy, step=frames)
             if (result := evaluator.poll()) is not None:
-                print(f"after {result['eval/step']:7} frames: mean return {result['eval/reward']:.1f}")
+                print(
+                    f"after {result['eval/step']:7} frames: mean return {result['eval/reward']:.1f}"
+                )
         while evaluator.pending:
             evaluator.wait()
         result = evaluator.evaluate(policy, step=frames)
-    print(f"mean return: {result['eval/reward']:.1f}, filmed in {arguments.folder}/eval_{frames}.mp4")
+    print(
+        f"mean return: {result['eval/reward']:.1f}, filmed in {arguments.folder}/eval_{frames}.mp4"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The same policy three times: read by windrow and run in Rust, called as a torch module, and at random.
+"""The same policy three times: read by windrow and run in Rust, called as a torch module, and at
+random.
 
-    pip install . torch tensordict
-    python examples/python/native_policy.py
+pip install . torch tensordict
+python examples/python/native_policy.py
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from windrow.envs import GymEnv
 def make_policy() -> TensorDictModule:
     """Logits of CartPole's two actions: windrow takes the greater one."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+    network = nn.Sequential(
+        nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)
+    )
     return TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
 
 
 def collect(policy: TensorDictModule | None, policy_backend: str, frames: int) -> torch.Tensor:
     """Collects, says how fast that was, and returns the actions of the first 1000 frames."""
     env = GymEnv("CartPole-v1", categorical_action_encoding=True)
-    with Collector(env, policy, frames_per_batch=1000, seed=0, policy_backend=policy_backend) as collector:
+    with Collector(
+        env, policy, frames_per_batch=1000, seed=0, policy_backend=policy_backend
+    ) as collector:
         actions = next(collector)["action"].clone()
         start = time.perf_counter()
         batches = max(frames // 1000, 1)
@@ -40,7 +45,12 @@ def collect(policy: TensorDictModule | None, policy_backend: str, frames: int) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One policy in Rust and in torch.")
-    parser.add_argument("--frames", type=int, default=500_000, help="frames to collect in Rust; a 25th of them with torch")
+    parser.add_argument(
+        "--frames",
+        type=int,
+        default=500_000,
+        help="frames to collect in Rust; a 25th of them with torch",
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     policy = make_policy()

@@ -1,7 +1,8 @@
-"""Offline data: a policy that somebody has written balances the pole and leaves a data set, and a network learns to do the same from it.
+"""Offline data: a policy that somebody has written balances the pole and leaves a data set, and a
+network learns to do the same from it.
 
-    pip install ".[parquet,gymnasium]"
-    python examples/python/offline_data.py
+pip install ".[parquet,gymnasium]"
+python examples/python/offline_data.py
 """
 
 from __future__ import annotations
@@ -50,11 +51,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.path or folder
         with ParquetSink(path) as sink:
-            for _ in Collector(env(8), expert(), frames_per_batch=800, total_frames=arguments.frames, seed=0, replay_buffer=sink):
+            for _ in Collector(
+                env(8),
+                expert(),
+                frames_per_batch=800,
+                total_frames=arguments.frames,
+                seed=0,
+                replay_buffer=sink,
+            ):
                 pass
         print(sink)
 
-        # Anybody can read it: datasets.load_dataset(path), pyarrow.parquet.read_table(path + "/data"), …
+        # Anybody can read it: datasets.load_dataset(path), pyarrow.parquet.read_table(path +
+        # "/data"), …
         frames = ReplayBuffer.from_dataset(path).as_dataset()
 
     network = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
@@ -63,11 +72,15 @@ def main() -> None:
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     for _ in range(2):
         for batch in DataLoader(frames, batch_size=100, shuffle=True, collate_fn=frames.collate):
-            loss = nn.functional.cross_entropy(network(batch["observation"]), batch["action"].flatten())
+            loss = nn.functional.cross_entropy(
+                network(batch["observation"]), batch["action"].flatten()
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    print(f"mean return: {before:.0f} before, {mean_return(policy, 4000):.0f} after learning from the data set")
+    print(
+        f"mean return: {before:.0f} before, {mean_return(policy, 4000):.0f} after learning from the data set"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """An environment of your own, whose observations are dictionaries, and a policy that learns in it.
 
-    pip install '.[torch,gymnasium]' torchrl
-    python examples/python/own_environment.py
+pip install '.[torch,gymnasium]' torchrl
+python examples/python/own_environment.py
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ class Reach(gym.Env[dict[str, Any], np.ndarray]):
 
     observation_space = gym.spaces.Dict(
         {
-            "arm": gym.spaces.Dict({"place": gym.spaces.Box(-4, 4, (2,)), "speed": gym.spaces.Box(-1, 1, (2,))}),
+            "arm": gym.spaces.Dict(
+                {"place": gym.spaces.Box(-4, 4, (2,)), "speed": gym.spaces.Box(-1, 1, (2,))}
+            ),
             "goal": gym.spaces.Box(-1, 1, (2,)),
         }
     )
     action_space = gym.spaces.Box(-1, 1, (2,))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed)
         self.place, self.speed = np.zeros(2), np.zeros(2)
         self.goal, self.steps = self.np_random.uniform(-1, 1, 2), 0
@@ -48,10 +52,18 @@ class Reach(gym.Env[dict[str, Any], np.ndarray]):
         self.speed = np.clip(0.8 * self.speed + 0.2 * action, -1, 1)
         self.place = np.clip(self.place + 0.2 * self.speed, -4, 4)
         self.steps += 1
-        return self.observe(), -float(np.linalg.norm(self.place - self.goal)), False, self.steps == 50, {}
+        return (
+            self.observe(),
+            -float(np.linalg.norm(self.place - self.goal)),
+            False,
+            self.steps == 50,
+            {},
+        )
 
     def observe(self) -> dict[str, Any]:
-        place, speed, goal = (value.astype(np.float32) for value in (self.place, self.speed, self.goal))
+        place, speed, goal = (
+            value.astype(np.float32) for value in (self.place, self.speed, self.goal)
+        )
         return {"arm": {"place": place, "speed": speed}, "goal": goal}
 
 
@@ -64,7 +76,9 @@ class Joined(nn.Module):
 
     def __init__(self, *last: nn.Module) -> None:
         super().__init__()
-        self.network = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), *last)
+        self.network = nn.Sequential(
+            nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), *last
+        )
 
     def forward(self, place: torch.Tensor, speed: torch.Tensor, goal: torch.Tensor) -> Any:
         return self.network(torch.cat([place, speed, goal], dim=-1))
@@ -72,14 +86,22 @@ class Joined(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns to reach a goal with PPO.")
-    parser.add_argument("--frames", type=int, default=100 * FRAMES_PER_BATCH, help="frames in all; a batch has 2048")
+    parser.add_argument(
+        "--frames", type=int, default=100 * FRAMES_PER_BATCH, help="frames in all; a batch has 2048"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)
 
-    network = TensorDictModule(Joined(nn.Linear(64, 4), NormalParamExtractor()), in_keys=OBSERVED, out_keys=["loc", "scale"])
-    actor = ProbabilisticActor(network, in_keys=["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True)
+    network = TensorDictModule(
+        Joined(nn.Linear(64, 4), NormalParamExtractor()),
+        in_keys=OBSERVED,
+        out_keys=["loc", "scale"],
+    )
+    actor = ProbabilisticActor(
+        network, in_keys=["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True
+    )
     critic = ValueOperator(Joined(nn.Linear(64, 1)), in_keys=OBSERVED)
     advantage = GAE(gamma=0.95, lmbda=0.95, value_network=critic, average_gae=True)
     loss_fn = ClipPPOLoss(actor, critic, entropy_coeff=1e-3)
@@ -103,11 +125,15 @@ def main() -> None:
             for minibatch in windrow.minibatches(batch, 256, epochs=5):
                 losses = loss_fn(minibatch)
                 optimizer.zero_grad()
-                (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
+                (
+                    losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
+                ).backward()
                 optimizer.step()
             collector.update_policy_weights_()
             if number % 10 == 0:
-                print(f"{(number + 1) * FRAMES_PER_BATCH} frames, return of an episode {returns[-1]:.1f}")
+                print(
+                    f"{(number + 1) * FRAMES_PER_BATCH} frames, return of an episode {returns[-1]:.1f}"
+                )
     print(f"mean return: {returns[0]:.1f} at the start, {returns[-1]:.1f} at the end")
 
 

@@ -1,10 +1,12 @@
-"""PPO (proximal policy optimization) for discrete actions, from the environment to a checkpoint, in one file.
+"""PPO (proximal policy optimization) for discrete actions, from the environment to a checkpoint, in
+one file.
 
-    pip install '.[torch,gymnasium]' tensorboard
-    python examples/python/ppo.py
-    python examples/python/ppo.py --env Acrobot-v1 --frames 204800 --checkpoint acrobot.pt --log runs/ppo --video videos
+    pip install '.[torch,gymnasium]' tensorboard python examples/python/ppo.py python
+    examples/python/ppo.py --env Acrobot-v1 --frames 204800 --checkpoint acrobot.pt --log runs/ppo
+    --video videos
 
-A run that has a checkpoint goes on from it, as if it had not been interrupted. `--check` ends with an error unless the policy has learned.
+A run that has a checkpoint goes on from it, as if it had not been interrupted. `--check` ends with
+an error unless the policy has learned.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ ENTROPY_WEIGHT, VALUE_WEIGHT = 0.0, 0.5
 MAX_GRADIENT_NORM = 0.5
 #: What a minibatch has of a batch.
 READ = ("observation", "action", "log_prob", "advantage", "target")
-#: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy is that of its last batch.
+#: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy
+#: is that of its last batch.
 PARTS = ("collector", "agent", "optimizer")
 #: What `--check` asks of the mean return.
 LEARNED = {"CartPole-v1": 475.0, "Acrobot-v1": -100.0}
@@ -58,7 +61,11 @@ class Agent(nn.Module):
         """What the collector writes: actions, and what the loss compares with."""
         choice = Categorical(logits=self.actor(observation))
         action = choice.sample()
-        return {"action": action, "log_prob": choice.log_prob(action), "value": self.critic(observation)}
+        return {
+            "action": action,
+            "log_prob": choice.log_prob(action),
+            "value": self.critic(observation),
+        }
 
 
 class Best(nn.Module):
@@ -73,7 +80,10 @@ class Best(nn.Module):
 
 
 def make_env(name: str, num_envs: int) -> TransformedEnv:
-    return TransformedEnv(GymEnv(name, num_envs=num_envs, categorical_action_encoding=True), Compose(DoubleToFloat(), RewardSum()))
+    return TransformedEnv(
+        GymEnv(name, num_envs=num_envs, categorical_action_encoding=True),
+        Compose(DoubleToFloat(), RewardSum()),
+    )
 
 
 class Training:
@@ -83,9 +93,14 @@ class Training:
         torch.manual_seed(arguments.seed)
         self.arguments, self.logger = arguments, logger
         env = make_env(arguments.env, arguments.num_envs)
-        self.agent = Agent(env.observation_spec["observation"].shape[-1], env.action_spec.space.n, arguments.width)
-        self.optimizer = torch.optim.Adam(self.agent.parameters(), lr=torch.tensor(arguments.lr), eps=1e-5, fused=True)
-        # Rust runs the agent, a hundred times as fast as the loss is minimized: collecting in the background would gain nothing.
+        self.agent = Agent(
+            env.observation_spec["observation"].shape[-1], env.action_spec.space.n, arguments.width
+        )
+        self.optimizer = torch.optim.Adam(
+            self.agent.parameters(), lr=torch.tensor(arguments.lr), eps=1e-5, fused=True
+        )
+        # Rust runs the agent, a hundred times as fast as the loss is minimized: collecting in the
+        # background would gain nothing.
         self.collector = Collector(
             env,
             self.agent,
@@ -97,12 +112,23 @@ class Training:
         )
         self.learn = torch.compile(self.update) if arguments.compile else self.update
 
-    def update(self, observation: torch.Tensor, action: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """A step of gradient descent on a minibatch; returns the losses of policy and values, and the entropy."""
+    def update(
+        self,
+        observation: torch.Tensor,
+        action: torch.Tensor,
+        old: torch.Tensor,
+        advantage: torch.Tensor,
+        target: torch.Tensor,
+    ) -> torch.Tensor:
+        """A step of gradient descent on a minibatch; returns the losses of policy and values, and
+        the entropy.
+        """
         log_probs = self.agent.actor(observation).log_softmax(-1)
         ratio = (log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1) - old).exp()
         advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
-        policy_loss = -torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
+        policy_loss = -torch.minimum(
+            advantage * ratio, advantage * ratio.clamp(1 - CLIP, 1 + CLIP)
+        ).mean()
         value_loss = functional.mse_loss(self.agent.critic(observation), target)
         entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
         self.optimizer.zero_grad()
@@ -120,18 +146,30 @@ class Training:
             for batch in self.collector:
                 frames = self.collector.stats()["frames"]
                 # The rate falls to zero in a straight line.
-                self.optimizer.param_groups[0]["lr"].fill_(arguments.lr * (1 + (batch.numel() - frames) / arguments.frames))
+                self.optimizer.param_groups[0]["lr"].fill_(
+                    arguments.lr * (1 + (batch.numel() - frames) / arguments.frames)
+                )
                 after = batch["next"]
                 with torch.no_grad():
                     following = self.agent.critic(after["observation"])
                 batch["advantage"], batch["target"] = windrow.generalized_advantage_estimate(
-                    GAMMA, LAMBDA, batch["value"], following, after["reward"], after["done"], terminated=after["terminated"]
+                    GAMMA,
+                    LAMBDA,
+                    batch["value"],
+                    following,
+                    after["reward"],
+                    after["done"],
+                    terminated=after["terminated"],
                 )
                 batch["advantage"] = batch["advantage"].squeeze(-1)
-                for minibatch in windrow.minibatches(batch, arguments.minibatch, arguments.epochs, keys=READ):
+                for minibatch in windrow.minibatches(
+                    batch, arguments.minibatch, arguments.epochs, keys=READ
+                ):
                     losses = self.learn(*(minibatch[key] for key in READ))
                 if self.logger is not None:
-                    for name, loss in zip(("policy", "value", "entropy"), losses.tolist(), strict=True):
+                    for name, loss in zip(
+                        ("policy", "value", "entropy"), losses.tolist(), strict=True
+                    ):
                         self.logger.add_scalar(f"losses/{name}", loss, frames)
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:
                     self.save()
@@ -158,21 +196,38 @@ class Training:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns with PPO.")
-    parser.add_argument("--env", default="CartPole-v1", help="an id of Gymnasium with discrete actions")
+    parser.add_argument(
+        "--env", default="CartPole-v1", help="an id of Gymnasium with discrete actions"
+    )
     parser.add_argument("--frames", type=int, default=57_344)
     parser.add_argument("--num-envs", type=int, default=32)
-    parser.add_argument("--frames-per-batch", type=int, default=2048, help="frames of all environments between two rounds of updates")
+    parser.add_argument(
+        "--frames-per-batch",
+        type=int,
+        default=2048,
+        help="frames of all environments between two rounds of updates",
+    )
     parser.add_argument("--minibatch", type=int, default=512, help="frames of an update")
     parser.add_argument("--epochs", type=int, default=8, help="passes over a batch")
     parser.add_argument("--lr", type=float, default=3e-3, help="rate of learning at the start")
-    parser.add_argument("--width", type=int, default=64, help="of the two hidden layers of each network")
+    parser.add_argument(
+        "--width", type=int, default=64, help="of the two hidden layers of each network"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compile", action="store_true", help="compile the update, which pays after some ten thousand updates")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the update, which pays after some ten thousand updates",
+    )
     parser.add_argument("--checkpoint", type=Path, help="the file to go on from")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints")
     parser.add_argument("--log", help="a folder for TensorBoard")
     parser.add_argument("--video", help="a folder for videos of the evaluation")
-    parser.add_argument("--check", action="store_true", help="fail unless the mean return of the evaluation is what is expected")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="fail unless the mean return of the evaluation is what is expected",
+    )
     arguments = parser.parse_args()
     if arguments.check and arguments.env not in LEARNED:
         parser.error(f"--check knows what to expect of {', '.join(LEARNED)}, got {arguments.env}")
@@ -186,11 +241,20 @@ def main() -> None:
     training = Training(arguments, logger)
     training.run()
     print(f"{arguments.frames} frames in {time.monotonic() - began:.1f} s")
-    with Evaluator(make_env(arguments.env, 1), Best(training.agent), num_trajectories=100, seed=1000, video=arguments.video, logger=logger) as evaluator:
+    with Evaluator(
+        make_env(arguments.env, 1),
+        Best(training.agent),
+        num_trajectories=100,
+        seed=1000,
+        video=arguments.video,
+        logger=logger,
+    ) as evaluator:
         result = evaluator.evaluate(step=arguments.frames)["eval/reward"]
     print(f"mean return: {result:.1f}")
     if arguments.check and result < LEARNED[arguments.env]:
-        raise SystemExit(f"expected a mean return of at least {LEARNED[arguments.env]}, got {result:.1f}")
+        raise SystemExit(
+            f"expected a mean return of at least {LEARNED[arguments.env]}, got {result:.1f}"
+        )
 
 
 if __name__ == "__main__":

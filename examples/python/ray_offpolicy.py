@@ -1,8 +1,9 @@
-"""SAC on Pendulum over Ray: actors collect into a replay buffer of its own actor, this program learns from samples of it.
+"""SAC on Pendulum over Ray: actors collect into a replay buffer of its own actor, this program
+learns from samples of it.
 
-    pip install ".[ray]" torch tensordict torchrl tqdm
-    python examples/python/ray_offpolicy.py --check
-    python examples/python/ray_offpolicy.py --address auto --actors 100     # on a cluster
+pip install ".[ray]" torch tensordict torchrl tqdm
+python examples/python/ray_offpolicy.py --check
+python examples/python/ray_offpolicy.py --address auto --actors 100     # on a cluster
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ MINIBATCH = 256
 WARM_UP = 1000
 #: Frames of one worker that are written at a time.
 FRAMES_PER_BATCH = 40
-#: The limiter holds collection to so many frames for each update, and lets it be so many ahead or behind.
+#: The limiter holds collection to so many frames for each update, and lets it be so many ahead or
+#: behind.
 FRAMES_PER_UPDATE, SLACK = 2, 200
 UPDATES_PER_PUBLICATION = 25
 #: Mean return of a rod that is swung up at once and kept there.
@@ -38,7 +40,9 @@ GOAL = -200.0
 
 
 def network(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs)
+    )
 
 
 class Learner:
@@ -79,7 +83,9 @@ class Learner:
         # One action: an entropy of -1 is the usual aim.
         self.step(2, -(self.log_alpha * (log_prob.detach().mean() - 1.0)))
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.targets.parameters()), list(self.critics.parameters()), 0.005)
+            torch._foreach_lerp_(
+                list(self.targets.parameters()), list(self.critics.parameters()), 0.005
+            )
 
     def step(self, which: int, loss: Any) -> None:
         self.optimizers[which].zero_grad()
@@ -94,17 +100,31 @@ def least(critics: nn.ModuleList, observation: torch.Tensor, action: torch.Tenso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns to swing a rod up, with actors of Ray.")
-    parser.add_argument("--address", help="a Ray cluster; by default, one with 2 CPUs is started here")
-    parser.add_argument("--actors", type=int, default=2, help="actors, each with a collector of its own")
+    parser.add_argument(
+        "--address", help="a Ray cluster; by default, one with 2 CPUs is started here"
+    )
+    parser.add_argument(
+        "--actors", type=int, default=2, help="actors, each with a collector of its own"
+    )
     parser.add_argument("--workers", type=int, default=1, help="workers of each actor's collector")
     parser.add_argument("--frames", type=int, default=12_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kill", action="store_true", help="kill an actor in the middle; another takes its place")
-    parser.add_argument("--check", action="store_true", help=f"exit with status 1 unless the mean return reaches {GOAL:.0f}")
+    parser.add_argument(
+        "--kill", action="store_true", help="kill an actor in the middle; another takes its place"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help=f"exit with status 1 unless the mean return reaches {GOAL:.0f}",
+    )
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)
-    here = {} if arguments.address else {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 2**27}
+    here = (
+        {}
+        if arguments.address
+        else {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 2**27}
+    )
     ray.init(address=arguments.address, log_to_driver=False, **here)
     try:
         reached = learn(arguments)
@@ -128,7 +148,9 @@ def learn(arguments: argparse.Namespace) -> float:
     buffer = RayReplayBuffer(
         storage=LazyTensorStorage(100_000),
         sampler=RandomSampler(),
-        limiter=RateLimiter.sample_to_insert_ratio(samples_per_frame, WARM_UP, SLACK * samples_per_frame),
+        limiter=RateLimiter.sample_to_insert_ratio(
+            samples_per_frame, WARM_UP, SLACK * samples_per_frame
+        ),
         batch_size=MINIBATCH,
         prefetch=2,
         seed=arguments.seed,
@@ -166,7 +188,13 @@ def learn(arguments: argparse.Namespace) -> float:
 def evaluate(policy: Any, seed: int) -> float:
     """Mean return of 20 episodes, each of 200 steps, without exploration."""
     collector = Collector(
-        "Pendulum-v1", policy, num_envs=20, frames_per_batch=4000, total_frames=4000, exploration_type="deterministic", seed=seed + 1000
+        "Pendulum-v1",
+        policy,
+        num_envs=20,
+        frames_per_batch=4000,
+        total_frames=4000,
+        exploration_type="deterministic",
+        seed=seed + 1000,
     )
     with collector:
         return float(next(iter(collector))["next", "reward"].sum() / 20)

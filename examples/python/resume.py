@@ -1,11 +1,13 @@
-"""Kills a training at random moments, starts it again, and compares: the weights at the end are those of a run without a break.
+"""Kills a training at random moments, starts it again, and compares: the weights at the end are
+those of a run without a break.
 
     pip install '.[torch,gymnasium]'
     python examples/python/resume.py
     python examples/python/resume.py sac.py --frames 5000 --kills 20
 
-The training is one of the programs beside this one that take `--checkpoint`. It runs once without a break, then in a process that is killed by
-signal 9 and goes on from its last checkpoint, until it is done.
+The training is one of the programs beside this one that take `--checkpoint`. It runs once without a
+break, then in a process that is killed by signal 9 and goes on from its last checkpoint, until it
+is done.
 """
 
 from __future__ import annotations
@@ -48,9 +50,19 @@ def finish(process: Any) -> None:
 
 def tensors(state: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """All tensors of a checkpoint, with their places."""
-    entries = state.items() if hasattr(state, "items") else enumerate(state) if isinstance(state, (list, tuple)) else ()
+    entries = (
+        state.items()
+        if hasattr(state, "items")
+        else enumerate(state)
+        if isinstance(state, (list, tuple))
+        else ()
+    )
     for key, value in entries:
-        yield from [(f"{name}{key}", value)] if isinstance(value, torch.Tensor) else tensors(value, f"{name}{key}.")
+        yield from (
+            [(f"{name}{key}", value)]
+            if isinstance(value, torch.Tensor)
+            else tensors(value, f"{name}{key}.")
+        )
 
 
 def compare(script: str, frames: int, kills: int, folder: Path) -> None:
@@ -67,10 +79,19 @@ def compare(script: str, frames: int, kills: int, folder: Path) -> None:
         process.join()
     print(f"killed {killed} times", flush=True)
     finish(started(script, frames, cut))
-    one, other = (dict(tensors({key: value for key, value in torch.load(path).items() if key != "collector"})) for path in (whole, cut))
+    one, other = (
+        dict(tensors({key: value for key, value in torch.load(path).items() if key != "collector"}))
+        for path in (whole, cut)
+    )
     # An episode that goes on after a checkpoint counts as two in the buffer.
-    different = [name for name, value in one.items() if not name.startswith("buffer.runs.") and not torch.equal(value, other[name])]
-    print(f"{len(one)} tensors of weights, optimizers and generators; different: {', '.join(different) or 'none'}")
+    different = [
+        name
+        for name, value in one.items()
+        if not name.startswith("buffer.runs.") and not torch.equal(value, other[name])
+    ]
+    print(
+        f"{len(one)} tensors of weights, optimizers and generators; different: {', '.join(different) or 'none'}"
+    )
     print(f"the weights are the same: {not different}")
     if different:
         raise SystemExit(1)
@@ -78,7 +99,12 @@ def compare(script: str, frames: int, kills: int, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kills a training, which goes on.")
-    parser.add_argument("script", nargs="?", default="dqn.py", help="the training, one of the programs beside this one")
+    parser.add_argument(
+        "script",
+        nargs="?",
+        default="dqn.py",
+        help="the training, one of the programs beside this one",
+    )
     parser.add_argument("--frames", type=int, default=20_000, help="frames of the training")
     parser.add_argument("--kills", type=int, default=5)
     arguments = parser.parse_args()

@@ -1,10 +1,11 @@
 """Soft actor-critic, from the environment to a checkpoint, in one file.
 
-    pip install '.[torch,gymnasium]' tensorboard
-    python examples/python/sac.py
-    python examples/python/sac.py --env HalfCheetah-v5 --frames 1000000 --checkpoint cheetah.pt --log runs/sac --video videos
+    pip install '.[torch,gymnasium]' tensorboard python examples/python/sac.py python
+    examples/python/sac.py --env HalfCheetah-v5 --frames 1000000 --checkpoint cheetah.pt --log
+    runs/sac --video videos
 
-A run that has a checkpoint goes on from it, as if it had not been interrupted. `--check` ends with an error unless the policy has learned.
+A run that has a checkpoint goes on from it, as if it had not been interrupted. `--check` ends with
+an error unless the policy has learned.
 """
 
 from __future__ import annotations
@@ -28,20 +29,29 @@ GAMMA = 0.99
 BATCH = 256
 #: How far the target networks move towards the trained ones with each update.
 TAU = 0.005
-#: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy is that of its last batch.
+#: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy
+#: is that of its last batch.
 PARTS = ("collector", "actor", "critics", "targets", "buffer")
 #: What `--check` asks of the mean return.
 LEARNED = {"Pendulum-v1": -200.0, "HalfCheetah-v4": 3000.0, "HalfCheetah-v5": 3000.0}
 
 
 def mlp(inputs: int, outputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, outputs),
+    )
 
 
 class Actor(nn.Module):
     """Draws actions from a normal distribution, squashed into the bounds of the actions by tanh."""
 
-    def __init__(self, observations: int, low: torch.Tensor, high: torch.Tensor, width: int) -> None:
+    def __init__(
+        self, observations: int, low: torch.Tensor, high: torch.Tensor, width: int
+    ) -> None:
         super().__init__()
         self.net = mlp(observations, 2 * len(low), width)
         self.register_buffer("loc", (high + low) / 2)
@@ -84,7 +94,9 @@ class Critics(nn.Module):
         super().__init__()
         self.first, self.second = mlp(inputs, 1, width), mlp(inputs, 1, width)
 
-    def forward(self, observation: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, observation: torch.Tensor, action: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         both = torch.cat((observation, action), -1)
         return self.first(both), self.second(both)
 
@@ -112,8 +124,11 @@ class Training:
             torch.optim.Adam(self.actor.parameters(), lr=3e-4),
             torch.optim.Adam([self.log_alpha], lr=1e-3),
         ]
-        self.buffer = ReplayBuffer(storage=LazyTensorStorage(arguments.frames), batch_size=BATCH, seed=arguments.seed)
-        # An update takes a hundred times as long as a frame, so collecting in the background would gain nothing.
+        self.buffer = ReplayBuffer(
+            storage=LazyTensorStorage(arguments.frames), batch_size=BATCH, seed=arguments.seed
+        )
+        # An update takes a hundred times as long as a frame, so collecting in the background would
+        # gain nothing.
         self.collector = Collector(
             env,
             self.actor,
@@ -128,12 +143,16 @@ class Training:
         self.learn = torch.compile(self.update) if arguments.compile else self.update
 
     def update(self, sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step of gradient descent for the critics, the actor and the weight of the entropy; returns the losses of the first two."""
+        """One step of gradient descent for the critics, the actor and the weight of the entropy;
+        returns the losses of the first two.
+        """
         of_critics, of_actor, of_alpha = self.optimizers
         following, alpha = sample["next"], self.log_alpha.exp().detach()
         with torch.no_grad():
             action, log_prob = self.actor.with_log_prob(following["observation"])
-            value = torch.minimum(*self.targets(following["observation"], action)) - alpha * log_prob
+            value = (
+                torch.minimum(*self.targets(following["observation"], action)) - alpha * log_prob
+            )
             goal = following["reward"] + GAMMA * value * ~following["terminated"]
         first, second = self.critics(sample["observation"], sample["action"])
         critic_loss = functional.mse_loss(first, goal) + functional.mse_loss(second, goal)
@@ -143,7 +162,9 @@ class Training:
 
         self.critics.requires_grad_(False)
         action, log_prob = self.actor.with_log_prob(sample["observation"])
-        actor_loss = (alpha * log_prob - torch.minimum(*self.critics(sample["observation"], action))).mean()
+        actor_loss = (
+            alpha * log_prob - torch.minimum(*self.critics(sample["observation"], action))
+        ).mean()
         of_actor.zero_grad()
         actor_loss.backward()
         of_actor.step()
@@ -153,7 +174,9 @@ class Training:
         (-self.log_alpha.exp() * (log_prob.detach() + self.entropy).mean()).backward()
         of_alpha.step()
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.targets.parameters()), list(self.critics.parameters()), TAU)
+            torch._foreach_lerp_(
+                list(self.targets.parameters()), list(self.critics.parameters()), TAU
+            )
         return critic_loss.detach(), actor_loss.detach()
 
     def run(self) -> None:
@@ -201,18 +224,40 @@ class Training:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns with SAC.")
-    parser.add_argument("--env", default="Pendulum-v1", help="an id of Gymnasium with actions in a box")
+    parser.add_argument(
+        "--env", default="Pendulum-v1", help="an id of Gymnasium with actions in a box"
+    )
     parser.add_argument("--frames", type=int, default=10_000)
-    parser.add_argument("--frames-per-batch", type=int, default=1, help="frames between two rounds of as many updates")
-    parser.add_argument("--random-frames", type=int, default=1000, help="frames with random actions, before the first update")
-    parser.add_argument("--width", type=int, default=256, help="of the two hidden layers of each network")
+    parser.add_argument(
+        "--frames-per-batch",
+        type=int,
+        default=1,
+        help="frames between two rounds of as many updates",
+    )
+    parser.add_argument(
+        "--random-frames",
+        type=int,
+        default=1000,
+        help="frames with random actions, before the first update",
+    )
+    parser.add_argument(
+        "--width", type=int, default=256, help="of the two hidden layers of each network"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compile", action="store_true", help="compile the update, which pays after some ten thousand updates")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the update, which pays after some ten thousand updates",
+    )
     parser.add_argument("--checkpoint", type=Path, help="the file to go on from")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints")
     parser.add_argument("--log", help="a folder for TensorBoard")
     parser.add_argument("--video", help="a folder for videos of the evaluation")
-    parser.add_argument("--check", action="store_true", help="fail unless the mean return of the evaluation is what is expected")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="fail unless the mean return of the evaluation is what is expected",
+    )
     arguments = parser.parse_args()
     if arguments.check and arguments.env not in LEARNED:
         parser.error(f"--check knows what to expect of {', '.join(LEARNED)}, got {arguments.env}")
@@ -226,11 +271,20 @@ def main() -> None:
     training = Training(arguments, logger)
     training.run()
     print(f"{arguments.frames} frames in {time.monotonic() - began:.0f} s")
-    with Evaluator(make_env(arguments.env), Best(training.actor), num_trajectories=10, seed=1000, video=arguments.video, logger=logger) as evaluator:
+    with Evaluator(
+        make_env(arguments.env),
+        Best(training.actor),
+        num_trajectories=10,
+        seed=1000,
+        video=arguments.video,
+        logger=logger,
+    ) as evaluator:
         result = evaluator.evaluate(step=arguments.frames)["eval/reward"]
     print(f"mean return: {result:.1f}")
     if arguments.check and result < LEARNED[arguments.env]:
-        raise SystemExit(f"expected a mean return of at least {LEARNED[arguments.env]}, got {result:.1f}")
+        raise SystemExit(
+            f"expected a mean return of at least {LEARNED[arguments.env]}, got {result:.1f}"
+        )
 
 
 if __name__ == "__main__":

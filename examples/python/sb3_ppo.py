@@ -1,7 +1,7 @@
 """PPO of Stable-Baselines3 on CartPole: `model.learn` as it is, environments that windrow steps.
 
-    pip install . gymnasium stable-baselines3
-    python examples/python/sb3_ppo.py
+pip install . gymnasium stable-baselines3
+python examples/python/sb3_ppo.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ def main() -> None:
     torch.set_num_threads(1)
 
     env = VecEnv("CartPole-v1", 8)
-    model = PPO("MlpPolicy", env, n_steps=125, batch_size=250, n_epochs=4, learning_rate=1e-3, seed=arguments.seed, device="cpu")
+    model = PPO(
+        "MlpPolicy",
+        env,
+        n_steps=125,
+        batch_size=250,
+        n_epochs=4,
+        learning_rate=1e-3,
+        seed=arguments.seed,
+        device="cpu",
+    )
     model.learn(arguments.frames)
     # What `VecEnv` says of episodes, as a `Monitor` would.
     last = statistics.fmean(episode["r"] for episode in model.ep_info_buffer or [])

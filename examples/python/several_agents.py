@@ -1,7 +1,7 @@
 """Two agents of PettingZoo, each with a network of its own, of which one learns to beat the other.
 
-    pip install '.[torch,gymnasium]' torchrl 'pettingzoo[classic]'
-    python examples/python/several_agents.py
+pip install '.[torch,gymnasium]' torchrl 'pettingzoo[classic]'
+python examples/python/several_agents.py
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ class Players(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.networks = nn.ModuleList(nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 3)) for _ in range(2))
+        self.networks = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 3)) for _ in range(2)
+        )
         # The second one does not learn, and likes rocks.
         self.networks[1].requires_grad_(False)
         self.networks[1][-1].bias.copy_(torch.tensor([2.0, 0.0, 0.0]))
 
     def logits(self, observation: torch.Tensor) -> torch.Tensor:
-        return torch.stack([network(observation[..., i, :]) for i, network in enumerate(self.networks)], dim=-2)
+        return torch.stack(
+            [network(observation[..., i, :]) for i, network in enumerate(self.networks)], dim=-2
+        )
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         return torch.distributions.Categorical(logits=self.logits(observation.float())).sample()
@@ -62,8 +66,11 @@ def main() -> None:
 
     players = Players()
     optimizer = torch.optim.Adam(players.parameters(), lr=1e-2)
-    # Entries of agents lie in a dictionary, named after their group, which has a dimension of its own.
-    policy = TensorDictModule(players, in_keys=[("player", "observation")], out_keys=[("player", "action")])
+    # Entries of agents lie in a dictionary, named after their group, which has a dimension of its
+    # own.
+    policy = TensorDictModule(
+        players, in_keys=[("player", "observation")], out_keys=[("player", "action")]
+    )
     collector = MultiSyncCollector(
         [make_game] * 2,
         policy,
@@ -79,8 +86,12 @@ def main() -> None:
             learn(players, optimizer, batch)
             collector.update_policy_weights_()
             if len(rewards) % 10 == 0:
-                print(f"{len(rewards) * FRAMES_PER_BATCH} frames, rewards of a round {rewards[-1][0]:+.2f} and {rewards[-1][1]:+.2f}")
-    print(f"mean reward of the one that learns: {rewards[0][0]:+.2f} at the start, {rewards[-1][0]:+.2f} at the end")
+                print(
+                    f"{len(rewards) * FRAMES_PER_BATCH} frames, rewards of a round {rewards[-1][0]:+.2f} and {rewards[-1][1]:+.2f}"
+                )
+    print(
+        f"mean reward of the one that learns: {rewards[0][0]:+.2f} at the start, {rewards[-1][0]:+.2f} at the end"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""TD3 (twin delayed deterministic policy gradient), from the environment to a checkpoint, in one file.
+"""TD3 (twin delayed deterministic policy gradient), from the environment to a checkpoint, in one
+file.
 
-    pip install '.[torch,gymnasium]' tensorboard
-    python examples/python/td3.py
-    python examples/python/td3.py --env HalfCheetah-v5 --frames 1000000 --checkpoint cheetah.pt --log runs/td3 --video videos
+    pip install '.[torch,gymnasium]' tensorboard python examples/python/td3.py python
+    examples/python/td3.py --env HalfCheetah-v5 --frames 1000000 --checkpoint cheetah.pt --log
+    runs/td3 --video videos
 
-A run that has a checkpoint goes on from it, as if it had not been interrupted. `--check` ends with an error unless the policy has learned.
+A run that has a checkpoint goes on from it, as if it had not been interrupted. `--check` ends with
+an error unless the policy has learned.
 """
 
 from __future__ import annotations
@@ -28,24 +30,34 @@ GAMMA = 0.99
 BATCH = 256
 #: How far the target networks move towards the trained ones with each update.
 TAU = 0.005
-#: Noise, in halves of the bounds: of actions that are collected, and of those of the targets, which is clipped.
+#: Noise, in halves of the bounds: of actions that are collected, and of those of the targets, which
+#: is clipped.
 EXPLORATION, SMOOTHING, CLIP = 0.1, 0.2, 0.5
 #: Updates of the critics for one of the actor.
 DELAY = 2
-#: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy is that of its last batch.
+#: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy
+#: is that of its last batch.
 PARTS = ("collector", "actor", "critics", "target_actor", "targets", "buffer")
 #: What `--check` asks of the mean return.
 LEARNED = {"Pendulum-v1": -200.0, "HalfCheetah-v4": 3000.0, "HalfCheetah-v5": 3000.0}
 
 
 def mlp(inputs: int, outputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, outputs),
+    )
 
 
 class Actor(nn.Module):
     """The action for an observation, within the bounds of the actions."""
 
-    def __init__(self, observations: int, low: torch.Tensor, high: torch.Tensor, width: int) -> None:
+    def __init__(
+        self, observations: int, low: torch.Tensor, high: torch.Tensor, width: int
+    ) -> None:
         super().__init__()
         self.net = mlp(observations, len(low), width)
         self.register_buffer("loc", (high + low) / 2)
@@ -55,7 +67,9 @@ class Actor(nn.Module):
         return self.noisy(observation, 0.0)
 
     def noisy(self, observation: torch.Tensor, std: float, clip: float = 1.0) -> torch.Tensor:
-        """The action with normal noise of ``std`` halves of the bounds, of which more than ``clip`` is cut off."""
+        """The action with normal noise of ``std`` halves of the bounds, of which more than ``clip``
+        is cut off.
+        """
         action = torch.tanh(self.net(observation))
         noise = (std * torch.randn_like(action)).clamp(-clip, clip)
         return (action + noise).clamp(-1, 1) * self.scale + self.loc
@@ -79,7 +93,9 @@ class Critics(nn.Module):
         super().__init__()
         self.first, self.second = mlp(inputs, 1, width), mlp(inputs, 1, width)
 
-    def forward(self, observation: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, observation: torch.Tensor, action: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         both = torch.cat((observation, action), -1)
         return self.first(both), self.second(both)
 
@@ -102,9 +118,15 @@ class Training:
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.updates = 0
-        self.optimizers = [torch.optim.Adam(self.critics.parameters(), lr=1e-3), torch.optim.Adam(self.actor.parameters(), lr=1e-3)]
-        self.buffer = ReplayBuffer(storage=LazyTensorStorage(arguments.frames), batch_size=BATCH, seed=arguments.seed)
-        # An update takes a hundred times as long as a frame, so collecting in the background would gain nothing.
+        self.optimizers = [
+            torch.optim.Adam(self.critics.parameters(), lr=1e-3),
+            torch.optim.Adam(self.actor.parameters(), lr=1e-3),
+        ]
+        self.buffer = ReplayBuffer(
+            storage=LazyTensorStorage(arguments.frames), batch_size=BATCH, seed=arguments.seed
+        )
+        # An update takes a hundred times as long as a frame, so collecting in the background would
+        # gain nothing.
         self.collector = Collector(
             env,
             Explorer(self.actor),
@@ -117,7 +139,10 @@ class Training:
             seed=arguments.seed,
         )
         compiled = torch.compile if arguments.compile else lambda update: update
-        self.learn_critics, self.learn_actor = compiled(self.update_critics), compiled(self.update_actor)
+        self.learn_critics, self.learn_actor = (
+            compiled(self.update_critics),
+            compiled(self.update_actor),
+        )
 
     def update_critics(self, sample: Any) -> torch.Tensor:
         following = sample["next"]
@@ -161,7 +186,11 @@ class Training:
                     self.updates += 1
                     if self.updates % DELAY == 0:
                         actor_loss = self.learn_actor(sample)
-                if self.logger is not None and self.updates >= DELAY and frames % 1000 < arguments.frames_per_batch:
+                if (
+                    self.logger is not None
+                    and self.updates >= DELAY
+                    and frames % 1000 < arguments.frames_per_batch
+                ):
                     self.logger.add_scalar("losses/critic", critic_loss.item(), frames)
                     self.logger.add_scalar("losses/actor", actor_loss.item(), frames)
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:
@@ -193,18 +222,40 @@ class Training:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learns with TD3.")
-    parser.add_argument("--env", default="Pendulum-v1", help="an id of Gymnasium with actions in a box")
+    parser.add_argument(
+        "--env", default="Pendulum-v1", help="an id of Gymnasium with actions in a box"
+    )
     parser.add_argument("--frames", type=int, default=10_000)
-    parser.add_argument("--frames-per-batch", type=int, default=1, help="frames between two rounds of as many updates")
-    parser.add_argument("--random-frames", type=int, default=1000, help="frames with random actions, before the first update")
-    parser.add_argument("--width", type=int, default=256, help="of the two hidden layers of each network")
+    parser.add_argument(
+        "--frames-per-batch",
+        type=int,
+        default=1,
+        help="frames between two rounds of as many updates",
+    )
+    parser.add_argument(
+        "--random-frames",
+        type=int,
+        default=1000,
+        help="frames with random actions, before the first update",
+    )
+    parser.add_argument(
+        "--width", type=int, default=256, help="of the two hidden layers of each network"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compile", action="store_true", help="compile the update, which pays after some ten thousand updates")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the update, which pays after some ten thousand updates",
+    )
     parser.add_argument("--checkpoint", type=Path, help="the file to go on from")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints")
     parser.add_argument("--log", help="a folder for TensorBoard")
     parser.add_argument("--video", help="a folder for videos of the evaluation")
-    parser.add_argument("--check", action="store_true", help="fail unless the mean return of the evaluation is what is expected")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="fail unless the mean return of the evaluation is what is expected",
+    )
     arguments = parser.parse_args()
     if arguments.check and arguments.env not in LEARNED:
         parser.error(f"--check knows what to expect of {', '.join(LEARNED)}, got {arguments.env}")
@@ -218,11 +269,20 @@ def main() -> None:
     training = Training(arguments, logger)
     training.run()
     print(f"{arguments.frames} frames in {time.monotonic() - began:.0f} s")
-    with Evaluator(make_env(arguments.env), training.actor, num_trajectories=10, seed=1000, video=arguments.video, logger=logger) as evaluator:
+    with Evaluator(
+        make_env(arguments.env),
+        training.actor,
+        num_trajectories=10,
+        seed=1000,
+        video=arguments.video,
+        logger=logger,
+    ) as evaluator:
         result = evaluator.evaluate(step=arguments.frames)["eval/reward"]
     print(f"mean return: {result:.1f}")
     if arguments.check and result < LEARNED[arguments.env]:
-        raise SystemExit(f"expected a mean return of at least {LEARNED[arguments.env]}, got {result:.1f}")
+        raise SystemExit(
+            f"expected a mean return of at least {LEARNED[arguments.env]}, got {result:.1f}"
+        )
 
 
 if __name__ == "__main__":

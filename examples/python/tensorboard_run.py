@@ -1,8 +1,9 @@
-"""Deep Q-learning in the background, watched in TensorBoard: returns, frames a second, lag of the policy, fill of the buffer, and the loss.
+"""Deep Q-learning in the background, watched in TensorBoard: returns, frames a second, lag of the
+policy, fill of the buffer, and the loss.
 
-    pip install '.[torch,gymnasium]' tensorboard
-    python examples/python/tensorboard_run.py
-    tensorboard --logdir runs
+pip install '.[torch,gymnasium]' tensorboard
+python examples/python/tensorboard_run.py
+tensorboard --logdir runs
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def main() -> None:
     policy = Greedy(values)
     optimizer = torch.optim.Adam(values.parameters(), lr=1e-3)
     # A frame is sampled 32 times, on average, so the collector waits for the learner.
-    limiter = RateLimiter.sample_to_insert_ratio(32, min_size_to_sample=1000, error_buffer=32 * FRAMES_PER_BATCH)
+    limiter = RateLimiter.sample_to_insert_ratio(
+        32, min_size_to_sample=1000, error_buffer=32 * FRAMES_PER_BATCH
+    )
     buffer = ReplayBuffer(storage=LazyTensorStorage(50_000), batch_size=BATCH, limiter=limiter)
     with SummaryWriter(arguments.folder) as writer:
         # The same object takes what the collector, the evaluator and the learner have to say.
@@ -60,15 +63,26 @@ def main() -> None:
             log_names="cleanrl",
             seed=0,
         )
-        with collector, Evaluator("CartPole-v1", policy, num_trajectories=10, logger=writer, seed=1) as evaluator:
+        with (
+            collector,
+            Evaluator(
+                "CartPole-v1", policy, num_trajectories=10, logger=writer, seed=1
+            ) as evaluator,
+        ):
             collector.start()
             updates = 0
             while collector.is_running():
                 batch = buffer.sample()
                 with torch.no_grad():
                     following = target(batch["next", "observation"]).max(-1).values
-                    wanted = batch["next", "reward"].squeeze(-1) + 0.99 * following * ~batch["next", "terminated"].squeeze(-1)
-                chosen = values(batch["observation"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+                    wanted = batch["next", "reward"].squeeze(-1) + 0.99 * following * ~batch[
+                        "next", "terminated"
+                    ].squeeze(-1)
+                chosen = (
+                    values(batch["observation"])
+                    .gather(-1, batch["action"].unsqueeze(-1))
+                    .squeeze(-1)
+                )
                 loss = nn.functional.smooth_l1_loss(chosen, wanted)
                 optimizer.zero_grad()
                 loss.backward()
@@ -82,7 +96,9 @@ def main() -> None:
                 if updates % 2000 == 0:
                     evaluator.trigger_eval(policy, step=buffer.write_count)
             result = evaluator.evaluate(policy, step=buffer.write_count)
-    print(f"{updates} updates, mean return: {result['eval/reward']:.1f}, logged in {arguments.folder}")
+    print(
+        f"{updates} updates, mean return: {result['eval/reward']:.1f}, logged in {arguments.folder}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Workers that a command starts, each of which could be on another machine: here on two addresses of this one. One is killed, and another
-takes its place; every row is computed again.
+"""Workers that a command starts, each of which could be on another machine: here on two addresses
+of this one. One is killed, and another takes its place; every row is computed again.
 
     pip install . torch tensordict
     python examples/python/two_machines.py
 
-For real machines, the commands begin with ``ssh``, and ``address`` is one of this machine that they can reach.
+For real machines, the commands begin with ``ssh``, and ``address`` is one of this machine that they
+can reach.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Started:
 
 
 class Machines:
-    """Starts each worker by the command of its machine. ``CommandLauncher`` does the same where one command serves all."""
+    """Starts each worker by the command of its machine. ``CommandLauncher`` does the same where one
+    command serves all.
+    """
 
     def __init__(self, command: list[str], address: str) -> None:
         self.command, self.address = command, f"{address}:0"
@@ -87,10 +90,19 @@ def wrong_rows(batch: Any) -> int:
 
 
 def collect(address: str, frames: int) -> tuple[int, int, int]:
-    """Frames from two workers that connect to ``address``, of which one is killed; rows that are wrong, and workers that were started."""
+    """Frames from two workers that connect to ``address``, of which one is killed; rows that are
+    wrong, and workers that were started.
+    """
     machines = Machines([sys.executable, "-m", "windrow.worker"], address)
     rows = wrong = 0
-    collector = MultiAsyncCollector([Walk, Walk], frames_per_batch=100, total_frames=frames, on_loss=3, launcher=machines, seed=0)
+    collector = MultiAsyncCollector(
+        [Walk, Walk],
+        frames_per_batch=100,
+        total_frames=frames,
+        on_loss=3,
+        launcher=machines,
+        seed=0,
+    )
     with collector:
         for number, batch in enumerate(collector):
             rows += batch.numel()

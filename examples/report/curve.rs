@@ -13,7 +13,8 @@ const EVALUATIONS: RGBColor = RGBColor(46, 139, 87);
 const GOAL: RGBColor = RGBColor(190, 70, 40);
 const INK: RGBColor = RGBColor(70, 70, 70);
 
-/// What is drawn: the return of every episode, their running mean, what evaluations returned, and a line at the goal.
+/// What is drawn: the return of every episode, their running mean, what evaluations returned, and a
+/// line at the goal.
 pub(super) struct Curve<'a> {
     pub(super) picture: &'a Picture<'a>,
     /// Episodes that the mean looks back on.

@@ -1,4 +1,5 @@
-//! What a run of an example shows: a progress bar while it lasts, a summary and a picture at the end.
+//! What a run of an example shows: a progress bar while it lasts, a summary and a picture at the
+//! end.
 #![forbid(unsafe_code)]
 
 mod curve;
@@ -101,7 +102,8 @@ impl Report {
         self.news = true;
     }
 
-    /// Notes the episodes that ended in a batch, `[time]` or `[env, time]`, and shows how things stand.
+    /// Notes the episodes that ended in a batch, `[time]` or `[env, time]`, and shows how things
+    /// stand.
     ///
     /// # Errors
     /// When a column is missing, or of another element type.

@@ -1,7 +1,8 @@
 """How fast data sets are written: ``cargo xtask bench datasets``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. Rows are CartPole's, written in batches of a collector into
-files in memory, by one thread whose time counts: a disk is as fast as it is. A video is of pictures that move, 640 by 480 at 30 a second.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. Rows are
+CartPole's, written in batches of a collector into files in memory, by one thread whose time counts:
+a disk is as fast as it is. A video is of pictures that move, 640 by 480 at 30 a second.
 """
 
 from __future__ import annotations
@@ -49,7 +50,12 @@ def rows(make: Callable[..., Any], given: list[Any], repeats: int) -> float:
 def video(frames: int) -> float:
     """Seconds of video that a second of processor time encodes."""
     down, right = np.mgrid[0:480, 0:640]
-    pictures = np.stack([np.stack([down + 3 * at, right - 2 * at, down * right // 64 + at], -1).astype(np.uint8) for at in range(frames)])
+    pictures = np.stack(
+        [
+            np.stack([down + 3 * at, right - 2 * at, down * right // 64 + at], -1).astype(np.uint8)
+            for at in range(frames)
+        ]
+    )
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         arguments = LeRobotSink(Path(folder) / "set")._target.arguments
         begun = time.process_time()
@@ -64,12 +70,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     given = batches(4)
-    for name, make, target in (("Parquet", ParquetSink, ROWS), ("safetensors", SafetensorsSink, None)):
+    for name, make, target in (
+        ("Parquet", ParquetSink, ROWS),
+        ("safetensors", SafetensorsSink, None),
+    ):
         value = rows(make, given, arguments.repeats)
         told = "-" if target is None else f">= {target / 1e6:g} million"
-        print(f"{name}, rows a second  {value / 1e6:.2f} million  {told}  {'ok' if target is None or value >= target else 'short'}")
+        print(
+            f"{name}, rows a second  {value / 1e6:.2f} million  {told}  {'ok' if target is None or value >= target else 'short'}"
+        )
     value = video(arguments.frames)
-    print(f"video of LeRobot, seconds in a second  {value:.1f}  >= {REAL_TIME:g}  {'ok' if value >= REAL_TIME else 'short'}")
+    print(
+        f"video of LeRobot, seconds in a second  {value:.1f}  >= {REAL_TIME:g}  {'ok' if value >= REAL_TIME else 'short'}"
+    )
 
 
 if __name__ == "__main__":

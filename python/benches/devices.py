@@ -1,8 +1,10 @@
-"""A policy on a GPU in each of the ways that a collector calls one, as multiples of calling it without more, and a learner whose samples are drawn
-ahead, as a multiple of one that waits for them: ``cargo xtask bench devices``.
+"""A policy on a GPU in each of the ways that a collector calls one, as multiples of calling it
+without more, and a learner whose samples are drawn ahead, as a multiple of one that waits for them:
+``cargo xtask bench devices``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. A ratio is that of frames a second, the median over
-alternating repeats of both sides; frames a second themselves are on standard error. TorchRL's collector stands beside where it is installed.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. A ratio is that
+of frames a second, the median over alternating repeats of both sides; frames a second themselves
+are on standard error. TorchRL's collector stands beside where it is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from torch import nn
 from torch.distributions import Categorical
 
 STEPS = 32
-#: By name: what a collector is told, and how many times as fast as a plain policy on the GPU it has to be with 64 environments.
+#: By name: what a collector is told, and how many times as fast as a plain policy on the GPU it has
+#: to be with 64 environments.
 WAYS: dict[str, tuple[dict[str, Any], float | None]] = {
     "rust": ({"policy_device": None}, None),
     "compiled": ({"compile_policy": True}, None),
@@ -32,10 +35,14 @@ WAYS: dict[str, tuple[dict[str, Any], float | None]] = {
 
 def drawn() -> TensorDictSequential:
     """A policy that draws its actions: 4-256-256-2 with tanh."""
-    net = nn.Sequential(nn.Linear(4, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 2))
+    net = nn.Sequential(
+        nn.Linear(4, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 2)
+    )
     return TensorDictSequential(
         TensorDictModule(net, ["observation"], ["logits"]),
-        ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical, return_log_prob=True),
+        ProbabilisticTensorDictModule(
+            ["logits"], ["action"], distribution_class=Categorical, return_log_prob=True
+        ),
     )
 
 
@@ -56,20 +63,36 @@ def torchrl_collecting(envs: int) -> Side:
         from torchrl.collectors import SyncDataCollector as Collector
     env = SerialEnv(envs, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True))
     devices = {"policy_device": "cuda", "env_device": "cpu", "storing_device": "cpu"}
-    frames = iter(Collector(env, drawn().to("cuda"), frames_per_batch=envs * STEPS, total_frames=-1, **devices))
+    frames = iter(
+        Collector(
+            env, drawn().to("cuda"), frames_per_batch=envs * STEPS, total_frames=-1, **devices
+        )
+    )
     return lambda: next(frames).numel()
 
 
 def learning(ahead: bool) -> Side:
-    """Twenty steps of a learner on the GPU, whose samples are 256 stacks of four images and those that follow."""
+    """Twenty steps of a learner on the GPU, whose samples are 256 stacks of four images and those
+    that follow.
+    """
     from windrow.data import LazyTensorStorage, ReplayBuffer
 
     rows = 2048
     images = torch.randint(0, 255, (rows, 4, 84, 84), dtype=torch.uint8)
     arguments: dict[str, Any] = {"prefetch": 3, "pin_memory": True} if ahead else {}
     buffer = ReplayBuffer(storage=LazyTensorStorage(rows), batch_size=256, **arguments)
-    buffer.extend(TensorDict({"observation": images, "next": {"observation": images.flip(0)}}, [rows]))
-    net = nn.Sequential(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(5184, 512), nn.ReLU())
+    buffer.extend(
+        TensorDict({"observation": images, "next": {"observation": images.flip(0)}}, [rows])
+    )
+    net = nn.Sequential(
+        nn.Conv2d(4, 32, 8, 4),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 4, 2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(5184, 512),
+        nn.ReLU(),
+    )
     net = net.to("cuda")
     optimizer = torch.optim.Adam(net.parameters(), fused=True)
 
@@ -91,7 +114,10 @@ def learning(ahead: bool) -> Side:
 def show(name: str, value: float, target: float | None) -> bool:
     """Prints a line, and returns whether the target is reached."""
     reached = target is None or value >= target
-    print(f"{name}  {value:.2f}  {'-' if target is None else f'{target:.2f}'}  {'ok' if reached else 'short'}", flush=True)
+    print(
+        f"{name}  {value:.2f}  {'-' if target is None else f'{target:.2f}'}  {'ok' if reached else 'short'}",
+        flush=True,
+    )
     return reached
 
 
@@ -113,12 +139,18 @@ def main() -> int:
         for name, (told, target) in WAYS.items():
             value = ratio(collecting(envs, told), plain, arguments.seconds)
             missed += not show(f"{name}_{envs}", value, target if envs == 64 else None)
-    missed += not show("learning_ahead", ratio(learning(True), learning(False), arguments.seconds), 1.3)
+    missed += not show(
+        "learning_ahead", ratio(learning(True), learning(False), arguments.seconds), 1.3
+    )
     try:
         theirs = torchrl_collecting(64)
     except ImportError:
         return missed if arguments.check else 0
-    missed += not show("recorded_64/torchrl", ratio(collecting(64, WAYS["recorded"][0]), theirs, arguments.seconds), 10.0)
+    missed += not show(
+        "recorded_64/torchrl",
+        ratio(collecting(64, WAYS["recorded"][0]), theirs, arguments.seconds),
+        10.0,
+    )
     return missed if arguments.check else 0
 
 

@@ -1,7 +1,8 @@
-"""Rollouts and evaluations beside collection, and batched environments of TorchRL beside their own loop: ``cargo xtask bench evaluation``.
+"""Rollouts and evaluations beside collection, and batched environments of TorchRL beside their own
+loop: ``cargo xtask bench evaluation``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. Both sides have the same environment, policy and
-number of frames. Ratios are medians over alternating repeats.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. Both sides have
+the same environment, policy and number of frames. Ratios are medians over alternating repeats.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ EPISODE, STEPS = 200, 1000
 
 def policy() -> Any:
     """A network for Pendulum."""
-    net = nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1), nn.Tanh())
+    net = nn.Sequential(
+        nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1), nn.Tanh()
+    )
     return TensorDictModule(net, ["observation"], ["action"])
 
 
@@ -65,7 +68,11 @@ def evaluations(episodes: int, least: float) -> float:
 
     actor = policy()
     with Evaluator(pendulum(), actor, num_trajectories=episodes, seed=0) as evaluator:
-        return ratio(lambda: evaluator.evaluate(actor), collected(episodes * EPISODE, actor, pendulum()), least)
+        return ratio(
+            lambda: evaluator.evaluate(actor),
+            collected(episodes * EPISODE, actor, pendulum()),
+            least,
+        )
 
 
 def vmas(num_envs: int, least: float) -> float:
@@ -89,25 +96,46 @@ def main() -> int:
     """Prints every figure; 1 when one falls short and ``--check`` was given."""
     parser = argparse.ArgumentParser(description="Rollouts and evaluations beside collection.")
     parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
-    parser.add_argument("--seconds", type=float, default=0.3, help="how long each side of a figure runs in each repeat; 0.3 unless given")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.3,
+        help="how long each side of a figure runs in each repeat; 0.3 unless given",
+    )
     parser.add_argument("--only", default="", help="measure only figures whose names contain this")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     figures: list[tuple[str, Callable[[float], float], float]] = [
         (f"rollout of {STEPS} steps / collector", lambda least: rollouts(STEPS, least), 0.8),
-        (f"rollout of {5 * STEPS} steps / collector", lambda least: rollouts(5 * STEPS, least), 0.8),
+        (
+            f"rollout of {5 * STEPS} steps / collector",
+            lambda least: rollouts(5 * STEPS, least),
+            0.8,
+        ),
         ("Evaluator, 100 episodes / collector", lambda least: evaluations(100, least), 0.8),
     ]
-    if importlib.util.find_spec("torchrl") is not None and importlib.util.find_spec("vmas") is not None:
-        figures += [(f"VMAS, {number} environments / its own loop", lambda least, number=number: vmas(number, least), 0.9) for number in (1, 32)]
+    if (
+        importlib.util.find_spec("torchrl") is not None
+        and importlib.util.find_spec("vmas") is not None
+    ):
+        figures += [
+            (
+                f"VMAS, {number} environments / its own loop",
+                lambda least, number=number: vmas(number, least),
+                0.9,
+            )
+            for number in (1, 32)
+        ]
     short = False
     for name, measure, target in figures:
         if arguments.only not in name:
             continue
         value = measure(arguments.seconds)
         short |= value < target
-        print(f"{name}  {value:.2f}  >= {target}  {'ok' if value >= target else 'short'}", flush=True)
+        print(
+            f"{name}  {value:.2f}  >= {target}  {'ok' if value >= target else 'short'}", flush=True
+        )
     return int(short and arguments.check)
 
 

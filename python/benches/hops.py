@@ -1,7 +1,7 @@
 """The costs of each hop over a local Ray: ``python python/benches/hops.py``.
 
-Each line is ``name: number``. A cost is the time that one call in ten stays below, which other programs on the machine change least.
-``docs/scaling.md`` says what they mean.
+Each line is ``name: number``. A cost is the time that one call in ten stays below, which other
+programs on the machine change least. ``docs/scaling.md`` says what they mean.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def gymnasium_cartpole() -> Any:
 
 
 def policy() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+    return nn.Sequential(
+        nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)
+    )
 
 
 class Source:
@@ -86,11 +88,23 @@ def calls(batch: Any) -> None:
     """The costs of a call and of a batch, to a learner and to an actor."""
     sources = [ray.remote(num_cpus=0)(Source).remote(batch) for _ in range(2)]
     ray.get([source.nothing.remote() for source in sources])
-    said("call_us", 1e6 * cost(lambda: ray.get(sources[0].nothing.remote())), "a call that does nothing, and its answer")
-    said("batch_us", 1e6 * cost(lambda: _session.unpack(ray.get(sources[0].next.remote()))), "a batch, not asked for ahead")
+    said(
+        "call_us",
+        1e6 * cost(lambda: ray.get(sources[0].nothing.remote())),
+        "a call that does nothing, and its answer",
+    )
+    said(
+        "batch_us",
+        1e6 * cost(lambda: _session.unpack(ray.get(sources[0].next.remote()))),
+        "a batch, not asked for ahead",
+    )
     busy = ray.get(sources[0].busy.remote())
     ray.get([sources[0].next.remote() for _ in range(CALLS)])
-    said("actor_call_us", 1e6 * (ray.get(sources[0].busy.remote()) - busy) / CALLS, "of processor time in the actor, for each batch")
+    said(
+        "actor_call_us",
+        1e6 * (ray.get(sources[0].busy.remote()) - busy) / CALLS,
+        "of processor time in the actor, for each batch",
+    )
     for name, count in (("5k", 5_000), ("1m", 1_000_000), ("25m", 25_000_000)):
         weights = np.zeros(4 * count, np.uint8)
 
@@ -102,7 +116,11 @@ def calls(batch: Any) -> None:
     began = time.perf_counter()
     for _ in range(CALLS):
         [source.take.remote(np.zeros(8, np.uint8)) for source in sources]
-    said("weights_call_us", 1e6 * (time.perf_counter() - began) / CALLS / 2, "of the learner's thread, for each actor")
+    said(
+        "weights_call_us",
+        1e6 * (time.perf_counter() - began) / CALLS / 2,
+        "of the learner's thread, for each actor",
+    )
     _session.kill(sources)
 
 
@@ -127,13 +145,26 @@ def collected(name: str, env: Any) -> Any:
     with Collector(env, policy(), frames_per_batch=FRAMES, total_frames=-1) as collector:
         batch = next(collector).clone()
         said(f"{name}_frame_us", 1e6 / max(rate(collector, 20) for _ in range(10)), "of a core")
-    options: dict[str, Any] = {"frames_per_batch": FRAMES, "total_frames": -1, "sync": False, "remote_configs": {"num_cpus": 0.5}}
+    options: dict[str, Any] = {
+        "frames_per_batch": FRAMES,
+        "total_frames": -1,
+        "sync": False,
+        "remote_configs": {"num_cpus": 0.5},
+    }
     with RayCollector([env] * 2, policy(), **options) as actors:
         rate(actors, 20)
         thread, process = time.thread_time(), time.process_time()
         rate(actors, 100)
-        said(f"{name}_learner_call_us", 1e4 * (time.thread_time() - thread), "of the learner's thread, for each batch")
-        said(f"{name}_learner_process_us", 1e4 * (time.process_time() - process), "of processor time, with the threads of Ray")
+        said(
+            f"{name}_learner_call_us",
+            1e4 * (time.thread_time() - thread),
+            "of the learner's thread, for each batch",
+        )
+        said(
+            f"{name}_learner_process_us",
+            1e4 * (time.process_time() - process),
+            "of processor time, with the threads of Ray",
+        )
         said(f"{name}_two_actors_frames_s", max(rate(actors, 20) for _ in range(20)))
     return batch
 

@@ -1,12 +1,15 @@
-"""Environments of MuJoCo, with bare calls of its batches, EnvPool, mjbatch and Gymnasium's environments beside: ``cargo xtask bench physics``.
+"""Environments of MuJoCo, with bare calls of its batches, EnvPool, mjbatch and Gymnasium's
+environments beside: ``cargo xtask bench physics``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of ``-`` is none. A ratio is how many frames windrow
-collects while the other steps one, with 2 threads on both sides. They take turns, a call each, through the same steps of an episode, and the ratio
-is the median over episodes. Both sides take actions of the same distribution, and begin episodes anew after 1000 steps: what a step of
-MuJoCo costs depends on where the body is.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of
+``-`` is none. A ratio is how many frames windrow collects while the other steps one, with 2 threads
+on both sides. They take turns, a call each, through the same steps of an episode, and the ratio is
+the median over episodes. Both sides take actions of the same distribution, and begin episodes anew
+after 1000 steps: what a step of MuJoCo costs depends on where the body is.
 
-The package ``mujoco`` is not imported here: that has MuJoCo take the time of each of its stages, in all threads of the process, and slows both
-sides. The package ``mjbatch`` needs a MuJoCo of its own, so it runs in a process beside, from the folder of ``--mjbatch``:
+The package ``mujoco`` is not imported here: that has MuJoCo take the time of each of its stages, in
+all threads of the process, and slows both sides. The package ``mjbatch`` needs a MuJoCo of its own,
+so it runs in a process beside, from the folder of ``--mjbatch``:
 ``pip install --target FOLDER mjbatch``.
 """
 
@@ -42,7 +45,8 @@ from windrow.envs import DoubleToFloat, GymEnv, TransformedEnv
 ENVS = 16
 #: Steps of each of them in one call of a side: 2000 frames, as scripts of PPO collect at a time.
 STEPS = 125
-#: Steps of an episode, and of the actions that bare calls take in turn: a short cycle of actions would lead to gaits of its own.
+#: Steps of an episode, and of the actions that bare calls take in turn: a short cycle of actions
+#: would lead to gaits of its own.
 EPISODE = 8 * STEPS
 #: Steps of MuJoCo in one of an environment, and the file of its model.
 MODELS = {"HalfCheetah-v5": (5, "half_cheetah.xml"), "Humanoid-v5": (5, "humanoid.xml")}
@@ -86,13 +90,27 @@ class Bare:
         self.has_forces = env_name.startswith("Humanoid")
         (file,) = glob.glob(os.path.join(folder("mujoco"), "libmujoco*.so*"))
         library = self.library = ctypes.CDLL(file)
-        for name in ("mj_loadXML", "mj_makeData", "mjb_makeBatch", "mjb_state", "mjb_stateComponent", "mjb_output"):
+        for name in (
+            "mj_loadXML",
+            "mj_makeData",
+            "mjb_makeBatch",
+            "mjb_state",
+            "mjb_stateComponent",
+            "mjb_output",
+        ):
             getattr(library, name).restype = ctypes.c_void_p
-        pointer, path = ctypes.c_void_p, os.path.join(folder("gymnasium"), "envs", "mujoco", "assets", model)
+        pointer, path = (
+            ctypes.c_void_p,
+            os.path.join(folder("gymnasium"), "envs", "mujoco", "assets", model),
+        )
         self.model = pointer(library.mj_loadXML(path.encode(), None, None, 0))
-        self.batch = pointer(library.mjb_makeBatch(self.model, ENVS, ctypes.byref(Config(threads, True)), None, 0))
+        self.batch = pointer(
+            library.mjb_makeBatch(self.model, ENVS, ctypes.byref(Config(threads, True)), None, 0)
+        )
         #: mjSTATE_CTRL, mjSTATE_QPOS and mjSTATE_QVEL
-        self.controls, self.positions, self.speeds = (self._component(1 << bit) for bit in (6, 1, 2))
+        self.controls, self.positions, self.speeds = (
+            self._component(1 << bit) for bit in (6, 1, 2)
+        )
         #: ``[step, environment, action]``, and the observations before them.
         self.actions, self.first, self.steps = drawn(spaces(env_name)[1]), None, 0
         if self.has_forces:
@@ -104,7 +122,9 @@ class Bare:
         size = ctypes.c_int()
         place = self.library.mjb_stateComponent(self.batch, component, ctypes.byref(size))
         width = self.library.mjb_nstate(self.batch)
-        flat = np.ctypeslib.as_array(ctypes.cast(place, ctypes.POINTER(ctypes.c_double)), ((ENVS - 1) * width + size.value,))
+        flat = np.ctypeslib.as_array(
+            ctypes.cast(place, ctypes.POINTER(ctypes.c_double)), ((ENVS - 1) * width + size.value,)
+        )
         return np.lib.stride_tricks.as_strided(flat, (ENVS, size.value), (8 * width, 8))
 
     def begin(self) -> None:
@@ -118,7 +138,11 @@ class Bare:
     def follow(self, batch: Any) -> None:
         """Has the next call take the actions of ``batch``, from the same places."""
         actions, first = batch["action"].transpose(0, 1), batch["observation"][:, 0]
-        self.actions, self.first, self.steps = np.ascontiguousarray(actions.numpy()), first.numpy().copy(), 0
+        self.actions, self.first, self.steps = (
+            np.ascontiguousarray(actions.numpy()),
+            first.numpy().copy(),
+            0,
+        )
 
     def data(self) -> ctypes.c_void_p:
         """An ``mjData`` that has been stepped."""
@@ -139,24 +163,39 @@ class Bare:
                 library.mjb_apply(self.batch, None, 0, library.mj_rnePostConstraint, None, 0)
                 library.mjb_forward(self.batch, None, 0, 0)
                 # Who has fallen costs more: it begins anew, as in the environment.
-                fallen = np.flatnonzero((self.positions[:, 2] <= 1.0) | (self.positions[:, 2] >= 2.0)).astype(np.int32)
+                fallen = np.flatnonzero(
+                    (self.positions[:, 2] <= 1.0) | (self.positions[:, 2] >= 2.0)
+                ).astype(np.int32)
                 if len(fallen):
-                    library.mjb_reset(self.batch, fallen.ctypes.data_as(ctypes.c_void_p), len(fallen), None, 3)
+                    library.mjb_reset(
+                        self.batch, fallen.ctypes.data_as(ctypes.c_void_p), len(fallen), None, 3
+                    )
         return STEPS * ENVS
 
 
-def collector_of(env_name: str, policy: Any, backend: str = "native", placement: Any = "threads") -> MultiSyncCollector:
-    """2 workers; Gymnasium's environments in processes, as threads would take turns. A network acts in Rust, or this fails."""
-    env = partial(GymEnv if policy is None else narrowed, env_name, num_envs=ENVS // 2, backend=backend)
+def collector_of(
+    env_name: str, policy: Any, backend: str = "native", placement: Any = "threads"
+) -> MultiSyncCollector:
+    """2 workers; Gymnasium's environments in processes, as threads would take turns. A network acts
+    in Rust, or this fails.
+    """
+    env = partial(
+        GymEnv if policy is None else narrowed, env_name, num_envs=ENVS // 2, backend=backend
+    )
     options: dict[str, Any] = {} if policy is None else {"policy_backend": "native"}
-    return MultiSyncCollector([env] * 2, policy, frames_per_batch=STEPS * ENVS, placement=placement, seed=0, **options)
+    return MultiSyncCollector(
+        [env] * 2, policy, frames_per_batch=STEPS * ENVS, placement=placement, seed=0, **options
+    )
 
 
 class Collecting:
     """Batches of :func:`collector_of`."""
 
     def __init__(self, env_name: str, policy: Any = None, **options: Any) -> None:
-        self.collector, self.has_policy = collector_of(env_name, policy, **options), policy is not None
+        self.collector, self.has_policy = (
+            collector_of(env_name, policy, **options),
+            policy is not None,
+        )
 
     def __call__(self) -> int:
         self.batch = next(self.collector)
@@ -164,14 +203,18 @@ class Collecting:
 
 
 class Ratio(NamedTuple):
-    """How many frames one side makes while another makes one, by the clock and by the time of the processor that this process took."""
+    """How many frames one side makes while another makes one, by the clock and by the time of the
+    processor that this process took.
+    """
 
     clock: float
     processor: float
 
 
 def ratio(own: Side, other: Side, least: float) -> Ratio:
-    """That of ``own`` and ``other``. Bare calls follow a policy, which leads to other places than random actions."""
+    """That of ``own`` and ``other``. Bare calls follow a policy, which leads to other places than
+    random actions.
+    """
     own(), other()
     found: list[np.ndarray] = []
     start = time.perf_counter()
@@ -181,7 +224,12 @@ def ratio(own: Side, other: Side, least: float) -> Ratio:
             began = time.perf_counter(), time.process_time()
             frames = (own, other)[side]()
             took[side] += np.subtract((time.perf_counter(), time.process_time()), began) / frames
-            if side == 0 and isinstance(own, Collecting) and own.has_policy and isinstance(other, Bare):
+            if (
+                side == 0
+                and isinstance(own, Collecting)
+                and own.has_policy
+                and isinstance(other, Bare)
+            ):
                 other.follow(own.batch)
         found.append(took[1] / took[0])
     return Ratio(*np.median(found, 0).tolist())
@@ -213,7 +261,9 @@ def step_mjbatch(env_name: str) -> None:
     from mjbatch import Batch
 
     frame_skip, file = MODELS[env_name]
-    model = mujoco.MjModel.from_xml_path(os.path.join(folder("gymnasium"), "envs", "mujoco", "assets", file))
+    model = mujoco.MjModel.from_xml_path(
+        os.path.join(folder("gymnasium"), "envs", "mujoco", "assets", file)
+    )
     batch = Batch(model, ENVS, 2)
     places, controls = batch.bind("qpos"), batch.bind("ctrl")
     is_humanoid = env_name.startswith("Humanoid")
@@ -234,16 +284,23 @@ def step_mjbatch(env_name: str) -> None:
 
 @contextmanager
 def in_mjbatch(env_name: str, packages: str) -> Iterator[Side]:
-    command, paths = [sys.executable, __file__, "--step-mjbatch", env_name], [packages, os.environ.get("PYTHONPATH", "")]
+    command, paths = (
+        [sys.executable, __file__, "--step-mjbatch", env_name],
+        [packages, os.environ.get("PYTHONPATH", "")],
+    )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as child:
         assert child.stdin is not None and child.stdout is not None
         asked, answers = child.stdin, child.stdout
 
         def step() -> int:
             print(file=asked, flush=True)
             if not answers.readline():
-                raise SystemExit(f"the process with mjbatch ended: is it in {packages}, by `pip install --target {packages} mjbatch`?")
+                raise SystemExit(
+                    f"the process with mjbatch ended: is it in {packages}, by `pip install --target {packages} mjbatch`?"
+                )
             return STEPS * ENVS
 
         yield step
@@ -254,7 +311,14 @@ def network(env_name: str, width: int) -> TensorDictModule:
     """A policy of two layers."""
     inputs, space = spaces(env_name)
     outputs = space.shape[0]
-    layers = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, outputs), nn.Tanh())
+    layers = nn.Sequential(
+        nn.Linear(inputs, width),
+        nn.Tanh(),
+        nn.Linear(width, width),
+        nn.Tanh(),
+        nn.Linear(width, outputs),
+        nn.Tanh(),
+    )
     return TensorDictModule(layers, in_keys=["observation"], out_keys=["action"])
 
 
@@ -296,10 +360,19 @@ def memory(env_name: str, count: int = 512) -> tuple[float, float]:
 
 def main() -> int:
     """Prints every figure; 1 when one falls short and ``--check`` was given."""
-    parser = argparse.ArgumentParser(description="Environments of MuJoCo, with its batches, EnvPool and Gymnasium beside.")
+    parser = argparse.ArgumentParser(
+        description="Environments of MuJoCo, with its batches, EnvPool and Gymnasium beside."
+    )
     parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long each side of a figure runs in each repeat; 1 unless given")
-    parser.add_argument("--mjbatch", metavar="FOLDER", help="where that package is, which is timed, too")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1.0,
+        help="how long each side of a figure runs in each repeat; 1 unless given",
+    )
+    parser.add_argument(
+        "--mjbatch", metavar="FOLDER", help="where that package is, which is timed, too"
+    )
     parser.add_argument("--step-mjbatch", choices=MODELS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step_mjbatch:
@@ -313,7 +386,10 @@ def main() -> int:
         nonlocal short
         is_enough = target is None or (value <= target if at_most else value >= target)
         short |= not is_enough
-        print(f"{name}  {value:.2f}  {'-' if target is None else f'{target:.2f}'}  {'ok' if is_enough else 'short'}", flush=True)
+        print(
+            f"{name}  {value:.2f}  {'-' if target is None else f'{target:.2f}'}  {'ok' if is_enough else 'short'}",
+            flush=True,
+        )
 
     start = time.perf_counter()
     first = Collector(GymEnv("HalfCheetah-v5", num_envs=ENVS), frames_per_batch=ENVS * STEPS)
@@ -321,7 +397,9 @@ def main() -> int:
     show("first batch, s", time.perf_counter() - start, 0.3, at_most=True)
     for env_name in ("HalfCheetah-v5", "Humanoid-v5"):
         own, bare = Collecting(env_name), Bare(env_name)
-        print(f"{env_name}: {1e6 / pace(own, least):.1f} µs a frame, bare {1e6 / pace(bare, least):.1f}")
+        print(
+            f"{env_name}: {1e6 / pace(own, least):.1f} µs a frame, bare {1e6 / pace(bare, least):.1f}"
+        )
         found = ratio(own, bare, least)
         show(f"{env_name} / bare calls", found.clock, 0.97)
         show(f"{env_name} / bare calls, processor time", found.processor, None)
@@ -341,11 +419,19 @@ def main() -> int:
     found = ratio(Collecting("HalfCheetah-v5", small), bare, least)
     show("HalfCheetah, 64-64 network / bare calls", found.clock, 0.92)
     show("HalfCheetah, 64-64 network / bare calls, processor time", found.processor, None)
-    # Alone, it is as fast as the faster of two ways. A step of Pendulum costs next to nothing; each of 2 threads would call torch.
-    ways: list[tuple[Side, int]] = [(Collecting("Pendulum-v1", network("Pendulum-v1", 256)), 1), (in_torch(large, 17), 2)]
+    # Alone, it is as fast as the faster of two ways. A step of Pendulum costs next to nothing; each
+    # of 2 threads would call torch.
+    ways: list[tuple[Side, int]] = [
+        (Collecting("Pendulum-v1", network("Pendulum-v1", 256)), 1),
+        (in_torch(large, 17), 2),
+    ]
     alone, threads = max(ways, key=lambda way: pace(way[0], least) * way[1])
     both = Collecting("HalfCheetah-v5", large)
-    show("HalfCheetah, 256-256 network / both alone", ratio(both, bare, least).clock + ratio(both, alone, least).clock / threads, 0.85)
+    show(
+        "HalfCheetah, 256-256 network / both alone",
+        ratio(both, bare, least).clock + ratio(both, alone, least).clock / threads,
+        0.85,
+    )
     return int(short and arguments.check)
 
 

@@ -1,7 +1,8 @@
-"""What workers in processes bring and cost, with TorchRL and Gymnasium beside: ``cargo xtask bench processes-python``.
+"""What workers in processes bring and cost, with TorchRL and Gymnasium beside:
+``cargo xtask bench processes-python``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of ``-`` is none. Ratios are medians
-over alternating repeats of both sides, times are medians too.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of
+``-`` is none. Ratios are medians over alternating repeats of both sides, times are medians too.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def cheetah() -> Any:
 
 def network(inputs: int = 4, outputs: int = 2) -> nn.Module:
     """The network of the comparisons: 64-64 with tanh."""
-    return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
+    )
 
 
 class Actor(nn.Module):
@@ -85,7 +88,9 @@ def ratio(own: Side, other: Side, least: float) -> float:
 
 
 @contextmanager
-def collecting(make: Callable[[], Any], workers: int, policy: Any = None, **options: Any) -> Iterator[Side]:
+def collecting(
+    make: Callable[[], Any], workers: int, policy: Any = None, **options: Any
+) -> Iterator[Side]:
     """Batches of so many processes."""
     collector = collector_of(make, workers, policy, **options)
     try:
@@ -97,7 +102,12 @@ def collecting(make: Callable[[], Any], workers: int, policy: Any = None, **opti
 def collector_of(make: Callable[[], Any], workers: int, policy: Any = None, **options: Any) -> Any:
     from windrow.collectors import MultiSyncCollector
 
-    options = {"frames_per_batch": SHARE * workers, "total_frames": -1, "placement": "processes", **options}
+    options = {
+        "frames_per_batch": SHARE * workers,
+        "total_frames": -1,
+        "placement": "processes",
+        **options,
+    }
     return MultiSyncCollector([make] * workers, policy, **options)
 
 
@@ -110,7 +120,11 @@ def torchrl_collecting(workers: int) -> Iterator[Side]:
 
     actor = TensorDictModule(network(), in_keys=["observation"], out_keys=["action"])
     collector = MultiSyncCollector(
-        [lambda: GymEnv("CartPole-v1")] * workers, actor, frames_per_batch=SHARE * workers, total_frames=-1, cat_results=0
+        [lambda: GymEnv("CartPole-v1")] * workers,
+        actor,
+        frames_per_batch=SHARE * workers,
+        total_frames=-1,
+        cat_results=0,
     )
     batches = iter(collector)
     try:
@@ -131,7 +145,9 @@ def gymnasium_stepping(workers: int) -> Iterator[Side]:
         nonlocal observations
         with torch.no_grad():
             for _ in range(SHARE):
-                observations = envs.step(policy(torch.from_numpy(observations)).argmax(-1).numpy())[0]
+                observations = envs.step(policy(torch.from_numpy(observations)).argmax(-1).numpy())[
+                    0
+                ]
         return SHARE * workers
 
     try:
@@ -155,7 +171,9 @@ class CalledActor(Actor):
 
 
 def bare_loop(pipe: Any, make: Callable[[], Any], new_policy: Callable[[], Any]) -> None:
-    """In a process of its own: steps an environment with a policy that is called for each frame, as often as the pipe says."""
+    """In a process of its own: steps an environment with a policy that is called for each frame, as
+    often as the pipe says.
+    """
     torch.set_num_threads(1)
     env, policy = make(), new_policy()
     observation = env.reset(seed=0)[0]
@@ -170,11 +188,15 @@ def bare_loop(pipe: Any, make: Callable[[], Any], new_policy: Callable[[], Any])
 
 
 @contextmanager
-def bare_loops(processes: int, make: Callable[[], Any], new_policy: Callable[[], Any]) -> Iterator[Side]:
+def bare_loops(
+    processes: int, make: Callable[[], Any], new_policy: Callable[[], Any]
+) -> Iterator[Side]:
     """So many bare loops side by side."""
     spawn = multiprocessing.get_context("spawn")
     pipes = [spawn.Pipe() for _ in range(processes)]
-    children = [spawn.Process(target=bare_loop, args=(theirs, make, new_policy)) for _, theirs in pipes]
+    children = [
+        spawn.Process(target=bare_loop, args=(theirs, make, new_policy)) for _, theirs in pipes
+    ]
     for child in children:
         child.start()
     for own, _ in pipes:
@@ -201,11 +223,14 @@ def beside(own: Any, other: Any, least: float) -> float:
 
 
 def speedup(least: float) -> float:
-    """How many times the frames of one process two make, where two bare loops make twice those of one: the machine may lend less than
-    two whole cores, and for moments only, so the four take turns often.
+    """How many times the frames of one process two make, where two bare loops make twice those of
+    one: the machine may lend less than two whole cores, and for moments only, so the four take
+    turns often.
     """
     with ExitStack() as stack:
-        own = [collecting(cartpole, workers, network(), policy_backend="native") for workers in (1, 2)]
+        own = [
+            collecting(cartpole, workers, network(), policy_backend="native") for workers in (1, 2)
+        ]
         bare = [bare_loops(processes, cartpole, Push) for processes in (1, 2)]
         sides = [stack.enter_context(side) for side in (*own, *bare)]
         for side in sides:
@@ -242,18 +267,34 @@ class SAC:
         """One update of actor, critics and targets."""
         frames = self._buffer.sample(256)
         observation, action = frames["observation"].float(), frames["action"].float()
-        after, reward, over = frames["next", "observation"].float(), frames["next", "reward"], frames["next", "terminated"]
+        after, reward, over = (
+            frames["next", "observation"].float(),
+            frames["next", "reward"],
+            frames["next", "terminated"],
+        )
         with torch.no_grad():
             next_action, log_prob = self._act(after)
-            value = torch.minimum(*(critic(torch.cat([after, next_action], -1)) for critic in self._targets)) - 0.2 * log_prob
+            value = (
+                torch.minimum(
+                    *(critic(torch.cat([after, next_action], -1)) for critic in self._targets)
+                )
+                - 0.2 * log_prob
+            )
             target = reward + 0.99 * value * ~over
-        loss = sum((critic(torch.cat([observation, action], -1)) - target).square().mean() for critic in self._critics)
+        loss = sum(
+            (critic(torch.cat([observation, action], -1)) - target).square().mean()
+            for critic in self._critics
+        )
         self._step(self._critic_optim, loss)
         chosen, log_prob = self._act(observation)
-        value = torch.minimum(*(critic(torch.cat([observation, chosen], -1)) for critic in self._critics))
+        value = torch.minimum(
+            *(critic(torch.cat([observation, chosen], -1)) for critic in self._critics)
+        )
         self._step(self._actor_optim, (0.2 * log_prob - value).mean())
         with torch.no_grad():
-            for slow, quick in zip(self._targets.parameters(), self._critics.parameters(), strict=True):
+            for slow, quick in zip(
+                self._targets.parameters(), self._critics.parameters(), strict=True
+            ):
                 slow.lerp_(quick, 0.005)
         return 1
 
@@ -269,7 +310,9 @@ def learner_beside_a_worker(least: float) -> float:
     from windrow.data import LazyTensorStorage, ReplayBuffer
 
     buffer = ReplayBuffer(storage=LazyTensorStorage(100_000), batch_size=256)
-    with collector_of(cheetah, 1, Actor(), policy_backend="torch", replay_buffer=buffer) as collector:
+    with collector_of(
+        cheetah, 1, Actor(), policy_backend="torch", replay_buffer=buffer
+    ) as collector:
         collector.start()
         learner = SAC(buffer)
 
@@ -288,7 +331,9 @@ def median_of(measure: Callable[[], float]) -> float:
     return statistics.median(measure() for _ in range(REPEATS))
 
 
-def ready(make: Callable[[], Any], workers: int, policy: Any = None, **options: Any) -> Callable[[], float]:
+def ready(
+    make: Callable[[], Any], workers: int, policy: Any = None, **options: Any
+) -> Callable[[], float]:
     """Seconds until so many workers are ready."""
 
     def once() -> float:
@@ -338,12 +383,21 @@ def figures(least: float) -> list[Figure]:
     halfcheetah: list[Figure] = [
         (
             "HalfCheetah, torch actor: 2 processes / 2 bare loops",
-            lambda: beside(collecting(cheetah, 2, Actor(), **called), bare_loops(2, cheetah, CalledActor), least),
+            lambda: beside(
+                collecting(cheetah, 2, Actor(), **called),
+                bare_loops(2, cheetah, CalledActor),
+                least,
+            ),
             0.85,
             ">=",
         ),
         # The third process needs a core of its own.
-        ("SAC updates beside a worker / alone", lambda: learner_beside_a_worker(least), 0.9 if CORES > 2 else None, ">="),
+        (
+            "SAC updates beside a worker / alone",
+            lambda: learner_beside_a_worker(least),
+            0.9 if CORES > 2 else None,
+            ">=",
+        ),
         ("ready: 8 HalfCheetahs, s", ready(cheetah, 8), 2.5, "<="),
     ]
     if importlib.util.find_spec("mujoco") is None:
@@ -354,9 +408,24 @@ def figures(least: float) -> list[Figure]:
         return collecting(cartpole, 2, network(), **native)
 
     return [
-        ("CartPole, lowered network: 2 processes / 1, of bare loops' 2", lambda: speedup(least), 1.8, ">="),
-        ("CartPole: 2 processes / TorchRL's MultiSyncCollector", lambda: beside(own(), torchrl_collecting(2), least), 30.0, ">="),
-        ("CartPole: 2 processes / Gymnasium's AsyncVectorEnv", lambda: beside(own(), gymnasium_stepping(2), least), None, ">="),
+        (
+            "CartPole, lowered network: 2 processes / 1, of bare loops' 2",
+            lambda: speedup(least),
+            1.8,
+            ">=",
+        ),
+        (
+            "CartPole: 2 processes / TorchRL's MultiSyncCollector",
+            lambda: beside(own(), torchrl_collecting(2), least),
+            30.0,
+            ">=",
+        ),
+        (
+            "CartPole: 2 processes / Gymnasium's AsyncVectorEnv",
+            lambda: beside(own(), gymnasium_stepping(2), least),
+            None,
+            ">=",
+        ),
         *halfcheetah,
         ("ready: 2 CartPoles, s", ready(cartpole, 2), 0.5, "<="),
         ("ready: 8 CartPoles, s", ready(cartpole, 8), 1.2, "<="),
@@ -371,7 +440,12 @@ def main() -> int:
     """Prints every figure; 1 when one falls short and ``--check`` was given."""
     parser = argparse.ArgumentParser(description="Workers in processes.")
     parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long each side of a ratio runs in each repeat; 1 unless given")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1.0,
+        help="how long each side of a ratio runs in each repeat; 1 unless given",
+    )
     parser.add_argument("--only", default="", help="measure only figures whose names contain this")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,7 +1,8 @@
-"""Ratios against bare loops and TorchRL, each timed beside windrow in one process: ``cargo xtask bench python``.
+"""Ratios against bare loops and TorchRL, each timed beside windrow in one process:
+``cargo xtask bench python``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. A ratio is the time of the other side
-divided by windrow's, the median over alternating repeats.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. A ratio is the
+time of the other side divided by windrow's, the median over alternating repeats.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def network() -> Any:
     """The network of the comparisons: 4-64-64-2 with tanh."""
     from torch import nn
 
-    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+    return nn.Sequential(
+        nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)
+    )
 
 
 def batches(env: Any, policy: Any = None, **arguments: Any) -> Any:
@@ -55,7 +58,9 @@ def batches(env: Any, policy: Any = None, **arguments: Any) -> Any:
 
 
 def bare_loop(policy: Any = None, env: Any = None) -> Side:
-    """As many steps of Gymnasium's environment as a batch has frames, with a module called for each if there is one."""
+    """As many steps of Gymnasium's environment as a batch has frames, with a module called for each
+    if there is one.
+    """
     import gymnasium
     import torch
 
@@ -110,7 +115,9 @@ def import_ratio() -> float:
 
     def of(module: str) -> float:
         program = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
-        told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
         return float(told.stdout)
 
     return statistics.median(of("numpy") / of("windrow.collectors") for _ in range(REPEATS))
@@ -128,9 +135,15 @@ def wrapped_cartpole() -> Any:
     import gymnasium
     from gymnasium import wrappers
 
-    env = wrappers.RecordEpisodeStatistics(wrappers.FlattenObservation(gymnasium.make("CartPole-v1")))
-    env = wrappers.TransformObservation(wrappers.NormalizeObservation(env), lambda obs: np.clip(obs, -10, 10), None)
-    return wrappers.TransformReward(wrappers.NormalizeReward(env), lambda reward: np.clip(reward, -10, 10))
+    env = wrappers.RecordEpisodeStatistics(
+        wrappers.FlattenObservation(gymnasium.make("CartPole-v1"))
+    )
+    env = wrappers.TransformObservation(
+        wrappers.NormalizeObservation(env), lambda obs: np.clip(obs, -10, 10), None
+    )
+    return wrappers.TransformReward(
+        wrappers.NormalizeReward(env), lambda reward: np.clip(reward, -10, 10)
+    )
 
 
 def native_cartpole() -> Any:
@@ -141,7 +154,9 @@ def native_cartpole() -> Any:
 
 
 def minibatches(batch: Any, windrows: bool) -> Side:
-    """Two passes over a batch in minibatches of 256 frames: windrow's, or indexed by random permutations."""
+    """Two passes over a batch in minibatches of 256 frames: windrow's, or indexed by random
+    permutations.
+    """
     import torch
 
     import windrow
@@ -164,12 +179,19 @@ def looped(value: Any, following: Any, reward: Any, done: Any) -> None:
     found, last = np.zeros_like(value), np.zeros_like(value[:, 0])
     for step in reversed(range(value.shape[1])):
         goes_on = ~done[:, step]
-        last = reward[:, step] + 0.99 * following[:, step] * goes_on - value[:, step] + 0.99 * 0.95 * goes_on * last
+        last = (
+            reward[:, step]
+            + 0.99 * following[:, step] * goes_on
+            - value[:, step]
+            + 0.99 * 0.95 * goes_on * last
+        )
         found[:, step] = last
 
 
 def advantages(side: str) -> Side:
-    """Advantages of 8 environments and 256 steps: ``"windrow"``'s, ``"TorchRL"``'s, or those of a ``"loop"``."""
+    """Advantages of 8 environments and 256 steps: ``"windrow"``'s, ``"TorchRL"``'s, or those of a
+    ``"loop"``.
+    """
     import torch
     from torchrl.objectives.value.functional import vec_generalized_advantage_estimate
 
@@ -197,7 +219,8 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
         return lambda: ratio(own(), other(), least)
 
     def python_against_rust() -> float:
-        # The same collector without what it does for Python: the engine has a batch ready, and drops it.
+        # The same collector without what it does for Python: the engine has a batch ready, and
+        # drops it.
         collector, engine = (batches(native_cartpole(), net) for _ in range(2))
         engine._core.serve(None)
         return ratio(collector.next, engine._core.next, least)
@@ -210,7 +233,9 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
     def wrapped() -> float:
         from windrow.envs import GymWrapper
 
-        return ratio(batches(GymWrapper(wrapped_cartpole())).next, bare_loop(env=wrapped_cartpole()), least)
+        return ratio(
+            batches(GymWrapper(wrapped_cartpole())).next, bare_loop(env=wrapped_cartpole()), least
+        )
 
     def gathered() -> float:
         batch = batches(native_cartpole(), num_envs=8, frames_per_batch=2048).next()
@@ -220,19 +245,50 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
     return [
         ("gymnasium, random / bare loop", against(sides["random"], bare_loop), 0.8),
         ("gymnasium, lowered net / bare random loop", against(sides["lowered"], bare_loop), 0.7),
-        ("gymnasium, module / bare loop with it", against(sides["module"], lambda: bare_loop(net)), 0.8),
+        (
+            "gymnasium, module / bare loop with it",
+            against(sides["module"], lambda: bare_loop(net)),
+            0.8,
+        ),
         ("gymnasium in wrappers, random / bare loop", wrapped, 3.0),
         ("native, lowered net / the same in Rust", python_against_rust, 0.9),
-        ("64 native, module / module alone", against(lambda: batches(native_cartpole(), net, **vector).next, lambda: module_alone(net, 64, 100)), 0.8),
+        (
+            "64 native, module / module alone",
+            against(
+                lambda: batches(native_cartpole(), net, **vector).next,
+                lambda: module_alone(net, 64, 100),
+            ),
+            0.8,
+        ),
         ("250 µs / making a batch", microseconds, 1.0),
         ("import numpy / import windrow", import_ratio, 1.0),
         ("gymnasium, random / TorchRL", against(sides["random"], torchrl_batches), 20.0),
-        ("gymnasium, lowered net / TorchRL", against(sides["lowered"], lambda: torchrl_batches(net)), 20.0),
-        ("native, lowered net / TorchRL", against(lambda: batches(native_cartpole(), net).next, lambda: torchrl_batches(net)), 20.0),
+        (
+            "gymnasium, lowered net / TorchRL",
+            against(sides["lowered"], lambda: torchrl_batches(net)),
+            20.0,
+        ),
+        (
+            "native, lowered net / TorchRL",
+            against(lambda: batches(native_cartpole(), net).next, lambda: torchrl_batches(net)),
+            20.0,
+        ),
         ("minibatches / indexing", gathered, 1.4),
-        ("advantages / a loop of NumPy", against(lambda: advantages("windrow"), lambda: advantages("loop")), 10.0),
-        ("advantages / TorchRL", against(lambda: advantages("windrow"), lambda: advantages("TorchRL")), 10.0),
-        ("gymnasium, module / TorchRL", against(sides["module"], lambda: torchrl_batches(net)), 3.5),
+        (
+            "advantages / a loop of NumPy",
+            against(lambda: advantages("windrow"), lambda: advantages("loop")),
+            10.0,
+        ),
+        (
+            "advantages / TorchRL",
+            against(lambda: advantages("windrow"), lambda: advantages("TorchRL")),
+            10.0,
+        ),
+        (
+            "gymnasium, module / TorchRL",
+            against(sides["module"], lambda: torchrl_batches(net)),
+            3.5,
+        ),
     ]
 
 
@@ -240,7 +296,12 @@ def main() -> int:
     """Prints every figure; 1 when one falls short and ``--check`` was given."""
     parser = argparse.ArgumentParser(description="Ratios against bare loops and TorchRL.")
     parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
-    parser.add_argument("--seconds", type=float, default=0.3, help="how long each side of a figure runs in each repeat; 0.3 unless given")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.3,
+        help="how long each side of a figure runs in each repeat; 0.3 unless given",
+    )
     parser.add_argument("--only", default="", help="measure only figures whose names contain this")
     arguments = parser.parse_args()
     import torch
@@ -252,7 +313,9 @@ def main() -> int:
             continue
         value = measure()
         short |= value < target
-        print(f"{name}  {value:.2f}  {target:.2f}  {'ok' if value >= target else 'short'}", flush=True)
+        print(
+            f"{name}  {value:.2f}  {target:.2f}  {'ok' if value >= target else 'short'}", flush=True
+        )
     return int(short and arguments.check)
 
 

@@ -1,7 +1,8 @@
 """What actors of Ray cost beside local processes: ``cargo xtask bench ray``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of ``-`` is none. Ratios are medians over
-alternating repeats of both sides. Everything runs on one Ray on this machine.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of
+``-`` is none. Ratios are medians over alternating repeats of both sides. Everything runs on one Ray
+on this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def cartpole() -> Any:
 
 def network() -> nn.Module:
     """The network of the comparisons."""
-    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+    return nn.Sequential(
+        nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)
+    )
 
 
 def seconds(side: Callable[[], object], least: float) -> float:
@@ -44,7 +47,9 @@ def seconds(side: Callable[[], object], least: float) -> float:
     return past / calls
 
 
-def ratio(own: Callable[[], object], other: Callable[[], object], least: float, repeats: int) -> float:
+def ratio(
+    own: Callable[[], object], other: Callable[[], object], least: float, repeats: int
+) -> float:
     """How long a call of ``own`` takes, in calls of ``other``."""
     own(), other()
     return statistics.median(seconds(own, least) / seconds(other, least) for _ in range(repeats))
@@ -53,12 +58,19 @@ def ratio(own: Callable[[], object], other: Callable[[], object], least: float, 
 def pace(sync: bool, least: float, repeats: int) -> float:
     """Frames of two actors while two processes make one."""
     frames = SHARE * (2 if sync else 1)
-    options: dict[str, Any] = {"frames_per_batch": frames, "total_frames": -1, "policy_backend": "native"}
+    options: dict[str, Any] = {
+        "frames_per_batch": frames,
+        "total_frames": -1,
+        "policy_backend": "native",
+    }
     kind = MultiSyncCollector if sync else MultiAsyncCollector
     local = kind([cartpole] * 2, network(), placement="processes", **options)
-    remote = RayCollector([cartpole] * 2, network(), sync=sync, remote_configs={"num_cpus": 0.5}, **options)
+    remote = RayCollector(
+        [cartpole] * 2, network(), sync=sync, remote_configs={"num_cpus": 0.5}, **options
+    )
     try:
-        # Those that wait for their consumer do not take turns with the others. What they have collected before is taken first.
+        # Those that wait for their consumer do not take turns with the others. What they have
+        # collected before is taken first.
         def one(collector: Any) -> float:
             seconds(lambda: next(collector), least / 3)
             return 1 / seconds(lambda: next(collector), least)
@@ -69,7 +81,9 @@ def pace(sync: bool, least: float, repeats: int) -> float:
 
 
 def learner(repeats: int) -> float:
-    """Processor time of the thread that takes batches of two actors, in calls of an actor that does nothing."""
+    """Processor time of the thread that takes batches of two actors, in calls of an actor that does
+    nothing.
+    """
     sender = _session.actor(ray, Sender, {"num_cpus": 0}, 1)
     batches = 50
 
@@ -79,11 +93,19 @@ def learner(repeats: int) -> float:
             work()
         return time.thread_time() - began
 
-    options: dict[str, Any] = {"frames_per_batch": SHARE, "total_frames": -1, "policy_backend": "native", "remote_configs": {"num_cpus": 0.5}}
+    options: dict[str, Any] = {
+        "frames_per_batch": SHARE,
+        "total_frames": -1,
+        "policy_backend": "native",
+        "remote_configs": {"num_cpus": 0.5},
+    }
     try:
         with RayCollector(["CartPole-v1"] * 2, network(), sync=False, **options) as collector:
             spent(lambda: next(collector))
-            return statistics.median(spent(lambda: next(collector)) / spent(lambda: ray.get(sender.nothing.remote())) for _ in range(repeats))
+            return statistics.median(
+                spent(lambda: next(collector)) / spent(lambda: ray.get(sender.nothing.remote()))
+                for _ in range(repeats)
+            )
     finally:
         _session.kill([sender])
 
@@ -95,10 +117,19 @@ class Sender:
         import numpy
 
         torch.set_num_threads(1)
-        columns = {"observation": torch.rand(frames, 4), "action": torch.rand(frames, 2), "next": {"observation": torch.rand(frames, 4)}}
-        flags = {name: torch.zeros(frames, 1, dtype=torch.bool) for name in ("done", "terminated", "truncated")}
+        columns = {
+            "observation": torch.rand(frames, 4),
+            "action": torch.rand(frames, 2),
+            "next": {"observation": torch.rand(frames, 4)},
+        }
+        flags = {
+            name: torch.zeros(frames, 1, dtype=torch.bool)
+            for name in ("done", "terminated", "truncated")
+        }
         columns["next"] |= {**flags, "reward": torch.ones(frames, 1)}
-        self._batch = TensorDict({**columns, **flags, "collector": {"traj_ids": torch.arange(frames)}}, [frames])
+        self._batch = TensorDict(
+            {**columns, **flags, "collector": {"traj_ids": torch.arange(frames)}}, [frames]
+        )
         self._array = numpy.ones(_session.pack(self._batch).nbytes, numpy.uint8)
 
     def batch(self) -> Any:
@@ -114,10 +145,17 @@ class Sender:
 
 
 def transport(frames: int, least: float, repeats: int) -> float:
-    """How long a batch takes, until it is a TensorDict that can be written to, in arrays of as many bytes."""
+    """How long a batch takes, until it is a TensorDict that can be written to, in arrays of as many
+    bytes.
+    """
     sender = _session.actor(ray, Sender, None, frames)
     try:
-        return ratio(lambda: _session.unpack(ray.get(sender.batch.remote())), lambda: ray.get(sender.array.remote()), least, repeats)
+        return ratio(
+            lambda: _session.unpack(ray.get(sender.batch.remote())),
+            lambda: ray.get(sender.array.remote()),
+            least,
+            repeats,
+        )
     finally:
         _session.kill([sender])
 
@@ -125,17 +163,50 @@ def transport(frames: int, least: float, repeats: int) -> float:
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--least", type=float, default=1.0, help="seconds that each side is timed for at least")
+    parser.add_argument(
+        "--least", type=float, default=1.0, help="seconds that each side is timed for at least"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=256 << 20)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=256 << 20,
+    )
     least, repeats = given.least, given.repeats
     figures: list[tuple[str, Callable[[], float], float | None, bool]] = [
-        ("frames of 2 actors, first come, over 2 processes", lambda: pace(False, least, repeats), 0.8, True),
-        ("frames of 2 actors, synchronous, over 2 processes", lambda: pace(True, least, repeats), None, True),
-        ("the learner's thread for a batch over a call of an actor", lambda: learner(repeats), 1.0, False),
-        ("a batch of 1,000 frames over an array of as many bytes", lambda: transport(1000, least / 2, repeats), 1.5, False),
-        ("a batch of 20,000 frames over an array of as many bytes", lambda: transport(20_000, least / 2, repeats), None, False),
+        (
+            "frames of 2 actors, first come, over 2 processes",
+            lambda: pace(False, least, repeats),
+            0.8,
+            True,
+        ),
+        (
+            "frames of 2 actors, synchronous, over 2 processes",
+            lambda: pace(True, least, repeats),
+            None,
+            True,
+        ),
+        (
+            "the learner's thread for a batch over a call of an actor",
+            lambda: learner(repeats),
+            1.0,
+            False,
+        ),
+        (
+            "a batch of 1,000 frames over an array of as many bytes",
+            lambda: transport(1000, least / 2, repeats),
+            1.5,
+            False,
+        ),
+        (
+            "a batch of 20,000 frames over an array of as many bytes",
+            lambda: transport(20_000, least / 2, repeats),
+            None,
+            False,
+        ),
     ]
     for name, measure, target, more in figures:
         value = measure()

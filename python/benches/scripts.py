@@ -1,8 +1,10 @@
-"""Collection as TorchRL's own scripts do it, by windrow's classes and by TorchRL's: ``cargo xtask bench scripts``.
+"""Collection as TorchRL's own scripts do it, by windrow's classes and by TorchRL's:
+``cargo xtask bench scripts``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. Both sides have the same environment, transforms,
-policy and arguments, and choose threads and processes by default. ``/ bare`` is over a loop that does nothing but step one environment
-of Gymnasium, with actions drawn before. Ratios are medians over alternating repeats.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. Both sides have
+the same environment, transforms, policy and arguments, and choose threads and processes by default.
+``/ bare`` is over a loop that does nothing but step one environment of Gymnasium, with actions
+drawn before. Ratios are medians over alternating repeats.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from typing import Any, NamedTuple
 
 import torch
 from processes import Side, pace
-from tensordict.nn import AddStateIndependentNormalScale, NormalParamExtractor, TensorDictModule, TensorDictSequential
+from tensordict.nn import (
+    AddStateIndependentNormalScale,
+    NormalParamExtractor,
+    TensorDictModule,
+    TensorDictSequential,
+)
 from torch import nn
 
 REPEATS = 3
@@ -29,7 +36,9 @@ CHEETAH = "HalfCheetah-v5"
 
 
 class Script(NamedTuple):
-    """One of TorchRL's scripts: its environment, made with classes of ``envs``, and its policy for such an environment."""
+    """One of TorchRL's scripts: its environment, made with classes of ``envs``, and its policy for
+    such an environment.
+    """
 
     name: str
     id: str
@@ -43,7 +52,9 @@ def mlp(inputs: int, outputs: int, cells: list[int], activation: type[nn.Module]
     """TorchRL's MLP."""
     from torchrl.modules import MLP
 
-    return MLP(in_features=inputs, out_features=outputs, num_cells=cells, activation_class=activation)
+    return MLP(
+        in_features=inputs, out_features=outputs, num_cells=cells, activation_class=activation
+    )
 
 
 def cartpole(envs: Any) -> Any:
@@ -69,8 +80,14 @@ def side_by_side(number: int) -> Callable[[Any], Any]:
     """HalfCheetahs of SAC, TD3 and DDPG."""
 
     def made(envs: Any) -> Any:
-        cheetahs = envs.ParallelEnv(number, envs.EnvCreator(lambda: envs.GymEnv(CHEETAH, device="cpu")), serial_for_single=True)
-        around = envs.Compose(envs.InitTracker(), envs.StepCounter(1000), envs.DoubleToFloat(), envs.RewardSum())
+        cheetahs = envs.ParallelEnv(
+            number,
+            envs.EnvCreator(lambda: envs.GymEnv(CHEETAH, device="cpu")),
+            serial_for_single=True,
+        )
+        around = envs.Compose(
+            envs.InitTracker(), envs.StepCounter(1000), envs.DoubleToFloat(), envs.RewardSum()
+        )
         return envs.TransformedEnv(cheetahs, around)
 
     return made
@@ -82,8 +99,13 @@ def dqn(env: Any) -> Any:
     from torchrl.modules import EGreedyModule, QValueActor
 
     spec = env.specs["input_spec", "full_action_spec", "action"]
-    values = QValueActor(module=mlp(4, 2, [120, 84], nn.ReLU), spec=Composite(action=spec), in_keys=["observation"])
-    return TensorDictSequential(values, EGreedyModule(annealing_num_steps=250_000, eps_init=1.0, eps_end=0.05, spec=values.spec))
+    values = QValueActor(
+        module=mlp(4, 2, [120, 84], nn.ReLU), spec=Composite(action=spec), in_keys=["observation"]
+    )
+    return TensorDictSequential(
+        values,
+        EGreedyModule(annealing_num_steps=250_000, eps_init=1.0, eps_end=0.05, spec=values.spec),
+    )
 
 
 def normal(env: Any, core: nn.Module, **options: Any) -> Any:
@@ -103,7 +125,9 @@ def normal(env: Any, core: nn.Module, **options: Any) -> Any:
 
 def ppo(env: Any) -> Any:
     """The actor of PPO and A2C."""
-    core = nn.Sequential(mlp(17, 6, [64, 64], nn.Tanh), AddStateIndependentNormalScale(6, scale_lb=1e-8))
+    core = nn.Sequential(
+        mlp(17, 6, [64, 64], nn.Tanh), AddStateIndependentNormalScale(6, scale_lb=1e-8)
+    )
     return normal(env, core, return_log_prob=True)
 
 
@@ -120,9 +144,15 @@ def squashed(noise: str) -> Callable[[Any], Any]:
         from torchrl import modules
 
         spec = env.action_spec_unbatched
-        arguments = {"annealing_num_steps": 1_000_000, "safe": False} if noise == "OrnsteinUhlenbeckProcessModule" else {"std": 0.1}
+        arguments = (
+            {"annealing_num_steps": 1_000_000, "safe": False}
+            if noise == "OrnsteinUhlenbeckProcessModule"
+            else {"std": 0.1}
+        )
         return TensorDictSequential(
-            TensorDictModule(mlp(17, 6, [256, 256], nn.ReLU), in_keys=["observation"], out_keys=["param"]),
+            TensorDictModule(
+                mlp(17, 6, [256, 256], nn.ReLU), in_keys=["observation"], out_keys=["param"]
+            ),
             modules.TanhModule(in_keys=["param"], out_keys=["action"], spec=spec),
             getattr(modules, noise)(spec=spec, **arguments),
         )
@@ -132,23 +162,51 @@ def squashed(noise: str) -> Callable[[Any], Any]:
 
 OFF_POLICY = {"init_random_frames": 1000}
 SCRIPTS = [
-    Script("DQN CartPole", "CartPole-v1", cartpole, dqn, 1000, {"storing_device": "cpu", "max_frames_per_traj": -1, **OFF_POLICY}),
+    Script(
+        "DQN CartPole",
+        "CartPole-v1",
+        cartpole,
+        dqn,
+        1000,
+        {"storing_device": "cpu", "max_frames_per_traj": -1, **OFF_POLICY},
+    ),
     Script("PPO HalfCheetah", CHEETAH, normalised, ppo, 2048, {"max_frames_per_traj": -1}),
     Script("A2C HalfCheetah", CHEETAH, normalised, ppo, 640, {"max_frames_per_traj": -1}),
     Script("SAC HalfCheetah, 8", CHEETAH, side_by_side(8), sac, 1000, OFF_POLICY),
-    Script("TD3 HalfCheetah, 8", CHEETAH, side_by_side(8), squashed("AdditiveGaussianModule"), 1000, OFF_POLICY),
-    Script("DDPG HalfCheetah", CHEETAH, side_by_side(1), squashed("OrnsteinUhlenbeckProcessModule"), 1000, OFF_POLICY),
+    Script(
+        "TD3 HalfCheetah, 8",
+        CHEETAH,
+        side_by_side(8),
+        squashed("AdditiveGaussianModule"),
+        1000,
+        OFF_POLICY,
+    ),
+    Script(
+        "DDPG HalfCheetah",
+        CHEETAH,
+        side_by_side(1),
+        squashed("OrnsteinUhlenbeckProcessModule"),
+        1000,
+        OFF_POLICY,
+    ),
 ]
 
 
 @contextmanager
 def collecting(script: Script, package: str) -> Iterator[Side]:
     """Batches of ``package``, windrow or torchrl, after the random frames."""
-    envs, collectors = (importlib.import_module(f"{package}.{name}") for name in ("envs", "collectors"))
+    envs, collectors = (
+        importlib.import_module(f"{package}.{name}") for name in ("envs", "collectors")
+    )
     torch.manual_seed(0)
     env = script.environment(envs)
     collector = collectors.Collector(
-        env, script.policy(env), frames_per_batch=script.frames, total_frames=-1, device="cpu", **script.arguments
+        env,
+        script.policy(env),
+        frames_per_batch=script.frames,
+        total_frames=-1,
+        device="cpu",
+        **script.arguments,
     )
     batches = iter(collector)
     try:
@@ -183,18 +241,32 @@ def stepping(script: Script) -> Iterator[Side]:
 
 def measure(script: Script, least: float) -> tuple[float, float]:
     """windrow's frames a second over TorchRL's, and over those of bare steps."""
-    with collecting(script, "windrow") as own, collecting(script, "torchrl") as other, stepping(script) as bare:
+    with (
+        collecting(script, "windrow") as own,
+        collecting(script, "torchrl") as other,
+        stepping(script) as bare,
+    ):
         paces = [tuple(pace(side, least) for side in (own, other, bare)) for _ in range(REPEATS)]
     told = [f"{statistics.median(column):,.0f}" for column in zip(*paces, strict=True)]
-    print(f"# {script.name}: frames/s of windrow {told[0]}, TorchRL {told[1]}, bare steps {told[2]}", flush=True)
-    return statistics.median(own / other for own, other, _ in paces), statistics.median(own / bare for own, _, bare in paces)
+    print(
+        f"# {script.name}: frames/s of windrow {told[0]}, TorchRL {told[1]}, bare steps {told[2]}",
+        flush=True,
+    )
+    return statistics.median(own / other for own, other, _ in paces), statistics.median(
+        own / bare for own, _, bare in paces
+    )
 
 
 def main() -> int:
     """Prints every figure; 1 when one falls short and ``--check`` was given."""
     parser = argparse.ArgumentParser(description="Collection as in TorchRL's scripts.")
     parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long each side runs in each repeat; 2 unless given")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=2.0,
+        help="how long each side runs in each repeat; 2 unless given",
+    )
     parser.add_argument("--only", default="", help="measure only scripts whose names contain this")
     arguments = parser.parse_args()
     if importlib.util.find_spec("torchrl") is None or importlib.util.find_spec("mujoco") is None:
@@ -212,7 +284,10 @@ def main() -> int:
             ratios = measure(script, arguments.seconds)
             for other, ratio, target in zip(("TorchRL", "bare"), ratios, (10.0, 0.6), strict=True):
                 short |= ratio < target
-                print(f"{script.name} / {other}  {ratio:.2f}  >= {target}  {'ok' if ratio >= target else 'short'}", flush=True)
+                print(
+                    f"{script.name} / {other}  {ratio:.2f}  >= {target}  {'ok' if ratio >= target else 'short'}",
+                    flush=True,
+                )
         os.chdir(before)
     return int(short and arguments.check)
 

@@ -1,7 +1,9 @@
-"""Native CartPoles that ask one torch policy, with TorchRL and Gymnasium beside: the second half of ``cargo xtask bench served``.
+"""Native CartPoles that ask one torch policy, with TorchRL and Gymnasium beside: the second half of
+``cargo xtask bench served``.
 
-Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of ``-`` is none. A ratio is that of frames a
-second, the median over alternating repeats of both sides.
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it; a target of
+``-`` is none. A ratio is that of frames a second, the median over alternating repeats of both
+sides.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class Actor(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+        self.net = nn.Sequential(
+            nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)
+        )
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         return torch.multinomial(self.net(observation).softmax(-1), 1).squeeze(-1)
@@ -71,7 +75,9 @@ def windrow_collecting(actor: Actor) -> Iterator[tuple[Side, Any]]:
     def make() -> Any:
         return GymEnv("CartPole-v1", categorical_action_encoding=True)
 
-    with AsyncBatchedCollector([make] * ENVS, actor, frames_per_batch=ENVS * STEPS, policy_backend="torch") as collector:
+    with AsyncBatchedCollector(
+        [make] * ENVS, actor, frames_per_batch=ENVS * STEPS, policy_backend="torch"
+    ) as collector:
         yield lambda: next(collector).numel(), collector
 
 
@@ -85,7 +91,9 @@ def torchrl_collecting(actor: Actor) -> Iterator[Side]:
         return GymEnv("CartPole-v1", categorical_action_encoding=True)
 
     policy = TensorDictModule(actor, in_keys=["observation"], out_keys=["action"])
-    collector = AsyncBatchedCollector([make] * ENVS, policy=policy, frames_per_batch=ENVS, max_batch_size=ENVS)
+    collector = AsyncBatchedCollector(
+        [make] * ENVS, policy=policy, frames_per_batch=ENVS, max_batch_size=ENVS
+    )
     batches = iter(collector)
     try:
         yield lambda: next(batches).numel()
@@ -95,9 +103,16 @@ def torchrl_collecting(actor: Actor) -> Iterator[Side]:
 
 def main() -> int:
     """Prints every figure; 1 when one falls short and ``--check`` was given."""
-    parser = argparse.ArgumentParser(description="A served torch policy, with TorchRL and Gymnasium beside.")
+    parser = argparse.ArgumentParser(
+        description="A served torch policy, with TorchRL and Gymnasium beside."
+    )
     parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
-    parser.add_argument("--seconds", type=float, default=0.3, help="how long each side of a figure runs in each repeat; 0.3 unless given")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.3,
+        help="how long each side of a figure runs in each repeat; 0.3 unless given",
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -107,16 +122,33 @@ def main() -> int:
         nonlocal short
         verdict = "ok" if target is None or value >= target else "short"
         short |= verdict == "short"
-        print(f"{name}  {value:.2f}  {'-' if target is None else f'{target:.2f}'}  {verdict}", flush=True)
+        print(
+            f"{name}  {value:.2f}  {'-' if target is None else f'{target:.2f}'}  {verdict}",
+            flush=True,
+        )
 
     with windrow_collecting(actor) as (own, collector):
-        show(f"{ENVS} native, served torch policy / module alone", ratio(own, module_alone(actor), arguments.seconds), 0.8)
-        show(f"{ENVS} native, served torch policy / Gymnasium's vector", ratio(own, gymnasium_vector(actor), arguments.seconds), 1.0)
+        show(
+            f"{ENVS} native, served torch policy / module alone",
+            ratio(own, module_alone(actor), arguments.seconds),
+            0.8,
+        )
+        show(
+            f"{ENVS} native, served torch policy / Gymnasium's vector",
+            ratio(own, gymnasium_vector(actor), arguments.seconds),
+            1.0,
+        )
         figures = collector.server_stats()
         show("fill of its batches", figures["batch_fill"], None)
-        print(f"queue {figures['p50_queue_ms']:.3f} ms, forward {figures['p50_forward_ms']:.3f} ms, medians")
+        print(
+            f"queue {figures['p50_queue_ms']:.3f} ms, forward {figures['p50_forward_ms']:.3f} ms, medians"
+        )
         with torchrl_collecting(actor) as other:
-            show(f"{ENVS} native, served torch policy / TorchRL", ratio(own, other, arguments.seconds), 100.0)
+            show(
+                f"{ENVS} native, served torch policy / TorchRL",
+                ratio(own, other, arguments.seconds),
+                100.0,
+            )
     return int(short and arguments.check)
 
 

@@ -1,7 +1,9 @@
-"""Learns a task by a library's own script until its return is reached, in a process that does nothing else.
+"""Learns a task by a library's own script until its return is reached, in a process that does
+nothing else.
 
-``python -m board.learn LIBRARY TASK SEED [FOLDER]`` prints what came of it as one line of JSON behind :data:`MARK`. The return is the mean of the
-last hundred episodes of training. Where a library has environments of Gymnasium, it is taken from these; elsewhere from what the library logs.
+``python -m board.learn LIBRARY TASK SEED [FOLDER]`` prints what came of it as one line of JSON
+behind :data:`MARK`. The return is the mean of the last hundred episodes of training. Where a
+library has environments of Gymnasium, it is taken from these; elsewhere from what the library logs.
 """
 
 from __future__ import annotations
@@ -78,7 +80,12 @@ class Run:
 
     def end(self, outcome: str, status: int) -> NoReturn:
         """Ends the process, and says what came of it."""
-        found = {"outcome": outcome, "seconds": round(time.time() - self._began, 2), "frames": self.frames, "best": self._best}
+        found = {
+            "outcome": outcome,
+            "seconds": round(time.time() - self._began, 2),
+            "frames": self.frames,
+            "best": self._best,
+        }
         print(f"\n{MARK}{json.dumps(found)}", flush=True)
         # Threads and processes of libraries are not waited for.
         os._exit(status)
@@ -88,7 +95,9 @@ def _monotonic_start() -> float:
     """When this process began, by the monotonic clock; now, where the system does not tell."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+        return time.monotonic() - (
+            time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        )
     except (OSError, AttributeError, ValueError):
         return time.monotonic()
 
@@ -173,19 +182,56 @@ def stable_baselines(run: Run, library: str) -> None:
         return lambda left: left * first
 
     def ppo(envs: int, frames: int, **settings: Any) -> None:
-        algorithms.PPO("MlpPolicy", make_vec_env(name, envs, seed=run.seed), seed=run.seed, device="cpu", **settings).learn(frames)
+        algorithms.PPO(
+            "MlpPolicy",
+            make_vec_env(name, envs, seed=run.seed),
+            seed=run.seed,
+            device="cpu",
+            **settings,
+        ).learn(frames)
 
     if run.name == "cartpole":
         ppo(
-            8, 1_000_000, n_steps=32, batch_size=256, gae_lambda=0.8, gamma=0.98, n_epochs=20, ent_coef=0.0, learning_rate=falling(1e-3),
+            8,
+            1_000_000,
+            n_steps=32,
+            batch_size=256,
+            gae_lambda=0.8,
+            gamma=0.98,
+            n_epochs=20,
+            ent_coef=0.0,
+            learning_rate=falling(1e-3),
             clip_range=falling(0.2),
         )
     elif run.name == "pendulum":
-        ppo(4, 1_000_000, n_steps=1024, gae_lambda=0.95, gamma=0.9, n_epochs=10, ent_coef=0.0, learning_rate=1e-3, clip_range=0.2, use_sde=True,
-            sde_sample_freq=4)
+        ppo(
+            4,
+            1_000_000,
+            n_steps=1024,
+            gae_lambda=0.95,
+            gamma=0.9,
+            n_epochs=10,
+            ent_coef=0.0,
+            learning_rate=1e-3,
+            clip_range=0.2,
+            use_sde=True,
+            sde_sample_freq=4,
+        )
     elif run.name == "cheetah-ppo":
-        ppo(1, 1_000_000, batch_size=64, n_steps=512, gamma=0.98, learning_rate=2.0633e-05, ent_coef=0.000401762, clip_range=0.1, n_epochs=20,
-            gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096)
+        ppo(
+            1,
+            1_000_000,
+            batch_size=64,
+            n_steps=512,
+            gamma=0.98,
+            learning_rate=2.0633e-05,
+            ent_coef=0.000401762,
+            clip_range=0.1,
+            n_epochs=20,
+            gae_lambda=0.92,
+            max_grad_norm=0.8,
+            vf_coef=0.58096,
+        )
     elif run.name == "breakout":
         import ale_py
         import gymnasium
@@ -199,7 +245,15 @@ def stable_baselines(run: Run, library: str) -> None:
 
             def __init__(self, space: Any) -> None:
                 super().__init__(space, 256)
-                layers = nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2592, 256), nn.ReLU()
+                layers = (
+                    nn.Conv2d(4, 16, 8, 4),
+                    nn.ReLU(),
+                    nn.Conv2d(16, 32, 4, 2),
+                    nn.ReLU(),
+                    nn.Flatten(),
+                    nn.Linear(2592, 256),
+                    nn.ReLU(),
+                )
                 self.layers = nn.Sequential(*layers)
 
             def forward(self, pictures: Any) -> Any:
@@ -209,11 +263,23 @@ def stable_baselines(run: Run, library: str) -> None:
         pictures = VecFrameStack(make_atari_env(name, 8, seed=run.seed), 4)
         network = {"features_extractor_class": Small, "net_arch": []}
         algorithms.PPO(
-            "CnnPolicy", pictures, n_steps=128, n_epochs=4, batch_size=256, learning_rate=falling(2.5e-4), clip_range=falling(0.1), vf_coef=0.5,
-            ent_coef=0.01, policy_kwargs=network, seed=run.seed, device="cpu",
+            "CnnPolicy",
+            pictures,
+            n_steps=128,
+            n_epochs=4,
+            batch_size=256,
+            learning_rate=falling(2.5e-4),
+            clip_range=falling(0.1),
+            vf_coef=0.5,
+            ent_coef=0.01,
+            policy_kwargs=network,
+            seed=run.seed,
+            device="cpu",
         ).learn(10_000_000)
     else:
-        algorithms.SAC("MlpPolicy", name, learning_starts=10_000, seed=run.seed, device="cpu").learn(1_000_000)
+        algorithms.SAC(
+            "MlpPolicy", name, learning_starts=10_000, seed=run.seed, device="cpu"
+        ).learn(1_000_000)
 
 
 def cleanrl(run: Run) -> None:
@@ -221,8 +287,19 @@ def cleanrl(run: Run) -> None:
     watched(run)
     # Scripts with a buffer import it from there.
     sys.path.insert(0, str(run.folder))
-    name = {"cartpole": "ppo.py", "cheetah-ppo": "ppo_continuous_action.py", "breakout": "ppo_atari.py"}.get(run.name, "sac_continuous_action.py")
-    script(run.folder / "cleanrl" / name, "--env-id", run.task.env, "--seed", str(run.seed), "--no-cuda")
+    name = {
+        "cartpole": "ppo.py",
+        "cheetah-ppo": "ppo_continuous_action.py",
+        "breakout": "ppo_atari.py",
+    }.get(run.name, "sac_continuous_action.py")
+    script(
+        run.folder / "cleanrl" / name,
+        "--env-id",
+        run.task.env,
+        "--seed",
+        str(run.seed),
+        "--no-cuda",
+    )
 
 
 def torchrl(run: Run) -> None:
@@ -230,13 +307,30 @@ def torchrl(run: Run) -> None:
     watched(run)
     quiet = "logger.backend="
     if run.name == "cartpole":
-        script(run.folder / "sota-implementations" / "dqn" / "dqn_cartpole.py", quiet, f"env.seed={run.seed}")
+        script(
+            run.folder / "sota-implementations" / "dqn" / "dqn_cartpole.py",
+            quiet,
+            f"env.seed={run.seed}",
+        )
     elif run.name == "cheetah-ppo":
-        script(run.folder / "sota-implementations" / "ppo" / "ppo_mujoco.py", quiet, f"env.env_name={run.task.env}")
+        script(
+            run.folder / "sota-implementations" / "ppo" / "ppo_mujoco.py",
+            quiet,
+            f"env.env_name={run.task.env}",
+        )
     elif run.name == "breakout":
-        script(run.folder / "sota-implementations" / "ppo" / "ppo_atari.py", quiet, f"env.env_name={run.task.env}")
+        script(
+            run.folder / "sota-implementations" / "ppo" / "ppo_atari.py",
+            quiet,
+            f"env.env_name={run.task.env}",
+        )
     else:
-        script(run.folder / "sota-implementations" / "sac" / "sac.py", quiet, f"env.name={run.task.env}", f"env.seed={run.seed}")
+        script(
+            run.folder / "sota-implementations" / "sac" / "sac.py",
+            quiet,
+            f"env.name={run.task.env}",
+            f"env.seed={run.seed}",
+        )
 
 
 def rlox(run: Run) -> None:
@@ -274,7 +368,9 @@ def windrow(run: Run) -> None:
     elif run.name == "breakout":
         recipe(run, "ppo_atari.py", "--device", "cpu")
     else:
-        recipe(run, "sac.py", "--env", run.task.env, "--frames", "1000000", "--random-frames", "10000")
+        recipe(
+            run, "sac.py", "--env", run.task.env, "--frames", "1000000", "--random-frames", "10000"
+        )
 
 
 LIBRARIES: dict[str, Callable[[Run], None]] = {

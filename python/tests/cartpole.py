@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.envs import GymEnv
 
 TWO = ["CartPole-v1"] * 2
@@ -24,5 +30,7 @@ def cartpole() -> GymEnv:
 
 
 def in_threads(kind: Any) -> dict[str, Any]:
-    """The arguments by which workers of a class of collectors run in threads, where they would run in processes."""
+    """The arguments by which workers of a class of collectors run in threads, where they would run
+    in processes.
+    """
     return {} if kind is Collector else {"placement": "threads"}

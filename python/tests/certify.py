@@ -1,8 +1,10 @@
-"""Native environments beside those of Gymnasium: the same seeds and actions, and all that both return, value by value.
+"""Native environments beside those of Gymnasium: the same seeds and actions, and all that both
+return, value by value.
 
-``python -m certify [ENV ...] [--steps N] [--write FOLDER]`` compares these, or all that windrow has, and writes a certificate of each.
-``cargo xtask certify`` builds the package and does the same. An environment needs nothing here but, where there are any, a line in
-:data:`ARGUMENTS` and one in :data:`TOLERANCES`.
+``python -m certify [ENV ...] [--steps N] [--write FOLDER]`` compares these, or all that windrow
+has, and writes a certificate of each. ``cargo xtask certify`` builds the package and does the same.
+An environment needs nothing here but, where there are any, a line in :data:`ARGUMENTS` and one in
+:data:`TOLERANCES`.
 """
 
 from __future__ import annotations
@@ -38,25 +40,70 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "Taxi-v4": [
         {"is_rainy": True},
         {"fickle_passenger": True},
-        {"is_rainy": True, "rainy_probability": 0.6, "fickle_passenger": True, "fickle_probability": 0.9},
+        {
+            "is_rainy": True,
+            "rainy_probability": 0.6,
+            "fickle_passenger": True,
+            "fickle_probability": 0.9,
+        },
     ],
-    "Ant-v4": [{"use_contact_forces": True, "contact_force_range": (-0.1, 0.3), "terminate_when_unhealthy": False}],
+    "Ant-v4": [
+        {
+            "use_contact_forces": True,
+            "contact_force_range": (-0.1, 0.3),
+            "terminate_when_unhealthy": False,
+        }
+    ],
     "Ant-v5": [
-        {"main_body": "aux_1", "contact_cost_weight": 0.01, "exclude_current_positions_from_observation": False},
+        {
+            "main_body": "aux_1",
+            "contact_cost_weight": 0.01,
+            "exclude_current_positions_from_observation": False,
+        },
         {"main_body": 3, "include_cfrc_ext_in_observation": False, "healthy_z_range": (0.4, 0.9)},
     ],
-    "HalfCheetah-v4": [{"reset_noise_scale": 0.0, "forward_reward_weight": 2, "max_episode_steps": 7}],
-    "HalfCheetah-v5": [{"frame_skip": 3, "ctrl_cost_weight": 0.3, "exclude_current_positions_from_observation": False}],
+    "HalfCheetah-v4": [
+        {"reset_noise_scale": 0.0, "forward_reward_weight": 2, "max_episode_steps": 7}
+    ],
+    "HalfCheetah-v5": [
+        {
+            "frame_skip": 3,
+            "ctrl_cost_weight": 0.3,
+            "exclude_current_positions_from_observation": False,
+        }
+    ],
     "Hopper-v4": [{"healthy_reward": 0.25, "healthy_angle_range": (-0.1, 0.1)}],
-    "Hopper-v5": [{"healthy_z_range": (0.2, 9.5), "healthy_state_range": (-4.0, 5.0), "terminate_when_unhealthy": False}],
-    "Humanoid-v4": [{"exclude_current_positions_from_observation": False, "terminate_when_unhealthy": False}],
-    "Humanoid-v5": [{"include_cvel_in_observation": False, "contact_cost_range": (0.0, 1e-3), "contact_cost_weight": 1e-4}],
-    "HumanoidStandup-v5": [{"impact_cost_range": (0.5, 2.0), "impact_cost_weight": 1e-3, "include_cinert_in_observation": False}],
+    "Hopper-v5": [
+        {
+            "healthy_z_range": (0.2, 9.5),
+            "healthy_state_range": (-4.0, 5.0),
+            "terminate_when_unhealthy": False,
+        }
+    ],
+    "Humanoid-v4": [
+        {"exclude_current_positions_from_observation": False, "terminate_when_unhealthy": False}
+    ],
+    "Humanoid-v5": [
+        {
+            "include_cvel_in_observation": False,
+            "contact_cost_range": (0.0, 1e-3),
+            "contact_cost_weight": 1e-4,
+        }
+    ],
+    "HumanoidStandup-v5": [
+        {
+            "impact_cost_range": (0.5, 2.0),
+            "impact_cost_weight": 1e-3,
+            "include_cinert_in_observation": False,
+        }
+    ],
     "InvertedDoublePendulum-v5": [{"healthy_reward": 3.0, "reset_noise_scale": 0.3}],
     "InvertedPendulum-v5": [{"reset_noise_scale": 0.15}],
     "Pusher-v5": [{"reward_near_weight": 1.5, "max_episode_steps": 20}],
     "Reacher-v5": [{"reward_dist_weight": 3, "reward_control_weight": 0.5}],
-    "Swimmer-v4": [{"forward_reward_weight": 3, "exclude_current_positions_from_observation": False}],
+    "Swimmer-v4": [
+        {"forward_reward_weight": 3, "exclude_current_positions_from_observation": False}
+    ],
     "Swimmer-v5": [{"exclude_current_positions_from_observation": False, "frame_skip": 2}],
     "Walker2d-v4": [{"healthy_z_range": (0.9, 1.5), "terminate_when_unhealthy": False}],
     "Walker2d-v5": [{"xml_file": "walker2d.xml", "healthy_angle_range": [-0.5, 0.7]}],
@@ -71,18 +118,31 @@ ENVS = 16
 DRAWN, BEST = 128, 4
 #: Steps of an episode that shows how good a network is.
 TRIAL = 300
-#: How often an action is random in half of the episodes that a network plays, and how often an episode is cut short.
+#: How often an action is random in half of the episodes that a network plays, and how often an
+#: episode is cut short.
 RANDOM, CUT = 0.1, 1 / 2000
 #: Of two words, and the highest.
 WIDE = [2**32 + 7, 2**64 - 1]
 
 
 class Networks:
-    """Maps of observations to scores of choices, or to actions between their bounds: linear, with random weights."""
+    """Maps of observations to scores of choices, or to actions between their bounds: linear, with
+    random weights.
+    """
 
-    def __init__(self, space: spaces.Space[Any], acted: spaces.Space[Any], count: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        acted: spaces.Space[Any],
+        count: int,
+        rng: np.random.Generator,
+    ) -> None:
         self._space = space
-        self._outputs = int(acted.n) if isinstance(acted, spaces.Discrete) else int(np.prod(acted.shape or (1,)))
+        self._outputs = (
+            int(acted.n)
+            if isinstance(acted, spaces.Discrete)
+            else int(np.prod(acted.shape or (1,)))
+        )
         inputs = _inputs(space, _nothing(space, 1)).shape[1]
         self._weights = rng.normal(size=(count, self._outputs, inputs + 1))
 
@@ -100,9 +160,13 @@ class Networks:
 def _inputs(space: spaces.Space[Any], seen: Any) -> np.ndarray:
     """What a network reads of observations of several environments."""
     if isinstance(space, spaces.Tuple):
-        return np.concatenate([_inputs(inner, part) for inner, part in zip(space.spaces, seen, strict=True)], 1)
+        return np.concatenate(
+            [_inputs(inner, part) for inner, part in zip(space.spaces, seen, strict=True)], 1
+        )
     if isinstance(space, spaces.Dict):
-        return np.concatenate([_inputs(inner, seen[name]) for name, inner in space.spaces.items()], 1)
+        return np.concatenate(
+            [_inputs(inner, seen[name]) for name, inner in space.spaces.items()], 1
+        )
     if isinstance(space, spaces.Discrete):
         return np.eye(int(space.n))[seen]
     assert isinstance(space, spaces.Box)
@@ -119,9 +183,18 @@ def _nothing(space: spaces.Space[Any], count: int) -> Any:
 
 
 def solved(transitions: Any) -> np.ndarray:
-    """The value of each action in each state of an environment that is a table, as Gymnasium's toy texts have it under ``P``."""
-    rows = [(state, action, *way) for state, actions in transitions.items() for action, ways in actions.items() for way in ways]
-    state, action, chance, reached, reward, over = (np.array(column) for column in zip(*rows, strict=True))
+    """The value of each action in each state of an environment that is a table, as Gymnasium's toy
+    texts have it under ``P``.
+    """
+    rows = [
+        (state, action, *way)
+        for state, actions in transitions.items()
+        for action, ways in actions.items()
+        for way in ways
+    ]
+    state, action, chance, reached, reward, over = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
     values = np.zeros((len(transitions), len(transitions[0])))
     for _ in range(200):
         gains = chance * (reward + 0.99 * values.max(1)[reached] * ~over)
@@ -131,9 +204,13 @@ def solved(transitions: Any) -> np.ndarray:
 
 
 class Player:
-    """Acts for all environments: at random, as one of the best networks does, or as the values of a table say, in some episodes each."""
+    """Acts for all environments: at random, as one of the best networks does, or as the values of a
+    table say, in some episodes each.
+    """
 
-    def __init__(self, env_name: str, arguments: dict[str, Any], env: Any, observed: Any, acted: Any) -> None:
+    def __init__(
+        self, env_name: str, arguments: dict[str, Any], env: Any, observed: Any, acted: Any
+    ) -> None:
         self._acted, self._rng = acted, np.random.default_rng(5)
         #: Where it is a table; and the environments that follow it.
         self._values = solved(env.unwrapped.P) if hasattr(env.unwrapped, "P") else None
@@ -145,23 +222,38 @@ class Player:
 
     def begin(self, env: int) -> None:
         """Chooses who plays the next episode of ``env``."""
-        self._plays[env], self._random[env] = self._rng.integers(BEST), self._rng.choice([0.0, RANDOM, 1.0])
+        self._plays[env], self._random[env] = (
+            self._rng.integers(BEST),
+            self._rng.choice([0.0, RANDOM, 1.0]),
+        )
         self._solves[env] = self._values is not None and self._rng.random() < 0.5
 
     def act(self, seen: Any) -> np.ndarray:
         """Actions of all environments."""
         follows = self._rng.random(ENVS) >= self._random
         scores = self._networks.scores(seen, self._plays)
-        return self._of(scores if self._values is None else np.where(self._solves[:, None], self._values[seen], scores), follows)
+        return self._of(
+            scores
+            if self._values is None
+            else np.where(self._solves[:, None], self._values[seen], scores),
+            follows,
+        )
 
     def _of(self, scores: np.ndarray, follows: np.ndarray) -> np.ndarray:
         count = len(scores)
         if isinstance(self._acted, spaces.Discrete):
-            return np.where(follows, scores.argmax(1), self._rng.integers(int(self._acted.n), size=count))
-        low, high = (np.nan_to_num(bound.astype(np.float64), posinf=1.0, neginf=-1.0).ravel() for bound in (self._acted.low, self._acted.high))
+            return np.where(
+                follows, scores.argmax(1), self._rng.integers(int(self._acted.n), size=count)
+            )
+        low, high = (
+            np.nan_to_num(bound.astype(np.float64), posinf=1.0, neginf=-1.0).ravel()
+            for bound in (self._acted.low, self._acted.high)
+        )
         # At the bounds, just within, and beyond.
         played = np.clip(scores, -1, 1) * self._rng.choice([1.0, 0.9999, 1.3], size=scores.shape)
-        shares = np.where(follows[:, None], played, self._rng.uniform(-1.25, 1.25, size=scores.shape))
+        shares = np.where(
+            follows[:, None], played, self._rng.uniform(-1.25, 1.25, size=scores.shape)
+        )
         actions = (low + high) / 2 + shares * (high - low) / 2
         return actions.astype(self._acted.dtype).reshape(count, *self._acted.shape)
 
@@ -184,16 +276,27 @@ class Player:
 class Run:
     """Both sides for some steps, and what was found."""
 
-    def __init__(self, env_name: str, arguments: dict[str, Any], theirs: dict[str, Any] | None = None) -> None:
-        made = [gymnasium.make(env_name, disable_env_checker=True, **(arguments if theirs is None else theirs)) for _ in range(ENVS)]
+    def __init__(
+        self, env_name: str, arguments: dict[str, Any], theirs: dict[str, Any] | None = None
+    ) -> None:
+        made = [
+            gymnasium.make(
+                env_name, disable_env_checker=True, **(arguments if theirs is None else theirs)
+            )
+            for _ in range(ENVS)
+        ]
         self._theirs: list[Any] = made
-        self._ours = windrow.make_vec(env_name, ENVS, autoreset_mode="Disabled", native=True, **arguments)
+        self._ours = windrow.make_vec(
+            env_name, ENVS, autoreset_mode="Disabled", native=True, **arguments
+        )
         if not isinstance(self._ours, EngineVector):
             raise SystemExit(f"{env_name} with {arguments} is not native")
         for name in ("observation_space", "action_space"):
             own, other = getattr(self._ours, f"single_{name}"), getattr(made[0], name)
             if own != other:
-                raise SystemExit(f"{env_name} with {arguments}: the {name} is {own}, Gymnasium's is {other}")
+                raise SystemExit(
+                    f"{env_name} with {arguments}: the {name} is {own}, Gymnasium's is {other}"
+                )
         assert made[0].spec is not None
         self.arguments, self.steps, self.episodes, self.seeds = arguments, 0, 0, 0
         self.terminated, self.truncated = 0, 0
@@ -201,7 +304,13 @@ class Run:
         #: Entries of info that are compared, and those that windrow does not have.
         self.info: set[str] = set()
         self.left_out: set[str] = set()
-        self._player = Player(env_name, arguments, made[0], self._ours.single_observation_space, self._ours.single_action_space)
+        self._player = Player(
+            env_name,
+            arguments,
+            made[0],
+            self._ours.single_observation_space,
+            self._ours.single_action_space,
+        )
         self._draws = np.random.default_rng(3)
 
     def go(self, steps: int) -> Run:
@@ -210,18 +319,29 @@ class Run:
         while self.steps < steps:
             actions = self._player.act(seen)
             seen, *outcome, info = self._ours.step(actions)
-            taken = [int(action) for action in actions] if isinstance(self._ours.single_action_space, spaces.Discrete) else list(actions.copy())
-            observations, *theirs, infos = zip(*(env.step(action) for env, action in zip(self._theirs, taken, strict=True)), strict=True)
+            taken = (
+                [int(action) for action in actions]
+                if isinstance(self._ours.single_action_space, spaces.Discrete)
+                else list(actions.copy())
+            )
+            observations, *theirs, infos = zip(
+                *(env.step(action) for env, action in zip(self._theirs, taken, strict=True)),
+                strict=True,
+            )
             self.steps += ENVS
             self._compare(seen, _stacked(self._ours.single_observation_space, observations))
             # A reward of classic control and of Blackjack is a float32.
-            for own, other, dtype in zip(outcome, theirs, (outcome[0].dtype, np.bool_, np.bool_), strict=True):
+            for own, other, dtype in zip(
+                outcome, theirs, (outcome[0].dtype, np.bool_, np.bool_), strict=True
+            ):
                 self._compare(own, np.array(other).astype(dtype))
             self._compare_infos(info, infos, np.ones(ENVS, bool))
             terminated, truncated = np.array(theirs[1]), np.array(theirs[2])
             self.terminated += int(terminated.sum())
             self.truncated += int((truncated & ~terminated).sum())
-            over = terminated | truncated | outcome[1] | outcome[2] | (self._draws.random(ENVS) < CUT)
+            over = (
+                terminated | truncated | outcome[1] | outcome[2] | (self._draws.random(ENVS) < CUT)
+            )
             if over.any():
                 seen = self._reset(over)
         for env in (self._ours, *self._theirs):
@@ -239,20 +359,32 @@ class Run:
                 self.seeds += 1
             self.episodes += 1
         seen, info = self._ours.reset(seed=seeds, options={"reset_mask": which})
-        began = [env.reset(seed=seed) for env, seed, begins in zip(self._theirs, seeds, which.tolist(), strict=True) if begins]
+        began = [
+            env.reset(seed=seed)
+            for env, seed, begins in zip(self._theirs, seeds, which.tolist(), strict=True)
+            if begins
+        ]
         observations, infos = zip(*began, strict=True)
-        self._compare(_picked(seen, which), _stacked(self._ours.single_observation_space, observations))
+        self._compare(
+            _picked(seen, which), _stacked(self._ours.single_observation_space, observations)
+        )
         self._compare_infos(info, infos, which)
         return seen
 
     def _compare(self, ours: Any, theirs: Any) -> None:
         if isinstance(ours, (tuple, dict)):
-            pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else ((ours[name], theirs[name]) for name in ours.keys() | theirs.keys())
+            pairs = (
+                zip(ours, theirs, strict=True)
+                if isinstance(ours, tuple)
+                else ((ours[name], theirs[name]) for name in ours.keys() | theirs.keys())
+            )
             for pair in pairs:
                 self._compare(*pair)
             return
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-            raise SystemExit(f"expected {theirs.dtype} of shape {theirs.shape}, as Gymnasium has it, got {ours.dtype} of shape {ours.shape}")
+            raise SystemExit(
+                f"expected {theirs.dtype} of shape {theirs.shape}, as Gymnasium has it, got {ours.dtype} of shape {ours.shape}"
+            )
         self.values += theirs.size
         if ours.tobytes() == theirs.tobytes():
             return
@@ -260,12 +392,19 @@ class Run:
         apart = own != other
         self.differing += int(apart.sum())
         # Python's integers do not overflow.
-        self.ulps = max(self.ulps, *(abs(int(a) - int(b)) for a, b in zip(own[apart], other[apart], strict=True)))
-        self.largest = max(self.largest, float(np.abs(np.subtract(ours, theirs, dtype=np.float64)).max()))
+        self.ulps = max(
+            self.ulps,
+            *(abs(int(a) - int(b)) for a, b in zip(own[apart], other[apart], strict=True)),
+        )
+        self.largest = max(
+            self.largest, float(np.abs(np.subtract(ours, theirs, dtype=np.float64)).max())
+        )
 
     def _compare_infos(self, info: dict[str, Any], infos: Any, which: np.ndarray) -> None:
         if more := {name for name in info if not name.startswith("_")} - infos[0].keys():
-            raise SystemExit(f"expected {list(infos[0])} in info, as Gymnasium has it, got {sorted(more)}")
+            raise SystemExit(
+                f"expected {list(infos[0])} in info, as Gymnasium has it, got {sorted(more)}"
+            )
         for name in infos[0]:
             if name not in info:
                 self.left_out.add(name)
@@ -278,20 +417,32 @@ class Run:
 
 def _stacked(space: spaces.Space[Any], observations: Any) -> Any:
     if isinstance(space, spaces.Tuple):
-        return tuple(_stacked(inner, part) for inner, part in zip(space.spaces, zip(*observations, strict=True), strict=True))
+        return tuple(
+            _stacked(inner, part)
+            for inner, part in zip(space.spaces, zip(*observations, strict=True), strict=True)
+        )
     if isinstance(space, spaces.Dict):
-        return {name: _stacked(inner, [one[name] for one in observations]) for name, inner in space.spaces.items()}
+        return {
+            name: _stacked(inner, [one[name] for one in observations])
+            for name, inner in space.spaces.items()
+        }
     return np.array(observations)
 
 
 def _picked(seen: Any, which: np.ndarray) -> Any:
     if isinstance(seen, tuple):
         return tuple(_picked(part, which) for part in seen)
-    return {name: _picked(part, which) for name, part in seen.items()} if isinstance(seen, dict) else seen[which]
+    return (
+        {name: _picked(part, which) for name, part in seen.items()}
+        if isinstance(seen, dict)
+        else seen[which]
+    )
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """Integers whose differences are those of ``values`` in units in the last place; both zeros differ, too."""
+    """Integers whose differences are those of ``values`` in units in the last place; both zeros
+    differ, too.
+    """
     if values.dtype.kind != "f":
         return values.astype(np.int64)
     bits = values.view(f"i{values.itemsize}")
@@ -299,10 +450,12 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 
 def as_with_avx512(norm: Callable[..., Any]) -> Callable[..., Any]:
-    """``np.linalg.norm`` as it is where OpenBLAS uses AVX-512, for vectors of up to three numbers: each square is added before it is rounded.
+    """``np.linalg.norm`` as it is where OpenBLAS uses AVX-512, for vectors of up to three numbers:
+    each square is added before it is rounded.
 
-    Native environments do the same everywhere. Elsewhere, or where ``OPENBLAS_CORETYPE`` names another processor, OpenBLAS rounds each square,
-    and distances differ in the last place (ADR 0039).
+    Native environments do the same everywhere. Elsewhere, or where ``OPENBLAS_CORETYPE`` names
+    another processor, OpenBLAS rounds each square, and distances differ in the last place (ADR
+    0039).
     """
 
     def fused(vector: Any) -> np.float64:
@@ -321,12 +474,16 @@ def as_with_avx512(norm: Callable[..., Any]) -> Callable[..., Any]:
 
 def certificate(env_name: str, steps: int) -> dict[str, Any]:
     """What a comparison of an environment found, with each of its sets of arguments."""
-    runs = [Run(env_name, arguments).go(steps if not arguments else steps // 10) for arguments in ({}, *ARGUMENTS.get(env_name, []))]
+    runs = [
+        Run(env_name, arguments).go(steps if not arguments else steps // 10)
+        for arguments in ({}, *ARGUMENTS.get(env_name, []))
+    ]
     ulps, reason = TOLERANCES.get(env_name, (0, ""))
     libraries = ["gymnasium", "numpy", *(["mujoco"] if "mujoco" in sys.modules else [])]
     return {
         "environment": env_name,
-        "versions": {"windrow": windrow.__version__} | {name: importlib.metadata.version(name) for name in libraries},
+        "versions": {"windrow": windrow.__version__}
+        | {name: importlib.metadata.version(name) for name in libraries},
         "tolerance": {"ulps": ulps, "reason": reason},
         "runs": [
             {
@@ -359,28 +516,47 @@ def lines(certificate: dict[str, Any]) -> Iterator[str]:
 
 def holds(certificate: dict[str, Any]) -> bool:
     """Whether no value is further apart than it may be."""
-    return all(run["largest_difference"]["ulps"] <= certificate["tolerance"]["ulps"] for run in certificate["runs"])
+    return all(
+        run["largest_difference"]["ulps"] <= certificate["tolerance"]["ulps"]
+        for run in certificate["runs"]
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="certify", description="Steps native environments beside Gymnasium's, and compares all that both return.")
-    parser.add_argument("environments", nargs="*", metavar="ENV", help="an id; all that need no other library unless given")
+    parser = argparse.ArgumentParser(
+        prog="certify",
+        description="Steps native environments beside Gymnasium's, and compares all that both return.",
+    )
+    parser.add_argument(
+        "environments",
+        nargs="*",
+        metavar="ENV",
+        help="an id; all that need no other library unless given",
+    )
     parser.add_argument("--all", action="store_true", help="those that need MuJoCo, too")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="where certificates go")
     arguments = parser.parse_args()
     known = [*native_ids(), *mujoco_arguments()]
     if unknown := set(arguments.environments) - set(known):
-        parser.error(f"windrow has no {', '.join(sorted(unknown))} of its own; it has {', '.join(known)}")
+        parser.error(
+            f"windrow has no {', '.join(sorted(unknown))} of its own; it has {', '.join(known)}"
+        )
     if (norm := as_with_avx512(np.linalg.norm)) is not np.linalg.norm:
-        print("np.linalg.norm is computed as with AVX-512, which OpenBLAS does not use here", flush=True)
+        print(
+            "np.linalg.norm is computed as with AVX-512, which OpenBLAS does not use here",
+            flush=True,
+        )
         np.linalg.norm = norm
     passed = True
     for env_name in arguments.environments or (known if arguments.all else native_ids()):
         found = certificate(env_name, arguments.steps)
         print(*lines(found), sep="\n", flush=True)
         if not holds(found):
-            print(f"violation: {env_name} differs from Gymnasium's by more than {found['tolerance']['ulps']} units in the last place", flush=True)
+            print(
+                f"violation: {env_name} differs from Gymnasium's by more than {found['tolerance']['ulps']} units in the last place",
+                flush=True,
+            )
             passed = False
         elif arguments.write is not None:
             (arguments.write / f"{env_name}.json").write_text(json.dumps(found, indent=2) + "\n")

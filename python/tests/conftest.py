@@ -11,7 +11,8 @@ from torch import nn
 from windrow import _warnings
 from windrow._windrow import native_ids
 
-# A shell lets what it starts in the background ignore Ctrl-C, and so the programs of tests that are about it.
+# A shell lets what it starts in the background ignore Ctrl-C, and so the programs of tests that are
+# about it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -34,8 +35,8 @@ def untold() -> None:
 @pytest.fixture
 def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     """Errors that are shown to ``sys.unraisablehook`` in this test."""
-    # Those of objects that tests before this one have left are shown by then. What threads without the interpreter's lock have dropped
-    # is given up at the next call of windrow, whatever it is.
+    # Those of objects that tests before this one have left are shown by then. What threads without
+    # the interpreter's lock have dropped is given up at the next call of windrow, whatever it is.
     for _ in range(2):
         native_ids()
         gc.collect()

@@ -178,7 +178,9 @@ PLACES = ("import", "constructor", "reset", "step", "close")
 
 
 class Faulty(gym.Env):
-    """Ten steps an episode. Calls ``act`` at one place: in its constructor, its second reset, its 17th step, or when it is closed."""
+    """Ten steps an episode. Calls ``act`` at one place: in its constructor, its second reset, its
+    17th step, or when it is closed.
+    """
 
     observation_space = gym.spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -215,7 +217,9 @@ class Faulty(gym.Env):
 class Bad(gym.Env):
     """Its 17th step returns what it should not, as ``how`` says."""
 
-    observation_space = gym.spaces.Dict({"a": gym.spaces.Box(-1e6, 1e6, (2,), np.float32), "b": gym.spaces.Box(0, 9, (), np.int64)})
+    observation_space = gym.spaces.Dict(
+        {"a": gym.spaces.Box(-1e6, 1e6, (2,), np.float32), "b": gym.spaces.Box(0, 9, (), np.int64)}
+    )
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self, how: str = "") -> None:

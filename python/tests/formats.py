@@ -1,7 +1,8 @@
 """Data sets that windrow has written, read by the libraries whose formats they are.
 
-``python -m formats write FOLDER`` writes one of each, ``python -m formats read FORMAT FOLDER`` reads it in an environment that has the library and
-need not have windrow. ``cargo xtask formats`` does both.
+``python -m formats write FOLDER`` writes one of each, ``python -m formats read FORMAT FOLDER``
+reads it in an environment that has the library and need not have windrow. ``cargo xtask formats``
+does both.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def length(episode: int) -> int:
 def expected() -> np.ndarray:
     """Observation, action and reward of all frames, and whether they are last ones."""
     rows = [(episode, step) for episode in range(EPISODES) for step in range(length(episode))]
-    return np.array([(*row, *(np.array(row) + 0.5), row[1], row[1] + 1 == length(row[0])) for row in rows])
+    return np.array(
+        [(*row, *(np.array(row) + 0.5), row[1], row[1] + 1 == length(row[0])) for row in rows]
+    )
 
 
 def brightness(frames: np.ndarray) -> np.ndarray:
@@ -51,7 +54,10 @@ def write(folder: Path) -> None:
 
 
 def _of_table(columns: Any) -> np.ndarray:
-    parts = [np.asarray(columns[name], np.float64).reshape(len(columns[name]), -1) for name in ("observation", "action", "next.reward", "next.done")]
+    parts = [
+        np.asarray(columns[name], np.float64).reshape(len(columns[name]), -1)
+        for name in ("observation", "action", "next.reward", "next.done")
+    ]
     return np.concatenate(parts, 1)
 
 
@@ -60,7 +66,9 @@ def _parquet(path: Path) -> Iterator[np.ndarray]:
     import pyarrow.parquet as pq
 
     loaded = datasets.load_dataset(str(path), split="train")
-    assert [file["rows"] for file in _footers(path)] == [pq.read_metadata(file).num_rows for file in sorted(path.glob("data/*.parquet"))]
+    assert [file["rows"] for file in _footers(path)] == [
+        pq.read_metadata(file).num_rows for file in sorted(path.glob("data/*.parquet"))
+    ]
     yield _of_table(loaded.with_format("numpy")[:])
     yield _of_table(pq.read_table(path / "data").to_pydict())
 
@@ -70,7 +78,10 @@ def _footers(path: Path) -> list[dict[str, Any]]:
 
     import pyarrow.parquet as pq
 
-    return [json.loads(pq.read_metadata(file).metadata[b"windrow"]) for file in sorted(path.glob("data/*.parquet"))]
+    return [
+        json.loads(pq.read_metadata(file).metadata[b"windrow"])
+        for file in sorted(path.glob("data/*.parquet"))
+    ]
 
 
 def _safetensors(path: Path) -> Iterator[np.ndarray]:
@@ -91,10 +102,17 @@ def _minari(path: Path) -> Iterator[np.ndarray]:
     episodes = list(dataset)
     assert (dataset.total_episodes, dataset.total_steps) == (len(episodes), sum(map(len, episodes)))
     for episode in episodes:
-        assert (episode.observations[-1] == episode.observations[-2] + [0, 1]).all(), "the last observation of an episode is another one"
-        assert dataset.observation_space.contains(episode.observations[0]) and dataset.action_space.contains(episode.actions[0])
+        assert (episode.observations[-1] == episode.observations[-2] + [0, 1]).all(), (
+            "the last observation of an episode is another one"
+        )
+        assert dataset.observation_space.contains(
+            episode.observations[0]
+        ) and dataset.action_space.contains(episode.actions[0])
     ends = [episode.terminations | episode.truncations for episode in episodes]
-    parts = [(one.observations[:-1], one.actions, one.rewards[:, None], end[:, None]) for one, end in zip(episodes, ends, strict=True)]
+    parts = [
+        (one.observations[:-1], one.actions, one.rewards[:, None], end[:, None])
+        for one, end in zip(episodes, ends, strict=True)
+    ]
     yield np.concatenate([np.concatenate(part, 1) for part in parts])
 
 
@@ -106,11 +124,25 @@ def _lerobot(path: Path) -> Iterator[np.ndarray]:
     rows, frames = [], expected()
     for at in range(len(dataset)):
         frame = dataset[at]
-        rows.append(np.concatenate([np.ravel(frame[name]) for name in ("observation.state", "action", "next.reward", "next.done")]))
+        rows.append(
+            np.concatenate(
+                [
+                    np.ravel(frame[name])
+                    for name in ("observation.state", "action", "next.reward", "next.done")
+                ]
+            )
+        )
         assert frame["task"] == "" and frame["observation.images.pixels"].shape == (3, 16, 16)
         seen = frame["observation.images.pixels"].mean().item() * 255
-        assert abs(seen - brightness(frames[at : at + 1])[0]) < 4, f"frame {at} has the picture of another one: {seen}"
-    spread = LeRobotDataset("tests/windrow", root=path, video_backend="pyav", delta_timestamps={"action": [0.0, 1 / dataset.fps]})[0]
+        assert abs(seen - brightness(frames[at : at + 1])[0]) < 4, (
+            f"frame {at} has the picture of another one: {seen}"
+        )
+    spread = LeRobotDataset(
+        "tests/windrow",
+        root=path,
+        video_backend="pyav",
+        delta_timestamps={"action": [0.0, 1 / dataset.fps]},
+    )[0]
     assert spread["action"].shape == (2, 2)
     yield np.array(rows, np.float64)
 
@@ -130,7 +162,9 @@ def read(name: str, folder: Path) -> None:
     reader, packages = READERS[name]
     for found in reader(folder / name):
         if not np.array_equal(found, expected()):
-            raise AssertionError(f"{name}: expected {len(expected())} frames as they were written, got {len(found)} others")
+            raise AssertionError(
+                f"{name}: expected {len(expected())} frames as they were written, got {len(found)} others"
+            )
     versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
     print(f"{name}: {len(expected())} frames in {EPISODES} episodes, read by {versions}")
 

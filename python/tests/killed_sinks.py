@@ -1,4 +1,5 @@
-"""Processes that write data sets are killed at any moment: every episode that a data set has is whole, and it has those that were acknowledged.
+"""Processes that write data sets are killed at any moment: every episode that a data set has is
+whole, and it has those that were acknowledged.
 
 ``python -m killed_sinks --kills 200`` runs this for each format, or for those that are named.
 """
@@ -45,7 +46,11 @@ SINKS: Sinks = {
 
 def batch(first: int, count: int) -> Any:
     """Episodes ``[time]``, whose values are their numbers and steps."""
-    rows = [(episode, step) for episode in range(first, first + count) for step in range(length(episode))]
+    rows = [
+        (episode, step)
+        for episode in range(first, first + count)
+        for step in range(length(episode))
+    ]
     values = torch.tensor(rows, dtype=torch.float32)
     made = TensorDict({"observation": values, "action": values + 0.5}, [len(rows)])
     made["next", "observation"] = values + torch.tensor([0.0, 1.0])
@@ -81,13 +86,17 @@ def write(make: Callable[[Path], Any], path: Path, pipe: int) -> None:
 
 
 def check(make: Callable[[Path], Any], path: Path, pipe: int) -> None:
-    """Says how many frames can be read, after a look at all of them, and how many a sink acknowledges that goes on with them."""
+    """Says how many frames can be read, after a look at all of them, and how many a sink
+    acknowledges that goes on with them.
+    """
     found = data.ReplayBuffer.from_dataset(path)[:]
     rows = len(found)
     expected = batch(0, int(found["collector", "traj_ids"][-1]) + 1) if rows else found
     for key in ("observation", "action", ("next", "reward"), ("next", "done")):
         if rows and not torch.equal(found[key], expected[key]):
-            raise AssertionError(f"{key}: expected {len(expected)} frames of whole episodes, got {rows} others")
+            raise AssertionError(
+                f"{key}: expected {len(expected)} frames of whole episodes, got {rows} others"
+            )
     os.write(pipe, b"%d %d" % (rows, make(path).num_rows))
 
 
@@ -112,7 +121,11 @@ def life(make: Callable[[Path], Any], path: Path, random: random.Random) -> tupl
     if not acknowledged or not acknowledged[-1].isdigit():
         return 0, f"the writer failed: {told.decode()}"
     least = int(acknowledged[-1])
-    if not any(file.is_file() for pattern in ("data/*.parquet", "*.safetensors", "data/metadata.json", "meta/info.json") for file in path.glob(pattern)):
+    if not any(
+        file.is_file()
+        for pattern in ("data/*.parquet", "*.safetensors", "data/metadata.json", "meta/info.json")
+        for file in path.glob(pattern)
+    ):
         return 0, None if least == 0 else f"nothing is there of {least} frames"
     child, pipe = in_child(lambda pipe: check(make, path, pipe))
     os.waitpid(child, 0)
@@ -123,12 +136,17 @@ def life(make: Callable[[Path], Any], path: Path, random: random.Random) -> tupl
         return 0, f"the data set cannot be read: {found}"
     # A file may have become visible that the process did not live to tell of.
     if rows != counted or rows < least or rows > least + 40 + 6 * LONGEST:
-        return rows, f"{rows} frames can be read, the sink counts {counted}, and the process has acknowledged {least}"
+        return (
+            rows,
+            f"{rows} frames can be read, the sink counts {counted}, and the process has acknowledged {least}",
+        )
     return rows, None
 
 
 def run(name: str, make: Callable[[Path], Any], kills: int, seed: int) -> list[str]:
-    """Kills processes that write data sets, several of them one after the other the same one; tells what came of it."""
+    """Kills processes that write data sets, several of them one after the other the same one; tells
+    what came of it.
+    """
     chance, violations, total = random.Random(seed), [], 0
     began = time.monotonic()
     # A kill harms files in memory as it does those on a disk, and writes take less time.
@@ -145,7 +163,10 @@ def run(name: str, make: Callable[[Path], Any], kills: int, seed: int) -> list[s
             total += rows
     if total == 0:
         violations.append(f"{name}: no process lived until it had written a file")
-    print(f"{name}: {kills} kills, {total} frames readable, {len(violations)} violations, {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"{name}: {kills} kills, {total} frames readable, {len(violations)} violations, {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
     return violations
 
 

@@ -35,7 +35,13 @@ class Ledger(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         self.step_count += 1
-        return self._observation(), 1.0, self.step_count == length(self.number, self.episode), False, {}
+        return (
+            self._observation(),
+            1.0,
+            self.step_count == length(self.number, self.episode),
+            False,
+            {},
+        )
 
     def _observation(self) -> Any:
         return np.array([self.number, self.episode, self.step_count], np.float32)
@@ -46,8 +52,12 @@ def trajectories_of(batch: Any) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     expected = 0
     frames = batch["observation"].int().tolist()
-    for (number, episode, step), done in zip(frames, batch["next", "done"].flatten().tolist(), strict=True):
-        assert step == expected, f"environment {number}, episode {episode}: step {step} where {expected} belongs"
+    for (number, episode, step), done in zip(
+        frames, batch["next", "done"].flatten().tolist(), strict=True
+    ):
+        assert step == expected, (
+            f"environment {number}, episode {episode}: step {step} where {expected} belongs"
+        )
         expected += 1
         if done:
             found.append((number, episode))

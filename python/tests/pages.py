@@ -1,12 +1,14 @@
 """The snippets of the README and of the site's pages, as tests run them.
 
-``python python/tests/pages.py docs/start-python.md`` runs those of one page in the current folder, as its readers would, and so draws the page's
-picture anew. What a page needs beside what it shows is in comments of it:
+``python python/tests/pages.py docs/start-python.md`` runs those of one page in the current folder,
+as its readers would, and so draws the page's picture anew. What a page needs beside what it shows
+is in comments of it:
 
 - ``<!-- python`` … ``-->`` is run, and not shown;
 - ``<!-- in tests: 100_000 is 4_000 -->`` changes the next snippet, in tests only.
 
-A block of ``python,no_run`` is compiled only; one of ``text,printed`` is what the snippet before it has printed, with ``...`` for any text.
+A block of ``python,no_run`` is compiled only; one of ``text,printed`` is what the snippet before it
+has printed, with ``...`` for any text.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _BLOCK = re.compile(
 
 @dataclass
 class Block:
-    """A snippet, or what it has printed: ``python``, ``python,no_run``, ``hidden`` or ``text,printed``."""
+    """A snippet, or what it has printed: ``python``, ``python,no_run``, ``hidden`` or
+    ``text,printed``.
+    """
 
     kind: str
     #: Below as many empty lines as stand before it in the file, so that errors name its lines.
@@ -52,7 +56,13 @@ def blocks(page: Path) -> list[Block]:
             continue
         code = match["shown"] if match["kind"] else match["hidden"]
         lines = text.count("\n", 0, match.start("shown" if match["kind"] else "hidden"))
-        found.append(Block(match["kind"] or "hidden", code if match["kind"] == "text,printed" else "\n" * lines + code, shorter))
+        found.append(
+            Block(
+                match["kind"] or "hidden",
+                code if match["kind"] == "text,printed" else "\n" * lines + code,
+                shorter,
+            )
+        )
         shorter = {}
     assert not shorter, f"{page.name}: {shorter} is below the last snippet"
     return found
@@ -68,8 +78,13 @@ def run(page: Path, *, whole: bool) -> dict[str, Any]:
     printed = ""
     for block in blocks(page):
         if block.kind == "text,printed":
-            checker, flags = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-            assert whole or checker.check_output(block.text, printed, flags), f"{page.name}: expected\n{block.text}printed\n{printed}"
+            checker, flags = (
+                doctest.OutputChecker(),
+                doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+            )
+            assert whole or checker.check_output(block.text, printed, flags), (
+                f"{page.name}: expected\n{block.text}printed\n{printed}"
+            )
             continue
         code = block.text
         for old, new in ({} if whole else block.shorter).items():

@@ -33,12 +33,15 @@ def back_to(before: dict[str, int]) -> dict[str, int]:
 
 
 def children() -> int:
-    """Processes that this one, or the processes that fork for it, have started, also those that have ended and that nobody has waited
-    for. Those that fork stay, and do not count."""
+    """Processes that this one, or the processes that fork for it, have started, also those that
+    have ended and that nobody has waited for. Those that fork stay, and do not count.
+    """
     parents: dict[str, str] = {}
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            parents[process] = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+            parents[process] = (
+                Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+            )
         except OSError:
             continue
     own = {process for process, parent in parents.items() if parent == str(os.getpid())}
@@ -48,7 +51,9 @@ def children() -> int:
 
 def _forks(process: str) -> bool:
     try:
-        return b"windrow.processes.nursery" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        return b"windrow.processes.nursery" in Path(f"/proc/{process}/cmdline").read_bytes().split(
+            b"\0"
+        )
     except OSError:
         return False
 

@@ -41,7 +41,11 @@ class Growing(Counting):
 
     def _root(self, count: Any) -> Any:
         steps = 1 + int(count.flatten()[0])
-        return super()._root(count).set(("data", "past"), torch.full((*self.batch_size, steps, 2), float(steps)))
+        return (
+            super()
+            ._root(count)
+            .set(("data", "past"), torch.full((*self.batch_size, steps, 2), float(steps)))
+        )
 
 
 class Both(Growing):
@@ -97,7 +101,9 @@ class Reader(nn.Module):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         told = tensordict[TEXT]
-        numbers = torch.tensor([[int(one.split()[1])] for one in ([told] if isinstance(told, str) else told)])
+        numbers = torch.tensor(
+            [[int(one.split()[1])] for one in ([told] if isinstance(told, str) else told)]
+        )
         numbers = numbers if tensordict.ndim else numbers[0]
         return tensordict.set("action", numbers % 2 == 1).set("read", numbers)
 
@@ -114,15 +120,23 @@ def agrees(batch: Any) -> bool:
     """Whether each frame tells the number of its step, before it and after it, in one episode."""
     pairs = list(zip(told(batch), told(batch, "next"), strict=True))
     own = [int(one.split()[1]) for one, _ in pairs] == batch["data", "count"].flatten().tolist()
-    following = [int(one.split()[1]) for _, one in pairs] == batch["next", "data", "count"].flatten().tolist()
+    following = [int(one.split()[1]) for _, one in pairs] == batch[
+        "next", "data", "count"
+    ].flatten().tolist()
     return own and following and all(one.split()[0] == other.split()[0] for one, other in pairs)
 
 
 def has_both(batch: Any) -> bool:
-    """Whether each frame of :class:`Both` has the text and as many rows as it has steps, before its step and after it."""
+    """Whether each frame of :class:`Both` has the text and as many rows as it has steps, before its
+    step and after it.
+    """
     for frame in batch.reshape(-1).unbind(0):
         for side in (), ("next",):
             steps, past = int(frame[(*side, "data", "count")]), frame[(*side, "data", "past")]
-            if frame[(*side, *TEXT)] != f"1 {steps}" or past.shape != (steps + 1, 2) or not bool((past == steps + 1).all()):
+            if (
+                frame[(*side, *TEXT)] != f"1 {steps}"
+                or past.shape != (steps + 1, 2)
+                or not bool((past == steps + 1).all())
+            ):
                 return False
     return batch.numel() > 0

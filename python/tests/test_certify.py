@@ -1,4 +1,6 @@
-"""The program that compares native environments with Gymnasium's: what it finds where they differ, and the certificates that it wrote."""
+"""The program that compares native environments with Gymnasium's: what it finds where they differ,
+and the certificates that it wrote.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,30 @@ CERTIFICATES = Path(__file__).parents[2] / "docs" / "certificates"
         ("Pendulum-v1", {}, {"g": 10.0001}),
     ],
 )
-def test_environments_that_differ_are_found(env_name: str, arguments: dict[str, Any], theirs: dict[str, Any]) -> None:
+def test_environments_that_differ_are_found(
+    env_name: str, arguments: dict[str, Any], theirs: dict[str, Any]
+) -> None:
     run = certify.Run(env_name, arguments, theirs).go(4000)
     assert run.differing and run.ulps and run.values > 5 * 4000
 
 
 def test_the_distance_of_numbers_is_counted_in_units_in_the_last_place() -> None:
     ones = np.array([1.0, -0.0, -1.0], np.float32)
-    near = np.array([np.nextafter(np.float32(1), np.float32(2)), 0.0, np.nextafter(np.float32(-1), np.float32(0))], np.float32)
+    near = np.array(
+        [
+            np.nextafter(np.float32(1), np.float32(2)),
+            0.0,
+            np.nextafter(np.float32(-1), np.float32(0)),
+        ],
+        np.float32,
+    )
     assert (certify._bits(near) - certify._bits(ones)).tolist() == [1, 1, 1]
 
 
 def test_a_space_that_differs_is_refused() -> None:
-    with pytest.raises(SystemExit, match="observation_space is Discrete.16., Gymnasium's is Discrete.64."):
+    with pytest.raises(
+        SystemExit, match="observation_space is Discrete.16., Gymnasium's is Discrete.64."
+    ):
         certify.Run("FrozenLake-v1", {}, {"map_name": "8x8"})
 
 
@@ -47,7 +60,9 @@ def test_each_native_environment_has_a_certificate(env_name: str) -> None:
     first, *others = found["runs"]
     assert first["steps"] >= 1_000_000 and first["arguments"] == {}
     # As lists, which JSON makes of tuples.
-    assert [run["arguments"] for run in others] == json.loads(json.dumps(certify.ARGUMENTS.get(env_name, [])))
+    assert [run["arguments"] for run in others] == json.loads(
+        json.dumps(certify.ARGUMENTS.get(env_name, []))
+    )
     assert first["terminated"] or first["truncated"]
 
 

@@ -39,7 +39,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def run(*arguments: Any, code: int = 0) -> Result:
     """Runs a command that ends with ``code``."""
-    result = CliRunner().invoke(commands, [str(argument) for argument in arguments], prog_name="windrow")
+    result = CliRunner().invoke(
+        commands, [str(argument) for argument in arguments], prog_name="windrow"
+    )
     assert result.exit_code == code, (result.output, result.exception)
     return result
 
@@ -54,12 +56,18 @@ def refused(*arguments: Any, code: int = 2) -> str:
 
 
 def program(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, **options)
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, **options
+    )
 
 
 def test_the_module_is_the_command() -> None:
     told = program("-m", "windrow", "--version")
-    assert (told.returncode, told.stdout, told.stderr) == (0, f"windrow {windrow.__version__}\n", "")
+    assert (told.returncode, told.stdout, told.stderr) == (
+        0,
+        f"windrow {windrow.__version__}\n",
+        "",
+    )
 
 
 def test_the_installed_script_is_the_command_and_its_extra_is_named() -> None:
@@ -73,19 +81,32 @@ def test_the_installed_script_is_the_command_and_its_extra_is_named() -> None:
 def test_an_error_of_the_program_is_a_line_and_a_status() -> None:
     told = program("-m", "windrow", "collect", "CartPole-v9")
     assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr.startswith('Error: no environment is called "CartPole-v9"; did you mean CartPole-v1?') and told.stderr.count("\n") == 1
+    assert (
+        told.stderr.startswith(
+            'Error: no environment is called "CartPole-v9"; did you mean CartPole-v1?'
+        )
+        and told.stderr.count("\n") == 1
+    )
     assert "Traceback" in program("-m", "windrow", "--traceback", "collect", "CartPole-v9").stderr
 
 
 def test_without_click_an_error_names_the_extra() -> None:
-    told = program("-c", "import sys; sys.modules['click'] = None; from windrow._cli import main; main()")
+    told = program(
+        "-c", "import sys; sys.modules['click'] = None; from windrow._cli import main; main()"
+    )
     assert told.returncode == 1
-    assert told.stderr == 'Error: the command windrow needs click, which is not installed: pip install "windrow-rl[cli]"\n'
+    assert (
+        told.stderr
+        == 'Error: the command windrow needs click, which is not installed: pip install "windrow-rl[cli]"\n'
+    )
 
 
 @pytest.mark.parametrize("command", ["collect", "bench", "envs", "info", "trace"])
 def test_every_command_explains_itself(command: str) -> None:
-    assert run(command, "--help").output.startswith(f"Usage: windrow {command}") and f"\n  {command} " in run("--help").output
+    assert (
+        run(command, "--help").output.startswith(f"Usage: windrow {command}")
+        and f"\n  {command} " in run("--help").output
+    )
 
 
 # collect
@@ -99,7 +120,9 @@ def test_frames_are_counted_and_dropped() -> None:
 
 
 def test_a_file_has_a_row_for_each_frame() -> None:
-    assert run("collect", "CartPole-v1", "--frames", 501, "--seed", 3, "--out", "a.safetensors").output.endswith("written to a.safetensors\n")
+    assert run(
+        "collect", "CartPole-v1", "--frames", 501, "--seed", 3, "--out", "a.safetensors"
+    ).output.endswith("written to a.safetensors\n")
     frames = load_file("a.safetensors")
     assert frames["observation"].shape == (501, 4) and frames["next.reward"].shape == (501, 1)
     assert (frames["collector.traj_ids"].diff() >= 0).all() and os.listdir() == ["a.safetensors"]
@@ -108,10 +131,27 @@ def test_a_file_has_a_row_for_each_frame() -> None:
 
 
 def test_workers_deliver_what_a_collector_does() -> None:
-    run("collect", "CartPole-v1", "--frames", 800, "--workers", 2, "--num-envs", 2, "--seed", 3, "--out", "a.safetensors")
-    with MultiSyncCollector("CartPole-v1", num_workers=2, num_envs=2, frames_per_batch=800, total_frames=800, seed=3) as collector:
+    run(
+        "collect",
+        "CartPole-v1",
+        "--frames",
+        800,
+        "--workers",
+        2,
+        "--num-envs",
+        2,
+        "--seed",
+        3,
+        "--out",
+        "a.safetensors",
+    )
+    with MultiSyncCollector(
+        "CartPole-v1", num_workers=2, num_envs=2, frames_per_batch=800, total_frames=800, seed=3
+    ) as collector:
         (batch,) = collector
-    assert torch.equal(load_file("a.safetensors")["observation"], batch["observation"].reshape(-1, 4))
+    assert torch.equal(
+        load_file("a.safetensors")["observation"], batch["observation"].reshape(-1, 4)
+    )
 
 
 def test_a_folder_is_a_checkpoint_of_a_buffer() -> None:
@@ -126,20 +166,34 @@ def test_nothing_is_overwritten_in_silence() -> None:
     Path("full").mkdir()
     Path("full/mine").touch()
     collecting = ("collect", "CartPole-v1", "--frames", 10, "--out")
-    assert refused(*collecting, "a.safetensors").endswith("a.safetensors exists: --force replaces it")
-    assert refused(*collecting, "full", "--force").endswith("full is a folder with files in it: choose another name")
-    assert refused(*collecting, "a.csv").endswith("a.csv: expected FILE.safetensors or a folder, got .csv")
+    assert refused(*collecting, "a.safetensors").endswith(
+        "a.safetensors exists: --force replaces it"
+    )
+    assert refused(*collecting, "full", "--force").endswith(
+        "full is a folder with files in it: choose another name"
+    )
+    assert refused(*collecting, "a.csv").endswith(
+        "a.csv: expected FILE.safetensors or a folder, got .csv"
+    )
     assert refused(*collecting, "no/a.safetensors").endswith("there is no folder no")
-    assert Path("a.safetensors").read_text() == "mine" and sorted(os.listdir()) == ["a.safetensors", "full"]
+    assert Path("a.safetensors").read_text() == "mine" and sorted(os.listdir()) == [
+        "a.safetensors",
+        "full",
+    ]
     run(*collecting, "a.safetensors", "--force")
-    assert len(load_file("a.safetensors")["action"]) == 10 and sorted(os.listdir()) == ["a.safetensors", "full"]
+    assert len(load_file("a.safetensors")["action"]) == 10 and sorted(os.listdir()) == [
+        "a.safetensors",
+        "full",
+    ]
 
 
 def test_a_file_that_appears_meanwhile_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     from windrow._cli import collect
 
     monkeypatch.setattr(collect, "_check_free", lambda *_: Path("a.safetensors").write_text("mine"))
-    assert "was written by somebody else meanwhile" in refused("collect", "CartPole-v1", "--frames", 10, "--out", "a.safetensors", code=1)
+    assert "was written by somebody else meanwhile" in refused(
+        "collect", "CartPole-v1", "--frames", 10, "--out", "a.safetensors", code=1
+    )
     assert Path("a.safetensors").read_text() == "mine" and os.listdir() == ["a.safetensors"]
 
 
@@ -163,7 +217,10 @@ def test_text_goes_into_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("speaks.py").write_text(TEXT)
     monkeypatch.syspath_prepend(os.getcwd())
     collecting = ("collect", "speaks:Speaks-v0", "--frames", 10, "--out")
-    assert "numbers alone" in (line := refused(*collecting, "a.safetensors", code=1)) and "observation" in line
+    assert (
+        "numbers alone" in (line := refused(*collecting, "a.safetensors", code=1))
+        and "observation" in line
+    )
     run(*collecting, "frames")
     buffer = ReplayBuffer(storage=LazyTensorStorage(10))
     buffer.loads("frames")
@@ -171,7 +228,9 @@ def test_text_goes_into_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_frames_that_cannot_be_split_are_an_error() -> None:
-    assert "use 999 or 1002" in refused("collect", "CartPole-v1", "--frames", 1000, "--num-envs", 3, code=1)
+    assert "use 999 or 1002" in refused(
+        "collect", "CartPole-v1", "--frames", 1000, "--num-envs", 3, code=1
+    )
 
 
 def test_a_bar_is_shown_where_it_is_asked_for() -> None:
@@ -186,7 +245,9 @@ class Best(nn.Module):
     """Pushes the pole to the side that it leans to."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.one_hot((observation[..., 2] + observation[..., 3] > 0).long(), 2).float()
+        return torch.nn.functional.one_hot(
+            (observation[..., 2] + observation[..., 3] > 0).long(), 2
+        ).float()
 
 
 def linear() -> nn.Module:
@@ -200,25 +261,42 @@ def linear() -> nn.Module:
 
 
 def mean_return(*arguments: Any) -> float:
-    output = run("collect", "CartPole-v1", "--frames", 2000, "--seed", 0, "--greedy", "--policy", *arguments).output
+    output = run(
+        "collect", "CartPole-v1", "--frames", 2000, "--seed", 0, "--greedy", "--policy", *arguments
+    ).output
     return float(output.rpartition("mean return ")[2])
 
 
 def test_weights_alone_need_no_trust() -> None:
     save_file(linear().state_dict(), "a.safetensors")
     torch.save(linear().state_dict(), "a.pt")
-    assert mean_return("a.safetensors", "--activation", "relu") == mean_return("a.pt", "--activation", "relu") > 150
+    assert (
+        mean_return("a.safetensors", "--activation", "relu")
+        == mean_return("a.pt", "--activation", "relu")
+        > 150
+    )
 
 
 def test_without_safetensors_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     save_file(linear().state_dict(), "a.safetensors")
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     line = refused("collect", "CartPole-v1", "--policy", "a.safetensors", code=1)
-    assert line.endswith('a.safetensors needs safetensors, which is not installed: pip install "windrow-rl[safetensors]"')
+    assert line.endswith(
+        'a.safetensors needs safetensors, which is not installed: pip install "windrow-rl[safetensors]"'
+    )
 
 
 def test_layers_are_in_the_order_of_their_numbers() -> None:
-    layers = [nn.Linear(4, 4) if n == 0 else nn.Linear(4, 2) if n == 20 else nn.Linear(4, 4) if n % 2 == 0 else nn.Tanh() for n in range(21)]
+    layers = [
+        nn.Linear(4, 4)
+        if n == 0
+        else nn.Linear(4, 2)
+        if n == 20
+        else nn.Linear(4, 4)
+        if n % 2 == 0
+        else nn.Tanh()
+        for n in range(21)
+    ]
     save_file(nn.Sequential(*layers).state_dict(), "deep.safetensors")
     assert mean_return("deep.safetensors") > 0
 
@@ -226,9 +304,15 @@ def test_layers_are_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"0.weight": torch.zeros(3, 4), "1.weight": torch.zeros(2, 5)}, r"got 1.weight \[2, 5\] after 3 numbers"),
+        (
+            {"0.weight": torch.zeros(3, 4), "1.weight": torch.zeros(2, 5)},
+            r"got 1.weight \[2, 5\] after 3 numbers",
+        ),
         ({"0.weight": torch.zeros(8, 3, 5, 5)}, r"got 0.weight \[8, 3, 5, 5\]"),
-        ({"0.weight": torch.zeros(2, 4), "scale": torch.zeros(1)}, "linear layers alone, got scale"),
+        (
+            {"0.weight": torch.zeros(2, 4), "scale": torch.zeros(1)},
+            "linear layers alone, got scale",
+        ),
         ({}, "linear layers alone, got none"),
     ],
     ids=str,
@@ -247,7 +331,9 @@ def test_a_program_needs_trust(kind: str) -> None:
     elif kind == "scripted":
         torch.jit.save(torch.jit.script(Best()), "policy.pt")
     else:
-        exported = torch.export.export(linear(), (torch.randn(3, 4),), dynamic_shapes=({0: torch.export.Dim("rows")},))
+        exported = torch.export.export(
+            linear(), (torch.randn(3, 4),), dynamic_shapes=({0: torch.export.Dim("rows")},)
+        )
         torch.export.save(exported, Path("policy.pt2"))
     file = "policy.pt2" if kind == "exported" else "policy.pt"
     assert "say --trust-policy" in refused("collect", "CartPole-v1", "--policy", file, code=1)
@@ -292,21 +378,48 @@ def counted(name: str, calls: list[str], fails: bool = False) -> Side:
 
 def test_sides_take_turns_and_one_that_fails_is_left_out() -> None:
     calls: list[str] = []
-    measured = benching._measured([counted("a", calls), counted("b", calls, fails=True)], rounds=3, seconds=1e-6)
-    assert [len(one.rates) for one in measured] == [3, 0] and measured[1].error == "ValueError: out of"
+    measured = benching._measured(
+        [counted("a", calls), counted("b", calls, fails=True)], rounds=3, seconds=1e-6
+    )
+    assert [len(one.rates) for one in measured] == [3, 0] and measured[
+        1
+    ].error == "ValueError: out of"
     assert calls.count("closed a") == calls.count("closed b") == 1
     assert "Left out:\nb: ValueError: out of" in benching._tabulated(measured)
 
 
 def test_windrow_is_measured_beside_a_peer_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = PEERS["gymnasium"]
-    monkeypatch.setitem(PEERS, "gymnasium", peer._replace(sides=lambda *given: peer.sides(*given)[:1]))
-    monkeypatch.setattr(benching, "own_sides", lambda *given, own=benching.own_sides: own(*given)[:2])
-    arguments = ("--num-envs", 2, "--rounds", 2, "--seconds", 0.01, "--peers", "gymnasium", "--picture", "speed.svg")
+    monkeypatch.setitem(
+        PEERS, "gymnasium", peer._replace(sides=lambda *given: peer.sides(*given)[:1])
+    )
+    monkeypatch.setattr(
+        benching, "own_sides", lambda *given, own=benching.own_sides: own(*given)[:2]
+    )
+    arguments = (
+        "--num-envs",
+        2,
+        "--rounds",
+        2,
+        "--seconds",
+        0.01,
+        "--peers",
+        "gymnasium",
+        "--picture",
+        "speed.svg",
+    )
     output = run("bench", *arguments).output
-    for name in ("windrow, native", "windrow, Gymnasium's environments", "Gymnasium, SyncVectorEnv"):
+    for name in (
+        "windrow, native",
+        "windrow, Gymnasium's environments",
+        "Gymnasium, SyncVectorEnv",
+    ):
         assert re.search(rf"^{name} +\d[\d.]*( [kMG])? ", output, re.MULTILINE), output
-    assert "CartPole-v1, 2 environments" in output and "windrow, native is" in output and "Left out" not in output
+    assert (
+        "CartPole-v1, 2 environments" in output
+        and "windrow, native is" in output
+        and "Left out" not in output
+    )
     drawn = ElementTree.parse("speed.svg").getroot()
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert "Gymnasium, SyncVectorEnv" in texts and drawn.get("height")
@@ -334,7 +447,9 @@ def test_every_peer_collects(name: str) -> None:
 
 
 def test_peers_are_known_and_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "expected some of gymnasium, torchrl, envpool, sb3, or none, got 'rllib'" in refused("bench", "--peers", "gymnasium,rllib")
+    assert "expected some of gymnasium, torchrl, envpool, sb3, or none, got 'rllib'" in refused(
+        "bench", "--peers", "gymnasium,rllib"
+    )
     monkeypatch.setitem(PEERS, "sb3", PEERS["sb3"]._replace(distribution="nowhere"))
     assert "sb3 is not installed: pip install nowhere" in refused("bench", "--peers", "sb3")
 
@@ -342,12 +457,17 @@ def test_peers_are_known_and_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_peers_without_names_are_those_that_are_installed() -> None:
     installed = benching.bench.make_context("bench", []).params["peers"]
     assert "gymnasium" in installed
-    assert benching.bench.make_context("bench", ["--peers", "--rounds", "2"]).params["peers"] == installed
+    assert (
+        benching.bench.make_context("bench", ["--peers", "--rounds", "2"]).params["peers"]
+        == installed
+    )
     assert benching.bench.make_context("bench", ["--peers", "none"]).params["peers"] == []
 
 
 def test_an_environment_that_nobody_knows_is_an_error() -> None:
-    line = refused("bench", "--env", "Nope-v1", "--peers", "none", "--rounds", 1, "--seconds", 0.001, code=1)
+    line = refused(
+        "bench", "--env", "Nope-v1", "--peers", "none", "--rounds", 1, "--seconds", 0.001, code=1
+    )
     assert "nothing could be measured with Nope-v1" in line
 
 
@@ -361,19 +481,35 @@ def test_environments_are_listed() -> None:
 
 def test_info_has_versions_and_the_machine() -> None:
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in run("info").output.splitlines())
-    assert rows["windrow"] == windrow.__version__ and rows["torch"] == torch.__version__.partition("+")[0]
-    assert {"python", "system", "processor", "memory", "placement", "native environments"} <= {*rows} and "inline" in rows["placement"]
+    assert (
+        rows["windrow"] == windrow.__version__
+        and rows["torch"] == torch.__version__.partition("+")[0]
+    )
+    assert {"python", "system", "processor", "memory", "placement", "native environments"} <= {
+        *rows
+    } and "inline" in rows["placement"]
 
 
 def test_a_trace_is_tabulated() -> None:
-    with MultiSyncCollector("CartPole-v1", num_workers=2, frames_per_batch=100, total_frames=400) as collector:
-        collector.enable_profile(workers=[0, 1], num_rollouts=3, save_path="worker_{worker_idx}.json")
+    with MultiSyncCollector(
+        "CartPole-v1", num_workers=2, frames_per_batch=100, total_frames=400
+    ) as collector:
+        collector.enable_profile(
+            workers=[0, 1], num_rollouts=3, save_path="worker_{worker_idx}.json"
+        )
         list(collector)
     output = run("trace", "worker_0.json", "worker_1.json").output
-    assert "worker_0.json: worker 0, 2 rollouts of 100 steps" in output and "worker_1.json: worker 1" in output
-    assert re.search(r"^EnvStep +100 +\d", output, re.MULTILINE) and re.search(r"^Rollout +2 .* 100\.0% ", output, re.MULTILINE)
+    assert (
+        "worker_0.json: worker 0, 2 rollouts of 100 steps" in output
+        and "worker_1.json: worker 1" in output
+    )
+    assert re.search(r"^EnvStep +100 +\d", output, re.MULTILINE) and re.search(
+        r"^Rollout +2 .* 100\.0% ", output, re.MULTILINE
+    )
     added = json.loads(Path("worker_0.json").read_text())
-    added["traceEvents"].append({"name": "aten::addmm", "cat": "cpu_op", "ph": "X", "ts": 1, "dur": 2})
+    added["traceEvents"].append(
+        {"name": "aten::addmm", "cat": "cpu_op", "ph": "X", "ts": 1, "dur": 2}
+    )
     Path("worker_0.json").write_text(json.dumps(added))
     assert re.search(r"^aten::addmm +1 +0.002 ", run("trace", "worker_0.json").output, re.MULTILINE)
 

@@ -1,4 +1,6 @@
-"""What refers to itself by way of a collector, an evaluator, an environment or a buffer is freed all the same."""
+"""What refers to itself by way of a collector, an evaluator, an environment or a buffer is freed
+all the same.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,17 @@ from windrow.collectors import (
     WeightUpdaterBase,
 )
 from windrow.data import LazyTensorStorage, ReplayBuffer
-from windrow.envs import Compose, EnvBase, GymEnv, GymWrapper, ParallelEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv
+from windrow.envs import (
+    Compose,
+    EnvBase,
+    GymEnv,
+    GymWrapper,
+    ParallelEnv,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:environments written in Python share")
 
@@ -58,7 +70,9 @@ class Owned(gymnasium.Wrapper):
 
 @pytest.fixture
 def collected() -> Callable[[Callable[[], list[Any]]], None]:
-    """Lets `make` make objects that refer to each other, and checks that all of them go away with their threads."""
+    """Lets `make` make objects that refer to each other, and checks that all of them go away with
+    their threads.
+    """
 
     def check(make: Callable[[], list[Any]]) -> None:
         gc.collect()
@@ -66,9 +80,14 @@ def collected() -> Callable[[Callable[[], list[Any]]], None]:
         gc.disable()
         try:
             gone = [weakref.ref(thing) for thing in make()]
-            # A worker that is at something keeps it for as long. What threads without the interpreter's lock have dropped
-            # is given up at the next call of windrow, whatever it is.
-            until(lambda: native_ids() and gc.collect() >= 0 and all(thing() is None for thing in gone))
+            # A worker that is at something keeps it for as long. What threads without the
+            # interpreter's lock have dropped is given up at the next call of windrow, whatever it
+            # is.
+            until(
+                lambda: (
+                    native_ids() and gc.collect() >= 0 and all(thing() is None for thing in gone)
+                )
+            )
         finally:
             gc.enable()
         # A thread ends a little after it has nothing left to do.
@@ -89,12 +108,26 @@ class Trainer:
 
 KINDS = [
     lambda policy, env=cartpole: Collector(env, policy, frames_per_batch=10),
-    lambda policy, env=cartpole: AsyncCollector(env, policy, placement="threads", frames_per_batch=10),
-    lambda policy, env=cartpole: MultiSyncCollector([env] * 2, policy, placement="threads", frames_per_batch=10),
-    lambda policy, env=cartpole: MultiAsyncCollector([env] * 2, policy, placement="threads", frames_per_batch=10),
-    lambda policy, env=cartpole: AsyncBatchedCollector([env] * 2, policy, backend="threading", frames_per_batch=10),
+    lambda policy, env=cartpole: AsyncCollector(
+        env, policy, placement="threads", frames_per_batch=10
+    ),
+    lambda policy, env=cartpole: MultiSyncCollector(
+        [env] * 2, policy, placement="threads", frames_per_batch=10
+    ),
+    lambda policy, env=cartpole: MultiAsyncCollector(
+        [env] * 2, policy, placement="threads", frames_per_batch=10
+    ),
+    lambda policy, env=cartpole: AsyncBatchedCollector(
+        [env] * 2, policy, backend="threading", frames_per_batch=10
+    ),
 ]
-NAMES = ["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector", "AsyncBatchedCollector"]
+NAMES = [
+    "Collector",
+    "AsyncCollector",
+    "MultiSyncCollector",
+    "MultiAsyncCollector",
+    "AsyncBatchedCollector",
+]
 
 
 @pytest.mark.parametrize("batches", [0, 2])
@@ -109,8 +142,14 @@ def test_a_collector_whose_policy_is_a_method_of_its_owner(collected, make, batc
     collected(trainer)
 
 
-@pytest.mark.parametrize("shows", [{"logger": lambda figures, step: None, "log_interval": 0}, {"progress": True}], ids=["logger", "progress"])
-def test_a_collector_that_shows_its_progress_ends_with_its_last_reference(shows: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "shows",
+    [{"logger": lambda figures, step: None, "log_interval": 0}, {"progress": True}],
+    ids=["logger", "progress"],
+)
+def test_a_collector_that_shows_its_progress_ends_with_its_last_reference(
+    shows: dict[str, Any],
+) -> None:
     gc.disable()
     try:
         collector = Collector(cartpole, nn.Linear(4, 2), frames_per_batch=10, **shows)
@@ -124,7 +163,9 @@ def test_a_collector_that_shows_its_progress_ends_with_its_last_reference(shows:
 
 @pytest.mark.parametrize("batches", [0, 2])
 @pytest.mark.parametrize("make", KINDS, ids=NAMES)
-def test_a_collector_that_its_environments_refer_to_is_freed_after_they_are_closed(collected, make, batches: int) -> None:
+def test_a_collector_that_its_environments_refer_to_is_freed_after_they_are_closed(
+    collected, make, batches: int
+) -> None:
     closed: list[bool] = []
     made: list[weakref.ref[Any]] = []
 
@@ -168,7 +209,10 @@ def test_a_collector_that_the_object_it_was_given_refers_to(collected, env) -> N
     collected(collector)
 
 
-@pytest.mark.parametrize("kind", ["pre_collect_hook", "post_collect_hook", "postproc", "policy_factory", "create_env_kwargs"])
+@pytest.mark.parametrize(
+    "kind",
+    ["pre_collect_hook", "post_collect_hook", "postproc", "policy_factory", "create_env_kwargs"],
+)
 def test_a_collector_that_what_it_was_given_refers_to(collected, kind: str) -> None:
     def collector() -> list[Any]:
         owner = Anything()
@@ -212,7 +256,11 @@ def test_a_collector_that_its_updater_and_its_interruptor_refer_to(collected) ->
     def collector() -> list[Any]:
         updater, interruptor = Updater(), Interruptor()
         updater.owner = Collector(
-            cartpole, nn.Linear(4, 2), frames_per_batch=10, weight_updater=updater, interruptor=interruptor
+            cartpole,
+            nn.Linear(4, 2),
+            frames_per_batch=10,
+            weight_updater=updater,
+            interruptor=interruptor,
         )
         interruptor.owner = updater  # type: ignore[attr-defined]
         next(updater.owner)
@@ -245,7 +293,13 @@ def test_a_collector_whose_workers_have_failed(collected, fails: str, on_loss: A
                 fail()
             return td.set("action", torch.zeros(*td.batch_size, 2))
 
-        owner.other = MultiSyncCollector([lambda: Breaks(owner)] * 2, policy, placement="threads", frames_per_batch=10, on_loss=on_loss)
+        owner.other = MultiSyncCollector(
+            [lambda: Breaks(owner)] * 2,
+            policy,
+            placement="threads",
+            frames_per_batch=10,
+            on_loss=on_loss,
+        )
         with pytest.raises(RuntimeError, match="it broke"):
             for _ in owner.other:
                 pass
@@ -260,7 +314,9 @@ def test_a_collector_that_was_started_and_has_ended(collected) -> None:
     def collector() -> list[Any]:
         buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=5)
         trainer = Trainer(
-            lambda policy: Collector(cartpole, policy, frames_per_batch=10, total_frames=30, replay_buffer=buffer)
+            lambda policy: Collector(
+                cartpole, policy, frames_per_batch=10, total_frames=30, replay_buffer=buffer
+            )
         )
         trainer.collector.start()
         until(lambda: not trainer.collector.is_running())
@@ -301,7 +357,8 @@ def test_a_collector_that_is_dropped_by_its_own_worker() -> None:
     took: list[float] = []
 
     def policy(td):
-        # After a first batch of 10, when the worker runs ahead. Policies are called once to see what they write.
+        # After a first batch of 10, when the worker runs ahead. Policies are called once to see
+        # what they write.
         if next(steps) == 15:
             waits.set()
             assert go.wait(60)
@@ -352,7 +409,9 @@ def test_an_evaluator_whose_error_nobody_has_read(collected, unraisable) -> None
         def measure(batch):
             assert owner.other is None, "it broke"
 
-        owner.other = Evaluator(cartpole, Trainer(lambda policy: None).policy, num_trajectories=1, metrics_fn=measure)
+        owner.other = Evaluator(
+            cartpole, Trainer(lambda policy: None).policy, num_trajectories=1, metrics_fn=measure
+        )
         owner.other.trigger_eval()
         until(lambda: not owner.other.pending)
         return [owner, owner.other]
@@ -372,7 +431,9 @@ def test_an_evaluator_whose_error_nobody_has_read(collected, unraisable) -> None
     ids=["GymWrapper", "TransformedEnv", "SerialEnv", "ParallelEnv"],
 )
 @pytest.mark.parametrize("steps", [0, 3])
-def test_an_environment_that_is_stepped_by_hand(collected, make: Callable[[Any], EnvBase], steps: int) -> None:
+def test_an_environment_that_is_stepped_by_hand(
+    collected, make: Callable[[Any], EnvBase], steps: int
+) -> None:
     def env() -> list[Any]:
         inner = Owned()
         inner.owner = make(inner)
@@ -387,9 +448,13 @@ def test_an_environment_that_is_stepped_by_hand(collected, make: Callable[[Any],
 def test_a_replay_buffer(collected, given: str) -> None:
     def buffer() -> list[Any]:
         owner = Anything()
-        functions = {given: lambda frames: frames if owner else None} if given != "attribute" else {}
+        functions = (
+            {given: lambda frames: frames if owner else None} if given != "attribute" else {}
+        )
         owner.other = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=5, **functions)
-        with Collector(cartpole, frames_per_batch=10, total_frames=20, replay_buffer=owner.other) as collector:
+        with Collector(
+            cartpole, frames_per_batch=10, total_frames=20, replay_buffer=owner.other
+        ) as collector:
             for _ in collector:
                 pass
         assert len(owner.other.sample()) == 5
@@ -409,7 +474,9 @@ def test_what_is_still_in_use_is_not_freed() -> None:
 
     collectors = [
         Collector(env, Trainer(lambda policy: None).policy, frames_per_batch=10),
-        MultiAsyncCollector([env] * 2, Trainer(lambda policy: None).policy, placement="threads", frames_per_batch=10),
+        MultiAsyncCollector(
+            [env] * 2, Trainer(lambda policy: None).policy, placement="threads", frames_per_batch=10
+        ),
     ]
     wrapped = GymWrapper(Owned(closed=[]))
     for _ in range(5):

@@ -22,7 +22,9 @@ from windrow.modules import InferenceServer, RemoteServer
 class RoomArguments(Arguments):
     name: str = argument("on the door", kw_only=False)
     width: int = argument("steps from wall to wall", check=at_least(1), engine=True)
-    seed: int | None = argument("what random choices follow from", default=None, check=at_least(0), engine=True)
+    seed: int | None = argument(
+        "what random choices follow from", default=None, check=at_least(0), engine=True
+    )
     device: str = ignored("rooms are on the CPU", default="cpu")
 
 
@@ -41,8 +43,13 @@ def test_signature_and_documentation_come_from_the_declaration() -> None:
     assert list(parameters) == ["name", "width", "seed", "device"]
     assert parameters["seed"].default is None and parameters["device"].default == "cpu"
     documented = inspect.getdoc(Hall.__init__)
-    assert documented.startswith("Arguments:\n    name: str   ") and "device: rooms are on the CPU" in documented.split("without effect:")[1]
-    assert "    seed: int | None = None                 what random choices follow from" in documented
+    assert (
+        documented.startswith("Arguments:\n    name: str   ")
+        and "device: rooms are on the CPU" in documented.split("without effect:")[1]
+    )
+    assert (
+        "    seed: int | None = None                 what random choices follow from" in documented
+    )
 
 
 def test_the_engine_gets_checked_values_by_name() -> None:
@@ -56,10 +63,16 @@ def test_the_engine_gets_checked_values_by_name() -> None:
         ({"width": 1, "seed": -1}, ValueError, "seed must be 0 or more, got -1"),
         ({}, TypeError, "Hall: missing a required argument: 'width'"),
         ({"width": 1, "name": "b"}, TypeError, "Hall: multiple values for argument 'name'"),
-        ({"widht": 1, "colour": 2}, TypeError, r"Hall has no argument colour, widht \(did you mean width\?\)"),
+        (
+            {"widht": 1, "colour": 2},
+            TypeError,
+            r"Hall has no argument colour, widht \(did you mean width\?\)",
+        ),
     ],
 )
-def test_a_wrong_argument_is_named_with_the_class(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_a_wrong_argument_is_named_with_the_class(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         Hall("a", **arguments)
 
@@ -77,21 +90,37 @@ def test_a_value_that_holds_anyway_needs_no_warning(recwarn: pytest.WarningsReco
 
 def declarations() -> list[type[Arguments]]:
     """All of windrow's, once the modules that declare some are imported."""
-    assert all((AsyncEnvPool, Evaluator, InferenceServer, MultiSyncCollector, RemoteServer, ReplayBuffer))
+    assert all(
+        (AsyncEnvPool, Evaluator, InferenceServer, MultiSyncCollector, RemoteServer, ReplayBuffer)
+    )
     found = [Arguments]
     for declaration in found:
-        found += [kind for kind in declaration.__subclasses__() if kind.__module__.startswith("windrow.") and kind not in found]
+        found += [
+            kind
+            for kind in declaration.__subclasses__()
+            if kind.__module__.startswith("windrow.") and kind not in found
+        ]
     return found[1:]
 
 
 def test_help_shows_each_argument_of_a_collector_once_in_its_group() -> None:
     documented = inspect.getdoc(MultiSyncCollector.__init__)
     before, _, without_effect = documented.partition("without effect:")
-    groups = [line for line in before.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert groups[:3] == ["What to collect:", "Where workers run:", "Batches:"] and len(groups) == len(set(groups)) == 10
-    shown = re.findall(r"^    (\w+)(?=[: ])", before + without_effect.partition("\n\n")[0], re.MULTILINE)
+    groups = [
+        line for line in before.splitlines() if line.endswith(":") and not line.startswith(" ")
+    ]
+    assert (
+        groups[:3] == ["What to collect:", "Where workers run:", "Batches:"]
+        and len(groups) == len(set(groups)) == 10
+    )
+    shown = re.findall(
+        r"^    (\w+)(?=[: ])", before + without_effect.partition("\n\n")[0], re.MULTILINE
+    )
     assert sorted(shown) == sorted(inspect.signature(MultiSyncCollector).parameters)
-    assert "        placement: 'inline' | 'threads' | 'processes' | None = None" in f"    {before}".replace("\n", "\n    ")
+    assert (
+        "        placement: 'inline' | 'threads' | 'processes' | None = None"
+        in f"    {before}".replace("\n", "\n    ")
+    )
 
 
 class Named(Collector):
@@ -105,9 +134,15 @@ def test_a_subclass_shows_the_arguments_of_its_own_constructor() -> None:
     assert Named("a", frames_per_batch=10).frames_per_batch == 10
 
 
-@pytest.mark.parametrize("declaration", sorted(declarations(), key=lambda declaration: declaration.__qualname__))
+@pytest.mark.parametrize(
+    "declaration", sorted(declarations(), key=lambda declaration: declaration.__qualname__)
+)
 def test_an_argument_is_explained_in_a_line(declaration: type[Arguments]) -> None:
-    explained = {field.name: field.metadata["doc"] for field in fields_of(declaration) if "ignored" not in field.metadata}
+    explained = {
+        field.name: field.metadata["doc"]
+        for field in fields_of(declaration)
+        if "ignored" not in field.metadata
+    }
     assert [name for name, line in explained.items() if len(line) > 86 or "\n" in line] == []
 
 
@@ -115,7 +150,10 @@ def test_an_argument_is_explained_in_a_line(declaration: type[Arguments]) -> Non
     ("kind", "shown"),
     [
         (Env, "Environment | Callable[..., Environment] | str"),
-        (Callable[[], Env] | None, "Callable[[], Environment | Callable[..., Environment] | str] | None"),
+        (
+            Callable[[], Env] | None,
+            "Callable[[], Environment | Callable[..., Environment] | str] | None",
+        ),
         ("torch.nn.Module | envs.RandomPolicy | None", "nn.Module | RandomPolicy | None"),
         (Sequence[Sampler] | bool, "Sequence[Sampler] | bool"),
     ],
@@ -124,6 +162,14 @@ def test_help_shows_types_by_the_names_of_their_classes(kind: Any, shown: str) -
     assert _shown(kind) == shown
 
 
-@pytest.mark.parametrize("declaration", sorted(declarations(), key=lambda declaration: declaration.__qualname__))
+@pytest.mark.parametrize(
+    "declaration", sorted(declarations(), key=lambda declaration: declaration.__qualname__)
+)
 def test_help_shows_no_type_that_a_reader_has_to_solve(declaration: type[Arguments]) -> None:
-    assert re.findall("ForwardRef|windrow\\.|typing\\.|collections\\.abc|Optional|Union", documentation(declaration).partition("\n\nMore about")[0]) == []
+    assert (
+        re.findall(
+            "ForwardRef|windrow\\.|typing\\.|collections\\.abc|Optional|Union",
+            documentation(declaration).partition("\n\nMore about")[0],
+        )
+        == []
+    )

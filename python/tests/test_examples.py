@@ -48,17 +48,32 @@ def test_examples(name: str, frames: int, told: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "frames"), [("ppo", 8192), ("sac", 1200)])
-def test_a_program_that_is_killed_goes_on_with_the_same_weights(name: str, frames: int, tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "resume.py"), f"{name}.py", "--frames", str(frames), "--kills", "2"]
+def test_a_program_that_is_killed_goes_on_with_the_same_weights(
+    name: str, frames: int, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        str(FOLDER / "resume.py"),
+        f"{name}.py",
+        "--frames",
+        str(frames),
+        "--kills",
+        "2",
+    ]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "the weights are the same: True" in finished.stdout, finished.stderr
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_continuous", "recurrent_ppo", "ppo_atari", "dqn", "sac", "td3"])
+@pytest.mark.parametrize(
+    "name", ["ppo", "ppo_continuous", "recurrent_ppo", "ppo_atari", "dqn", "sac", "td3"]
+)
 def test_a_whole_program_has_as_many_lines_as_its_page_says(name: str) -> None:
     lines = len((FOLDER / f"{name}.py").read_text().splitlines())
     assert lines <= 250
-    assert f"[`{name}.py`](../examples/python/{name}.py) | {lines} |" in (FOLDER.parents[1] / "docs" / "programs.md").read_text()
+    assert (
+        f"[`{name}.py`](../examples/python/{name}.py) | {lines} |"
+        in (FOLDER.parents[1] / "docs" / "programs.md").read_text()
+    )
 
 
 def test_every_example_is_run() -> None:

@@ -12,7 +12,13 @@ import pytest
 from torch import nn
 
 from cartpole import cartpole
-from windrow.collectors import Collector, Evaluator, Interruptor, MultiSyncCollector, VanillaWeightUpdater
+from windrow.collectors import (
+    Collector,
+    Evaluator,
+    Interruptor,
+    MultiSyncCollector,
+    VanillaWeightUpdater,
+)
 
 HEAD = """
 import sys, threading, time, warnings
@@ -32,12 +38,27 @@ def policy(td):
 #: Programs, and how they end.
 PROGRAMS = {
     "inline": ("next(c := Collector(env, policy, frames_per_batch=10))", 0),
-    "in threads": ("next(c := MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))", 0),
+    "in threads": (
+        "next(c := MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))",
+        0,
+    ),
     "in processes": ("next(c := MultiSyncCollector([env] * 2, None, frames_per_batch=10))", 0),
-    "in processes that run ahead": ("next(c := MultiAsyncCollector([env] * 2, None, frames_per_batch=10))\nsys.exit(3)", 3),
-    "in threads that run ahead": ("next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))", 0),
-    "that ask one policy": ("next(c := AsyncBatchedCollector([env] * 2, policy, frames_per_batch=10))\nsys.exit(3)", 3),
-    "before the first batch": ("c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)", 0),
+    "in processes that run ahead": (
+        "next(c := MultiAsyncCollector([env] * 2, None, frames_per_batch=10))\nsys.exit(3)",
+        3,
+    ),
+    "in threads that run ahead": (
+        "next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))",
+        0,
+    ),
+    "that ask one policy": (
+        "next(c := AsyncBatchedCollector([env] * 2, policy, frames_per_batch=10))\nsys.exit(3)",
+        3,
+    ),
+    "before the first batch": (
+        "c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)",
+        0,
+    ),
     "in the background": (
         "r = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)\n"
         "c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10, replay_buffer=r)\n"
@@ -58,7 +79,10 @@ PROGRAMS = {
         "e = Evaluator(env, policy, num_trajectories=100_000)\ne.trigger_eval()",
         0,
     ),
-    "a pause": ("next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))\nc.pause().__enter__()", 0),
+    "a pause": (
+        "next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))\nc.pause().__enter__()",
+        0,
+    ),
     "a cycle": (
         "class Trainer:\n"
         "    def __init__(self):\n"
@@ -74,7 +98,10 @@ PROGRAMS = {
         "del c",
         0,
     ),
-    "sys.exit": ("next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))\nsys.exit(3)", 3),
+    "sys.exit": (
+        "next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))\nsys.exit(3)",
+        3,
+    ),
     "sys.exit in a thread": (
         "c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)\n"
         "def end():\n"
@@ -92,7 +119,8 @@ PROGRAMS = {
         "    raise ValueError",
         1,
     ),
-    # Optimised builds abort where a thread of the engine is ended in a call of Python that lets it unwind.
+    # Optimised builds abort where a thread of the engine is ended in a call of Python that lets it
+    # unwind.
     **{
         f"Ctrl-C while a worker makes environments: {where}": (
             "import os, signal\n"
@@ -111,7 +139,11 @@ PROGRAMS = {
             "MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)",
             -2,
         )
-        for where, module, name in [("their recipe", "_convert", "of"), ("their loan", "_innermost", "innermost"), ("their wrappers", "_gym_wrappers", "peel")]
+        for where, module, name in [
+            ("their recipe", "_convert", "of"),
+            ("their loan", "_innermost", "innermost"),
+            ("their wrappers", "_gym_wrappers", "peel"),
+        ]
     },
     "one that could not be built": (
         "try:\n"
@@ -127,7 +159,10 @@ PROGRAMS = {
 def test_a_program_just_ends(end: str) -> None:
     program, status = PROGRAMS[end]
     ended = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", HEAD + program], capture_output=True, text=True, timeout=300
+        [sys.executable, "-X", "faulthandler", "-c", HEAD + program],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert (ended.stderr, ended.returncode) == ("", status)
 
@@ -144,7 +179,10 @@ def test_a_program_just_ends(end: str) -> None:
 )
 def test_what_runs_cannot_be_copied(make, how) -> None:
     with make() as running:
-        with pytest.raises(TypeError, match=rf"a {type(running).__name__} runs .*neither copied nor pickled: make another"):
+        with pytest.raises(
+            TypeError,
+            match=rf"a {type(running).__name__} runs .*neither copied nor pickled: make another",
+        ):
             how(running)
         if isinstance(running, Evaluator):
             assert running.evaluate()["eval/num_episodes"] == 1
@@ -160,7 +198,11 @@ def again(value: Any) -> Any:
 def test_a_copy_of_what_serves_a_collector_serves_none(copied) -> None:
     updater, interruptor = VanillaWeightUpdater(), Interruptor()
     with Collector(
-        cartpole, nn.Linear(4, 2), frames_per_batch=10, weight_updater=updater, interruptor=interruptor
+        cartpole,
+        nn.Linear(4, 2),
+        frames_per_batch=10,
+        weight_updater=updater,
+        interruptor=interruptor,
     ) as collector:
         assert copied(updater).collector is None and updater.collector is collector
         copied(interruptor).stop_collection()

@@ -18,14 +18,21 @@ def scanned(tmp_path: pathlib.Path, **texts: str) -> dict[str, dict[str, Any]]:
         path = folder / (name.replace("__in__", "/") + ".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    output = subprocess.run([sys.executable, PROGRAM, folder], check=True, stdout=subprocess.PIPE).stdout
+    output = subprocess.run(
+        [sys.executable, PROGRAM, folder], check=True, stdout=subprocess.PIPE
+    ).stdout
     return {measures["module"]: measures for measures in json.loads(output)}
 
 
 def functions(tmp_path: pathlib.Path, text: str) -> list[tuple[Any, ...]]:
-    """Name, first line, lines of the signature and in all, parameters by position and by name only of each function."""
+    """Name, first line, lines of the signature and in all, parameters by position and by name only
+    of each function.
+    """
     names = ("name", "line", "signature", "lines", "positional", "by_name")
-    return [tuple(found[name] for name in names) for found in scanned(tmp_path, a=text)["p.a"]["functions"]]
+    return [
+        tuple(found[name] for name in names)
+        for found in scanned(tmp_path, a=text)["p.a"]["functions"]
+    ]
 
 
 def test_functions_are_measured_with_their_docstring(tmp_path):
@@ -83,7 +90,15 @@ def f():
     from .sub import inner, other
     from . import X
 """
-    measures = scanned(tmp_path, a=text, b="", c="", d="", sub__in____init__="", sub__in__inner="from ..a import f\nfrom .. import b\n")
+    measures = scanned(
+        tmp_path,
+        a=text,
+        b="",
+        c="",
+        d="",
+        sub__in____init__="",
+        sub__in__inner="from ..a import f\nfrom .. import b\n",
+    )
     assert measures["p.a"]["imports"] == ["p", "p.b", "p.c", "p.sub", "p.sub.inner"]
     assert measures["p.sub.inner"]["imports"] == ["p.a", "p.b"]
 

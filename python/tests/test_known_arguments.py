@@ -55,7 +55,13 @@ def test_the_same_tensordict_is_returned_in_a_loop(kind) -> None:
 
 
 def test_batches_of_unequal_shape_are_not_the_same_tensordict() -> None:
-    collector = Collector(cartpole, frames_per_batch=20, total_frames=50, allow_partial_batch=True, return_same_td=True)
+    collector = Collector(
+        cartpole,
+        frames_per_batch=20,
+        total_frames=50,
+        allow_partial_batch=True,
+        return_same_td=True,
+    )
     batches = list(collector)
     assert batches[0] is batches[1] and [batch.numel() for batch in batches] == [20, 20, 10]
 
@@ -79,28 +85,44 @@ def test_a_warning_says_what_is_not_done_as_told(argument, fixed, other) -> None
     assert len(told) == 1 and told[0].filename == __file__
 
 
-@pytest.mark.parametrize("given", [{"exploration_mode": "mode"}, {"num_envs": 2, "frames_per_batch": 21}])
+@pytest.mark.parametrize(
+    "given", [{"exploration_mode": "mode"}, {"num_envs": 2, "frames_per_batch": 21}]
+)
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_warning_points_to_the_line_of_the_call(kind, given) -> None:
-    with pytest.warns(match="exploration_mode is called exploration_type now|frames_per_batch=21 cannot be split") as told:
+    with pytest.warns(
+        match="exploration_mode is called exploration_type now|frames_per_batch=21 cannot be split"
+    ) as told:
         build(kind, **given).shutdown()
     assert [warning.filename for warning in told] == [__file__]
 
 
-@pytest.mark.parametrize(("kind", "why"), [(SerialEnv, "in this process"), (ParallelEnv, "process")])
+@pytest.mark.parametrize(
+    ("kind", "why"), [(SerialEnv, "in this process"), (ParallelEnv, "process")]
+)
 def test_environments_in_lockstep_warn_of_what_has_no_effect(kind, why) -> None:
     quiet(lambda: kind(2, cartpole, shared_memory=True, num_threads=None, daemon=False))
-    for name, value in {"mp_start_method": "spawn", "shared_memory": False, "num_threads": 2}.items():
+    for name, value in {
+        "mp_start_method": "spawn",
+        "shared_memory": False,
+        "num_threads": 2,
+    }.items():
         with pytest.warns(UserWarning, match=f"{name} has no effect: .*{why}"):
             kind(2, cartpole, **{name: value})
     with pytest.raises(TypeError, match=f"{kind.__name__} has no argument colour"):
         kind(2, cartpole, colour=1)
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", GymEnv("CartPole-v1"), SerialEnv(2, cartpole), gymnasium.make("CartPole-v1")])
+@pytest.mark.parametrize(
+    "env",
+    ["CartPole-v1", GymEnv("CartPole-v1"), SerialEnv(2, cartpole), gymnasium.make("CartPole-v1")],
+)
 @pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])
 def test_arguments_need_a_function_that_takes_them(kind, env) -> None:
-    with pytest.raises(RuntimeError, match="create_env_kwargs are arguments of a function that makes an environment, got"):
+    with pytest.raises(
+        RuntimeError,
+        match="create_env_kwargs are arguments of a function that makes an environment, got",
+    ):
         build(kind, env, create_env_kwargs={"frame_skip": 2})
     build(kind, env, create_env_kwargs={}).shutdown()
 
@@ -108,9 +130,15 @@ def test_arguments_need_a_function_that_takes_them(kind, env) -> None:
 def test_what_cannot_be_used_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="a replay_buffer with a method extend, got list_iterator"):
         build(Collector, replay_buffer=iter([]))
-    with pytest.raises(TypeError, match=r"expected something with a method collection_stopped\(\) as interruptor, got builtins.object"):
+    with pytest.raises(
+        TypeError,
+        match=r"expected something with a method collection_stopped\(\) as interruptor, got builtins.object",
+    ):
         build(Collector, interruptor=object())
-    with pytest.raises(TypeError, match="expected a WeightUpdaterBase of windrow.collectors as weight_updater, got builtins.int"):
+    with pytest.raises(
+        TypeError,
+        match="expected a WeightUpdaterBase of windrow.collectors as weight_updater, got builtins.int",
+    ):
         build(Collector, weight_updater=3)
     assert build(Collector, interruptor=Interruptor()).interruptor is not None
 
@@ -123,8 +151,26 @@ def test_frames_that_a_buffer_has_need_not_be_random(kind) -> None:
     def is_random(written: int) -> list[bool]:
         buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
         if written:
-            list(build(Collector, total_frames=written, frames_per_batch=written, replay_buffer=buffer, seed=0))
-        list(build(kind, cartpole, policy, total_frames=100, init_random_frames=60, replay_buffer=buffer, seed=0))
+            list(
+                build(
+                    Collector,
+                    total_frames=written,
+                    frames_per_batch=written,
+                    replay_buffer=buffer,
+                    seed=0,
+                )
+            )
+        list(
+            build(
+                kind,
+                cartpole,
+                policy,
+                total_frames=100,
+                init_random_frames=60,
+                replay_buffer=buffer,
+                seed=0,
+            )
+        )
         ones = buffer[written:]["action"].reshape(5, 20)
         return [not bool(row.all()) for row in ones]
 
@@ -136,7 +182,9 @@ def test_frames_that_a_buffer_has_need_not_be_random(kind) -> None:
 def test_flags_are_there_without_being_added() -> None:
     env = GymEnv("CartPole-v1")
     assert env.add_truncated_keys() is env and "truncated" in env.done_keys
-    batch = next(build(Collector, ParallelEnv(2, cartpole).add_truncated_keys(), set_truncated=True))
+    batch = next(
+        build(Collector, ParallelEnv(2, cartpole).add_truncated_keys(), set_truncated=True)
+    )
     assert batch["next", "truncated"][:, -1].all() and batch["next", "done"][:, -1].all()
 
 
@@ -163,7 +211,10 @@ def test_annotations_count_although_they_are_strings() -> None:
 
 
 def test_keys_of_what_is_no_module_of_tensordict_are_not_read() -> None:
-    with pytest.raises(TypeError, match="Undeclared has in_keys and out_keys, but is no tensordict.nn.TensorDictModuleBase"):
+    with pytest.raises(
+        TypeError,
+        match="Undeclared has in_keys and out_keys, but is no tensordict.nn.TensorDictModuleBase",
+    ):
         build(Collector, cartpole, Undeclared(4, 2), policy_backend="torch")
 
 
@@ -209,7 +260,13 @@ def test_hooks_of_weight_updaters_are_called() -> None:
             super()._sync_weights_with_worker(worker_id=worker_id, server_weights=server_weights)
 
     policy = nn.Linear(4, 2)
-    with MultiSyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=20, weight_updater=lambda: Halved()) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 2,
+        policy,
+        placement="threads",
+        frames_per_batch=20,
+        weight_updater=lambda: Halved(),
+    ) as collector:
         collector.update_policy_weights_()
         assert told == [0]
         assert isinstance(collector.weight_updater, Halved)
@@ -224,9 +281,15 @@ def test_arguments_of_profiles_are_checked(tmp_path) -> None:
         collector.enable_profile(save_path=tmp_path / "{worker_idx}.json", **options)
         return collector.profile_config
 
-    quiet(lambda: profiled(record_shapes=True, with_flops=False, activities=None, on_trace_ready=None))
+    quiet(
+        lambda: profiled(record_shapes=True, with_flops=False, activities=None, on_trace_ready=None)
+    )
     config = profiled()
-    assert config.workers == [0] and config.should_profile_worker(0) and not config.should_profile_worker(1)
+    assert (
+        config.workers == [0]
+        and config.should_profile_worker(0)
+        and not config.should_profile_worker(1)
+    )
     assert torch.profiler.ProfilerActivity.CPU in config.get_activities()
     assert config.profiler() is None and profiled(activities=["cpu"]).profiler() is not None
     with pytest.raises(TypeError, match="enable_profile has no argument colour"):
@@ -248,7 +311,9 @@ def test_evaluators_end_within_a_time_and_know_one_model() -> None:
     evaluator.shutdown(timeout=10.0)
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", cartpole, cartpole(), gymnasium.make("CartPole-v1")])
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", cartpole, cartpole(), gymnasium.make("CartPole-v1")]
+)
 def test_a_policy_is_made_for_the_environment_of_an_evaluator(env) -> None:
     def make(env: Any) -> Any:
         seen.append(env)
@@ -276,21 +341,37 @@ def test_nothing_is_seeded_reset_or_started_after_the_end(kind) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"frames_per_batch": -1}, ValueError, "frames_per_batch must be a positive number, got -1"),
-        ({"frames_per_batch": [20, 0]}, ValueError, "frames_per_batch must be a positive number, got 0"),
+        (
+            {"frames_per_batch": -1},
+            ValueError,
+            "frames_per_batch must be a positive number, got -1",
+        ),
+        (
+            {"frames_per_batch": [20, 0]},
+            ValueError,
+            "frames_per_batch must be a positive number, got 0",
+        ),
         ({"trajs_per_batch": 0}, ValueError, "trajs_per_batch must be 1 or more, got 0"),
-        ({"storing_device": ["cpu"] * 3}, RuntimeError, "storing_device has 3 entries for 2 workers"),
+        (
+            {"storing_device": ["cpu"] * 3},
+            RuntimeError,
+            "storing_device has 3 entries for 2 workers",
+        ),
         ({"env_device": ["cpu"]}, RuntimeError, "env_device has 1 entries for 2 workers"),
     ],
 )
 def test_numbers_that_make_no_sense_are_named(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
-        MultiSyncCollector([cartpole] * 2, None, **{"frames_per_batch": 20, "placement": "threads", **arguments})
+        MultiSyncCollector(
+            [cartpole] * 2, None, **{"frames_per_batch": 20, "placement": "threads", **arguments}
+        )
 
 
 def test_environments_stay_on_the_cpu() -> None:
     quiet(lambda: build(Collector, env_device="cpu", device="cpu"))
-    with pytest.warns(UserWarning, match="env_device has no effect: environments are stepped on the CPU"):
+    with pytest.warns(
+        UserWarning, match="env_device has no effect: environments are stepped on the CPU"
+    ):
         build(Collector, env_device="meta")
 
 
@@ -314,12 +395,18 @@ class Broken(gymnasium.Env):
 
 @pytest.mark.parametrize(
     ("broken", "message"),
-    [((1.0, float("nan")), 'observation "observation" is NaN'), ((float("inf"), 0.0), "the reward is inf")],
+    [
+        ((1.0, float("nan")), 'observation "observation" is NaN'),
+        ((float("inf"), 0.0), "the reward is inf"),
+    ],
 )
 def test_numbers_that_are_none_are_noticed_where_that_is_asked_for(broken, message) -> None:
     next(build(Collector, lambda: Broken(*broken)))
     checked = TransformedEnv(Broken(*broken), FiniteTensorDictCheck())
-    with pytest.raises(WorkerError, match=f"worker 0, environment 0, episode 0, step 3: .*{message}, expected a finite number"):
+    with pytest.raises(
+        WorkerError,
+        match=f"worker 0, environment 0, episode 0, step 3: .*{message}, expected a finite number",
+    ):
         next(build(Collector, checked))
 
 
@@ -337,5 +424,7 @@ def test_a_postproc_goes_where_batches_are_and_returns_them() -> None:
     batch = next(build(Collector, storing_device="meta", postproc=postproc))
     assert batch["scaled"].is_meta and postproc.scale.is_meta
     assert not next(build(Collector, postproc=Scaling()))["scaled"].is_meta
-    with pytest.raises(TypeError, match="postproc must return the batch, as a TensorDict, got NoneType"):
+    with pytest.raises(
+        TypeError, match="postproc must return the batch, as a TensorDict, got NoneType"
+    ):
         next(build(Collector, postproc=lambda batch: None))

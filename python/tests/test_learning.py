@@ -10,14 +10,19 @@ import pytest
 import torch
 import windrow
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
-from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
+from torchrl.objectives.value.functional import (
+    generalized_advantage_estimate,
+    vec_generalized_advantage_estimate,
+)
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.envs import GymEnv
 
 
 def collected(**arguments: Any) -> TensorDict:
     """A batch with entries of all kinds that learners add."""
-    batch = next(Collector(GymEnv("CartPole-v1", num_envs=4), frames_per_batch=200, seed=0, **arguments))
+    batch = next(
+        Collector(GymEnv("CartPole-v1", num_envs=4), frames_per_batch=200, seed=0, **arguments)
+    )
     batch["advantage"] = torch.randn(4, 50, 1)
     batch["half"] = torch.randn(4, 50, dtype=torch.float16)
     batch["brain"] = torch.randn(4, 50, 3).to(torch.bfloat16)
@@ -30,7 +35,10 @@ def collected(**arguments: Any) -> TensorDict:
 def is_same(one: TensorDict, other: TensorDict) -> bool:
     leaves = dict(one.items(True, True)), dict(other.items(True, True))
     assert leaves[0].keys() == leaves[1].keys()
-    return all(torch.equal(leaves[0][key], leaves[1][key]) and leaves[0][key].dtype == leaves[1][key].dtype for key in leaves[0])
+    return all(
+        torch.equal(leaves[0][key], leaves[1][key]) and leaves[0][key].dtype == leaves[1][key].dtype
+        for key in leaves[0]
+    )
 
 
 def test_minibatches_are_the_rows_of_random_permutations() -> None:
@@ -94,33 +102,59 @@ def test_what_is_written_to_a_batch_is_in_the_minibatches_that_follow() -> None:
 
 
 def test_batches_may_be_flat_or_lazy_and_outlive_their_collector() -> None:
-    with MultiSyncCollector([GymEnv("CartPole-v1")] * 2, frames_per_batch=100, placement="threads", seed=0) as collector:
+    with MultiSyncCollector(
+        [GymEnv("CartPole-v1")] * 2, frames_per_batch=100, placement="threads", seed=0
+    ) as collector:
         flat = next(iter(collector))
-    lazy = LazyStackedTensorDict(*(TensorDict({"a": torch.full((5,), number)}, [5]) for number in range(2)), stack_dim=0)
+    lazy = LazyStackedTensorDict(
+        *(TensorDict({"a": torch.full((5,), number)}, [5]) for number in range(2)), stack_dim=0
+    )
     for batch in (flat, lazy):
         order = torch.randperm(batch.numel(), generator=torch.Generator().manual_seed(0))
-        drawn = windrow.minibatches(batch, batch.numel(), generator=torch.Generator().manual_seed(0))
+        drawn = windrow.minibatches(
+            batch, batch.numel(), generator=torch.Generator().manual_seed(0)
+        )
         assert is_same(next(drawn), batch.reshape(-1).contiguous()[order])
     drawn = windrow.minibatches(flat, 10)
     expected = flat["observation"].sum().item()
     del flat, batch
-    assert sum(minibatch["observation"].sum().item() for minibatch in drawn) == pytest.approx(expected)
+    assert sum(minibatch["observation"].sum().item() for minibatch in drawn) == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [
-        (lambda batch: batch.set("text", NonTensorStack(*"abcd")), {}, r"entry 'text'.*no tensors.*keys="),
-        (lambda batch: batch.set("value", torch.zeros(4, requires_grad=True) * 2), {}, "entry 'value' requires a gradient"),
+        (
+            lambda batch: batch.set("text", NonTensorStack(*"abcd")),
+            {},
+            r"entry 'text'.*no tensors.*keys=",
+        ),
+        (
+            lambda batch: batch.set("value", torch.zeros(4, requires_grad=True) * 2),
+            {},
+            "entry 'value' requires a gradient",
+        ),
         (lambda batch: None, {"keys": []}, "an entry at least"),
         (lambda batch: None, {"keys": ["nothing"]}, "nothing"),
         (lambda batch: None, {"size": 0}, "size must be 1 or more, got 0"),
         (lambda batch: None, {"epochs": 1.5}, "epochs must be a whole number"),
-        (lambda batch: batch.set("wide", torch.zeros(4, dtype=torch.complex128)), {}, "wide: .*64 bits, got 128"),
-        (lambda batch: batch.set("far", torch.zeros(4, device="meta")), {}, "one device, got cpu and meta"),
+        (
+            lambda batch: batch.set("wide", torch.zeros(4, dtype=torch.complex128)),
+            {},
+            "wide: .*64 bits, got 128",
+        ),
+        (
+            lambda batch: batch.set("far", torch.zeros(4, device="meta")),
+            {},
+            "one device, got cpu and meta",
+        ),
     ],
 )
-def test_what_cannot_be_a_minibatch_is_refused(change: Callable[[TensorDict], Any], arguments: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_a_minibatch_is_refused(
+    change: Callable[[TensorDict], Any], arguments: dict[str, Any], message: str
+) -> None:
     batch = TensorDict({"number": torch.arange(4)}, [4])
     change(batch)
     with pytest.raises((TypeError, ValueError, KeyError), match=message):
@@ -130,7 +164,9 @@ def test_what_cannot_be_a_minibatch_is_refused(change: Callable[[TensorDict], An
 
 
 def test_a_batch_without_frames_has_no_minibatches() -> None:
-    assert list(windrow.minibatches(TensorDict({"number": torch.zeros(0, 2)}, [0]), 4, epochs=3)) == []
+    assert (
+        list(windrow.minibatches(TensorDict({"number": torch.zeros(0, 2)}, [0]), 4, epochs=3)) == []
+    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -168,7 +204,12 @@ def by_hand(gamma: float, lmbda: float, *given: torch.Tensor) -> torch.Tensor:
     value, following, reward, done, ends = given
     found, last = torch.zeros_like(value), torch.zeros_like(value[:, 0])
     for step in reversed(range(value.shape[1])):
-        last = reward[:, step] + gamma * following[:, step] * ~ends[:, step] - value[:, step] + gamma * lmbda * last * ~done[:, step]
+        last = (
+            reward[:, step]
+            + gamma * following[:, step] * ~ends[:, step]
+            - value[:, step]
+            + gamma * lmbda * last * ~done[:, step]
+        )
         found[:, step] = last
     return found
 
@@ -177,7 +218,9 @@ def by_hand(gamma: float, lmbda: float, *given: torch.Tensor) -> torch.Tensor:
 def test_advantages_are_those_of_a_loop(dtype: torch.dtype, tolerance: float) -> None:
     given = columns(dtype, 8, 64)
     advantage, target = estimated(0.99, 0.95, *given, time_dim=1)
-    torch.testing.assert_close(advantage, by_hand(0.99, 0.95, *given), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        advantage, by_hand(0.99, 0.95, *given), rtol=tolerance, atol=tolerance
+    )
     assert torch.equal(target, advantage + given[0])
 
 
@@ -192,7 +235,12 @@ def test_advantages_are_those_of_torchrl(dtype: torch.dtype) -> None:
             assert own.dtype == dtype and own.shape == other.shape
             torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
         without = estimated(0.9, 1.0, *given[:4], time_dim=time_dim)
-        torch.testing.assert_close(without[0], vec_generalized_advantage_estimate(0.9, 1.0, *given[:4])[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            without[0],
+            vec_generalized_advantage_estimate(0.9, 1.0, *given[:4])[0],
+            rtol=1e-4,
+            atol=1e-4,
+        )
 
 
 def test_arrays_of_numpy_come_back_as_arrays_and_time_may_be_any_dimension() -> None:
@@ -201,8 +249,15 @@ def test_arrays_of_numpy_come_back_as_arrays_and_time_may_be_any_dimension() -> 
     flat = [one.squeeze(-1).numpy() for one in given]
     turned = [np.ascontiguousarray(one.T) for one in flat]
     one = [array[2] for array in flat]
-    for arrays, time_dim, back in [(flat, 1, lambda x: x), (flat, -1, lambda x: x), (turned, 0, np.transpose), ([x.T for x in flat], 0, np.transpose)]:
-        for own, other in zip(estimated(0.99, 0.95, *arrays, time_dim=time_dim), expected, strict=True):
+    for arrays, time_dim, back in [
+        (flat, 1, lambda x: x),
+        (flat, -1, lambda x: x),
+        (turned, 0, np.transpose),
+        ([x.T for x in flat], 0, np.transpose),
+    ]:
+        for own, other in zip(
+            estimated(0.99, 0.95, *arrays, time_dim=time_dim), expected, strict=True
+        ):
             assert isinstance(own, np.ndarray)
             np.testing.assert_array_equal(back(own), other.squeeze(-1).numpy())
     np.testing.assert_array_equal(estimated(0.99, 0.95, *one)[0], expected[0][2, :, 0].numpy())
@@ -219,7 +274,10 @@ def test_flags_may_be_numbers_and_types_are_promoted() -> None:
 def test_trajectories_of_two_workers_in_one_row_do_not_run_into_each_other() -> None:
     given = [one.reshape(-1, 1) for one in columns(torch.float32, 2, 20, 1)]
     ids = torch.arange(2).repeat_interleave(20)
-    apart = [estimated(0.99, 0.95, *(one[rows] for one in given), time_dim=0)[0] for rows in (ids == 0, ids == 1)]
+    apart = [
+        estimated(0.99, 0.95, *(one[rows] for one in given), time_dim=0)[0]
+        for rows in (ids == 0, ids == 1)
+    ]
     joined = estimated(0.99, 0.95, *given, time_dim=0, traj_ids=ids)[0]
     assert torch.equal(joined, torch.cat(apart))
     assert not torch.equal(joined, estimated(0.99, 0.95, *given, time_dim=0)[0])
@@ -230,22 +288,43 @@ def test_trajectories_of_two_workers_in_one_row_do_not_run_into_each_other() -> 
     [
         ({"gamma": 1.5}, "gamma must be within 0 to 1, got 1.5"),
         ({"lmbda": "a"}, "lmbda must be a number"),
-        ({"state_value": np.zeros((3, 4, 1), np.float32)}, r"state_value: expected the shape of reward, \(2, 4, 1\), got \(3, 4, 1\)"),
+        (
+            {"state_value": np.zeros((3, 4, 1), np.float32)},
+            r"state_value: expected the shape of reward, \(2, 4, 1\), got \(3, 4, 1\)",
+        ),
         ({"done": np.zeros((2, 4), bool)}, r"done: expected the shape of reward"),
-        ({"reward": np.zeros((2, 4, 1), np.int64)}, "reward: expected float32 or float64, got int64"),
-        ({"time_dim": 3}, r"time_dim: expected a dimension of reward, which has shape \(2, 4, 1\), got 3"),
+        (
+            {"reward": np.zeros((2, 4, 1), np.int64)},
+            "reward: expected float32 or float64, got int64",
+        ),
+        (
+            {"time_dim": 3},
+            r"time_dim: expected a dimension of reward, which has shape \(2, 4, 1\), got 3",
+        ),
         ({"traj_ids": np.zeros((2, 4, 1))}, r"traj_ids: expected shape \(2, 4\)"),
-        ({"state_value": torch.zeros(2, 4, 1, requires_grad=True)}, "state_value requires a gradient"),
+        (
+            {"state_value": torch.zeros(2, 4, 1, requires_grad=True)},
+            "state_value requires a gradient",
+        ),
     ],
 )
 def test_wrong_columns_are_refused(changed: dict[str, Any], message: str) -> None:
     zeros = np.zeros((2, 4, 1), np.float32)
-    given = {"gamma": 0.9, "lmbda": 0.9, "state_value": zeros, "next_state_value": zeros, "reward": zeros, "done": zeros.astype(bool)}
+    given = {
+        "gamma": 0.9,
+        "lmbda": 0.9,
+        "state_value": zeros,
+        "next_state_value": zeros,
+        "reward": zeros,
+        "done": zeros.astype(bool),
+    }
     with pytest.raises((TypeError, ValueError), match=message):
         windrow.generalized_advantage_estimate(**{**given, **changed})
 
 
 def test_time_has_to_be_named_where_shapes_do_not_tell() -> None:
     zeros = np.zeros((8, 1), np.float32)
-    with pytest.raises(ValueError, match=r"say which dimension is time: time_dim=0 for \[time, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"say which dimension is time: time_dim=0 for \[time, 1\]"
+    ):
         windrow.generalized_advantage_estimate(0.9, 0.9, zeros, zeros, zeros, zeros)

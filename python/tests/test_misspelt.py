@@ -33,7 +33,14 @@ from windrow.data import (
 )
 from windrow.envs import ParallelEnv, SerialEnv
 
-COLLECTORS = [BaseCollector, Collector, AsyncCollector, AsyncBatchedCollector, MultiSyncCollector, MultiAsyncCollector]
+COLLECTORS = [
+    BaseCollector,
+    Collector,
+    AsyncCollector,
+    AsyncBatchedCollector,
+    MultiSyncCollector,
+    MultiAsyncCollector,
+]
 
 #: What is called, which argument is misspelt, and what it may have been meant to be.
 MISSPELT: list[tuple[Callable[..., Any], str, str | None]] = [
@@ -47,11 +54,19 @@ MISSPELT: list[tuple[Callable[..., Any], str, str | None]] = [
     (Evaluator, "num_trajectory", "num_trajectories"),
     (ReplayBuffer, "batchsize", "batch_size"),
     (TensorDictReplayBuffer, "priority_keys", "priority_key"),
-    (lambda **given: TensorDictPrioritizedReplayBuffer(alpha=0.5, beta=0.5, **given), "batchsize", "batch_size"),
+    (
+        lambda **given: TensorDictPrioritizedReplayBuffer(alpha=0.5, beta=0.5, **given),
+        "batchsize",
+        "batch_size",
+    ),
     (SliceSampler, "slice_length", "slice_len"),
     (SliceSamplerWithoutReplacement, "drop_lasts", "drop_last"),
     (lambda **given: PrioritizedSampler(100, 0.5, 0.5, **given), "colour", None),
-    (lambda **given: PrioritizedSliceSampler(100, 0.5, 0.5, slice_len=3, **given), "cache_value", "cache_values"),
+    (
+        lambda **given: PrioritizedSliceSampler(100, 0.5, 0.5, slice_len=3, **given),
+        "cache_value",
+        "cache_values",
+    ),
     (lambda **given: LazyTensorStorage(100, **given), "devices", "device"),
     (lambda **given: LazyMemmapStorage(100, **given), "scratchdir", "scratch_dir"),
     (lambda **given: ListStorage(100, **given), "colour", None),
@@ -61,7 +76,9 @@ MISSPELT: list[tuple[Callable[..., Any], str, str | None]] = [
 
 
 @pytest.mark.parametrize(("make", "misspelt", "meant"), MISSPELT)
-def test_a_misspelt_argument_is_named_before_anything_else(make: Callable[..., Any], misspelt: str, meant: str | None) -> None:
+def test_a_misspelt_argument_is_named_before_anything_else(
+    make: Callable[..., Any], misspelt: str, meant: str | None
+) -> None:
     given: list[Any] = [cartpole] if make in (*COLLECTORS, MultiCollector, Evaluator) else []
     sync = {"sync": True} if make is MultiCollector else {}
     hint = rf" \(did you mean {meant}\?\)$" if meant else ""
@@ -70,7 +87,9 @@ def test_a_misspelt_argument_is_named_before_anything_else(make: Callable[..., A
 
 
 def test_every_unknown_argument_is_named() -> None:
-    with pytest.raises(TypeError, match=r"^Evaluator has no argument colour, seeds \(did you mean seed\?\)$"):
+    with pytest.raises(
+        TypeError, match=r"^Evaluator has no argument colour, seeds \(did you mean seed\?\)$"
+    ):
         Evaluator(cartpole, nn.Linear(4, 2), seeds=3, colour="red")
 
 

@@ -27,8 +27,12 @@ HEAVY = ["gymnasium", "numpy", "tensordict", "torch", "torchrl"]
 
 @pytest.mark.parametrize("module", ["", ".collectors", ".envs", ".data", ".modules"])
 def test_importing_brings_no_framework(module) -> None:
-    program = f"import sys, windrow{module}; print([name for name in {HEAVY} if name in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        f"import sys, windrow{module}; print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert told.stdout.strip() == "[]" and told.stderr == ""
 
 
@@ -37,7 +41,9 @@ PACKAGES = ["collectors", "data", "envs", "modules", "ray"]
 
 def told(program: str) -> str:
     """What a new interpreter prints."""
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_packages_are_reached_and_list_their_names_without_a_framework() -> None:
@@ -64,14 +70,20 @@ def test_every_listed_name_is_there(package: str) -> None:
 def test_help_shows_the_public_names(package: str) -> None:
     shown = pydoc.plaintext.document(importlib.import_module(f"windrow{package}"))
     names = importlib.import_module(f"windrow{package}").__all__
-    assert [name for name in names if name != "__version__" and not re.search(rf"\b{name}\b", shown)] == []
+    assert [
+        name for name in names if name != "__version__" and not re.search(rf"\b{name}\b", shown)
+    ] == []
 
 
 def test_a_stand_in_lists_names_and_modules_without_those_of_its_own_code() -> None:
     names = dir(importlib.import_module("windrow.torchrl"))
     assert {"collectors", "data", "envs", "modules", "objectives", "trainers"} <= {*names}
     below = dir(importlib.import_module("windrow.torchrl.collectors"))
-    assert {"Collector", "MultiSyncDataCollector", "distributed"} <= {*below} and not {"register", "stand_in", "annotations"} & {*below}
+    assert {"Collector", "MultiSyncDataCollector", "distributed"} <= {*below} and not {
+        "register",
+        "stand_in",
+        "annotations",
+    } & {*below}
 
 
 def test_unknown_names_are_refused() -> None:
@@ -79,7 +91,16 @@ def test_unknown_names_are_refused() -> None:
         windrow.clectors  # noqa: B018
 
 
-@pytest.mark.parametrize("first", ["windrow.ray._buffer", "windrow.ray", "windrow.data", "windrow.data.replay_buffers", "windrow.collectors"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "windrow.ray._buffer",
+        "windrow.ray",
+        "windrow.data",
+        "windrow.data.replay_buffers",
+        "windrow.collectors",
+    ],
+)
 def test_names_are_in_their_packages_whichever_is_imported_first(first: str) -> None:
     program = f"""
 import {first}, windrow.data, windrow.data.replay_buffers, windrow.ray
@@ -108,10 +129,19 @@ def test_every_public_name_is_there_and_documented() -> None:
 def test_types_of_every_public_name_can_be_read() -> None:
     pytest.importorskip("torchrl")
     found = []
-    for home in ("windrow", "windrow.collectors", "windrow.data", "windrow.envs", "windrow.modules", "windrow.ray"):
+    for home in (
+        "windrow",
+        "windrow.collectors",
+        "windrow.data",
+        "windrow.envs",
+        "windrow.modules",
+        "windrow.ray",
+    ):
         package = importlib.import_module(home)
         for name in getattr(package, "__all__", None) or dir(package):
-            found += [(f"{home}.{name}", function) for function in functions_of(getattr(package, name))]
+            found += [
+                (f"{home}.{name}", function) for function in functions_of(getattr(package, name))
+            ]
     for name, function in found:
         try:
             typing.get_type_hints(function)
@@ -128,7 +158,11 @@ def functions_of(value: object) -> list[Callable[..., object]]:
     for name, member in inspect.getmembers_static(value) if isinstance(value, type) else ():
         if not name.startswith("_") or name == "__init__":
             functions = [getattr(member, name, None) for name in ("fget", "__func__")] + [member]
-            found += [one for one in functions if inspect.isfunction(one) and one.__module__.startswith("windrow")]
+            found += [
+                one
+                for one in functions
+                if inspect.isfunction(one) and one.__module__.startswith("windrow")
+            ]
     return found
 
 
@@ -156,22 +190,33 @@ try:
 except ImportError as error:
     print(error)
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert f'{missing}, which is not installed: pip install "windrow-rl[torch]"' in told.stdout
 
 
 def test_commands_that_install_extras_name_this_distribution() -> None:
     """`windrow` on PyPI is somebody else's."""
-    texts = [path for folder in ("docs", "examples", "python/windrow") for path in PROJECT.glob(f"{folder}/**/*.*") if path.suffix in (".md", ".py")]
+    texts = [
+        path
+        for folder in ("docs", "examples", "python/windrow")
+        for path in PROJECT.glob(f"{folder}/**/*.*")
+        if path.suffix in (".md", ".py")
+    ]
     written = "".join(path.read_text() for path in [PROJECT / "README.md", *texts])
     named = re.findall(r"pip install [\"'`]*([\w-]*)\[(\w+)\]", written + _needs.install("torch"))
     assert named and {name for name, _ in named} == {DISTRIBUTION["name"]}
-    asked = {extra for _, extra in named} | set(re.findall(r"_needs\.(?:install\('|module\(.+, \")(\w+)['\"]\)", written))
+    asked = {extra for _, extra in named} | set(
+        re.findall(r"_needs\.(?:install\('|module\(.+, \")(\w+)['\"]\)", written)
+    )
     assert {"torch", "gymnasium", "ray"} <= asked <= set(DISTRIBUTION["optional-dependencies"])
 
 
 @pytest.mark.parametrize("elsewhere", ["macOS", "Windows"])
-def test_what_the_extension_lacks_on_other_systems_is_an_error_where_it_is_used(elsewhere: str) -> None:
+def test_what_the_extension_lacks_on_other_systems_is_an_error_where_it_is_used(
+    elsewhere: str,
+) -> None:
     program = f"""
 from windrow import _needs, _windrow
 for needed, names in _needs._SYSTEMS.items():
@@ -189,6 +234,11 @@ try:
 except OSError as error:
     print(error)
 """
-    told = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True
+    )
     assert told.returncode == 0, told.stderr
-    assert told.stdout == f"torch.Size([20])\nCommandLauncher needs Linux, and this is {sys.platform}\n"
+    assert (
+        told.stdout
+        == f"torch.Size([20])\nCommandLauncher needs Linux, and this is {sys.platform}\n"
+    )

@@ -26,7 +26,9 @@ PROJECT = Path(__file__).parents[2]
 ERRORS = (PROJECT / "docs" / "errors.md").read_text()
 #: Where `cargo xtask docs` builds it.
 SITE = PROJECT / "target" / "site"
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 #: Of a telephone and of a desk, in pixels.
 WIDTHS = (390, 1280)
 
@@ -36,7 +38,11 @@ WIDTHS = (390, 1280)
 
 def exceptions() -> set[type]:
     """The public classes of warnings and errors."""
-    found: set[type] = {kind for kind in vars(engine).values() if isinstance(kind, type) and issubclass(kind, BaseException)}
+    found: set[type] = {
+        kind
+        for kind in vars(engine).values()
+        if isinstance(kind, type) and issubclass(kind, BaseException)
+    }
     left = [windrow.Warning]
     while left:
         found.add(kind := left.pop())
@@ -47,17 +53,30 @@ def exceptions() -> set[type]:
 def test_the_page_of_errors_has_every_class_of_python() -> None:
     assert {windrow.Warning, windrow.WorkerError} < exceptions()
     for kind in exceptions():
-        assert getattr(windrow, kind.__name__) is kind, f"{kind} says that it is in {kind.__module__}"
+        assert getattr(windrow, kind.__name__) is kind, (
+            f"{kind} says that it is in {kind.__module__}"
+        )
         assert f"`windrow.{kind.__name__}`" in ERRORS
 
 
 def variants() -> dict[str, list[str]]:
     """The variants of each public enum of errors of the crate ``windrow``."""
-    public = set(re.findall(r"\w+", "".join(re.findall(r"pub use [^;]*;", (PROJECT / "crates/windrow/src/lib.rs").read_text()))))
+    public = set(
+        re.findall(
+            r"\w+",
+            "".join(
+                re.findall(r"pub use [^;]*;", (PROJECT / "crates/windrow/src/lib.rs").read_text())
+            ),
+        )
+    )
     found = {}
     for path in sorted((PROJECT / "crates").glob("*/src/**/*.rs")):
-        for name, body in re.findall(r"^pub enum (\w+) \{\n(.*?)^\}", path.read_text(), re.MULTILINE | re.DOTALL):
-            if name in public and re.search(r"(Error|ErrorKind|FaultKind|Fault|Misfit|Shortage|LimiterWait)$", name):
+        for name, body in re.findall(
+            r"^pub enum (\w+) \{\n(.*?)^\}", path.read_text(), re.MULTILINE | re.DOTALL
+        ):
+            if name in public and re.search(
+                r"(Error|ErrorKind|FaultKind|Fault|Misfit|Shortage|LimiterWait)$", name
+            ):
                 found[name] = re.findall(r"^    ([A-Z]\w*)", body, re.MULTILINE)
     return found
 
@@ -98,14 +117,24 @@ def test_the_reference_has_every_public_name(room: str) -> None:
     if not page.exists():
         pytest.skip("the site was not built: cargo xtask docs")
     module, text = importlib.import_module(f"windrow.{room}"), page.read_text()
-    public = getattr(module, "__all__", None) or [name for name, value in vars(module).items() if is_public(name, value)]
+    public = getattr(module, "__all__", None) or [
+        name for name, value in vars(module).items() if is_public(name, value)
+    ]
     assert len(public) > 1
-    assert [name for name in public if f'id="windrow.{room}.{name}"' not in text and not re.search(rf">{name}\b", text)] == []
+    assert [
+        name
+        for name in public
+        if f'id="windrow.{room}.{name}"' not in text and not re.search(rf">{name}\b", text)
+    ] == []
 
 
 def is_public(name: str, value: Any) -> bool:
     """Whether a module without ``__all__`` has ``value`` for its users."""
-    return isinstance(value, type) and value.__module__.startswith("windrow") and not name.startswith("_")
+    return (
+        isinstance(value, type)
+        and value.__module__.startswith("windrow")
+        and not name.startswith("_")
+    )
 
 
 # Looks
@@ -117,7 +146,9 @@ MEASURED: queue.Queue[list[str]] = queue.Queue()
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Where the site is served, beside ``/measure.html``, which sends what pages are wider than a window."""
+    """Where the site is served, beside ``/measure.html``, which sends what pages are wider than a
+    window.
+    """
     if BROWSER is None:
         pytest.skip("no browser is installed")
     if not (SITE / "index.html").exists():
@@ -127,7 +158,11 @@ def address() -> Iterator[str]:
         def do_GET(self) -> None:
             if self.path != "/measure.html":
                 return super().do_GET()
-            body = _MEASURE.replace("PAGES", json.dumps(built())).replace("WIDTHS", json.dumps(WIDTHS)).encode()
+            body = (
+                _MEASURE.replace("PAGES", json.dumps(built()))
+                .replace("WIDTHS", json.dumps(WIDTHS))
+                .encode()
+            )
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
@@ -141,7 +176,9 @@ def address() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(SITE)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Handler, directory=str(SITE))
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -150,7 +187,11 @@ def address() -> Iterator[str]:
 
 def built() -> list[str]:
     """All pages of the site but those of rustdoc."""
-    return [path.relative_to(SITE).as_posix() for path in sorted(SITE.rglob("index.html")) if SITE / "rust" not in path.parents]
+    return [
+        path.relative_to(SITE).as_posix()
+        for path in sorted(SITE.rglob("index.html"))
+        if SITE / "rust" not in path.parents
+    ]
 
 
 #: Loads one page after the other in a frame of each width.
@@ -173,7 +214,15 @@ _MEASURE = """<!doctype html><body><script>
 def browser(folder: Path, *arguments: str) -> list[str]:
     """The command of a browser without a window."""
     assert BROWSER is not None
-    return [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}", *arguments]
+    return [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--user-data-dir={folder / 'profile'}",
+        *arguments,
+    ]
 
 
 def test_no_page_is_wider_than_its_window(address: str, tmp_path: Path) -> None:
@@ -188,10 +237,16 @@ def test_no_page_is_wider_than_its_window(address: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_start_page_shows_its_picture_and_the_first_run(address: str, width: int, tmp_path: Path) -> None:
+def test_the_start_page_shows_its_picture_and_the_first_run(
+    address: str, width: int, tmp_path: Path
+) -> None:
     path = tmp_path / "start.png"
-    command = browser(tmp_path, f"--window-size={width},1000", f"--screenshot={path}", f"{address}/index.html")
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=240, check=True)
+    command = browser(
+        tmp_path, f"--window-size={width},1000", f"--screenshot={path}", f"{address}/index.html"
+    )
+    subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=240, check=True
+    )
     picture = Image.open(path).convert("RGB")
     assert picture.size == (width, 1000)
     colours = {colour: count for count, colour in picture.getcolors(1 << 24) or ()}

@@ -57,21 +57,45 @@ check_env(env)
 def checked_by_mypy(file: Path) -> str:
     """What mypy says of ``file``."""
     package = str(Path(windrow.__file__).parent.parent)
-    options = ["--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent", "--config-file="]
-    command = [sys.executable, "-m", "mypy", *options, "--cache-dir", str(file.parent / "cache"), str(file)]
-    found = subprocess.run(command, capture_output=True, text=True, env={"MYPYPATH": package}, check=False)
+    options = [
+        "--no-site-packages",
+        "--ignore-missing-imports",
+        "--follow-imports=silent",
+        "--config-file=",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        *options,
+        "--cache-dir",
+        str(file.parent / "cache"),
+        str(file),
+    ]
+    found = subprocess.run(
+        command, capture_output=True, text=True, env={"MYPYPATH": package}, check=False
+    )
     assert found.returncode in (0, 1), found.stdout + found.stderr
     return found.stdout
 
 
 def mypy(file: Path) -> set[int]:
     """Lines of ``file`` in which mypy finds an error."""
-    return {int(line) for line in re.findall(rf"^{re.escape(str(file))}:(\d+): error", checked_by_mypy(file), re.MULTILINE)}
+    return {
+        int(line)
+        for line in re.findall(
+            rf"^{re.escape(str(file))}:(\d+): error", checked_by_mypy(file), re.MULTILINE
+        )
+    }
 
 
 def pyright(file: Path) -> set[int]:
     """Lines of ``file`` in which pyright finds an error."""
-    settings = {"typeCheckingMode": "standard", "extraPaths": [str(Path(windrow.__file__).parent.parent)], "include": [file.name]}
+    settings = {
+        "typeCheckingMode": "standard",
+        "extraPaths": [str(Path(windrow.__file__).parent.parent)],
+        "include": [file.name],
+    }
     (file.parent / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--project", str(file.parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -102,13 +126,20 @@ REVEALED = {
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
 def test_a_checker_knows_the_names_of_all_packages(tmp_path: Path) -> None:
     file = tmp_path / "names.py"
-    file.write_text("\n".join(["import windrow", *(f"reveal_type({name}(*[]))" for name in REVEALED)]))
+    file.write_text(
+        "\n".join(["import windrow", *(f"reveal_type({name}(*[]))" for name in REVEALED)])
+    )
     shown = re.findall(r'Revealed type is "([^"]*)"', checked_by_mypy(file))
     assert dict(zip(REVEALED, shown, strict=True)) == REVEALED
 
 
 CHECKERS = [
-    pytest.param(run, marks=pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed"))
+    pytest.param(
+        run,
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec(module) is None, reason=f"{module} is not installed"
+        ),
+    )
     for run, module in [(mypy, "mypy"), (pyright, "basedpyright")]
 ]
 

@@ -18,7 +18,14 @@ from torch import nn
 
 import windrow
 from windrow._warnings import warn
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import GymEnv
 from windrow.modules import RemotePolicy, RemoteServer
@@ -30,19 +37,24 @@ def test_every_warning_is_given_by_one_function() -> None:
         str(source.relative_to(package))
         for source in package.rglob("*.py")
         for node in ast.walk(ast.parse(source.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("warnings.warn", "warnings.warn_explicit")
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("warnings.warn", "warnings.warn_explicit")
     }
     assert calls == {"_warnings.py"}
 
 
 def test_one_warning_lists_all_arguments_without_effect() -> None:
     with pytest.warns(windrow.Warning) as seen:
-        Collector(cartpole, frames_per_batch=20, use_buffers=False, num_threads=3, no_cuda_sync=False)
+        Collector(
+            cartpole, frames_per_batch=20, use_buffers=False, num_threads=3, no_cuda_sync=False
+        )
     assert [str(warning.message) for warning in seen] == [
         "use_buffers has no effect: batches are always written in place; "
         "num_threads has no effect: the number of threads of torch is left alone"
     ]
-    with pytest.warns(windrow.Warning, match="auto_reset has no effect: .*; run_type_checks has no effect: ") as seen:
+    with pytest.warns(
+        windrow.Warning, match="auto_reset has no effect: .*; run_type_checks has no effect: "
+    ) as seen:
         GymEnv("CartPole-v1", run_type_checks=True, auto_reset=True)
     assert len(seen) == 1 and seen[0].filename == __file__
 
@@ -52,11 +64,17 @@ def test_a_filter_by_the_class_silences_them() -> None:
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", windrow.Warning)
         Collector(cartpole, frames_per_batch=20, use_buffers=False, exploration_mode="mode")
-        list(Collector(lambda: GymEnv("CartPole-v1", num_envs=2), frames_per_batch=21, total_frames=42))
+        list(
+            Collector(
+                lambda: GymEnv("CartPole-v1", num_envs=2), frames_per_batch=21, total_frames=42
+            )
+        )
 
 
 def test_old_names_are_deprecations_too() -> None:
-    with pytest.warns(DeprecationWarning, match="exploration_mode is called exploration_type now") as seen:
+    with pytest.warns(
+        DeprecationWarning, match="exploration_mode is called exploration_type now"
+    ) as seen:
         Collector(cartpole, frames_per_batch=20, exploration_mode="mode")
     assert issubclass(seen[0].category, windrow.Warning)
 
@@ -78,7 +96,10 @@ def line_of(act: Callable[[], object]) -> int:
 
 
 def test_warnings_point_at_the_line_of_the_user() -> None:
-    buffer, collector = ReplayBuffer(storage=LazyTensorStorage(10)), Collector("CartPole-v1", frames_per_batch=10)
+    buffer, collector = (
+        ReplayBuffer(storage=LazyTensorStorage(10)),
+        Collector("CartPole-v1", frames_per_batch=10),
+    )
     entries: list[Callable[[], object]] = [
         lambda: Collector("CartPole-v1", frames_per_batch=20, use_buffers=False),
         lambda: Collector("CartPole-v1", num_collectors=1, frames_per_batch=20, use_buffers=False),
@@ -100,7 +121,10 @@ def test_a_warning_points_at_the_innermost_code_of_the_user() -> None:
     def make() -> GymEnv:
         return GymEnv("CartPole-v1", run_type_checks=True)
 
-    assert line_of(lambda: next(Collector(make, frames_per_batch=10))) == make.__code__.co_firstlineno + 1
+    assert (
+        line_of(lambda: next(Collector(make, frames_per_batch=10)))
+        == make.__code__.co_firstlineno + 1
+    )
 
 
 def test_frames_of_torch_and_of_decorators_are_none_of_the_user() -> None:
@@ -127,7 +151,13 @@ def told(program: str) -> list[str]:
     """Warnings of a program, each in a line."""
     head = "import torch\nfrom torch import nn\nfrom windrow.collectors import *\nfrom test_warnings import Squared\n"
     folders = [str(Path(__file__).parent), *sys.path]
-    run = [sys.executable, "-W", "always", "-c", f"import sys; sys.path[:] = {folders}\n{head}{program}"]
+    run = [
+        sys.executable,
+        "-W",
+        "always",
+        "-c",
+        f"import sys; sys.path[:] = {folders}\n{head}{program}",
+    ]
     shown = subprocess.run(run, capture_output=True, text=True, check=True).stderr
     return [line for line in shown.splitlines() if "PerformanceWarning" in line]
 
@@ -139,37 +169,71 @@ for kind, envs in ((Collector, "CartPole-v1"), (MultiSyncCollector, ["CartPole-v
 Evaluator("CartPole-v1", Squared()).shutdown()
 Collector("CartPole-v1", nn.Sequential(nn.Linear(4, 2), Squared()), frames_per_batch=10)
 """)
-    assert "the policy is called in Python, since no operation of windrow's graphs is linalg_matrix_exp" in line and 'policy_backend="native" makes it an error' in line
+    assert (
+        "the policy is called in Python, since no operation of windrow's graphs is linalg_matrix_exp"
+        in line
+        and 'policy_backend="native" makes it an error' in line
+    )
 
 
 def test_nobody_is_told_of_what_was_asked_for() -> None:
-    assert told("""
+    assert (
+        told("""
 Collector("CartPole-v1", Squared(), frames_per_batch=10, policy_backend="torch")
 Collector("CartPole-v1", policy_factory=Squared, frames_per_batch=10)
 Collector("CartPole-v1", Squared(), frames_per_batch=10, compile_policy={"backend": "eager"})
 Collector("CartPole-v1", lambda observation: torch.tensor(0), frames_per_batch=10)
 Collector("CartPole-v1", nn.Linear(4, 2), frames_per_batch=10)
 Collector("CartPole-v1", frames_per_batch=10)
-""") == []
+""")
+        == []
+    )
 
 
-@pytest.mark.parametrize("kind", [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector, AsyncBatchedCollector, Evaluator, RemoteServer])
-@pytest.mark.parametrize("given", [{"policy": Squared()}, {"policy": lambda observation: torch.tensor(0)}, {"policy_factory": Squared}], ids=["module", "function", "factory"])
-def test_a_policy_that_python_would_call_is_an_error_of_every_class_that_demands_rust(kind: Any, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Collector,
+        AsyncCollector,
+        MultiSyncCollector,
+        MultiAsyncCollector,
+        AsyncBatchedCollector,
+        Evaluator,
+        RemoteServer,
+    ],
+)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"policy": Squared()},
+        {"policy": lambda observation: torch.tensor(0)},
+        {"policy_factory": Squared},
+    ],
+    ids=["module", "function", "factory"],
+)
+def test_a_policy_that_python_would_call_is_an_error_of_every_class_that_demands_rust(
+    kind: Any, given: dict[str, Any]
+) -> None:
     if kind is RemoteServer:
         if "policy_factory" in given:
             pytest.skip("a server has one policy")
         options: dict[str, Any] = {"env": "CartPole-v1"}
     else:
         workers = {"num_workers": 2} if kind.__name__.startswith(("Multi", "AsyncB")) else {}
-        options = {"env": "CartPole-v1"} if kind is Evaluator else {"create_env_fn": "CartPole-v1", "frames_per_batch": 10, **workers}
+        options = (
+            {"env": "CartPole-v1"}
+            if kind is Evaluator
+            else {"create_env_fn": "CartPole-v1", "frames_per_batch": 10, **workers}
+        )
     with pytest.raises(ValueError, match='policy_backend="native": '):
         kind(**options, **given, policy_backend="native")
 
 
 def test_a_remote_policy_is_evaluated_as_its_server_says() -> None:
     with pytest.raises(ValueError, match="policy_backend must be left out"):
-        Collector("CartPole-v1", RemotePolicy("127.0.0.1:1"), frames_per_batch=10, policy_backend="native")
+        Collector(
+            "CartPole-v1", RemotePolicy("127.0.0.1:1"), frames_per_batch=10, policy_backend="native"
+        )
 
 
 class Switches(gymnasium.Env[Any, Any]):
@@ -194,7 +258,9 @@ def test_a_policy_that_cannot_be_called_is_an_error_alone() -> None:
 
 def test_a_graph_that_does_not_fit_an_environment_is_told_of() -> None:
     why = "the graph that it was read as does not fit observations or actions of the environment"
-    with pytest.warns(windrow.PerformanceWarning, match=f"the policy is called in Python, since {why}"):
+    with pytest.warns(
+        windrow.PerformanceWarning, match=f"the policy is called in Python, since {why}"
+    ):
         collector = Collector(Switches, nn.Linear(3, 2), frames_per_batch=4)
     assert collector.policy_backend == "torch" and why in repr(collector)
     with pytest.raises(ValueError, match="MultiBinary|multi-binary|action"):

@@ -48,9 +48,18 @@ class Counting(EnvBase):
 class Agents(EnvBase):
     """Two agents; the episode ends after four steps."""
 
-    def __init__(self, batch: tuple[int, ...] = (), name: Any = ("agents", "reward"), shape: tuple[int, ...] = (2, 1)) -> None:
+    def __init__(
+        self,
+        batch: tuple[int, ...] = (),
+        name: Any = ("agents", "reward"),
+        shape: tuple[int, ...] = (2, 1),
+    ) -> None:
         super().__init__(batch_size=batch)
-        self.name, self.rewards, self.count = name, torch.arange(1.0, 1 + math.prod(shape)).reshape(shape), 0
+        self.name, self.rewards, self.count = (
+            name,
+            torch.arange(1.0, 1 + math.prod(shape)).reshape(shape),
+            0,
+        )
 
         def agents(**leaves: Any) -> Any:
             return Composite(agents=Composite(leaves, shape=(*batch, 2)), shape=batch)
@@ -58,12 +67,18 @@ class Agents(EnvBase):
         self.observation_spec = agents(observation=Unbounded((*batch, 2, 3)))
         self.action_spec = agents(action=Bounded(-1, 1, (*batch, 2, 1)))
         reward = Unbounded((*batch, *shape))
-        self.reward_spec = agents(reward=reward) if isinstance(name, tuple) else Composite({name: reward}, shape=batch)
+        self.reward_spec = (
+            agents(reward=reward)
+            if isinstance(name, tuple)
+            else Composite({name: reward}, shape=batch)
+        )
         self.full_done_spec = Categorical(2, (*batch, 1), dtype=torch.bool)
 
     def _root(self) -> Any:
         size = self.batch_size
-        agents = TensorDict({"observation": torch.full((*size, 2, 3), float(self.count))}, (*size, 2))
+        agents = TensorDict(
+            {"observation": torch.full((*size, 2, 3), float(self.count))}, (*size, 2)
+        )
         return TensorDict({"agents": agents, "done": torch.full((*size, 1), self.count >= 4)}, size)
 
     def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
@@ -72,7 +87,9 @@ class Agents(EnvBase):
 
     def _step(self, tensordict: Any) -> Any:
         self.count += 1
-        return self._root().set(self.name, self.rewards.expand(*self.batch_size, *self.rewards.shape).clone())
+        return self._root().set(
+            self.name, self.rewards.expand(*self.batch_size, *self.rewards.shape).clone()
+        )
 
     def _set_seed(self, seed: int | None) -> None:
         return None

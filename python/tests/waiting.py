@@ -23,7 +23,9 @@ def threads() -> dict[str, str]:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process has not ended. Its file may go away before it is opened, and before it is read."""
+    """Whether a process has not ended. Its file may go away before it is opened, and before it is
+    read.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -31,7 +33,9 @@ def runs(pid: int) -> bool:
 
 
 def killed(pid: int | None) -> bool:
-    """Kills a process; whether there was one. That of a worker may have ended since somebody has told its number."""
+    """Kills a process; whether there was one. That of a worker may have ended since somebody has
+    told its number.
+    """
     with contextlib.suppress(ProcessLookupError):
         return pid is not None and os.kill(pid, signal.SIGKILL) is None
     return False

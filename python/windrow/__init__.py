@@ -1,4 +1,5 @@
-"""Reinforcement-learning data collection: a policy runs in many environments, batches of experience come back.
+"""Reinforcement-learning data collection: a policy runs in many environments, batches of experience
+come back.
 
     >>> from windrow.collectors import Collector
     >>> from windrow.envs import GymEnv
@@ -9,16 +10,21 @@
 
 Where to read on, with ``help``:
 
-- :mod:`windrow.collectors`: ``Collector`` (one worker), ``MultiSyncCollector`` and ``MultiAsyncCollector`` (several),
-  ``AsyncCollector`` (in the background), ``AsyncBatchedCollector`` (one policy evaluated for many environments), ``RayCollector``;
+- :mod:`windrow.collectors`: ``Collector`` (one worker), ``MultiSyncCollector`` and
+  ``MultiAsyncCollector`` (several), ``AsyncCollector`` (in the background),
+  ``AsyncBatchedCollector`` (one policy evaluated for many environments), ``RayCollector``;
   ``Evaluator``; what passes weights on.
-- :mod:`windrow.envs`: ``GymEnv``, ``SerialEnv``, ``ParallelEnv``, ``AsyncEnvPool``, ``TransformedEnv`` and transforms.
+- :mod:`windrow.envs`: ``GymEnv``, ``SerialEnv``, ``ParallelEnv``, ``AsyncEnvPool``,
+  ``TransformedEnv`` and transforms.
 - :mod:`windrow.data`: ``ReplayBuffer``, its storages, samplers and writers; ``MultiStep``.
-- :func:`windrow.minibatches` and :func:`windrow.generalized_advantage_estimate`: what a learner does with a batch before its losses.
-- :func:`windrow.make_vec`: a vector of environments as Gymnasium has it, for a loop of your own; :mod:`windrow.sb3`, for Stable-Baselines3's.
+- :func:`windrow.minibatches` and :func:`windrow.generalized_advantage_estimate`: what a learner
+  does with a batch before its losses.
+- :func:`windrow.make_vec`: a vector of environments as Gymnasium has it, for a loop of your own;
+  :mod:`windrow.sb3`, for Stable-Baselines3's.
 - :mod:`windrow.modules`: ``InferenceServer`` and ``RemotePolicy``.
 - :mod:`windrow.ray`: workers in actors of Ray.
-- :mod:`windrow.torchrl`: the same, and all else that TorchRL has, for scripts that were written for it.
+- :mod:`windrow.torchrl`: the same, and all else that TorchRL has, for scripts that were written for
+  it.
 
 On the command line, ``windrow --help`` lists commands that collect, measure and look around.
 
@@ -43,11 +49,26 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from windrow import collectors as collectors, data as data, envs as envs, modules as modules, ray as ray, torchrl as torchrl, vectors as vectors
-    from windrow._learning import generalized_advantage_estimate as generalized_advantage_estimate, minibatches as minibatches
+    from windrow import (
+        collectors as collectors,
+        data as data,
+        envs as envs,
+        modules as modules,
+        ray as ray,
+        torchrl as torchrl,
+        vectors as vectors,
+    )
+    from windrow._learning import (
+        generalized_advantage_estimate as generalized_advantage_estimate,
+        minibatches as minibatches,
+    )
     from windrow.vectors import make_vec as make_vec
 else:
-    _HOMES = {"generalized_advantage_estimate": "_learning", "make_vec": "vectors._make", "minibatches": "_learning"}
+    _HOMES = {
+        "generalized_advantage_estimate": "_learning",
+        "make_vec": "vectors._make",
+        "minibatches": "_learning",
+    }
     __getattr__ = names_of(__name__, _HOMES)
 
 __all__ = [
@@ -63,20 +84,30 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "collectors", "data", "envs", "modules", "ray", "sb3", "torchrl", "vectors"])
+    return sorted(
+        [*__all__, "collectors", "data", "envs", "modules", "ray", "sb3", "torchrl", "vectors"]
+    )
 
 
 class _Finder:
-    """Finds, after all others, modules that only TorchRL has: ``windrow.weight_update``, and those below ``windrow.collectors``,
-    ``windrow.data`` and ``windrow.envs``, such as ``windrow.envs.libs.vmas``."""
+    """Finds, after all others, modules that only TorchRL has: ``windrow.weight_update``, and those
+    below ``windrow.collectors``, ``windrow.data`` and ``windrow.envs``, such as
+    ``windrow.envs.libs.vmas``.
+    """
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         package, *rest = name.split(".")
-        known = rest == ["weight_update"] or (len(rest) > 1 and rest[0] in ("collectors", "data", "envs"))
+        known = rest == ["weight_update"] or (
+            len(rest) > 1 and rest[0] in ("collectors", "data", "envs")
+        )
         if package != "windrow" or not known or any(n.startswith("_") for n in rest):
             return None
         # What answers takes longer to import than all of windrow.
-        found: ModuleSpec | None = importlib.import_module("windrow._fence").names.spec_of_first_door(name)
+        found: ModuleSpec | None = importlib.import_module(
+            "windrow._fence"
+        ).names.spec_of_first_door(name)
         return found
 
 

@@ -1,7 +1,9 @@
-"""One declaration of a class's arguments, from which signature, documentation, checks and the engine's options come.
+"""One declaration of a class's arguments, from which signature, documentation, checks and the
+engine's options come.
 
-A declaration is a subclass of :class:`Arguments` with a line for each argument; :func:`takes` makes an ``__init__`` (or any
-other method) of it, whose arguments type checkers, completion, ``help`` and ``inspect.signature`` see:
+A declaration is a subclass of :class:`Arguments` with a line for each argument; :func:`takes` makes
+an ``__init__`` (or any other method) of it, whose arguments type checkers, completion, ``help`` and
+``inspect.signature`` see:
 
     >>> from windrow._arguments import Arguments, argument, ignored, takes
     >>> from windrow._numbers import at_least
@@ -16,7 +18,8 @@ other method) of it, whose arguments type checkers, completion, ``help`` and ``i
     >>> Room(width=3).options
     {'width': 3, 'seed': None}
 
-A module that declares arguments does without ``from __future__ import annotations``: signatures show types as they are.
+A module that declares arguments does without ``from __future__ import annotations``: signatures
+show types as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +32,20 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Concatenate, ForwardRef, Literal, ParamSpec, TypeVar, Union, cast, dataclass_transform, get_args, get_origin
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    ForwardRef,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from windrow._warnings import warn
 
@@ -37,7 +53,8 @@ P = ParamSpec("P")
 A = TypeVar("A", bound="Arguments")
 R = TypeVar("R")
 
-#: Takes the name of an argument and its value, and returns the value to be used, or raises an error that names both.
+#: Takes the name of an argument and its value, and returns the value to be used, or raises an error
+#: that names both.
 Check = Callable[[str, Any], Any]
 
 
@@ -65,17 +82,22 @@ def argument(
 
 
 def ignored(why: str, *, default: object) -> Any:
-    """An argument of TorchRL's that has no effect: ``default`` is the value that holds, ``why`` says why. Another value is warned
-    of."""
+    """An argument of TorchRL's that has no effect: ``default`` is the value that holds, ``why``
+    says why. Another value is warned of.
+    """
     metadata = {"doc": f"no effect: {why}", "more": "", "ignored": (default, why)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(argument, ignored))
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(argument, ignored)
+)
 class Arguments:
-    """The arguments of a class, checked. Subclasses declare them, and those of a subclass come on top of its base's.
+    """The arguments of a class, checked. Subclasses declare them, and those of a subclass come on
+    top of its base's.
 
-    A subclass that is a ``group`` gives what it declares a heading in ``help``. A class with many arguments inherits from a few groups.
+    A subclass that is a ``group`` gives what it declares a heading in ``help``. A class with many
+    arguments inherits from a few groups.
     """
 
     _group: ClassVar[str] = "Arguments"
@@ -90,17 +112,31 @@ class Arguments:
             value, check = getattr(self, field.name), field.metadata.get("check")
             if check is not None and not (value is None and field.default is None):
                 object.__setattr__(self, field.name, check(field.name, value))
-        warn_all_ignored(vars(self), {field.name: field.metadata["ignored"] for field in fields_of(type(self)) if "ignored" in field.metadata})
+        warn_all_ignored(
+            vars(self),
+            {
+                field.name: field.metadata["ignored"]
+                for field in fields_of(type(self))
+                if "ignored" in field.metadata
+            },
+        )
 
     def for_engine(self) -> dict[str, Any]:
         """What the engine takes as it is, by name."""
-        return {field.name: getattr(self, field.name) for field in fields_of(type(self)) if field.metadata.get("engine")}
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields_of(type(self))
+            if field.metadata.get("engine")
+        }
 
 
-def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Callable[Concatenate[Any, P], R]]:
+def takes(
+    declaration: Callable[P, A],
+) -> Callable[[Callable[[Any, A], R]], Callable[Concatenate[Any, P], R]]:
     """Makes a method that takes a declaration's value one that takes its arguments.
 
-    The method raises ``TypeError`` for unknown arguments, naming all of them and what each may have been meant to be.
+    The method raises ``TypeError`` for unknown arguments, naming all of them and what each may have
+    been meant to be.
     """
     signature, kind = signature_of(declaration), cast(type[A], declaration)
     known = signature.parameters
@@ -127,7 +163,9 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
 
 
 def _named(declaration: type, field: dataclasses.Field[Any]) -> type | ForwardRef:
-    """The type of the argument, which stands for a type where it is text: that is read where the argument is declared."""
+    """The type of the argument, which stands for a type where it is text: that is read where the
+    argument is declared.
+    """
     if not isinstance(field.type, str):
         return field.type
     return ForwardRef(field.type, module=_declaring(declaration, field).__module__)
@@ -135,11 +173,15 @@ def _named(declaration: type, field: dataclasses.Field[Any]) -> type | ForwardRe
 
 def _declaring(declaration: type, field: dataclasses.Field[Any]) -> type[Arguments]:
     """The class that declares the argument."""
-    return next(cls for cls in declaration.__mro__ if field.name in cls.__dict__.get("__annotations__", ()))
+    return next(
+        cls for cls in declaration.__mro__ if field.name in cls.__dict__.get("__annotations__", ())
+    )
 
 
 def signature_of(declaration: Callable[..., object]) -> inspect.Signature:
-    """The arguments of a declaration, without their types, so that it can be read: the documentation has those."""
+    """The arguments of a declaration, without their types, so that it can be read: the
+    documentation has those.
+    """
     empty = inspect.Parameter.empty
     parameters = inspect.signature(declaration).parameters.values()
     return inspect.Signature([parameter.replace(annotation=empty) for parameter in parameters])
@@ -150,7 +192,11 @@ def documentation(declaration: type) -> str:
     groups: dict[str, list[str]] = {}
     for field in sorted(fields_of(declaration), key=lambda field: "ignored" in field.metadata):
         groups.setdefault(_group_of(declaration, field), []).append(_line(field))
-    more = [(field.name, field.metadata["more"]) for field in fields_of(declaration) if field.metadata["more"]]
+    more = [
+        (field.name, field.metadata["more"])
+        for field in fields_of(declaration)
+        if field.metadata["more"]
+    ]
     if more:
         groups["More about them"] = [_wrapped(f"{name}: {said}", indent=8) for name, said in more]
     return "\n\n".join("\n".join([f"{heading}:", *lines]) for heading, lines in groups.items())
@@ -158,7 +204,11 @@ def documentation(declaration: type) -> str:
 
 def _group_of(declaration: type, field: dataclasses.Field[Any]) -> str:
     """The heading of the argument: that of the class that declares it."""
-    return "Taken for TorchRL's sake, without effect" if "ignored" in field.metadata else _declaring(declaration, field)._group
+    return (
+        "Taken for TorchRL's sake, without effect"
+        if "ignored" in field.metadata
+        else _declaring(declaration, field)._group
+    )
 
 
 def _line(field: dataclasses.Field[Any]) -> str:
@@ -168,8 +218,13 @@ def _line(field: dataclasses.Field[Any]) -> str:
     shown = _shown(field.type)
     kind = "" if shown in ("Any", "object") else f": {shown}"
     default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
-    name, meaning = f"    {field.name}{kind}{default}", _wrapped(field.metadata["doc"], indent=_MEANING, first=_MEANING)
-    return f"{name}  {meaning[len(name) + 2:]}" if len(name) + 2 <= _MEANING else f"{name}\n{meaning}"
+    name, meaning = (
+        f"    {field.name}{kind}{default}",
+        _wrapped(field.metadata["doc"], indent=_MEANING, first=_MEANING),
+    )
+    return (
+        f"{name}  {meaning[len(name) + 2 :]}" if len(name) + 2 <= _MEANING else f"{name}\n{meaning}"
+    )
 
 
 #: The column in which ``help`` says what an argument means.
@@ -181,7 +236,9 @@ def _wrapped(text: str, indent: int, first: int = 4) -> str:
 
 
 #: Modules, of which a reader needs no more than the name of the class.
-_PREFIX = re.compile(r"\b(?:typing|collections\.abc|collectors|envs|modules|tempfile|tensordict|torch|windrow(?:\.\w+)+)\.")
+_PREFIX = re.compile(
+    r"\b(?:typing|collections\.abc|collectors|envs|modules|tempfile|tensordict|torch|windrow(?:\.\w+)+)\."
+)
 
 
 def _shown(kind: object) -> str:
@@ -196,7 +253,9 @@ def _shown(kind: object) -> str:
         return " | ".join(map(repr, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):
         return " | ".join(map(_shown, get_args(kind)))
-    return _PREFIX.sub("", re.sub(r"ForwardRef\('([^']*)'[^)]*\)", r"\1", inspect.formatannotation(kind)))
+    return _PREFIX.sub(
+        "", re.sub(r"ForwardRef\('([^']*)'[^)]*\)", r"\1", inspect.formatannotation(kind))
+    )
 
 
 def instance_of(kind: type) -> Check:
@@ -253,13 +312,15 @@ def warn_ignored(name: str, value: object, holds: object, why: str) -> None:
 
 
 def warn_all_ignored(given: Mapping[str, Any], ignored: Mapping[str, tuple[Any, str]]) -> None:
-    """:func:`warn_ignored` for all arguments among those ``given`` that are ``ignored``, by one warning. Each has the value that holds and the
-    reason."""
+    """:func:`warn_ignored` for all arguments among those ``given`` that are ``ignored``, by one
+    warning. Each has the value that holds and the reason.
+    """
     # Of one type, since 0 is no False, and since tensors do not compare.
     differing = {
         name: why
         for name, (holds, why) in ignored.items()
-        if (value := given.get(name)) is not None and not (type(value) is type(holds) and value == holds)
+        if (value := given.get(name)) is not None
+        and not (type(value) is type(holds) and value == holds)
     }
     if differing:
         warn("; ".join(f"{name} has no effect: {why}" for name, why in differing.items()))

@@ -8,7 +8,8 @@ from windrow._windrow import CollectorCore, collects
 
 
 class Failure:
-    """The error that ended a collector in the background. The next call on the collector, or on its replay buffer, raises it.
+    """The error that ended a collector in the background. The next call on the collector, or on its
+    replay buffer, raises it.
 
     Args:
         error: the error.
@@ -26,8 +27,9 @@ class Failure:
         return self._error is None
 
     def tell(self) -> None:
-        """Raises the error, unless another call has, or the calling thread collects: the error would end its own collection, and
-        the user would not see it."""
+        """Raises the error, unless another call has, or the calling thread collects: the error
+        would end its own collection, and the user would not see it.
+        """
         if self._error is None or collects() or self._core.is_within():
             return
         error = self.silence()

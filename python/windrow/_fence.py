@@ -1,6 +1,8 @@
-"""All that the rest of windrow knows of torchrl: which module of ``windrow.torchrl`` does what, and whether an object is one of torchrl's.
+"""All that the rest of windrow knows of torchrl: which module of ``windrow.torchrl`` does what, and
+whether an object is one of torchrl's.
 
-Nothing here imports torchrl, or that package, before a program has an object of torchrl's or asks for a name that only torchrl has.
+Nothing here imports torchrl, or that package, before a program has an object of torchrl's or asks
+for a name that only torchrl has.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from windrow._lazy import module
 
 LIBRARY = "torchrl"
 #: Modules of ``windrow.torchrl``, by what they do.
-HOMES = {name: f"windrow.{LIBRARY}._{name}" for name in ("adapter", "around", "methods", "names", "schedulers", "sharing", "specs")}
+HOMES = {
+    name: f"windrow.{LIBRARY}._{name}"
+    for name in ("adapter", "around", "methods", "names", "schedulers", "sharing", "specs")
+}
 adapter, around, methods, names, schedulers, sharing, specs = map(module, HOMES.values())
 
 #: Functions that take environments of these libraries, see :func:`windrow.envs.register_adapter`.
@@ -28,7 +33,9 @@ ADAPTERS = {
 
 
 class Method:
-    """A method that exists for TorchRL's users: the function of this name in ``windrow.torchrl._methods``."""
+    """A method that exists for TorchRL's users: the function of this name in
+    ``windrow.torchrl._methods``.
+    """
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -38,7 +45,9 @@ class Method:
 
 
 def loaded(name: str) -> Any:
-    """The module ``name`` below torchrl, if the program has imported it; otherwise there are no objects of its classes, and this is None."""
+    """The module ``name`` below torchrl, if the program has imported it; otherwise there are no
+    objects of its classes, and this is None.
+    """
     return sys.modules.get(f"{LIBRARY}.{name}")
 
 
@@ -62,17 +71,24 @@ def is_installed() -> bool:
 
 def class_of(name: str) -> type | None:
     """The class ``name`` of ``torchrl.envs``; None where it has none, or is not installed."""
-    return getattr(importlib.import_module(f"{LIBRARY}.envs"), name, None) if is_installed() else None
+    return (
+        getattr(importlib.import_module(f"{LIBRARY}.envs"), name, None) if is_installed() else None
+    )
 
 
 def rest_of(own: str) -> Callable[[str], Any]:
-    """A ``__getattr__`` for the module or package ``own`` of windrow: names that it does not have are those of TorchRL's of the same place."""
+    """A ``__getattr__`` for the module or package ``own`` of windrow: names that it does not have
+    are those of TorchRL's of the same place.
+    """
 
     def found(name: str) -> object:
         if name.startswith("_"):
             raise AttributeError(f"module {own!r} has no attribute {name!r}")
         # `from package import module` asks for the attribute before it imports the module.
-        if hasattr(sys.modules[own], "__path__") and importlib.util.find_spec(f"{own}.{name}") is not None:
+        if (
+            hasattr(sys.modules[own], "__path__")
+            and importlib.util.find_spec(f"{own}.{name}") is not None
+        ):
             return importlib.import_module(f"{own}.{name}")
         value = names.of_first_door(own, name)
         # Later lookups find it without a call.

@@ -12,9 +12,11 @@ Figures = Callable[[Any], Mapping[str, Any]]
 
 
 def table(figures: Figures) -> Callable[[Any], str | None]:
-    """Makes ``_repr_html_`` of a method that returns the rows of its table: the class as caption, and a line for each figure.
+    """Makes ``_repr_html_`` of a method that returns the rows of its table: the class as caption,
+    and a line for each figure.
 
-    A notebook shows ``repr`` where an error is in the way: an object of another process has no figures.
+    A notebook shows ``repr`` where an error is in the way: an object of another process has no
+    figures.
     """
 
     @functools.wraps(figures, assigned=("__module__", "__name__", "__qualname__"))
@@ -40,7 +42,13 @@ def _written(caption: str, figures: Mapping[str, Any]) -> str:
 def _figure(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:,.4g}"
+        if abs(value) < 1000
+        else f"{value:,.0f}"
+    )
 
 
 def _escaped(text: str) -> str:

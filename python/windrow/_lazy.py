@@ -1,5 +1,6 @@
-"""What is imported when something in it is first asked for: packages that come with an extra, or with the user's environments, and
-windrow's own modules behind the names of its packages. A worker process imports the few that it needs.
+"""What is imported when something in it is first asked for: packages that come with an extra, or
+with the user's environments, and windrow's own modules behind the names of its packages. A worker
+process imports the few that it needs.
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ class _Lazy:
 
 
 def module(name: str) -> Any:
-    """windrow's own module ``name``, which imports a package that comes with an extra: imported when something in it is first asked for."""
+    """windrow's own module ``name``, which imports a package that comes with an extra: imported
+    when something in it is first asked for.
+    """
     return _Lazy(name)
 
 
 def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A ``__getattr__`` for ``package``: finds names in the modules that ``homes`` says, below it or, as ``".other"``, beside it, and the modules below
-    it themselves. :func:`listing` makes the ``__dir__`` beside it."""
+    """A ``__getattr__`` for ``package``: finds names in the modules that ``homes`` says, below it
+    or, as ``".other"``, beside it, and the modules below it themselves. :func:`listing` makes the
+    ``__dir__`` beside it.
+    """
 
     def found(name: str) -> object:
         if home := homes.get(name):
@@ -50,7 +55,9 @@ def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def listing(package: str, names: Iterable[str]) -> Callable[[], list[str]]:
-    """A ``__dir__`` for ``package``: its public ``names`` and the public modules below it, none of which is imported for it."""
+    """A ``__dir__`` for ``package``: its public ``names`` and the public modules below it, none of
+    which is imported for it.
+    """
 
     def listed() -> list[str]:
         # Most programs never ask.

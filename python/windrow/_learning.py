@@ -30,24 +30,28 @@ def minibatches(
     device: Device | None = None,
     drop_last: bool = False,
 ) -> Iterator[td.TensorDictBase]:
-    """Shuffled minibatches of ``batch``, in several passes over its frames: those of ``batch.reshape(-1)[rows]``, about twice as fast.
+    """Shuffled minibatches of ``batch``, in several passes over its frames: those of
+    ``batch.reshape(-1)[rows]``, about twice as fast.
 
-    Each pass has every frame once, in the order of a ``torch.randperm``. Frames are counted over all batch dimensions. A minibatch is a
-    copy, in the memory of one before of which no tensor is left: keep as many as you like. What is written to a tensor of ``batch``
-    meanwhile is in the minibatches that follow.
+    Each pass has every frame once, in the order of a ``torch.randperm``. Frames are counted over
+    all batch dimensions. A minibatch is a copy, in the memory of one before of which no tensor is
+    left: keep as many as you like. What is written to a tensor of ``batch`` meanwhile is in the
+    minibatches that follow.
 
     Args:
         batch: a batch of tensors, all on one device.
         size: frames of a minibatch. The last one of a pass has what is left.
         epochs: passes over the frames.
         generator: draws the orders; torch's own by default.
-        keys: the entries that minibatches have, all by default. A name stands for all entries below it.
+        keys: the entries that minibatches have, all by default. A name stands for all entries below
+            it.
         device: where minibatches are; by default where ``batch`` is.
         drop_last: leave the last minibatch of a pass out where it would be short.
 
     Raises:
         TypeError: an entry is no tensor, such as text.
-        ValueError: a tensor requires a gradient, which a copy would lose; or tensors are on several devices.
+        ValueError: a tensor requires a gradient, which a copy would lose; or tensors are on several
+            devices.
         KeyError: there is no such entry.
 
     Example:
@@ -61,14 +65,18 @@ def minibatches(
     if not isinstance(batch, td.TensorDictBase):
         raise TypeError(f"batch: expected a TensorDict, got {type(batch).__name__}")
     size, epochs = whole("size", size, 1), whole("epochs", epochs, 0)
-    take, own = _rows_of(batch if keys is None else batch.select(*([keys] if isinstance(keys, str) else keys)))
+    take, own = _rows_of(
+        batch if keys is None else batch.select(*([keys] if isinstance(keys, str) else keys))
+    )
     target = own if device is None else torch.device(device)
     count = batch.batch_size.numel()
     end = count - count % size if drop_last else count
 
     def passes() -> Iterator[td.TensorDictBase]:
         for _ in range(epochs):
-            order = torch.randperm(count, generator=generator, device=None if generator is None else generator.device)
+            order = torch.randperm(
+                count, generator=generator, device=None if generator is None else generator.device
+            )
             order = order.to("cpu" if own.type == "cpu" else own)
             for begin in range(0, end, size):
                 rows = take(order, begin, min(begin + size, end))
@@ -81,16 +89,22 @@ def _rows_of(batch: td.TensorDictBase) -> tuple[_Take, torch.device]:
     """A function that copies rows of ``batch``, and the device that they are on."""
     for names, is_tensor in unheld(batch):
         what = "tensors whose shapes may differ" if is_tensor else "values that are no tensors"
-        raise TypeError(f"entry {short(names)!r}: minibatches are of tensors, got {what}: choose other entries with keys=[...]")
+        raise TypeError(
+            f"entry {short(names)!r}: minibatches are of tensors, got {what}: choose other entries with keys=[...]"
+        )
     tensors: dict[Key, torch.Tensor] = dict(batch.items(True, True))
     if not tensors:
         raise ValueError("batch: expected an entry at least, got none")
     for key, tensor in tensors.items():
         if tensor.requires_grad:
-            raise ValueError(f"entry {key!r} requires a gradient, which a copy would lose: compute it under torch.no_grad(), or detach it")
+            raise ValueError(
+                f"entry {key!r} requires a gradient, which a copy would lose: compute it under torch.no_grad(), or detach it"
+            )
     devices = {tensor.device for tensor in tensors.values()}
     if len(devices) > 1:
-        raise ValueError(f"batch: expected tensors on one device, got {' and '.join(sorted(map(str, devices)))}")
+        raise ValueError(
+            f"batch: expected tensors on one device, got {' and '.join(sorted(map(str, devices)))}"
+        )
     own = devices.pop()
     if own.type != "cpu":
         flat = batch.reshape(-1)
@@ -111,31 +125,37 @@ def generalized_advantage_estimate(
     time_dim: int | None = None,
     traj_ids: Any = None,
 ) -> tuple[Any, Any]:
-    """Advantages and value targets, computed in Rust: what TorchRL's function of this name returns, up to 1e-5 (it rounds discounts to ``float32``).
+    """Advantages and value targets, computed in Rust: what TorchRL's function of this name returns,
+    up to 1e-5 (it rounds discounts to ``float32``).
 
-    ``δ = reward + γ · next_state_value · (1 - terminated) - state_value``, ``A = δ + γλ · (1 - done) · A'`` with the advantage ``A'`` of the next
-    frame, and the target is ``A + state_value``. An episode that was cut has a future, one that has terminated has none. The last frame of all is
-    followed by nothing.
+    ``δ = reward + γ · next_state_value · (1 - terminated) - state_value``,
+    ``A = δ + γλ · (1 - done) · A'`` with the advantage ``A'`` of the next frame, and the target is
+    ``A + state_value``. An episode that was cut has a future, one that has terminated has none. The
+    last frame of all is followed by nothing.
 
     Args:
         gamma: the discount, from 0 to 1.
         lmbda: weight of longer returns, from 0 to 1.
-        state_value: values of the observations: tensors of torch or arrays of NumPy, of ``float32`` or ``float64``, as all that follow.
+        state_value: values of the observations: tensors of torch or arrays of NumPy, of ``float32``
+            or ``float64``, as all that follow.
         next_state_value: values of the observations that followed, of the same shape.
         reward: rewards, of the same shape.
         done: whether episodes ended, of the same shape.
         terminated: whether they ended by themselves; ``done`` by default.
-        time_dim: the dimension of time. By default the one before the last, ``[*batch, time, rewards]``, and that of arrays with one dimension.
-            With two dimensions it has to be named, since ``[time, 1]`` and ``[env, time]`` look alike.
-        traj_ids: numbers of trajectories, of the shape up to ``time_dim``, such as ``batch["collector", "traj_ids"]``: where they change without an
-            end, as between the frames of two workers, the estimate ends as at the end of a batch.
+        time_dim: the dimension of time. By default the one before the last,
+            ``[*batch, time, rewards]``, and that of arrays with one dimension. With two dimensions
+            it has to be named, since ``[time, 1]`` and ``[env, time]`` look alike.
+        traj_ids: numbers of trajectories, of the shape up to ``time_dim``, such as
+            ``batch["collector", "traj_ids"]``: where they change without an end, as between the
+            frames of two workers, the estimate ends as at the end of a batch.
 
     Returns:
         Advantages and value targets, as tensors if ``reward`` is one, on its device.
 
     Raises:
         TypeError: elements are not of ``float32`` or ``float64``.
-        ValueError: shapes differ; the dimension of time is not clear; ``gamma`` or ``lmbda`` is outside; or a tensor requires a gradient.
+        ValueError: shapes differ; the dimension of time is not clear; ``gamma`` or ``lmbda`` is
+            outside; or a tensor requires a gradient.
 
     Example:
         >>> import numpy as np
@@ -152,7 +172,11 @@ def generalized_advantage_estimate(
             raise TypeError(f"{name}: expected float32 or float64, got {array.dtype}")
     kind = numpy.result_type(*arrays.values())
     flags = {"done": _array("done", done).astype(bool, copy=False)}
-    flags["terminated"] = flags["done"] if terminated is None else _array("terminated", terminated).astype(bool, copy=False)
+    flags["terminated"] = (
+        flags["done"]
+        if terminated is None
+        else _array("terminated", terminated).astype(bool, copy=False)
+    )
     shape = arrays["reward"].shape
     for name, array in {**arrays, **flags}.items():
         if array.shape != shape:
@@ -164,12 +188,19 @@ def generalized_advantage_estimate(
     if traj_ids is not None:
         ids = _array("traj_ids", traj_ids).astype(numpy.int64, copy=False)
         if ids.shape != shape[: time + 1]:
-            raise ValueError(f"traj_ids: expected shape {shape[: time + 1]}, that of reward up to the dimension of time, got {ids.shape}")
+            raise ValueError(
+                f"traj_ids: expected shape {shape[: time + 1]}, that of reward up to the dimension of time, got {ids.shape}"
+            )
         ids = ids.reshape(parts[:2])
-    own, values, following = (array.astype(kind, copy=False).reshape(parts) for array in arrays.values())
+    own, values, following = (
+        array.astype(kind, copy=False).reshape(parts) for array in arrays.values()
+    )
     ends, cuts = (array.reshape(parts) for array in flags.values())
     weights = real("gamma", gamma), real("lmbda", lmbda)
-    found = [array.reshape(shape) for array in advantages(weights, own, (values, following), (ends, cuts), ids)]
+    found = [
+        array.reshape(shape)
+        for array in advantages(weights, own, (values, following), (ends, cuts), ids)
+    ]
     if "torch" in sys.modules and isinstance(reward, torch.Tensor):
         return tuple(torch.from_numpy(array).to(reward.device) for array in found)  # type: ignore[return-value]
     return found[0], found[1]
@@ -180,7 +211,9 @@ def _array(name: str, value: Any) -> Array:
     if "torch" not in sys.modules or not isinstance(value, torch.Tensor):
         return numpy.asarray(value)
     if value.requires_grad:
-        raise ValueError(f"{name} requires a gradient, which would be lost: compute it under torch.no_grad(), or detach it")
+        raise ValueError(
+            f"{name} requires a gradient, which would be lost: compute it under torch.no_grad(), or detach it"
+        )
     return value.cpu().numpy()
 
 
@@ -196,5 +229,7 @@ def _time_dim(shape: tuple[int, ...], given: int | None) -> int:
             )
         return max(dims - 2, 0)
     if not -dims <= (dim := int(given)) < dims:
-        raise ValueError(f"time_dim: expected a dimension of reward, which has shape {shape}, got {given}")
+        raise ValueError(
+            f"time_dim: expected a dimension of reward, which has shape {shape}, got {given}"
+        )
     return dim % dims

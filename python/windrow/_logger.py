@@ -1,4 +1,6 @@
-"""Where figures of a run go: a CSV file, TensorBoard, Weights & Biases, a logger of TorchRL, or a function."""
+"""Where figures of a run go: a CSV file, TensorBoard, Weights & Biases, a logger of TorchRL, or a
+function.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ Log = Callable[[Mapping[str, float], int], object]
 
 #: A library, by whose names figures are logged.
 LogNames: TypeAlias = Literal["sb3", "cleanrl", "torchrl"]
-#: Names of figures that scripts of these libraries plot, by those of Stable-Baselines3. Others have one name everywhere.
+#: Names of figures that scripts of these libraries plot, by those of Stable-Baselines3. Others have
+#: one name everywhere.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "sb3": {},
     "cleanrl": {
@@ -40,14 +43,20 @@ def log_to(name: str, target: object) -> Log:
     if isinstance(target, (str, os.PathLike)):
         path = Path(target)
         if path.suffix != ".csv":
-            raise ValueError(f"{name} is the path of a CSV file, which ends with .csv, or an object such as a SummaryWriter, got {os.fspath(target)!r}")
+            raise ValueError(
+                f"{name} is the path of a CSV file, which ends with .csv, or an object such as a SummaryWriter, got {os.fspath(target)!r}"
+            )
         return Csv(path)
     if hasattr(target, "add_scalar"):
-        return lambda figures, step: [target.add_scalar(key, value, step) for key, value in figures.items()]
+        return lambda figures, step: [
+            target.add_scalar(key, value, step) for key, value in figures.items()
+        ]
     if hasattr(target, "define_metric") and hasattr(target, "log"):
         return _Run(target)
     if hasattr(target, "log_scalar"):
-        return lambda figures, step: [target.log_scalar(key, value, step=step) for key, value in figures.items()]
+        return lambda figures, step: [
+            target.log_scalar(key, value, step=step) for key, value in figures.items()
+        ]
     if callable(target):
         return target
     raise TypeError(
@@ -70,8 +79,9 @@ def loggable(name: str, target: object) -> object:
 class _Run:
     """Logs to a run of Weights & Biases.
 
-    The steps of a run only grow, and what comes with a smaller one is dropped. So figures are logged without a step, beside what the user logs,
-    and are plotted over the number of frames that is among them.
+    The steps of a run only grow, and what comes with a smaller one is dropped. So figures are
+    logged without a step, beside what the user logs, and are plotted over the number of frames that
+    is among them.
     """
 
     def __init__(self, run: Any) -> None:
@@ -86,10 +96,12 @@ class _Run:
 
 
 class Csv:
-    """Appends rows to a CSV file, with a column for each figure; one that is not known has an empty field.
+    """Appends rows to a CSV file, with a column for each figure; one that is not known has an empty
+    field.
 
-    Each row is written by one call, so that a process that ends leaves whole rows. A file that exists is gone on with, without the row that an
-    earlier process may not have ended. A new figure is a new column, for which the file is written anew.
+    Each row is written by one call, so that a process that ends leaves whole rows. A file that
+    exists is gone on with, without the row that an earlier process may not have ended. A new figure
+    is a new column, for which the file is written anew.
     """
 
     def __init__(self, path: Path) -> None:
@@ -104,7 +116,9 @@ class Csv:
         if new:
             self._widen(new)
         with self._path.open("a", newline="") as file:
-            csv.DictWriter(file, self._columns, lineterminator="\n").writerow({**figures, "step": step})
+            csv.DictWriter(file, self._columns, lineterminator="\n").writerow(
+                {**figures, "step": step}
+            )
 
     def _open(self) -> list[str]:
         """The columns of the file, if there is one, which ends with a whole row afterwards."""

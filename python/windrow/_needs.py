@@ -16,11 +16,17 @@ _SYSTEMS = {
 
 
 def fill(extension: ModuleType) -> None:
-    """Gives ``extension`` what it lacks on this system, so that whatever imports it can be imported; it is an error to use it."""
+    """Gives ``extension`` what it lacks on this system, so that whatever imports it can be
+    imported; it is an error to use it.
+    """
     for system, names in _SYSTEMS.items():
         for name in names:
             if not hasattr(extension, name):
-                setattr(extension, name, type(name, (), {"__new__": _refusing(name.removesuffix("Core"), system)}))
+                setattr(
+                    extension,
+                    name,
+                    type(name, (), {"__new__": _refusing(name.removesuffix("Core"), system)}),
+                )
 
 
 def _refusing(name: str, system: str) -> Callable[..., NoReturn]:
@@ -31,7 +37,9 @@ def _refusing(name: str, system: str) -> Callable[..., NoReturn]:
 
 
 def install(extra: str) -> str:
-    """The command that installs windrow with ``extra``. The distribution is not called what is imported."""
+    """The command that installs windrow with ``extra``. The distribution is not called what is
+    imported.
+    """
     return f'pip install "windrow-rl[{extra}]"'
 
 
@@ -47,7 +55,9 @@ def module(what: str, name: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
-        raise ImportError(f"{what} needs {package}, which is not installed: {install(extra)}", name=package) from error
+        raise ImportError(
+            f"{what} needs {package}, which is not installed: {install(extra)}", name=package
+        ) from error
 
 
 def torch(what: str) -> None:

@@ -1,7 +1,8 @@
-"""All that the extension calls in Python: these functions, and the methods of objects that keep these protocols.
+"""All that the extension calls in Python: these functions, and the methods of objects that keep
+these protocols.
 
-The extension knows no other module of this package by its name. What is given to it beside these are environments, spaces and arrays
-of libraries.
+The extension knows no other module of this package by its name. What is given to it beside these
+are environments, spaces and arrays of libraries.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
 from windrow.processes.answers import answer
 from windrow.processes.exceptions import received, sent
-from windrow.processes.setup import environments, members, policy, read_environments, read_policy, seed_torch
+from windrow.processes.setup import (
+    environments,
+    members,
+    policy,
+    read_environments,
+    read_policy,
+    seed_torch,
+)
 from windrow.processes.start import program, uses_torch
 
 __all__ = [
@@ -67,24 +75,31 @@ __all__ = [
 _arguments = module("windrow.policies.arguments")
 
 
-def read_by(policy: Callable[..., Any], trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
+def read_by(
+    policy: Callable[..., Any], trust: bool, observed: Sequence[Key], info: Sequence[Key]
+) -> list[Key]:
     """The observations that ``policy`` gets, see :func:`windrow.policies.arguments.read_by`."""
     read: list[Key] = _arguments.read_by(policy, trust, observed, info)
     return read
 
 
 class EnvPort(Protocol):
-    """Environments that Python steps, in whole arrays: one array for each leaf, ``[num_envs, *shape]``; of a leaf of bytes, a list.
+    """Environments that Python steps, in whole arrays: one array for each leaf,
+    ``[num_envs, *shape]``; of a leaf of bytes, a list.
 
     Called in the thread of the worker that steps them.
     """
 
     def describe(self) -> dict[str, Any]:
-        """The specs, as entries of ``Description`` in ``describe.rs``. Called once, when the environments are made."""
+        """The specs, as entries of ``Description`` in ``describe.rs``. Called once, when the
+        environments are made.
+        """
         ...
 
     def reads(self, keys: list[Any]) -> None:
-        """Names the columns of the policy that :meth:`step` gets as its state, in this order. Called once, when the policy is bound."""
+        """Names the columns of the policy that :meth:`step` gets as its state, in this order.
+        Called once, when the policy is bound.
+        """
         ...
 
     def reset(self, envs: list[int], seeds: list[int | None]) -> list[Any]:
@@ -92,7 +107,9 @@ class EnvPort(Protocol):
         ...
 
     def step(self, actions: list[Any], state: list[Any]) -> tuple[list[Any], Any, Any, Any]:
-        """Steps all environments: observations, rewards, and whether each was terminated or truncated."""
+        """Steps all environments: observations, rewards, and whether each was terminated or
+        truncated.
+        """
         ...
 
     def close(self) -> None:
@@ -106,7 +123,8 @@ class PolicyPort(Protocol):
     Called in the thread of the worker that acts, or of the inference server.
 
     Attributes:
-        wants_first: :meth:`act` takes a flag for each row that begins an episode, after the observations.
+        wants_first: :meth:`act` takes a flag for each row that begins an episode, after the
+            observations.
         wants_places: then the place of each row, too.
     """
 
@@ -121,7 +139,9 @@ class PolicyPort(Protocol):
         groups: Sequence[tuple[Key, list[int]]] = (),
         examples: Sequence[tuple[Key, bytes]] = (),
     ) -> list[tuple[list[str], Any]]:
-        """Evaluates the policy once, and returns the names and tensors that it writes, actions first."""
+        """Evaluates the policy once, and returns the names and tensors that it writes, actions
+        first.
+        """
         ...
 
     def act(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,7 +1,8 @@
 """Types of what users give, where the same union of types is taken in many places.
 
-Nothing here imports torch: those of other libraries are looked up when somebody asks for them, such as by ``typing.get_type_hints``.
-Until then a text stands for each, which ``help`` shows of declared arguments.
+Nothing here imports torch: those of other libraries are looked up when somebody asks for them, such
+as by ``typing.get_type_hints``. Until then a text stands for each, which ``help`` shows of declared
+arguments.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ if TYPE_CHECKING:
     Envs: TypeAlias = Env | Sequence[Env]
     Numbers: TypeAlias = float | Sequence[float] | Array | torch.Tensor
     #: A module can be called; a path is that of a model of ONNX.
-    Policy: TypeAlias = Callable[..., Any] | Model | OnnxModel | str | os.PathLike[str] | modules.RemotePolicy
+    Policy: TypeAlias = (
+        Callable[..., Any] | Model | OnnxModel | str | os.PathLike[str] | modules.RemotePolicy
+    )
     #: Those of a module: itself, a TensorDict of its parameters, or its ``state_dict``.
     Weights: TypeAlias = torch.nn.Module | tensordict.TensorDictBase | Mapping[str, torch.Tensor]
 else:
@@ -83,5 +86,7 @@ else:
     Env = _later("Environment | Callable[..., Environment] | str")
     Envs = _later("Environment | Callable[..., Environment] | str | list")
     Numbers = _later("float | Sequence[float] | numpy.ndarray | torch.Tensor")
-    Policy = _later("torch.nn.Module | Callable[..., Any] | Model | OnnxModel | str | os.PathLike[str] | modules.RemotePolicy")
+    Policy = _later(
+        "torch.nn.Module | Callable[..., Any] | Model | OnnxModel | str | os.PathLike[str] | modules.RemotePolicy"
+    )
     Weights = _later("torch.nn.Module | tensordict.TensorDictBase | Mapping[str, torch.Tensor]")

@@ -1,12 +1,15 @@
 """Values that no array holds, as bytes: what is no tensor, and tensors whose shape changes.
 
-The engine keeps them in columns of bytes, and does not read them. The first byte of a value says what follows, so that a batch, a
-buffer or a file needs no more to give it back. Where nobody wrote a value, there are no bytes.
+The engine keeps them in columns of bytes, and does not read them. The first byte of a value says
+what follows, so that a batch, a buffer or a file needs no more to give it back. Where nobody wrote
+a value, there are no bytes.
 
-Frames with such tensors are stacked lazily, also where all have one shape, so that batches do not differ by chance; and each tensor has
-a mark, by which a buffer keeps it as a value again, alone or in a batch.
+Frames with such tensors are stacked lazily, also where all have one shape, so that batches do not
+differ by chance; and each tensor has a mark, by which a buffer keeps it as a value again, alone or
+in a batch.
 
-Actions of agents that differ from each other are columns of their own, in an entry :data:`MEMBERS`. Batches have them in their group.
+Actions of agents that differ from each other are columns of their own, in an entry :data:`MEMBERS`.
+Batches have them in their group.
 """
 
 from __future__ import annotations
@@ -24,21 +27,31 @@ from windrow._lazy import gymnasium, numpy, tensordict, torch
 from windrow.envs._specs import Key, path, short
 from windrow.processes.pickling import dumps
 
-#: The entry with actions of single members of a group: their names are those of the action and the member's number.
+#: The entry with actions of single members of a group: their names are those of the action and the
+#: member's number.
 MEMBERS = "(members)"
 
 _NONE, _TEXT, _TENSOR, _OBJECT = b"n", b"t", b"r", b"o"
 _NUMBER = struct.Struct("<q")
 #: Types of numpy that torch has, too.
 _TYPES = frozenset(
-    ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64", "complex64", "complex128"]
+    [
+        "bool",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
 )
 #: The mark of a tensor that was a value, an attribute. The extension knows it, too.
 _MARK = "_windrow_value"
 
 
 def encoded(value: object, names: str | Sequence[str]) -> bytes:
-    """A value of the entry ``names`` as bytes: text and tensors are written as such, any other object is pickled.
+    """A value of the entry ``names`` as bytes: text and tensors are written as such, any other
+    object is pickled.
 
     Raises:
         TypeError: it cannot be pickled.
@@ -49,7 +62,11 @@ def encoded(value: object, names: str | Sequence[str]) -> bytes:
         return _TEXT + value.encode("utf-8", "surrogatepass")
     try:
         # No tensor is made where torch is not imported.
-        if "torch" in sys.modules and isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        if (
+            "torch" in sys.modules
+            and isinstance(value, torch.Tensor)
+            and value.layout is torch.strided
+        ):
             return encoded_tensor(value)
         return _OBJECT + pickle.dumps(value)
     except Exception:
@@ -69,7 +86,9 @@ def _shown(names: str | Sequence[str]) -> str:
 
 
 def encoded_tensor(value: torch.Tensor) -> bytes:
-    """A tensor whose shape other steps need not have: the name of its type, its shape, and its elements, none of it pickled."""
+    """A tensor whose shape other steps need not have: the name of its type, its shape, and its
+    elements, none of it pickled.
+    """
     value = value.detach().cpu().contiguous()
     elements = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
     return _numbers(str(value.dtype).removeprefix("torch."), value.shape, elements)
@@ -78,11 +97,15 @@ def encoded_tensor(value: torch.Tensor) -> bytes:
 def _numbers(dtype: str, shape: Sequence[int], elements: bytes) -> bytes:
     """The bytes of a tensor with these ``elements``."""
     name = dtype.encode()
-    return b"".join((_TENSOR, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape), elements))
+    return b"".join(
+        (_TENSOR, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape), elements)
+    )
 
 
 def observed(value: object, name: str) -> bytes:
-    """What an environment of Gymnasium observes under ``name`` as bytes: an array of numbers may have another shape in each step."""
+    """What an environment of Gymnasium observes under ``name`` as bytes: an array of numbers may
+    have another shape in each step.
+    """
     if isinstance(value, numpy.ndarray) and value.dtype.name in _TYPES:
         native = value.astype(value.dtype.newbyteorder("="), copy=False)
         return _numbers(value.dtype.name, value.shape, native.tobytes())
@@ -93,7 +116,11 @@ def example_of(space: object) -> bytes:
     """The bytes of the shortest text or array of a space of Gymnasium; nothing for other objects."""
     if isinstance(space, gymnasium.spaces.Text):
         return encoded("", ())
-    if isinstance(space, gymnasium.spaces.Sequence) and space.stack and isinstance(space.feature_space, gymnasium.spaces.Box):
+    if (
+        isinstance(space, gymnasium.spaces.Sequence)
+        and space.stack
+        and isinstance(space.feature_space, gymnasium.spaces.Box)
+    ):
         feature = space.feature_space
         return encoded_tensor(torch.from_numpy(numpy.zeros((0, *feature.shape), feature.dtype)))
     return b""
@@ -113,7 +140,9 @@ def decoded(value: bytes) -> object:
     if kind == _OBJECT:
         return pickle.loads(value[1:])
     if kind not in (b"", _NONE):
-        raise ValueError(f"expected a value of bytes that begins with one of {_NONE + _TEXT + _TENSOR + _OBJECT!r}, got {kind!r}")
+        raise ValueError(
+            f"expected a value of bytes that begins with one of {_NONE + _TEXT + _TENSOR + _OBJECT!r}, got {kind!r}"
+        )
     return None
 
 
@@ -125,10 +154,16 @@ def _tensor_of(value: bytes) -> torch.Tensor:
     shape = [number for (number,) in _NUMBER.iter_unpack(value[begin:end])]
     # Torch may write to it.
     elements = bytearray(value[end:])
-    return torch.frombuffer(elements, dtype=dtype).reshape(shape) if elements else torch.empty(shape, dtype=dtype, device="cpu")
+    return (
+        torch.frombuffer(elements, dtype=dtype).reshape(shape)
+        if elements
+        else torch.empty(shape, dtype=dtype, device="cpu")
+    )
 
 
-def stacked(parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None) -> tensordict.TensorDictBase:
+def stacked(
+    parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None
+) -> tensordict.TensorDictBase:
     """TensorDicts as one along a new dimension of this name, lazily where shapes differ."""
     try:
         made = tensordict.LazyStackedTensorDict.maybe_dense_stack(parts, dim)
@@ -142,14 +177,18 @@ def stacked(parts: list[tensordict.TensorDictBase], dim: int, name: str | None =
     return made
 
 
-def lazy_stack(parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None) -> tensordict.TensorDictBase:
+def lazy_stack(
+    parts: list[tensordict.TensorDictBase], dim: int, name: str | None = None
+) -> tensordict.TensorDictBase:
     """TensorDicts as one along a new dimension of this name, each of which stays as it is."""
     # Names that are set later have to be those of groups, too, which there may be no tensors of.
     return tensordict.LazyStackedTensorDict(*parts, stack_dim=dim, stack_dim_name=name)
 
 
 class Entry(NamedTuple):
-    """The values of an entry, an array of objects of the entry's shape, and whether all of them are tensors."""
+    """The values of an entry, an array of objects of the entry's shape, and whether all of them are
+    tensors.
+    """
 
     names: tuple[str, ...]
     values: numpy.ndarray[Any, Any]
@@ -160,7 +199,9 @@ class Entry(NamedTuple):
         return encoded(value, self.names)
 
 
-def entry(names: Sequence[str], shape: Sequence[int], values: Sequence[Any], is_tensor: bool) -> Entry:
+def entry(
+    names: Sequence[str], shape: Sequence[int], values: Sequence[Any], is_tensor: bool
+) -> Entry:
     """The entry with these values, one after the other."""
     # One by one: values may be sequences themselves.
     array = numpy.empty(len(values), object)
@@ -170,7 +211,8 @@ def entry(names: Sequence[str], shape: Sequence[int], values: Sequence[Any], is_
 
 
 def _decoded_entry(names: Sequence[str], shape: Sequence[int], sent: Sequence[bytes]) -> Entry:
-    """The entry with values of these bytes. Where all values are tensors, an empty one is in the place of nothing.
+    """The entry with values of these bytes. Where all values are tensors, an empty one is in the
+    place of nothing.
 
     Raises:
         ValueError: an object cannot be unpickled.
@@ -178,7 +220,9 @@ def _decoded_entry(names: Sequence[str], shape: Sequence[int], sent: Sequence[by
     try:
         values = list(map(decoded, sent))
     except Exception as error:
-        raise ValueError(f"{_shown(names)}: expected objects that can be unpickled, got {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{_shown(names)}: expected objects that can be unpickled, got {type(error).__name__}: {error}"
+        ) from error
     first: Any = next((value for value in values if isinstance(value, torch.Tensor)), None)
     is_tensor = first is not None and all(not one or one.startswith(_TENSOR) for one in sent)
     if is_tensor:
@@ -187,27 +231,38 @@ def _decoded_entry(names: Sequence[str], shape: Sequence[int], sent: Sequence[by
     return entry(names, shape, values, is_tensor)
 
 
-def with_values(data: tensordict.TensorDictBase, entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]]) -> tensordict.TensorDictBase:
-    """A batch of the engine with its values: of each entry the names, the shape, and the bytes of each value."""
+def with_values(
+    data: tensordict.TensorDictBase,
+    entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]],
+) -> tensordict.TensorDictBase:
+    """A batch of the engine with its values: of each entry the names, the shape, and the bytes of
+    each value.
+    """
     members = data.get(MEMBERS, None)
     columns = () if members is None else [(MEMBERS, *path(key)) for key in members.keys(True, True)]
     return placed(data, [_decoded_entry(*one) for one in entries], split_of(columns))
 
 
-def placed(data: tensordict.TensorDictBase, entries: Sequence[Entry], split: dict[Key, list[Key]] = {}) -> tensordict.TensorDictBase:
+def placed(
+    data: tensordict.TensorDictBase, entries: Sequence[Entry], split: dict[Key, list[Key]] = {}
+) -> tensordict.TensorDictBase:
     """``data`` with these entries, and with the actions of agents in their groups."""
     for names, values, is_tensor in entries:
         if not is_tensor:
             data.set(names, _stacked(values))
     tensors = [_Tensors(names, values, True) for names, values, is_tensor in entries if is_tensor]
-    tensors += [_Tensors(path(key), _of_agents(data, columns), False) for key, columns in split.items()]
+    tensors += [
+        _Tensors(path(key), _of_agents(data, columns), False) for key, columns in split.items()
+    ]
     if not tensors:
         return data
     return _with_tensors(data.exclude(MEMBERS) if split else data, tensors)
 
 
 class _Tensors(NamedTuple):
-    """Tensors of an entry in an array of the entry's shape, and whether they were values, so that frames are stacked lazily."""
+    """Tensors of an entry in an array of the entry's shape, and whether they were values, so that
+    frames are stacked lazily.
+    """
 
     names: tuple[str, ...]
     values: numpy.ndarray[Any, Any]
@@ -217,11 +272,18 @@ class _Tensors(NamedTuple):
 def _of_agents(data: tensordict.TensorDictBase, columns: list[Key]) -> numpy.ndarray[Any, Any]:
     """The actions in these columns as an array of tensors, whose last dimension is that of agents."""
     count = data.batch_size.numel()
-    each = [column.reshape(count, *column.shape[data.ndim :]).unbind(0) for column in map(data.get, columns)]
-    return entry((), (*data.batch_size, len(columns)), list(itertools.chain(*zip(*each, strict=True))), True).values
+    each = [
+        column.reshape(count, *column.shape[data.ndim :]).unbind(0)
+        for column in map(data.get, columns)
+    ]
+    return entry(
+        (), (*data.batch_size, len(columns)), list(itertools.chain(*zip(*each, strict=True))), True
+    ).values
 
 
-def _stacked(values: numpy.ndarray[Any, Any]) -> tensordict.NonTensorData | tensordict.NonTensorStack:
+def _stacked(
+    values: numpy.ndarray[Any, Any],
+) -> tensordict.NonTensorData | tensordict.NonTensorStack:
     """An array of objects as a stack, each of whose entries is any object."""
     if values.ndim == 0:
         return tensordict.NonTensorData(values.item())
@@ -232,7 +294,9 @@ def _stacked(values: numpy.ndarray[Any, Any]) -> tensordict.NonTensorData | tens
     return tensordict.NonTensorStack(*map(_stacked, rows), stack_dim=0)
 
 
-def repeated(value: bytes, shape: Sequence[int]) -> torch.Tensor | tensordict.NonTensorData | tensordict.NonTensorStack:
+def repeated(
+    value: bytes, shape: Sequence[int]
+) -> torch.Tensor | tensordict.NonTensorData | tensordict.NonTensorStack:
     """An entry of this shape that has the value of these bytes everywhere."""
     one = decoded(value)
     if isinstance(one, torch.Tensor):
@@ -240,13 +304,29 @@ def repeated(value: bytes, shape: Sequence[int]) -> torch.Tensor | tensordict.No
     return _stacked(entry((), shape, [one] * math.prod(shape), False).values)
 
 
-def _with_tensors(data: tensordict.TensorDictBase, entries: list[_Tensors], *, lazily: bool = True, device: torch.device | None = None) -> tensordict.TensorDictBase:
-    """``data`` with these entries. Frames with tensors that were values are stacked ``lazily``, others where shapes differ."""
+def _with_tensors(
+    data: tensordict.TensorDictBase,
+    entries: list[_Tensors],
+    *,
+    lazily: bool = True,
+    device: torch.device | None = None,
+) -> tensordict.TensorDictBase:
+    """``data`` with these entries. Frames with tensors that were values are stacked ``lazily``,
+    others where shapes differ.
+    """
     own = [one for one in entries if len(one.names) == 1]
     if data.ndim and own:
         dim = data.ndim - 1
         parts = [
-            _with_tensors(part, [one._replace(values=one.values.take([place], dim).squeeze(dim)) for one in entries], lazily=lazily, device=device)
+            _with_tensors(
+                part,
+                [
+                    one._replace(values=one.values.take([place], dim).squeeze(dim))
+                    for one in entries
+                ],
+                lazily=lazily,
+                device=device,
+            )
             for place, part in enumerate(data.unbind(-1))
         ]
         stack = lazy_stack if lazily and any(one.are_values for one in own) else stacked
@@ -271,10 +351,15 @@ def _with_tensors(data: tensordict.TensorDictBase, entries: list[_Tensors], *, l
     return data
 
 
-def without_values(batch: tensordict.TensorDictBase) -> tuple[tensordict.TensorDictBase, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
+def without_values(
+    batch: tensordict.TensorDictBase,
+) -> tuple[tensordict.TensorDictBase, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
     """What :func:`with_values` is given, of a batch with values."""
     rest, entries = parted(batch)
-    return rest, [(one.names, list(one.values.shape), list(map(one.encoded, one.values.reshape(-1).tolist()))) for one in entries]
+    return rest, [
+        (one.names, list(one.values.shape), list(map(one.encoded, one.values.reshape(-1).tolist())))
+        for one in entries
+    ]
 
 
 def parted(batch: tensordict.TensorDictBase) -> tuple[tensordict.TensorDictBase, list[Entry]]:
@@ -283,14 +368,23 @@ def parted(batch: tensordict.TensorDictBase) -> tuple[tensordict.TensorDictBase,
     for names, is_tensor in unheld(batch):
         parent = batch.get(names[:-1]) if names[1:] else batch
         values = values_of(parent, names[-1], parent.ndim, is_tensor)
-        entries.append(entry(names, parent.shape, values, all(isinstance(value, torch.Tensor) for value in values) and bool(values)))
+        entries.append(
+            entry(
+                names,
+                parent.shape,
+                values,
+                all(isinstance(value, torch.Tensor) for value in values) and bool(values),
+            )
+        )
     if not entries:
         return batch, entries
     rest = batch.exclude(*(one.names for one in entries))
     return rest if type(rest) is tensordict.TensorDict else rest.contiguous(), entries
 
 
-def values_of(parent: tensordict.TensorDictBase, name: str, depth: int, is_tensor: bool) -> list[Any]:
+def values_of(
+    parent: tensordict.TensorDictBase, name: str, depth: int, is_tensor: bool
+) -> list[Any]:
     """The entry ``name`` of ``parent``, one value for each place in its first ``depth`` dimensions."""
     if not is_tensor:
         values = [parent.get(name).tolist()]
@@ -313,7 +407,9 @@ def _was_value(batch: tensordict.TensorDictBase, name: str) -> bool:
     return isinstance(value, torch.Tensor) and hasattr(value, _MARK)
 
 
-def unheld(batch: tensordict.TensorDictBase, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
+def unheld(
+    batch: tensordict.TensorDictBase, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Entries that no array holds, and whether each is of tensors."""
     for name in batch.keys():
         if _was_value(batch, name):
@@ -332,12 +428,16 @@ def unheld(batch: tensordict.TensorDictBase, prefix: tuple[str, ...] = ()) -> It
 
 
 def split_of(columns: Iterable[Key]) -> dict[Key, list[Key]]:
-    """The actions of agents that differ from each other, each with its own of the ``columns``, which are in an entry :data:`MEMBERS`."""
+    """The actions of agents that differ from each other, each with its own of the ``columns``,
+    which are in an entry :data:`MEMBERS`.
+    """
     found: dict[Key, list[Key]] = collections.defaultdict(list)
     for names in map(path, columns):
         if names[0] == MEMBERS:
             found[names[1:-1]].append(names)
-    return {key: sorted(columns, key=lambda names: int(names[-1])) for key, columns in found.items()}
+    return {
+        key: sorted(columns, key=lambda names: int(names[-1])) for key, columns in found.items()
+    }
 
 
 def public(key: Key) -> Key:
@@ -347,22 +447,37 @@ def public(key: Key) -> Key:
 
 
 def action_in(data: tensordict.TensorDictBase, key: Key) -> torch.Tensor | None:
-    """The action ``key`` in ``data``, of one agent where it is a column of such; None where there is none."""
+    """The action ``key`` in ``data``, of one agent where it is a column of such; None where there
+    is none.
+    """
     names = path(key)
     if names[0] != MEMBERS:
         return data.get(key, None)
     *group, name, agent = names[1:]
     agents = data.get(tuple(group), None)
     # Agents are in the dimension behind those of the batch.
-    return None if agents is None else agents[(slice(None),) * data.ndim + (int(agent),)].get(name, None)
+    return (
+        None
+        if agents is None
+        else agents[(slice(None),) * data.ndim + (int(agent),)].get(name, None)
+    )
 
 
-def joined(data: tensordict.TensorDictBase, split: dict[Key, list[Key]], dim: int) -> tensordict.TensorDictBase:
-    """``data`` with the actions of agents in their groups, where agents are in dimension ``dim``, in place of the columns."""
+def joined(
+    data: tensordict.TensorDictBase, split: dict[Key, list[Key]], dim: int
+) -> tensordict.TensorDictBase:
+    """``data`` with the actions of agents in their groups, where agents are in dimension ``dim``,
+    in place of the columns.
+    """
     return with_actions(data, split, dim, data).exclude(MEMBERS) if split else data
 
 
-def with_actions(data: tensordict.TensorDictBase, split: dict[Key, list[Key]], dim: int, actions: tensordict.TensorDictBase | dict[Key, torch.Tensor]) -> tensordict.TensorDictBase:
+def with_actions(
+    data: tensordict.TensorDictBase,
+    split: dict[Key, list[Key]],
+    dim: int,
+    actions: tensordict.TensorDictBase | dict[Key, torch.Tensor],
+) -> tensordict.TensorDictBase:
     """``data``, to which the columns in ``actions`` are added as :func:`joined` does."""
     for key, columns in split.items():
         *group, name = path(key)
@@ -370,13 +485,17 @@ def with_actions(data: tensordict.TensorDictBase, split: dict[Key, list[Key]], d
         size = (*data.batch_size[:dim], len(columns))
         parts = (tensordict.TensorDict({}, size) if agents is None else agents).unbind(dim)
         # New ones: those may be parts of a batch.
-        parts = [part.copy().set(name, actions.get(column)) for part, column in zip(parts, columns, strict=True)]
+        parts = [
+            part.copy().set(name, actions.get(column))
+            for part, column in zip(parts, columns, strict=True)
+        ]
         data.set(tuple(group), stacked(parts, dim))
     return data
 
 
 class Shown:
-    """What a policy is given of values that no array holds: numbers stand for them until it is called.
+    """What a policy is given of values that no array holds: numbers stand for them until it is
+    called.
 
     Args:
         examples: the bytes of what is shown where there is no value, of each entry.
@@ -402,31 +521,45 @@ class Shown:
                 inputs[place] = torch.arange(first, len(self._values), device="cpu").reshape(shape)
         return inputs
 
-    def shown(self, given: tensordict.TensorDictBase, device: torch.device | None = None) -> tensordict.TensorDictBase:
+    def shown(
+        self, given: tensordict.TensorDictBase, device: torch.device | None = None
+    ) -> tensordict.TensorDictBase:
         """What a policy is given, with values in the place of numbers."""
         found = [(key, given.get(key, None)) for key in self.examples]
         entries = [self._entry(key, numbers) for key, numbers in found if numbers is not None]
         self._entries = {one.names: one for one in entries}
-        tensors = [_Tensors(names, values, True) for names, values, is_tensor in entries if is_tensor]
+        tensors = [
+            _Tensors(names, values, True) for names, values, is_tensor in entries if is_tensor
+        ]
         given = placed(given, [one for one in entries if not one.is_tensor])
         return _with_tensors(given, tensors, lazily=False, device=device) if tensors else given
 
     def is_left(self, returned: tensordict.TensorDictBase, key: Key) -> bool:
-        """Whether the values of the entry ``key`` are in ``returned`` as they were shown, or not at all."""
+        """Whether the values of the entry ``key`` are in ``returned`` as they were shown, or not at
+        all.
+        """
         names = path(key)
         parent = returned.get(names[:-1], None) if names[1:] else returned
         if names not in self._entries or parent is None or names[-1] not in parent.keys():
             return True
         own = self._entries[names]
         values = values_of(parent, names[-1], parent.ndim, own.is_tensor)
-        return list(map(own.encoded, values)) == list(map(own.encoded, own.values.reshape(-1).tolist()))
+        return list(map(own.encoded, values)) == list(
+            map(own.encoded, own.values.reshape(-1).tolist())
+        )
 
     def value(self, key: Key, numbers: torch.Tensor) -> object:
-        """The values with these numbers, as a policy is given them that is called with tensors: lists where there are several."""
+        """The values with these numbers, as a policy is given them that is called with tensors:
+        lists where there are several.
+        """
         return self._entry(key, numbers).values.tolist()
 
     def _entry(self, key: Key, numbers: torch.Tensor) -> Entry:
-        return _decoded_entry(path(key), numbers.shape, [self._values[number] or self.examples[key] for number in numbers.flatten().tolist()])
+        return _decoded_entry(
+            path(key),
+            numbers.shape,
+            [self._values[number] or self.examples[key] for number in numbers.flatten().tolist()],
+        )
 
     def parted(self, returned: tensordict.TensorDictBase) -> tensordict.TensorDictBase:
         """What a policy has written, with actions of agents in their columns."""

@@ -8,7 +8,9 @@ from types import FrameType
 
 
 class Warning(UserWarning):
-    """Every warning of windrow is of this class: ``warnings.filterwarnings("ignore", category=windrow.Warning)`` silences them."""
+    """Every warning of windrow is of this class:
+    ``warnings.filterwarnings("ignore", category=windrow.Warning)`` silences them.
+    """
 
 
 class RenamedWarning(Warning, DeprecationWarning):
@@ -16,25 +18,46 @@ class RenamedWarning(Warning, DeprecationWarning):
 
 
 class PerformanceWarning(Warning):
-    """A program is right, and slower than it could be: Python calls a policy that was not found to be one that Rust can evaluate."""
+    """A program is right, and slower than it could be: Python calls a policy that was not found to
+    be one that Rust can evaluate.
+    """
 
 
 for _kind in (Warning, RenamedWarning, PerformanceWarning):
     _kind.__module__ = "windrow"
 
-#: Packages whose frames lie between a user's line and windrow's: decorators, context managers, and what calls modules and iterators.
-_BETWEEN = {"windrow", "contextlib", "functools", "dataclasses", "importlib", "torch", "tensordict", "tqdm"}
+#: Packages whose frames lie between a user's line and windrow's: decorators, context managers, and
+#: what calls modules and iterators.
+_BETWEEN = {
+    "windrow",
+    "contextlib",
+    "functools",
+    "dataclasses",
+    "importlib",
+    "torch",
+    "tensordict",
+    "tqdm",
+}
 _told: set[str] = set()
 
 
 def warn(message: str, kind: type[Warning] = Warning) -> None:
-    """Warns at the line of the first caller outside of this package, and of packages through which it was called."""
+    """Warns at the line of the first caller outside of this package, and of packages through which
+    it was called.
+    """
     frame = sys._getframe()
     while frame.f_back is not None and _is_between(frame):
         frame = frame.f_back
     known = frame.f_globals
     registry = known.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(message, kind, frame.f_code.co_filename, frame.f_lineno, str(known.get("__name__", "<string>")), registry)
+    warnings.warn_explicit(
+        message,
+        kind,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        str(known.get("__name__", "<string>")),
+        registry,
+    )
 
 
 def warn_once(subject: str, message: str, kind: type[Warning] = Warning) -> None:

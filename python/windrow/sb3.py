@@ -1,4 +1,6 @@
-"""windrow's environments for the loop of Stable-Baselines3 (SB3): ``PPO("MlpPolicy", windrow.sb3.VecEnv("CartPole-v1", 8))``."""
+"""windrow's environments for the loop of Stable-Baselines3 (SB3):
+``PPO("MlpPolicy", windrow.sb3.VecEnv("CartPole-v1", 8))``.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,18 @@ __all__ = ["VecEnv"]
 class VecEnv(vec_env.VecEnv):
     """Environments in the form that models of SB3 take, stepped by windrow.
 
-    Observations are arrays over memory that is used again once nobody holds them: what you keep never changes. ``infos`` have
-    ``"terminal_observation"``, ``"TimeLimit.truncated"`` and, at the end of an episode, ``"episode"`` as SB3's ``Monitor`` gives it.
+    Observations are arrays over memory that is used again once nobody holds them: what you keep
+    never changes. ``infos`` have ``"terminal_observation"``, ``"TimeLimit.truncated"`` and, at the
+    end of an episode, ``"episode"`` as SB3's ``Monitor`` gives it.
 
     Args:
-        env: as for :func:`windrow.make_vec`: an id, a function that makes an environment of Gymnasium or a list of these, or an
-            environment of windrow.
+        env: as for :func:`windrow.make_vec`: an id, a function that makes an environment of
+            Gymnasium or a list of these, or an environment of windrow.
         n_envs: how many, by default 1, or as many as the list has.
-        monitor: whether infos have ``"episode"``; environments that have a ``Monitor`` of their own need no other.
-        **kwargs: ``workers``, ``transforms`` and ``native`` as of :func:`windrow.make_vec`; others are passed to ``gymnasium.make``.
+        monitor: whether infos have ``"episode"``; environments that have a ``Monitor`` of their own
+            need no other.
+        **kwargs: ``workers``, ``transforms`` and ``native`` as of :func:`windrow.make_vec`; others
+            are passed to ``gymnasium.make``.
 
     Raises:
         TypeError: ``env`` is nothing that an environment can be made of.
@@ -46,7 +51,9 @@ class VecEnv(vec_env.VecEnv):
         1024
     """
 
-    def __init__(self, env: Any, n_envs: int | None = None, *, monitor: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, env: Any, n_envs: int | None = None, *, monitor: bool = True, **kwargs: Any
+    ) -> None:
         known = {"workers", "transforms", "native"}
         given = {name: kwargs.pop(name) for name in known & kwargs.keys()}
         # A process of environments needs neither SB3 nor torch.
@@ -54,20 +61,28 @@ class VecEnv(vec_env.VecEnv):
         wanted = Wanted(n_envs, mode=AutoresetMode.SAME_STEP, wrap=wrap, kwargs=kwargs, **given)
         self._vector: VectorEnv = wanted.made_of(env)
         #: When episodes began to be counted, where the engine counts them.
-        self._counted_since = time.time() if monitor and isinstance(self._vector, EngineVector) else None
+        self._counted_since = (
+            time.time() if monitor and isinstance(self._vector, EngineVector) else None
+        )
         #: Whether episodes are counted by something that is no ``Monitor``.
         self._is_counted = monitor and not isinstance(self._vector, PythonVector)
         self._actions: Any = None
         vector = self._vector
-        super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
+        super().__init__(
+            vector.num_envs, vector.single_observation_space, vector.single_action_space
+        )
         self.metadata = vector.metadata
 
     def reset(self) -> Any:
-        """Begins an episode in each environment, with the seeds and options that were set: the observations."""
+        """Begins an episode in each environment, with the seeds and options that were set: the
+        observations.
+        """
         options = self._options if any(self._options) else None
         every = list(range(self.num_envs))
         if options is None or all(one == options[0] for one in options):
-            seen, notes = self._vector._begin(every, list(self._seeds), options[0] if options else None)
+            seen, notes = self._vector._begin(
+                every, list(self._seeds), options[0] if options else None
+            )
         else:
             notes = []
             for env in every:
@@ -86,8 +101,12 @@ class VecEnv(vec_env.VecEnv):
         self._actions = actions
 
     def step_wait(self) -> Any:
-        """Steps all environments by them: observations, rewards, whether episodes have ended, and infos."""
-        seen, rewards, terminated, truncated, notes = self._vector._stepped(self._batched(self._actions))
+        """Steps all environments by them: observations, rewards, whether episodes have ended, and
+        infos.
+        """
+        seen, rewards, terminated, truncated, notes = self._vector._stepped(
+            self._batched(self._actions)
+        )
         infos: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
         # Notes tell of each end, so that without one there is nothing to look for in the flags.
         dones = terminated
@@ -95,7 +114,11 @@ class VecEnv(vec_env.VecEnv):
             if "final_obs" in info:
                 is_cut = bool(truncated[env]) and not terminated[env]
                 last = self._with_episode(info["final_info"])
-                infos[env] = {**last, "terminal_observation": info["final_obs"], "TimeLimit.truncated": is_cut}
+                infos[env] = {
+                    **last,
+                    "terminal_observation": info["final_obs"],
+                    "TimeLimit.truncated": is_cut,
+                }
                 dones = terminated | truncated
             elif "terminal_observation" in infos[env]:
                 self.reset_infos[env] = info
@@ -104,8 +127,12 @@ class VecEnv(vec_env.VecEnv):
         return seen, rewards.astype(np.float32, copy=False), dones, infos
 
     def _batched(self, actions: Any) -> Any:
-        """Actions in the structure that Gymnasium's vectors take, where they are a list with one for each environment."""
-        if isinstance(actions, np.ndarray) or not isinstance(self.action_space, (spaces.Dict, spaces.Tuple)):
+        """Actions in the structure that Gymnasium's vectors take, where they are a list with one
+        for each environment.
+        """
+        if isinstance(actions, np.ndarray) or not isinstance(
+            self.action_space, (spaces.Dict, spaces.Tuple)
+        ):
             return np.asarray(actions)
         into: Any = create_empty_array(self.action_space, self.num_envs)
         return concatenate(self.action_space, actions, into)
@@ -115,7 +142,14 @@ class VecEnv(vec_env.VecEnv):
         if self._counted_since is None:
             return info
         episode = info["episode"]
-        return {**info, "episode": {**episode, "r": round(episode["r"], 6), "t": round(time.time() - self._counted_since, 6)}}
+        return {
+            **info,
+            "episode": {
+                **episode,
+                "r": round(episode["r"], 6),
+                "t": round(time.time() - self._counted_since, 6),
+            },
+        }
 
     def close(self) -> None:
         """Closes the environments."""
@@ -130,13 +164,18 @@ class VecEnv(vec_env.VecEnv):
         envs = self._indices(indices)
         self._vector._set(envs, attr_name, [value] * len(envs))
 
-    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
+    ) -> list[Any]:
         """What the method of each of the environments ``indices``, or of all, returns."""
         return self._vector._called(self._indices(indices), method_name, method_args, method_kwargs)
 
-    def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None) -> list[bool]:
-        """Whether each of the environments ``indices``, or of all, has this wrapper around it. Of those whose episodes are counted
-        in Rust or in processes, ``Monitor`` is one."""
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
+    ) -> list[bool]:
+        """Whether each of the environments ``indices``, or of all, has this wrapper around it. Of
+        those whose episodes are counted in Rust or in processes, ``Monitor`` is one.
+        """
         envs = self._indices(indices)
         if self._is_counted and issubclass(Monitor, wrapper_class):
             return [True for _ in envs]

@@ -1,7 +1,7 @@
 """Samples CartPole transitions by NumPy's fancy indexing: the other side of the bench `replay`.
 
-Every line on standard input is a time in seconds; for each, a line on standard output says how many frames a second were
-sampled in that time, in batches of 256 of a full buffer of 10**6 transitions.
+Every line on standard input is a time in seconds; for each, a line on standard output says how many
+frames a second were sampled in that time, in batches of 256 of a full buffer of 10**6 transitions.
 """
 
 import sys

@@ -1,10 +1,12 @@
-"""Writes random PyTorch networks and what they compute, for the Rust tests of windrow-policy to repeat.
+"""Writes random PyTorch networks and what they compute, for the Rust tests of windrow-policy to
+repeat.
 
 Usage: torch_policy.py OUTDIR
 
-For each network N: ``N.safetensors`` with its parameters under PyTorch's names, ``N.io.safetensors`` with ``input``
-``[rows, inputs]`` and what is to be compared; ``manifest.json`` says how each network is built. Expected values are
-computed in float32, as a user would get them, and again in float64 (names ending in ``64``).
+For each network N: ``N.safetensors`` with its parameters under PyTorch's names,
+``N.io.safetensors`` with ``input`` ``[rows, inputs]`` and what is to be compared; ``manifest.json``
+says how each network is built. Expected values are computed in float32, as a user would get them,
+and again in float64 (names ending in ``64``).
 """
 
 import json

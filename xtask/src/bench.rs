@@ -9,7 +9,8 @@ use crate::{cargo, process, python};
 
 const FOLDER: &str = "crates/windrow/benches";
 
-/// The benchmarks of the Python package, and their programs. One that has the name of one in Rust runs after that.
+/// The benchmarks of the Python package, and their programs. One that has the name of one in Rust
+/// runs after that.
 const PROGRAMS: [(&str, &str); 12] = [
     ("datasets", "python/benches/datasets.py"),
     ("devices", "python/benches/devices.py"),
@@ -39,7 +40,8 @@ pub(crate) struct Request {
     /// How many times to run it; more than one adds a summary over the runs
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Rows of the buffers on disk that `replay` measures instead, each tenfold number up to this one
+    /// Rows of the buffers on disk that `replay` measures instead, each tenfold number up to this
+    /// one
     #[arg(long)]
     rows: Option<u32>,
     /// Arguments for the benchmark itself
@@ -55,8 +57,8 @@ struct Figure {
     enough: bool,
 }
 
-/// Runs a benchmark and forwards its lines; with `check`, `false` unless every line of every run says `ok`. Without a name, prints
-/// those of the benchmarks.
+/// Runs a benchmark and forwards its lines; with `check`, `false` unless every line of every run
+/// says `ok`. Without a name, prints those of the benchmarks.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
     let in_rust = in_rust(root)?;
     let names = PROGRAMS.iter().map(|(name, _)| *name);

@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use crate::{process, python};
 
-/// Builds the package as it is published, and runs `python/board`, which has the tasks and the libraries.
+/// Builds the package as it is published, and runs `python/board`, which has the tasks and the
+/// libraries.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool> {
     let mut command = Command::new(python::with_package(root, python::RELEASE)?);
     command.current_dir(root.join("python"));

@@ -11,8 +11,8 @@ use std::{
 /// The packages that build on a learning framework: built on request only.
 pub(crate) const CANDLE: [&str; 2] = ["windrow-candle", "windrow-examples-candle"];
 
-/// The packages that a command is about. All steps of a run select the same: a build unites the features of what is selected, so
-/// another selection builds most crates anew.
+/// The packages that a command is about. All steps of a run select the same: a build unites the
+/// features of what is selected, so another selection builds most crates anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// All of the workspace.
@@ -48,8 +48,8 @@ pub(crate) fn nightly(root: &Path, arguments: &str) -> Command {
     command
 }
 
-/// `cargo test` of the test target `test`, with the features that the packages of `selection` have together: what was built for all
-/// tests is not built anew.
+/// `cargo test` of the test target `test`, with the features that the packages of `selection` have
+/// together: what was built for all tests is not built anew.
 pub(crate) fn test(root: &Path, selection: Selection, test: &str) -> Command {
     let mut command = command(root, "test --no-fail-fast");
     command.args(selection.arguments());
@@ -65,8 +65,8 @@ pub(crate) fn rustflags(flags: &str) -> String {
     }
 }
 
-/// Drops the variables that the surrounding `cargo run` has set for this package: build scripts that watch them would run
-/// again for nothing.
+/// Drops the variables that the surrounding `cargo run` has set for this package: build scripts
+/// that watch them would run again for nothing.
 fn of(program: &OsStr, root: &Path, arguments: &str) -> Command {
     const OWN: &str = "CARGO_PKG_ CARGO_MANIFEST_ CARGO_BIN_ CARGO_CRATE_";
     let mut command = Command::new(program);

@@ -1,4 +1,5 @@
-//! `cargo xtask certify`: native environments beside those of Gymnasium, step by step, and the certificates of `docs/certificates`.
+//! `cargo xtask certify`: native environments beside those of Gymnasium, step by step, and the
+//! certificates of `docs/certificates`.
 
 use std::{
     path::{Path, PathBuf},

@@ -18,7 +18,8 @@ impl Counts {
 
     /// Sums the summary lines among `lines`; `None` when there is none.
     ///
-    /// Where nextest wrote a summary, libtest's are not counted: they are the output of tests that failed.
+    /// Where nextest wrote a summary, libtest's are not counted: they are the output of tests that
+    /// failed.
     pub(crate) fn read(lines: &[String]) -> Option<Self> {
         let sum = |of_line: fn(&str) -> Option<Self>| {
             let counts = lines.iter().filter_map(|line| of_line(line.trim()));
@@ -34,13 +35,15 @@ impl Counts {
         Some(Self::of_figures(&without_parentheses(figures)))
     }
 
-    /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s`
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in
+    /// 0.01s`
     fn of_libtest(line: &str) -> Option<Self> {
         let (_, figures) = line.strip_prefix("test result: ")?.split_once(". ")?;
         Some(Self::of_figures(figures))
     }
 
-    /// `== 1 failed, 9 passed, 2 skipped, 1 xfailed, 1 error in 30.57s ==`, with or without the signs around it
+    /// `== 1 failed, 9 passed, 2 skipped, 1 xfailed, 1 error in 30.57s ==`, with or without the
+    /// signs around it
     fn of_pytest(line: &str) -> Option<Self> {
         let (figures, time) = line.trim_matches(['=', ' ']).rsplit_once(" in ")?;
         let is_number = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());

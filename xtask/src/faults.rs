@@ -1,4 +1,5 @@
-//! Faults at random moments, and changes of what policies compute with: more of them than the ordinary tests have time for.
+//! Faults at random moments, and changes of what policies compute with: more of them than the
+//! ordinary tests have time for.
 
 use std::{path::Path, process::Command};
 
@@ -14,7 +15,8 @@ use crate::{
 /// The fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fault {
-    /// What remote policies send is lost, repeated, changed or late, and strangers knock at their server
+    /// What remote policies send is lost, repeated, changed or late, and strangers knock at their
+    /// server
     Network,
     /// A process is killed that writes a replay buffer on disk, and checkpoints of it
     Replay,

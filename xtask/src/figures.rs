@@ -1,7 +1,8 @@
-//! The figures of a tree: lengths of files and functions, numbers of parameters, share of comments and documentation, and how much
-//! there is to know.
+//! The figures of a tree: lengths of files and functions, numbers of parameters, share of comments
+//! and documentation, and how much there is to know.
 //!
-//! They are computed from the files alone, so that one command measures any tree; a file that it does not have counts as empty.
+//! They are computed from the files alone, so that one command measures any tree; a file that it
+//! does not have counts as empty.
 
 use std::{
     cmp::Reverse,

@@ -1,5 +1,5 @@
-//! `cargo xtask formats`: data sets that the Python package writes, read by the libraries whose formats they are. Each of these is in an
-//! environment of its own, which has nothing of windrow.
+//! `cargo xtask formats`: data sets that the Python package writes, read by the libraries whose
+//! formats they are. Each of these is in an environment of its own, which has nothing of windrow.
 
 use std::{
     fs,
@@ -32,7 +32,8 @@ pub(crate) struct Request {
     kills: u32,
 }
 
-/// Writes, reads, and kills processes that write; `true` when every frame was read as it was written.
+/// Writes, reads, and kills processes that write; `true` when every frame was read as it was
+/// written.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
     let package = python::with_package(root, python::DEV)?;
     let sets = root.join(FOLDER).join("sets");

@@ -1,4 +1,5 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `board`, `certify`, `docs`, `faults`, `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `board`, `certify`, `docs`, `faults`,
+//! `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -49,40 +50,47 @@ struct Arguments {
 enum Task {
     /// Runs every check and every test, and ends with one line that counts them
     ///
-    /// Formatting, clippy, the tree's own rules (tidy), unit and integration tests, doctests, the comparisons with
-    /// Gymnasium and PyTorch, the site, the Python package with its types and tests, and the models of loom and shuttle. All of
-    /// them run even when one fails. Needs Rust, a C compiler and Python 3.11 or newer; the Python packages go into
-    /// `target/venv`, once. Uses cargo-nextest where it is installed.
+    /// Formatting, clippy, the tree's own rules (tidy), unit and integration tests, doctests, the
+    /// comparisons with Gymnasium and PyTorch, the site, the Python package with its types and
+    /// tests, and the models of loom and shuttle. All of them run even when one fails. Needs Rust,
+    /// a C compiler and Python 3.11 or newer; the Python packages go into `target/venv`, once. Uses
+    /// cargo-nextest where it is installed.
     Test {
         /// Check `windrow-candle` and `windrow-examples-candle` too (builds a learning framework)
         #[arg(long)]
         examples: bool,
     },
-    /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or `scripts`, those of the Python
-    /// package
+    /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or
+    /// `scripts`, those of the Python package
     Bench(bench::Request),
-    /// Learns tasks by windrow and by other libraries, each by its own script, and adds the times to `docs/board.json`
+    /// Learns tasks by windrow and by other libraries, each by its own script, and adds the times
+    /// to `docs/board.json`
     ///
-    /// Arguments are those of `python/board`: tasks, `--library NAME`, `--seeds 1 2 3`, `--quick`, and clones of repositories whose scripts no
-    /// package has. `--help` after `--` lists them.
+    /// Arguments are those of `python/board`: tasks, `--library NAME`, `--seeds 1 2 3`, `--quick`,
+    /// and clones of repositories whose scripts no package has. `--help` after `--` lists them.
     Board {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Steps native environments beside Gymnasium's, compares all that both return, and writes their certificates into `docs/certificates`
+    /// Steps native environments beside Gymnasium's, compares all that both return, and writes
+    /// their certificates into `docs/certificates`
     Certify(certify::Request),
-    /// Builds the site of `docs/`, with the documentation of the crate `windrow`, into `target/site`
+    /// Builds the site of `docs/`, with the documentation of the crate `windrow`, into
+    /// `target/site`
     ///
-    /// A dead link, or anything else that rustdoc or MkDocs warns of, is an error. The tools of the site are installed into
-    /// `target/venv-docs`, once.
+    /// A dead link, or anything else that rustdoc or MkDocs warns of, is an error. The tools of the
+    /// site are installed into `target/venv-docs`, once.
     Docs,
     /// Injects a fault at random moments, many times over, and checks the result
     Faults(faults::Options),
-    /// Writes data sets with the Python package, lets the libraries read them whose formats they are, and kills processes that write
+    /// Writes data sets with the Python package, lets the libraries read them whose formats they
+    /// are, and kills processes that write
     ///
-    /// Each library is installed into an environment of its own in `target/formats`, once; that of LeRobot is large.
+    /// Each library is installed into an environment of its own in `target/formats`, once; that of
+    /// LeRobot is large.
     Formats(formats::Request),
-    /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle
+    /// Explores the interleavings of the ring, of stores and buffers and of the weight store with
+    /// loom, and those of collectors with shuttle
     ///
     /// `LOOM_MAX_PREEMPTIONS` bounds the search; it is 3 unless you set it.
     Models,
@@ -94,21 +102,26 @@ enum Task {
         #[arg(value_enum)]
         tool: Option<Sanitizer>,
     },
-    /// Checks the rules of the tree: sizes of files and functions, `unsafe`, arrows between crates and rooms, the one loop
+    /// Checks the rules of the tree: sizes of files and functions, `unsafe`, arrows between crates
+    /// and rooms, the one loop
     Tidy,
-    /// Changes the state of policies in every way, below every class of the Python package, and checks each action
+    /// Changes the state of policies in every way, below every class of the Python package, and
+    /// checks each action
     Stale(faults::Changes),
-    /// Prints how long files and functions are, how much of them is prose, and how much there is to know
+    /// Prints how long files and functions are, how much of them is prose, and how much there is to
+    /// know
     Figures {
         /// Another tree than this one
         path: Option<PathBuf>,
     },
     /// Makes the Python environment of the tests if need be and prints the path of its interpreter
     Python,
-    /// Builds the Python distributions as they are published, checks them, and tests each in a new environment of every Python that is here
+    /// Builds the Python distributions as they are published, checks them, and tests each in a new
+    /// environment of every Python that is here
     ///
-    /// A wheel for manylinux_2_28 on x86_64, another on aarch64 where Rust's standard library for it is installed, and the source
-    /// distribution that they are built from. They and their symbols for debuggers go into `target/wheels`.
+    /// A wheel for manylinux_2_28 on x86_64, another on aarch64 where Rust's standard library for
+    /// it is installed, and the source distribution that they are built from. They and their
+    /// symbols for debuggers go into `target/wheels`.
     Wheels(wheels::Request),
 }
 

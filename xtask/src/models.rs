@@ -1,5 +1,5 @@
-//! Models of concurrency: loom explores every interleaving around a lock or two, shuttle many interleavings of whole
-//! collectors.
+//! Models of concurrency: loom explores every interleaving around a lock or two, shuttle many
+//! interleavings of whole collectors.
 
 use std::env;
 
@@ -39,7 +39,8 @@ pub(crate) fn is_loom(test: &str) -> bool {
     test.starts_with("loom")
 }
 
-/// Tests `targets` in a target folder of their own, because every crate is built with `--cfg {tool}`.
+/// Tests `targets` in a target folder of their own, because every crate is built with
+/// `--cfg {tool}`.
 fn verdict(workspace: &Workspace, tool: &str, targets: &str) -> Result<Verdict> {
     let test = format!("test --release --no-fail-fast --target-dir target/{tool} {targets}");
     let mut command = cargo::command(&workspace.root, &test);

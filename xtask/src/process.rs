@@ -1,6 +1,7 @@
 //! Running a program while its lines are both shown and kept, for as long as it may take.
 //!
-//! Nothing here ends a program that hangs: nextest and pytest have limits of their own, which say which test it was.
+//! Nothing here ends a program that hangs: nextest and pytest have limits of their own, which say
+//! which test it was.
 
 use std::{
     io::{self, BufRead, BufReader},
@@ -26,13 +27,15 @@ pub(crate) struct Finished {
     pub(crate) lines: Vec<String>,
 }
 
-/// Runs `command` to its end, and shows the lines that `shows` accepts; all others too, afterwards, when it fails.
+/// Runs `command` to its end, and shows the lines that `shows` accepts; all others too, afterwards,
+/// when it fails.
 pub(crate) fn run(command: &mut Command, shows: fn(&str) -> bool) -> Result<Finished> {
     let program = command.get_program().to_string_lossy().into_owned();
     let lost = || format!("lost sight of `{program}`");
     let (reader, writer) = io::pipe().with_context(lost)?;
     command
-        // Without compiled modules each of the hundreds of Python programs would compile PyTorch anew, for some seven seconds.
+        // Without compiled modules each of the hundreds of Python programs would compile PyTorch
+        // anew, for some seven seconds.
         .env_remove("PYTHONDONTWRITEBYTECODE")
         .stdin(Stdio::null())
         .stdout(writer.try_clone().with_context(lost)?);

@@ -1,5 +1,6 @@
-//! Python environments under `target`, that of the tests and that of the site: each is made once, and again when its recipe changes.
-//! Programs of the Python package, which is built into the one of the tests, run there.
+//! Python environments under `target`, that of the tests and that of the site: each is made once,
+//! and again when its recipe changes. Programs of the Python package, which is built into the one
+//! of the tests, run there.
 
 use std::{
     env,
@@ -39,8 +40,8 @@ pub(crate) fn environment(root: &Path) -> Result<PathBuf> {
     environment_of(root, "target/venv", "tests/python/requirements.txt")
 }
 
-/// Interpreter of the environment in `folder` that holds what `recipe` lists; it is made first when it is missing, unfinished or of
-/// another recipe.
+/// Interpreter of the environment in `folder` that holds what `recipe` lists; it is made first when
+/// it is missing, unfinished or of another recipe.
 pub(crate) fn environment_of(root: &Path, folder: &str, recipe: &str) -> Result<PathBuf> {
     let name = folder;
     let recipe = root.join(recipe);
@@ -106,7 +107,8 @@ fn make(python: &Path, folder: &Path, interpreter: &Path, recipe: &Path) -> Resu
     Ok(())
 }
 
-/// A Python that is new enough, with its version: `$PYTHON`, otherwise the first suitable one on the path.
+/// A Python that is new enough, with its version: `$PYTHON`, otherwise the first suitable one on
+/// the path.
 pub(crate) fn find() -> Result<(PathBuf, String)> {
     let [major, minor] = OLDEST;
     let expected = format!("expected Python {major}.{minor} or newer");
@@ -199,7 +201,8 @@ pub(crate) fn steps(report: &mut Report, root: &Path, python: Option<&PathBuf>) 
 /// Builds the extension and installs the package so that its sources are those of the tree.
 fn build(root: &Path, python: &Path, maturin: &str) -> Result<()> {
     let mut command = in_environment(root, python, maturin);
-    // A target folder of its own: the settings that PyO3 is built with differ, and each change builds everything anew.
+    // A target folder of its own: the settings that PyO3 is built with differ, and each change
+    // builds everything anew.
     command.env("CARGO_TARGET_DIR", root.join("target/python"));
     let built = process::run(&mut command, |_| false)?;
     if !built.success {
@@ -231,7 +234,8 @@ fn types(root: &Path, python: &Path) -> Result<Verdict> {
 }
 
 fn tests(root: &Path, python: &Path) -> Result<Verdict> {
-    // Many tests start programs and wait for them, so two at a time take little more than half as long.
+    // Many tests start programs and wait for them, so two at a time take little more than half as
+    // long.
     let pytest = "pytest --quiet --color=no -n 2 --dist worksteal";
     Verdict::of_runner(&mut in_environment(root, python, pytest))
 }

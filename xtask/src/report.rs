@@ -47,7 +47,8 @@ impl Report {
         Ok(report.close())
     }
 
-    /// Runs one step under a heading and remembers how it went; an error is a failure of this step only.
+    /// Runs one step under a heading and remembers how it went; an error is a failure of this step
+    /// only.
     pub(crate) fn step(&mut self, name: &str, work: impl FnOnce() -> Result<Verdict>) {
         println!("\n==> {name}");
         let start = Instant::now();
@@ -106,8 +107,8 @@ impl Report {
         table
     }
 
-    /// Sums all runners. A step that failed without a failing test counts as one failure, one that could not run as
-    /// one skipped: the line is never better than the truth.
+    /// Sums all runners. A step that failed without a failing test counts as one failure, one that
+    /// could not run as one skipped: the line is never better than the truth.
     fn closing(&self) -> Counts {
         let mut sum = Counts::default();
         for step in &self.steps {

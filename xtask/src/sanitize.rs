@@ -16,14 +16,16 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Crates that contain `unsafe`, and those without processes and sockets, of which miri has neither.
+/// Crates that contain `unsafe`, and those without processes and sockets, of which miri has
+/// neither.
 const PACKAGES: &str = "windrow-tensordict windrow-slab windrow-store windrow-peer";
 const WITHOUT_PROCESSES: &str = "windrow-tensordict windrow-slab windrow-store";
 
 /// Those tests of collectors whose workers run in processes, and die.
 const IN_PROCESSES: &str = "--package=windrow-collect --test=processes --test=deaths";
 
-/// Tests that start `/proc/self/exe`, which under valgrind is valgrind itself, and watch it by calls that valgrind does not know.
+/// Tests that start `/proc/self/exe`, which under valgrind is valgrind itself, and watch it by
+/// calls that valgrind does not know.
 const STARTS_ITSELF: &str = "/windrow-peer/tests/";
 
 /// Part of the name of tests that run the compiler, which is not examined.
@@ -115,7 +117,8 @@ fn together(runs: &[Finished]) -> Verdict {
     })
 }
 
-/// The target is named although it is the host's: only then are build scripts and macros built without the sanitizer.
+/// The target is named although it is the host's: only then are build scripts and macros built
+/// without the sanitizer.
 fn with_asan(workspace: &Workspace, arguments: &str) -> Result<Command> {
     let host = host(workspace)?;
     let test = format!("test --no-fail-fast --target-dir target/asan --target {host} {arguments}");

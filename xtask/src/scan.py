@@ -1,4 +1,6 @@
-"""Measures the Python files below a folder, and prints a list of what it found as JSON: functions, prose, imports and annotations."""
+"""Measures the Python files below a folder, and prints a list of what it found as JSON: functions,
+prose, imports and annotations.
+"""
 
 import ast
 import io
@@ -42,7 +44,11 @@ def signature_ends(tokens):
 
 def prose(tree, tokens):
     """Lines of docstrings, and those that hold nothing but a comment."""
-    lines = {token.start[0] for token in tokens if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")}
+    lines = {
+        token.start[0]
+        for token in tokens
+        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")
+    }
     for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             lines.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
@@ -50,10 +56,17 @@ def prose(tree, tokens):
 
 
 def imports(tree, package, modules):
-    """The modules among ``modules`` that a module of ``package`` imports when it runs, also within functions, or by ``module("name")``."""
+    """The modules among ``modules`` that a module of ``package`` imports when it runs, also within
+    functions, or by ``module("name")``.
+    """
     found = set()
     for node in running(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "module" and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "module"
+            and node.args
+        ):
             found.add(getattr(node.args[0], "value", None))
         elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -76,9 +89,17 @@ def running(node):
 def any_shares(functions):
     """Parameters annotated as plain ``Any`` and all that are annotated, then the same of results."""
     every = [node.args for node in functions]
-    parameters = [one for some in every for one in (*some.posonlyargs, *some.args, some.vararg, *some.kwonlyargs, some.kwarg) if one]
+    parameters = [
+        one
+        for some in every
+        for one in (*some.posonlyargs, *some.args, some.vararg, *some.kwonlyargs, some.kwarg)
+        if one
+    ]
     shares = []
-    for annotations in ([one.annotation for one in parameters], [node.returns for node in functions]):
+    for annotations in (
+        [one.annotation for one in parameters],
+        [node.returns for node in functions],
+    ):
         written = [ast.unparse(annotation) for annotation in annotations if annotation is not None]
         shares += [sum(text in ("Any", "typing.Any") for text in written), len(written)]
     return shares
@@ -93,7 +114,10 @@ def measure(path, root, modules):
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text, str(path))
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    functions = sorted((node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)), key=lambda node: node.lineno)
+    functions = sorted(
+        (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)),
+        key=lambda node: node.lineno,
+    )
     ends = signature_ends(tokens)
     package = list(path.relative_to(root.parent).parts[:-1])
     return {
@@ -103,7 +127,9 @@ def measure(path, root, modules):
         "prose": prose(tree, tokens),
         "functions": [function(node, ends) for node in functions],
         "imports": imports(tree, package, set(modules.values())),
-        "hidden_imports": sorted({name for node in functions for name in imports(node, package, set(modules.values()))}),
+        "hidden_imports": sorted(
+            {name for node in functions for name in imports(node, package, set(modules.values()))}
+        ),
         "any_shares": any_shares(functions),
     }
 

@@ -1,5 +1,6 @@
-//! The tokens of a file of Rust: enough to measure functions, to look for words and to see which module knows which, within
-//! macros too. Files of Python are measured by Python itself, with `scan.py`.
+//! The tokens of a file of Rust: enough to measure functions, to look for words and to see which
+//! module knows which, within macros too. Files of Python are measured by Python itself, with
+//! `scan.py`.
 
 pub(crate) mod modules;
 pub(crate) mod package;
@@ -33,7 +34,8 @@ pub(crate) struct Function {
     pub(crate) line: usize,
     /// Lines of the signature: from its first word to the bracket or colon that opens the body.
     pub(crate) signature: usize,
-    /// Lines from its first word to the end of its body, signature and docstring included; `None` without a body.
+    /// Lines from its first word to the end of its body, signature and docstring included; `None`
+    /// without a body.
     pub(crate) lines: Option<usize>,
     /// Parameters that callers may give by position, without `self` and `cls`.
     pub(crate) positional: usize,
@@ -114,7 +116,8 @@ impl Tokens {
         self.0.len()
     }
 
-    /// The first of `texts` from `at` on that stands in no bracket and in no generics, and its place.
+    /// The first of `texts` from `at` on that stands in no bracket and in no generics, and its
+    /// place.
     fn first(&self, mut at: usize, texts: &[&str]) -> Option<usize> {
         let mut generics = 0_usize;
         while at < self.0.len() {
@@ -135,7 +138,8 @@ impl Tokens {
         None
     }
 
-    /// The parts between the commas of the list whose bracket stands at `open`; nested lists and generics stay whole.
+    /// The parts between the commas of the list whose bracket stands at `open`; nested lists and
+    /// generics stay whole.
     fn items(&self, open: usize) -> Vec<Range<usize>> {
         let (mut from, close, mut found) = (open + 1, self.closing(open), Vec::new());
         while from < close {
@@ -214,7 +218,8 @@ pub(crate) fn is_word(text: &str) -> bool {
 mod tests {
     use super::{Function, Tokens};
 
-    /// A function of these lines in all and of its signature, and of parameters by position and by name.
+    /// A function of these lines in all and of its signature, and of parameters by position and by
+    /// name.
     fn of(
         name: &str,
         line: usize,

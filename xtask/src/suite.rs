@@ -19,8 +19,8 @@ use crate::{
     workspace::Workspace,
 };
 
-/// A step, its test target, which compares windrow with something else and says how much it compared, and whether that is a Python
-/// library.
+/// A step, its test target, which compares windrow with something else and says how much it
+/// compared, and whether that is a Python library.
 const COMPARISONS: [(&str, &str, bool); 4] = [
     ("simulations of MuJoCo", "mujoco", true),
     ("comparison with PyTorch", "torch", true),
@@ -36,7 +36,8 @@ const COMPARISONS: [(&str, &str, bool); 4] = [
 pub(crate) fn run(root: &Path, selection: Selection) -> Result<bool> {
     let workspace = Workspace::load(root)?;
     let mut report = Report::default();
-    // Packages come over the network while both cores compile: begun first, and waited for where tests need them.
+    // Packages come over the network while both cores compile: begun first, and waited for where
+    // tests need them.
     let environment = thread::spawn({
         let root = root.to_owned();
         move || python::environment(&root)
@@ -88,7 +89,8 @@ fn clippy(root: &Path, selection: Selection) -> Result<Verdict> {
     Verdict::of_program(&mut command, "clippy has something to say")
 }
 
-/// Unit and integration tests, and those of examples, without comparisons and deaths of workers (steps of their own) and the loom models (built otherwise).
+/// Unit and integration tests, and those of examples, without comparisons and deaths of workers
+/// (steps of their own) and the loom models (built otherwise).
 fn tests(workspace: &Workspace, selection: Selection, python: Option<&PathBuf>) -> Result<Verdict> {
     let nextest = process::succeeds(&mut cargo::command(&workspace.root, "nextest --version"));
     let runner = match nextest {
@@ -125,7 +127,8 @@ fn integration_tests(workspace: &Workspace, selection: Selection) -> BTreeSet<&s
     tests.filter(|test| !is_other(test)).collect()
 }
 
-/// Runs one comparison and forwards the lines in which it says how much it compared; without such a line it failed.
+/// Runs one comparison and forwards the lines in which it says how much it compared; without such a
+/// line it failed.
 fn compare(mut command: Command, in_python: bool, python: Option<&PathBuf>) -> Result<Verdict> {
     if in_python {
         // They need an interpreter, so ordinary runs skip them.

@@ -1,5 +1,6 @@
-//! The rules of the tree that no lint knows: sizes of files and functions, which crates may be unsafe, what may panic and how, which
-//! crate and which room of the engine may know which, and that there is one loop.
+//! The rules of the tree that no lint knows: sizes of files and functions, which crates may be
+//! unsafe, what may panic and how, which crate and which room of the engine may know which, and
+//! that there is one loop.
 
 mod arrows;
 mod engine;
@@ -75,7 +76,8 @@ mod tests {
         findings.problems
     }
 
-    /// The problems that `check` finds in files of windrow-collect, given by their paths below `src` and texts.
+    /// The problems that `check` finds in files of windrow-collect, given by their paths below
+    /// `src` and texts.
     pub(super) fn problems_in_collect(check: Check, files: &[(&str, &str)]) -> Vec<String> {
         let path = |(name, _): &(&str, _)| format!("{ENGINE}{name}");
         let paths: Vec<_> = files.iter().map(path).collect();

@@ -1,4 +1,5 @@
-//! The Python distributions as they are published: built, checked, and tested in environments that have nothing else of the tree.
+//! The Python distributions as they are published: built, checked, and tested in environments that
+//! have nothing else of the tree.
 
 use std::{
     env, fs,
@@ -150,7 +151,8 @@ fn workflow(root: &Path, tools: &Path) -> Result<Verdict> {
     Verdict::of_program(zizmor.arg(FILE), "zizmor has something to say")
 }
 
-/// Writes the licences of all crates that are compiled in, which wheels and the source distribution carry.
+/// Writes the licences of all crates that are compiled in, which wheels and the source distribution
+/// carry.
 fn licences(root: &Path) -> Result<Verdict> {
     let folder = root.join(FOLDER).join("tools");
     let program = folder.join("bin/cargo-about");
@@ -181,7 +183,8 @@ fn has_standard_library(target: &str) -> bool {
     output.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
-/// Builds the source distribution and, from what it holds, the wheel for `target`. Returns the wheel, whose symbols are beside it.
+/// Builds the source distribution and, from what it holds, the wheel for `target`. Returns the
+/// wheel, whose symbols are beside it.
 fn build(root: &Path, tools: &Path, target: &str) -> Result<PathBuf> {
     let out = root.join(FOLDER).join(target);
     if out.exists() {
@@ -191,14 +194,16 @@ fn build(root: &Path, tools: &Path, target: &str) -> Result<PathBuf> {
     maturin
         .args(["--compatibility", SYSTEM, "--target", target, "--out"])
         .arg(&out);
-    // A folder of its own: zig is another linker, for which everything would be built again and again.
+    // A folder of its own: zig is another linker, for which everything would be built again and
+    // again.
     maturin.env("CARGO_TARGET_DIR", root.join(FOLDER).join("build"));
     done(&mut maturin)?;
     split_symbols(root, tools, &out)?;
     file(&out, ".whl")
 }
 
-/// Moves the symbols of the wheel in `folder` into a file beside it, where debuggers and profilers find them by its name.
+/// Moves the symbols of the wheel in `folder` into a file beside it, where debuggers and profilers
+/// find them by its name.
 fn split_symbols(root: &Path, tools: &Path, folder: &Path) -> Result<()> {
     let wheel = file(folder, ".whl")?;
     let parts = folder.join("parts");
@@ -275,7 +280,8 @@ fn check(root: &Path, tools: &Path, wheel: &Path) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Bytes of what a wheel holds, which has to be the licences and the list of what is compiled in, too.
+/// Bytes of what a wheel holds, which has to be the licences and the list of what is compiled in,
+/// too.
 fn unpacked(tools: &Path, wheel: &Path) -> Result<String> {
     const ASK: &str = "import sys, zipfile
 files = zipfile.ZipFile(sys.argv[1]).infolist()
@@ -290,7 +296,8 @@ sys.exit(f'the wheel lacks {lacks}') if lacks else print(sum(file.file_size for 
     Ok(python::last(&asked.lines).to_owned())
 }
 
-/// Installs a wheel into a new environment of one Python and runs tests there, away from the sources.
+/// Installs a wheel into a new environment of one Python and runs tests there, away from the
+/// sources.
 fn test(root: &Path, tools: &Path, wheel: &Path, version: &str, tests: &str) -> Result<Verdict> {
     let folder = root.join(FOLDER).join(format!("python{version}"));
     let mut venv = tool(root, tools, "uv venv --quiet --clear --python");

@@ -60,7 +60,8 @@ impl Workspace {
         serde_json::from_slice(&output.stdout).context("cargo metadata printed another format")
     }
 
-    /// The first files of libraries and programs, other than examples, benchmarks, tests and build scripts.
+    /// The first files of libraries and programs, other than examples, benchmarks, tests and build
+    /// scripts.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &Path> {
         const OTHERS: [&str; 4] = ["example", "bench", "test", "custom-build"];
         let targets = self.packages.iter().flat_map(|package| &package.targets);

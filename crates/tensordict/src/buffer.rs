@@ -9,15 +9,16 @@ use crate::{DType, Result};
 
 /// A block of heap memory, aligned to [`ALIGN`](Self::ALIGN) and freed on drop.
 ///
-/// It hands out its address and never reads its own bytes. The owner decides who may read or write which of them.
+/// It hands out its address and never reads its own bytes. The owner decides who may read or write
+/// which of them.
 #[derive(Debug)]
 pub struct HeapBuffer {
     ptr: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the block is an address and a size; no method reads or writes the bytes, so moving or sharing it between
-// threads cannot race.
+// SAFETY: the block is an address and a size; no method reads or writes the bytes, so moving or
+// sharing it between threads cannot race.
 unsafe impl Send for HeapBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HeapBuffer {}
@@ -36,8 +37,8 @@ impl HeapBuffer {
         Self::with(bytes, |layout| unsafe { alloc_zeroed(layout) })
     }
 
-    /// Allocates room for a tensor of `shape`, which passed [`checked_numel`](crate::shape::checked_numel), of unspecified
-    /// content.
+    /// Allocates room for a tensor of `shape`, which passed
+    /// [`checked_numel`](crate::shape::checked_numel), of unspecified content.
     ///
     /// # Errors
     /// [`NoMemory`](crate::TensorError::NoMemory) when the system does not give so much.
@@ -46,7 +47,8 @@ impl HeapBuffer {
         Self::try_uninit(bytes).ok_or_else(|| no_memory(shape, dtype))
     }
 
-    /// Allocates `bytes` bytes of unspecified content; ends the process if the system refuses, as `Vec` does.
+    /// Allocates `bytes` bytes of unspecified content; ends the process if the system refuses, as
+    /// `Vec` does.
     pub(crate) fn uninit(bytes: usize) -> Self {
         Self::try_uninit(bytes).unwrap_or_else(|| {
             let layout = Layout::from_size_align(bytes, Self::ALIGN);

@@ -1,4 +1,5 @@
-//! Values of variable size: cells of one width in the tensor, and the bytes that they name beside it (ADR 0031).
+//! Values of variable size: cells of one width in the tensor, and the bytes that they name beside
+//! it (ADR 0031).
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use crate::buffer::HeapBuffer;
 use crate::tensor::Owner;
 use crate::{Result, TensorError};
 
-/// The element of a column of [`Bytes`](crate::DType::Bytes): where one value lies. Zero is the empty value.
+/// The element of a column of [`Bytes`](crate::DType::Bytes): where one value lies. Zero is the
+/// empty value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Cell {
@@ -19,7 +21,8 @@ pub struct Cell {
     pub arena: u32,
 }
 
-/// Bytes of an arena that follow each other in memory. An arena has one or more of them; no value lies in two.
+/// Bytes of an arena that follow each other in memory. An arena has one or more of them; no value
+/// lies in two.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Number of the arena.
@@ -32,16 +35,19 @@ pub struct Extent {
     pub len: usize,
 }
 
-// SAFETY: an address and numbers. `Tensor::from_cells` and `Extent::find` demand that the bytes are alive and not written.
+// SAFETY: an address and numbers. `Tensor::from_cells` and `Extent::find` demand that the bytes are
+// alive and not written.
 unsafe impl Send for Extent {}
 // SAFETY: as above.
 unsafe impl Sync for Extent {}
 
 impl Extent {
-    /// The bytes that `cell` names in `extents`, which are sorted by arena and place; `None` where it names others.
+    /// The bytes that `cell` names in `extents`, which are sorted by arena and place; `None` where
+    /// it names others.
     ///
     /// # Safety
-    /// The bytes of `extents` are initialised, and those of the cell stay alive and unwritten during `'a`.
+    /// The bytes of `extents` are initialised, and those of the cell stay alive and unwritten
+    /// during `'a`.
     #[must_use]
     pub unsafe fn find<'a>(extents: &[Self], cell: Cell) -> Option<&'a [u8]> {
         if cell.len == 0 {

@@ -24,8 +24,8 @@ pub enum DType {
     F32,
     /// IEEE 754 double precision.
     F64,
-    /// A string of bytes, of any length: text, a file's content, a pickled object. Elements are [cells](crate::Cell), which say where
-    /// the bytes lie.
+    /// A string of bytes, of any length: text, a file's content, a pickled object. Elements are
+    /// [cells](crate::Cell), which say where the bytes lie.
     Bytes,
 }
 
@@ -94,7 +94,8 @@ impl DType {
         matches!(self, DType::F32 | DType::F64)
     }
 
-    /// Whether every value of `other` is one of this type, where neither has floating point numbers.
+    /// Whether every value of `other` is one of this type, where neither has floating point
+    /// numbers.
     pub const fn holds_integers_of(self, other: DType) -> bool {
         match (self, other) {
             (a, b) if a.is_float() || b.is_float() => false,
@@ -143,10 +144,12 @@ macro_rules! element {
 
 element!(bool => Bool, u8 => U8, i8 => I8, i16 => I16, i32 => I32, i64 => I64, f32 => F32, f64 => F64);
 
-/// Evaluates `$body` with `$T` naming the Rust type of a [`DType`] of numbers that is learnt at run time.
+/// Evaluates `$body` with `$T` naming the Rust type of a [`DType`] of numbers that is learnt at run
+/// time.
 ///
 /// # Panics
-/// For [`DType::Bytes`], which no Rust type stands for: the caller has refused it, or copies values in another way.
+/// For [`DType::Bytes`], which no Rust type stands for: the caller has refused it, or copies values
+/// in another way.
 ///
 /// ```
 /// use tensordict::{DType, for_dtype};

@@ -52,7 +52,8 @@ impl NestedKey {
         &self.parts[self.parts.len() - 1]
     }
 
-    /// Whether this key and `other` cannot both be leaves of one dict: they are equal, or one lies below the other.
+    /// Whether this key and `other` cannot both be leaves of one dict: they are equal, or one lies
+    /// below the other.
     pub fn overlaps(&self, other: &NestedKey) -> bool {
         let mut names = self.components().iter().zip(other.components());
         names.all(|(own, theirs)| own == theirs)
@@ -83,8 +84,8 @@ impl NestedKey {
     }
 }
 
-/// A single name as it is, so that `key.to_string()` is a key again; several as [`Debug`](fmt::Debug) shows them, in which names are
-/// quoted.
+/// A single name as it is, so that `key.to_string()` is a key again; several as
+/// [`Debug`](fmt::Debug) shows them, in which names are quoted.
 impl fmt::Display for NestedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts.as_slice() {

@@ -2,7 +2,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DType, NestedKey, Shape};
 
-/// Name, element type and shape of one entry, batch dimensions left out: for one environment and one step.
+/// Name, element type and shape of one entry, batch dimensions left out: for one environment and
+/// one step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeafSpec {

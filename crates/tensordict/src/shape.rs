@@ -32,7 +32,8 @@ pub(crate) fn checked_numel(shape: &[usize], dtype: DType) -> Result<usize> {
     Ok(numel(shape))
 }
 
-/// The error for a tensor of `shape`, which passed [`checked_numel`], where the system does not give its memory.
+/// The error for a tensor of `shape`, which passed [`checked_numel`], where the system does not
+/// give its memory.
 #[cold]
 pub(crate) fn no_memory(shape: &[usize], dtype: DType) -> TensorError {
     TensorError::NoMemory {

@@ -91,7 +91,8 @@ impl Tensor {
     ///   is initialised;
     /// - no one writes those elements, in this process or another;
     /// - `ptr` is aligned to `dtype.align()`, also when the shape is empty;
-    /// - `bool` elements are bytes of 0 or 1, and [cells](crate::Cell) are zero; others need [`from_cells`](Self::from_cells);
+    /// - `bool` elements are bytes of 0 or 1, and [cells](crate::Cell) are zero; others need
+    ///   [`from_cells`](Self::from_cells);
     /// - `shape` and `strides` have equal lengths, and the product of the non-zero sizes and
     ///   `dtype.size()` is at most `isize::MAX - 63`.
     pub unsafe fn from_raw(
@@ -165,7 +166,8 @@ impl Tensor {
         &self.owner
     }
 
-    /// Bytes that the elements take without gaps: `len() * dtype().size()`. What cells name comes on top.
+    /// Bytes that the elements take without gaps: `len() * dtype().size()`. What cells name comes
+    /// on top.
     pub fn byte_len(&self) -> usize {
         self.len() * self.dtype.size()
     }

@@ -288,7 +288,8 @@ impl TensorDict {
         self.entries.iter().map(|(name, entry)| (name, entry))
     }
 
-    /// Whether `other` has the same names, and tensors with [the same bits](Tensor::same_bits) under each.
+    /// Whether `other` has the same names, and tensors with [the same bits](Tensor::same_bits)
+    /// under each.
     #[must_use]
     pub fn same_bits(&self, other: &TensorDict) -> bool {
         let same = |own: &Entry, other: &Entry| match (own, other) {

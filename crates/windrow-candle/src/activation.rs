@@ -1,4 +1,5 @@
-//! Activations of windrow in candle's operations, each with a gradient that is finite wherever the value is.
+//! Activations of windrow in candle's operations, each with a gradient that is finite wherever the
+//! value is.
 
 use candle_core::{Result, Tensor, bail};
 use windrow_policy::nn::Activation;

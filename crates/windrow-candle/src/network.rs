@@ -7,11 +7,13 @@ use windrow_policy::{Misfit, Weights};
 use crate::activation::activate;
 use crate::{CandleError, Vars};
 
-/// A [`Sequential`] network of windrow over candle's variables, for the learner of a policy that collects.
+/// A [`Sequential`] network of windrow over candle's variables, for the learner of a policy that
+/// collects.
 ///
-/// [`forward`](Module::forward) takes `[.., inputs]` and returns `[.., outputs]`, such as `[envs, time, 4]` and `[envs, time, 2]`. Its
-/// numbers are those of windrow but for the order of sums and the last bits of functions: the README has the bound. Every layer and
-/// activation has a gradient.
+/// [`forward`](Module::forward) takes `[.., inputs]` and returns `[.., outputs]`, such as
+/// `[envs, time, 4]` and `[envs, time, 2]`. Its numbers are those of windrow but for the order of
+/// sums and the last bits of functions: the README has the bound. Every layer and activation has a
+/// gradient.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -51,11 +53,13 @@ enum Step {
 }
 
 impl Network {
-    /// The layers of `net`, with those of `vars` whose names start with `prefix`: `"actor."` for `"actor.0.weight"`. `vars` may have others.
+    /// The layers of `net`, with those of `vars` whose names start with `prefix`: `"actor."` for
+    /// `"actor.0.weight"`. `vars` may have others.
     ///
     /// # Errors
-    /// [`CandleError::Policy`] naming the layers that do not fit each other, or every variable that is missing or of another shape;
-    /// [`CandleError::Candle`] for a layer that this crate does not have.
+    /// [`CandleError::Policy`] naming the layers that do not fit each other, or every variable that
+    /// is missing or of another shape; [`CandleError::Candle`] for a layer that this crate does not
+    /// have.
     pub fn new(net: &Sequential, prefix: &str, vars: &Vars) -> Result<Self, CandleError> {
         net.check()?;
         check(&net.weights_prefixed(prefix), vars)?;

@@ -7,11 +7,12 @@ use crate::CandleError;
 
 /// A copy of `tensor` on `device`, of the same shape; `bool` becomes `u8`, 0 or 1.
 ///
-/// Copies once, and once more to a device that is not the CPU. Strided views need not be contiguous.
+/// Copies once, and once more to a device that is not the CPU. Strided views need not be
+/// contiguous.
 ///
 /// # Errors
-/// [`CandleError::DType`] for `int8` and `bytes`, which candle lacks; [`CandleError::Tensor`] when there is no memory;
-/// [`CandleError::Candle`] when the device refuses.
+/// [`CandleError::DType`] for `int8` and `bytes`, which candle lacks; [`CandleError::Tensor`] when
+/// there is no memory; [`CandleError::Candle`] when the device refuses.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -40,13 +41,15 @@ pub fn to_candle(tensor: &tensordict::Tensor, device: &Device) -> Result<Tensor,
     })
 }
 
-/// A copy of `tensor`, of the same shape; `f16`, `bf16` and `f8e4m3` become `float32`, and `u32` becomes `int64`, without loss.
+/// A copy of `tensor`, of the same shape; `f16`, `bf16` and `f8e4m3` become `float32`, and `u32`
+/// becomes `int64`, without loss.
 ///
-/// Copies once, and once more where the tensor is not on the CPU, not contiguous, or of one of these types.
+/// Copies once, and once more where the tensor is not on the CPU, not contiguous, or of one of
+/// these types.
 ///
 /// # Errors
-/// [`CandleError::CandleDType`] for types without arithmetic, such as `f4`; [`CandleError::Tensor`] when there is no memory;
-/// [`CandleError::Candle`] when the device refuses.
+/// [`CandleError::CandleDType`] for types without arithmetic, such as `f4`; [`CandleError::Tensor`]
+/// when there is no memory; [`CandleError::Candle`] when the device refuses.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -60,8 +60,8 @@ impl Tensors {
     /// Copies every tensor to a dictionary of `batch_size`, as [`from_candle`] does.
     ///
     /// # Errors
-    /// [`CandleError::At`] the first entry that cannot be copied; [`CandleError::Tensor`] for one that does not start with
-    /// `batch_size`.
+    /// [`CandleError::At`] the first entry that cannot be copied; [`CandleError::Tensor`] for one
+    /// that does not start with `batch_size`.
     pub fn to_dict(&self, batch_size: impl AsRef<[usize]>) -> Result<TensorDict, CandleError> {
         let mut dict = TensorDict::new(batch_size);
         for (key, tensor) in &self.0 {

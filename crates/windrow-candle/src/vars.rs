@@ -8,10 +8,12 @@ use windrow_policy::{Misfit, Weights};
 use crate::tensor::windrow_dtype;
 use crate::{CandleError, from_candle, to_candle};
 
-/// Variables of candle under the names of windrow's [`Weights`], which are PyTorch's: `"0.weight"`, `"0.bias"`, `"log_std"`, …
+/// Variables of candle under the names of windrow's [`Weights`], which are PyTorch's: `"0.weight"`,
+/// `"0.bias"`, `"log_std"`, …
 ///
-/// Clones, and networks made of them, share the variables, as those of candle do. [`weights`](Self::weights) shares nothing: a policy
-/// that gets them keeps its parameters while the variables learn.
+/// Clones, and networks made of them, share the variables, as those of candle do.
+/// [`weights`](Self::weights) shares nothing: a policy that gets them keeps its parameters while
+/// the variables learn.
 ///
 /// For networks of candle's own layers, they go into a `VarMap` of candle-nn and come out of one:
 ///
@@ -35,8 +37,8 @@ use crate::{CandleError, from_candle, to_candle};
 pub struct Vars(BTreeMap<String, Var>);
 
 impl Vars {
-    /// Variables on `device`, with copies of `weights`, such as [`Policy::weights`](windrow_policy::Policy::weights) gives. Nested names
-    /// are joined by dots.
+    /// Variables on `device`, with copies of `weights`, such as
+    /// [`Policy::weights`](windrow_policy::Policy::weights) gives. Nested names are joined by dots.
     ///
     /// # Errors
     /// [`CandleError::At`] the first that cannot be copied.
@@ -82,10 +84,12 @@ impl Vars {
         Ok(weights)
     }
 
-    /// Takes over the values of `weights`, such as those of a file, all or (on error) none. What shares the variables has them at once.
+    /// Takes over the values of `weights`, such as those of a file, all or (on error) none. What
+    /// shares the variables has them at once.
     ///
     /// # Errors
-    /// [`CandleError::Policy`] naming every tensor that is missing, unexpected, or of another shape or element type.
+    /// [`CandleError::Policy`] naming every tensor that is missing, unexpected, or of another shape
+    /// or element type.
     pub fn load(&self, weights: &Weights) -> Result<(), CandleError> {
         let flat = weights.flatten_keys(".")?;
         let named = flat.leaves().map(|(key, tensor)| (key.to_string(), tensor));

@@ -47,16 +47,18 @@ impl CollectorBuilder {
     /// Makes the environments, all workers' at once, binds the policies and lays out the memory.
     ///
     /// # Errors
-    /// [`BuildError::Argument`], naming the argument, what was expected and what came; [`BuildError::Env`] and [`BuildError::Policy`]
-    /// with the error of the user's code, and others where environments, policies and memory do not go together;
-    /// [`BuildError::WaitInterrupted`] where an [interrupt](Self::interrupt) ends the wait for environments. Those that are finished
-    /// later are dropped.
+    /// [`BuildError::Argument`], naming the argument, what was expected and what came;
+    /// [`BuildError::Env`] and [`BuildError::Policy`] with the error of the user's code, and others
+    /// where environments, policies and memory do not go together; [`BuildError::WaitInterrupted`]
+    /// where an [interrupt](Self::interrupt) ends the wait for environments. Those that are
+    /// finished later are dropped.
     pub fn build(mut self) -> Result<Collector, BuildError> {
         let hooks = std::mem::take(&mut self.hooks);
         self.build_with(hooks)
     }
 
-    /// As [`build`](Self::build), with the caller's own last stage in place of hooks and post-processing.
+    /// As [`build`](Self::build), with the caller's own last stage in place of hooks and
+    /// post-processing.
     ///
     /// # Errors
     /// Those of [`build`](Self::build).
@@ -148,7 +150,8 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
 fn cursor_options(config: &CollectorConfig) -> CursorOptions {
     let whole_trajectories = config.trajs_per_batch.is_some();
     CursorOptions {
-        // Whole trajectories end where episodes are cut; otherwise one longer than a batch would never be delivered.
+        // Whole trajectories end where episodes are cut; otherwise one longer than a batch would
+        // never be delivered.
         set_truncated: config.set_truncated || (config.reset_at_each_iter && whole_trajectories),
         reset_at_each_iter: config.reset_at_each_iter,
     }
@@ -192,8 +195,8 @@ fn core(
     }
 }
 
-/// How the frames of a slab are shared out. Parts lie side by side where batches are flat along the environments, and one after the
-/// other where they are along time, so that both are views.
+/// How the frames of a slab are shared out. Parts lie side by side where batches are flat along the
+/// environments, and one after the other where they are along time, so that both are views.
 fn slab_shares(config: &CollectorConfig, steps: Vec<usize>, num_envs: usize) -> Shares {
     let batched = batched(config, num_envs);
     let equal = steps.iter().all(|&part| part == steps[0]);
@@ -345,7 +348,8 @@ pub(crate) fn check_step_timeout(config: &CollectorConfig) -> Result<(), Argumen
     }
 }
 
-/// Refuses a policy that writes what says which entries of a padded batch are frames: frames would be taken for padding.
+/// Refuses a policy that writes what says which entries of a padded batch are frames: frames would
+/// be taken for padding.
 fn check_mask_is_free(policy: &PolicySpec, spec: &EnvSpec) -> Result<(), BuildError> {
     let mask = NestedKey::from(MASK);
     let mut written = policy.columns.iter();

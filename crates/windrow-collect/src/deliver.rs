@@ -1,5 +1,6 @@
-//! The consumer's side: [`Slabs`](slabs::Slabs) that workers have filled, [`Batches`](batches::Batches) made of them, and the
-//! [`Driver`](driver::Driver), which lets them pass the last stage.
+//! The consumer's side: [`Slabs`](slabs::Slabs) that workers have filled,
+//! [`Batches`](batches::Batches) made of them, and the [`Driver`](driver::Driver), which lets them
+//! pass the last stage.
 
 pub(crate) mod assemble;
 pub(crate) mod background;

@@ -1,4 +1,5 @@
-//! Errors: one enum for each operation, so that its documentation lists all that can go wrong there (ADR 0030).
+//! Errors: one enum for each operation, so that its documentation lists all that can go wrong there
+//! (ADR 0030).
 //!
 //! | operation | error |
 //! |---|---|
@@ -9,7 +10,8 @@
 //! | evaluating | [`EvaluateError`] |
 //! | `worker_main` | [`WorkerMainError`] |
 //!
-//! An operation that meets the failure of another wraps its error. Each error has a [kind](ErrorKind).
+//! An operation that meets the failure of another wraps its error. Each error has a
+//! [kind](ErrorKind).
 
 mod argument;
 mod build;

@@ -27,16 +27,18 @@ use requests::{EvaluatorRequests, Reply};
 /// Plays whole episodes with environments and a policy of its own, in its own thread or in a
 /// [process](EvaluatorBuilder::placement).
 ///
-/// An evaluation resets all environments, loads the weights that it was given, and collects exactly as many whole
-/// episodes as were asked for. Which episodes count is fixed beforehand: with `n` episodes and `p` environments, the
-/// first `n / p` of each, and one more of the first `n % p` environments. Taking the first `n` episodes that end would
-/// favour short ones. An environment whose episodes do not end needs [`max_steps`](EvaluatorBuilder::max_steps).
+/// An evaluation resets all environments, loads the weights that it was given, and collects exactly
+/// as many whole episodes as were asked for. Which episodes count is fixed beforehand: with `n`
+/// episodes and `p` environments, the first `n / p` of each, and one more of the first `n % p`
+/// environments. Taking the first `n` episodes that end would favour short ones. An environment
+/// whose episodes do not end needs [`max_steps`](EvaluatorBuilder::max_steps).
 ///
-/// With a [seed](EvaluatorBuilder::seed), every evaluation begins from it: weights are compared on the same episodes,
-/// and a skipped evaluation changes nothing for the next. Without one, each evaluation has other episodes.
+/// With a [seed](EvaluatorBuilder::seed), every evaluation begins from it: weights are compared on
+/// the same episodes, and a skipped evaluation changes nothing for the next. Without one, each
+/// evaluation has other episodes.
 ///
-/// The evaluator does not disturb training: it copies weights when they are given, shares nothing else, and its thread
-/// sleeps between evaluations. All methods may be called from any thread.
+/// The evaluator does not disturb training: it copies weights when they are given, shares nothing
+/// else, and its thread sleeps between evaluations. All methods may be called from any thread.
 ///
 /// ```
 /// use windrow_collect::Evaluator;
@@ -73,8 +75,8 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// An evaluator in the environments that `env` makes: a function such as `CartPole::v1`, or an id such as
-    /// `"CartPole-v1"`.
+    /// An evaluator in the environments that `env` makes: a function such as `CartPole::v1`, or an
+    /// id such as `"CartPole-v1"`.
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -92,16 +94,17 @@ impl Evaluator {
     /// Evaluates after all pending evaluations, and waits for the result, whatever the [busy
     /// policy](EvaluatorBuilder::busy_policy).
     ///
-    /// Without `weights`, the weights that were given last act, or the policy's own. Without `step`, the result has the
-    /// number of requests that were accepted before.
+    /// Without `weights`, the weights that were given last act, or the policy's own. Without
+    /// `step`, the result has the number of requests that were accepted before.
     ///
-    /// Functions that the evaluator calls, such as [`on_result`](EvaluatorBuilder::on_result), must not call this: the
-    /// evaluator would wait for itself.
+    /// Functions that the evaluator calls, such as [`on_result`](EvaluatorBuilder::on_result), must
+    /// not call this: the evaluator would wait for itself.
     ///
     /// # Errors
-    /// [`EvaluateError::Weights`] when the weights do not fit; the old ones then stay. [`EvaluateError::Next`] when an
-    /// environment or the policy failed or panicked, their process ended, or the metrics panicked; after these, the next
-    /// request makes environments and policy anew, which may fail as [`EvaluateError::Build`]. [`EvaluateError::Metrics`] when the
+    /// [`EvaluateError::Weights`] when the weights do not fit; the old ones then stay.
+    /// [`EvaluateError::Next`] when an environment or the policy failed or panicked, their process
+    /// ended, or the metrics panicked; after these, the next request makes environments and policy
+    /// anew, which may fail as [`EvaluateError::Build`]. [`EvaluateError::Metrics`] when the
     /// metrics failed; [`EvaluateError::ShutDown`] after a shutdown or during one.
     ///
     /// ```
@@ -129,16 +132,16 @@ impl Evaluator {
         result.recv().unwrap_or(Err(EvaluateError::ShutDown))
     }
 
-    /// Asks for an evaluation, and returns at once whether it was accepted. The evaluator keeps the result until
-    /// [`poll`](Self::poll) or [`wait`](Self::wait) returns it. `weights` and `step` are as for
-    /// [`evaluate`](Self::evaluate).
+    /// Asks for an evaluation, and returns at once whether it was accepted. The evaluator keeps the
+    /// result until [`poll`](Self::poll) or [`wait`](Self::wait) returns it. `weights` and `step`
+    /// are as for [`evaluate`](Self::evaluate).
     ///
-    /// While an evaluation is running or queued, the [busy policy](EvaluatorBuilder::busy_policy) decides. A request
-    /// that is not accepted copies nothing and is not counted.
+    /// While an evaluation is running or queued, the [busy policy](EvaluatorBuilder::busy_policy)
+    /// decides. A request that is not accepted copies nothing and is not counted.
     ///
     /// # Errors
-    /// [`EvaluateError::ShutDown`] after a shutdown; [`EvaluateError::Busy`] while busy, with [`BusyPolicy::Error`].
-    /// Later errors are the result of the request.
+    /// [`EvaluateError::ShutDown`] after a shutdown; [`EvaluateError::Busy`] while busy, with
+    /// [`BusyPolicy::Error`]. Later errors are the result of the request.
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -159,10 +162,11 @@ impl Evaluator {
             .submit(weights, step, Reply::Unread, self.busy_policy)
     }
 
-    /// The oldest result of [`trigger_eval`](Self::trigger_eval) that was not read yet; waits for it up to `timeout`.
-    /// `None` after that, and at once when none is pending.
+    /// The oldest result of [`trigger_eval`](Self::trigger_eval) that was not read yet; waits for
+    /// it up to `timeout`. `None` after that, and at once when none is pending.
     ///
-    /// After a shutdown, unread results can still be read; the next call returns [`EvaluateError::ShutDown`], once.
+    /// After a shutdown, unread results can still be read; the next call returns
+    /// [`EvaluateError::ShutDown`], once.
     ///
     /// # Errors
     /// Those of [`evaluate`](Self::evaluate).
@@ -201,8 +205,9 @@ impl Evaluator {
         self.shared.take(deadline)
     }
 
-    /// Takes the oldest error out of the unread results of [`trigger_eval`](Self::trigger_eval). For programs that read
-    /// results by [`on_result`](EvaluatorBuilder::on_result) only, which is not called with errors.
+    /// Takes the oldest error out of the unread results of [`trigger_eval`](Self::trigger_eval).
+    /// For programs that read results by [`on_result`](EvaluatorBuilder::on_result) only, which is
+    /// not called with errors.
     ///
     /// ```
     /// use windrow_collect::{EvaluateError, Evaluator};
@@ -225,11 +230,13 @@ impl Evaluator {
         self.shared.take_error()
     }
 
-    /// Sends `request` to the [process](EvaluatorBuilder::placement) of the environments and returns its answer, as [`Handle::call_worker`](crate::Handle::call_worker)
-    /// does. A call from [`on_result`](EvaluatorBuilder::on_result) comes between two evaluations.
+    /// Sends `request` to the [process](EvaluatorBuilder::placement) of the environments and
+    /// returns its answer, as [`Handle::call_worker`](crate::Handle::call_worker) does. A call from
+    /// [`on_result`](EvaluatorBuilder::on_result) comes between two evaluations.
     ///
     /// # Errors
-    /// Those of [`Handle::call_worker`](crate::Handle::call_worker); [`ControlError::Next`] also before environments were made.
+    /// Those of [`Handle::call_worker`](crate::Handle::call_worker); [`ControlError::Next`] also
+    /// before environments were made.
     #[doc(hidden)]
     #[cfg(target_os = "linux")]
     pub fn call_worker(&self, request: Vec<u8>) -> Result<Vec<u8>, ControlError> {
@@ -255,8 +262,9 @@ impl Evaluator {
         self.shared.pending()
     }
 
-    /// Gives the next weights the version `version`, and later ones the versions after it, so that results have the
-    /// versions of a collector. Without this call, versions begin with 1; the policy's own weights have version 0.
+    /// Gives the next weights the version `version`, and later ones the versions after it, so that
+    /// results have the versions of a collector. Without this call, versions begin with 1; the
+    /// policy's own weights have version 0.
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -274,14 +282,15 @@ impl Evaluator {
         self.shared.set_next_version(version);
     }
 
-    /// Ends the running evaluation at its next step, drops queued ones, and waits for the thread up to the [shutdown
-    /// time-out](EvaluatorBuilder::shutdown_timeout). Nothing is pending afterwards, and calls that wait return an
-    /// error. Another shutdown does nothing, and waits no longer than the first time-out. A process that has not ended then
-    /// is killed: none is left behind.
+    /// Ends the running evaluation at its next step, drops queued ones, and waits for the thread up
+    /// to the [shutdown time-out](EvaluatorBuilder::shutdown_timeout). Nothing is pending
+    /// afterwards, and calls that wait return an error. Another shutdown does nothing, and waits no
+    /// longer than the first time-out. A process that has not ended then is killed: none is left
+    /// behind.
     ///
     /// # Errors
-    /// [`Stuck`] when an environment or the policy in the thread, or a callback, did not return in time. The
-    /// thread ends when it does.
+    /// [`Stuck`] when an environment or the policy in the thread, or a callback, did not return in
+    /// time. The thread ends when it does.
     ///
     /// ```
     /// use windrow_collect::{EvaluateError, Evaluator};

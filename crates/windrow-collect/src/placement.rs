@@ -30,7 +30,8 @@ pub(crate) enum Workers {
 }
 
 impl Workers {
-    /// Workers of this process: in the thread that asks, or each in one of its own, where `service` may evaluate their policy.
+    /// Workers of this process: in the thread that asks, or each in one of its own, where `service`
+    /// may evaluate their policy.
     pub(crate) fn local(
         inline: bool,
         workers: Vec<Worker<ThreadLink>>,
@@ -42,7 +43,8 @@ impl Workers {
         }
     }
 
-    /// Worker `worker`, where no thread has it and the caller may look at it: otherwise it is asked.
+    /// Worker `worker`, where no thread has it and the caller may look at it: otherwise it is
+    /// asked.
     pub(crate) fn here(&mut self, worker: usize) -> Option<&mut Worker<ThreadLink>> {
         match self {
             Self::Inline(inline) => inline.worker(worker),
@@ -66,8 +68,8 @@ impl Workers {
     /// The next whole slab.
     ///
     /// # Errors
-    /// [`NextError::Slab`] as [`Ring::next`]; [`NextError::Interrupted`] where workers run in this thread, and
-    /// [`NextError::WaitInterrupted`] where they do not.
+    /// [`NextError::Slab`] as [`Ring::next`]; [`NextError::Interrupted`] where workers run in this
+    /// thread, and [`NextError::WaitInterrupted`] where they do not.
     pub(crate) fn next(
         &mut self,
         ring: &Arc<Ring>,
@@ -85,7 +87,8 @@ impl Workers {
         }
     }
 
-    /// Waits at most `timeout` until all workers have ended, and drops them; returns how many still run. Stop the ring before.
+    /// Waits at most `timeout` until all workers have ended, and drops them; returns how many still
+    /// run. Stop the ring before.
     pub(crate) fn join(&mut self, timeout: Duration) -> usize {
         match self {
             Self::Inline(inline) => {
@@ -98,7 +101,8 @@ impl Workers {
         }
     }
 
-    /// Lets workers end that wait for orders of a ring that was stopped, without waiting for them: those in processes do not see it.
+    /// Lets workers end that wait for orders of a ring that was stopped, without waiting for them:
+    /// those in processes do not see it.
     pub(crate) fn dismiss(&mut self) {
         match self {
             #[cfg(target_os = "linux")]
@@ -109,7 +113,8 @@ impl Workers {
         }
     }
 
-    /// Ends the `running` workers that can be ended against their will: those in processes. Returns how many go on.
+    /// Ends the `running` workers that can be ended against their will: those in processes. Returns
+    /// how many go on.
     pub(crate) fn kill(&mut self, running: usize) -> usize {
         match self {
             #[cfg(target_os = "linux")]

@@ -22,8 +22,8 @@ pub(crate) use recorder::{Recorder, Timeline};
 #[cfg(target_os = "linux")]
 pub(crate) use remote::{NextRecording, Order, Recorded};
 
-/// What a worker is doing. Each phase begins where the one before has ended, so that the phases of a rollout add up to
-/// it.
+/// What a worker is doing. Each phase begins where the one before has ended, so that the phases of
+/// a rollout add up to it.
 ///
 /// ```
 /// use windrow_collect::Phase;
@@ -36,19 +36,20 @@ pub(crate) use remote::{NextRecording, Order, Recorded};
 pub enum Phase {
     /// All other phases together, from the end of the rollout before to the end of this one.
     Rollout,
-    /// The worker waits for a part to fill. Where workers run in the caller's thread, this includes what the caller
-    /// does between batches.
+    /// The worker waits for a part to fill. Where workers run in the caller's thread, this includes
+    /// what the caller does between batches.
     WaitSlab,
     /// The worker takes the newest weights, and what else has changed since the last part.
     LoadWeights,
-    /// The worker copies in the observations that the part starts from; where a reset was asked for, it resets all
-    /// environments.
+    /// The worker copies in the observations that the part starts from; where a reset was asked
+    /// for, it resets all environments.
     Open,
     /// The policy acts, once a step.
     Policy,
     /// The environments step, once a step.
     EnvStep,
-    /// The worker records flags, ids and final observations, and resets ended environments, once a step.
+    /// The worker records flags, ids and final observations, and resets ended environments, once a
+    /// step.
     Close,
     /// The worker commits the part.
     Commit,
@@ -99,7 +100,8 @@ pub(crate) trait Probe {
     /// Ends `phase`, which began at the last mark.
     fn mark(&mut self, phase: Phase);
 
-    /// A part was opened or a step is done; environments of the worker with other episodes than before stand where `begun` says.
+    /// A part was opened or a step is done; environments of the worker with other episodes than
+    /// before stand where `begun` says.
     #[inline(always)]
     fn stands<I: Iterator<Item = (usize, Place)>>(&mut self, begun: impl FnOnce() -> I) {
         let _ = begun;

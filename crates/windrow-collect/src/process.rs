@@ -1,9 +1,10 @@
 //! Workers in processes of their own: what the collector keeps of them, and what they are.
 //!
-//! The collector's side: a [`Handshake`](handshake::Handshake) starts the processes and has them agree, and then becomes a
-//! [`WorkerPool`](pool::WorkerPool), which gives them parts, takes what they have filled, and handles their starts, faults and deaths;
-//! its [`PoolGuard`](pool::PoolGuard) ends them. The worker's side: [`worker_main`] makes a [`Worker`](crate::worker::Worker) with a
-//! [`ProcessLink`](link::ProcessLink).
+//! The collector's side: a [`Handshake`](handshake::Handshake) starts the processes and has them
+//! agree, and then becomes a [`WorkerPool`](pool::WorkerPool), which gives them parts, takes what
+//! they have filled, and handles their starts, faults and deaths; its
+//! [`PoolGuard`](pool::PoolGuard) ends them. The worker's side: [`worker_main`] makes a
+//! [`Worker`](crate::worker::Worker) with a [`ProcessLink`](link::ProcessLink).
 
 mod channel;
 mod child;

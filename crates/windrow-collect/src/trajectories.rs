@@ -21,32 +21,34 @@ use crate::error::ArgumentError;
 use frames::{CopiedFrames, Span};
 use runs::TrajectoryRun;
 
-/// The batcher compacts its memory once it holds this many times the frames that it needs, so that it moves few frames.
+/// The batcher compacts its memory once it holds this many times the frames that it needs, so that
+/// it moves few frames.
 const SLACK: usize = 4;
 
 /// The layout of whole trajectories in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrajFormat {
-    /// One row each, `[trajectories, longest]`: zeros after the end, and `("collector", "mask")`, `bool`, which is true
-    /// before it. The second dimension is named `"time"`.
+    /// One row each, `[trajectories, longest]`: zeros after the end, and `("collector", "mask")`,
+    /// `bool`, which is true before it. The second dimension is named `"time"`.
     #[default]
     Padded,
-    /// One after another, `[frames]`: each ends where `("next", "done")` is true. The dimension is named `"time"`.
+    /// One after another, `[frames]`: each ends where `("next", "done")` is true. The dimension is
+    /// named `"time"`.
     Cat,
 }
 
 /// Assembles whole trajectories from batches of frames.
 ///
-/// Frames with equal `("collector", "traj_ids")`, `int64`, belong together; no two workers or environments share an id.
-/// A trajectory is complete with the first frame whose `("next", "done")` is true; a piece that was cut by
-/// `set_truncated` is complete too, and later frames with its id make another one. Frames are copied, so a batch can be
-/// dropped once it was pushed.
+/// Frames with equal `("collector", "traj_ids")`, `int64`, belong together; no two workers or
+/// environments share an id. A trajectory is complete with the first frame whose `("next", "done")`
+/// is true; a piece that was cut by `set_truncated` is complete too, and later frames with its id
+/// make another one. Frames are copied, so a batch can be dropped once it was pushed.
 ///
-/// The batcher keeps the frames of a trajectory that never ends, such as one that a reset has cut off, until
-/// [`clear`](Self::clear); a collector that assembles trajectories itself knows of resets, and drops them. The memory
-/// of a batch is used again after its last tensor was dropped. To write to a batch, copy it with
-/// [`TensorDict::detach`].
+/// The batcher keeps the frames of a trajectory that never ends, such as one that a reset has cut
+/// off, until [`clear`](Self::clear); a collector that assembles trajectories itself knows of
+/// resets, and drops them. The memory of a batch is used again after its last tensor was dropped.
+/// To write to a batch, copy it with [`TensorDict::detach`].
 ///
 /// ```
 /// use windrow_collect::{Collector, TrajFormat, TrajectoryBatcher};
@@ -70,8 +72,8 @@ pub struct TrajectoryBatcher {
     format: TrajFormat,
     /// All frames that are still needed, and some that are not.
     frames: Option<CopiedFrames>,
-    /// Number of environments that share one count of ids: the ids of an environment differ by multiples of it. `None`
-    /// when nothing is known of ids.
+    /// Number of environments that share one count of ids: the ids of an environment differ by
+    /// multiples of it. `None` when nothing is known of ids.
     envs: Option<i64>,
     /// Unfinished trajectories, each by its environment, or by its id where `envs` is `None`.
     open: HashMap<i64, Trajectory, BuildHasherDefault<IdHasher>>,
@@ -81,7 +83,8 @@ pub struct TrajectoryBatcher {
     pending: usize,
     /// Batches pushed so far.
     pushed: usize,
-    /// Ids of trajectories whose beginning was dropped, with the keys of `open`: their later frames are left out.
+    /// Ids of trajectories whose beginning was dropped, with the keys of `open`: their later frames
+    /// are left out.
     severed: HashMap<i64, i64, BuildHasherDefault<IdHasher>>,
     /// Frames that were left out.
     unwanted: usize,
@@ -169,8 +172,9 @@ impl TrajectoryBatcher {
         })
     }
 
-    /// For the frames of a collector of `envs` environments. Each has one unfinished trajectory at a time: when it
-    /// begins another, as after a reset or a restart of its worker, the unfinished one is left out.
+    /// For the frames of a collector of `envs` environments. Each has one unfinished trajectory at
+    /// a time: when it begins another, as after a reset or a restart of its worker, the unfinished
+    /// one is left out.
     pub(crate) fn of_envs(self, envs: usize) -> Self {
         Self {
             envs: i64::try_from(envs).ok(),
@@ -178,16 +182,18 @@ impl TrajectoryBatcher {
         }
     }
 
-    /// Adds a copy of the frames of `batch`, `[…, time]`. The dimensions before time are environments, each with frames
-    /// in order. Frames that `("collector", "mask")` excludes are left out.
+    /// Adds a copy of the frames of `batch`, `[…, time]`. The dimensions before time are
+    /// environments, each with frames in order. Frames that `("collector", "mask")` excludes are
+    /// left out.
     ///
-    /// Complete trajectories queue in the order of their last steps; those that end in the same step, in the order of
-    /// environments.
+    /// Complete trajectories queue in the order of their last steps; those that end in the same
+    /// step, in the order of environments.
     ///
     /// # Errors
-    /// [`TensorError::Missing`] naming `("collector", "traj_ids")` or `("next", "done")`; [`TensorError::Keys`],
-    /// [`TensorError::Shape`] and [`TensorError::DType`] when entries are not those of the first batch;
-    /// [`TensorError::Dim`] when the batch has no dimension. No frame is added then.
+    /// [`TensorError::Missing`] naming `("collector", "traj_ids")` or `("next", "done")`;
+    /// [`TensorError::Keys`], [`TensorError::Shape`] and [`TensorError::DType`] when entries are
+    /// not those of the first batch; [`TensorError::Dim`] when the batch has no dimension. No frame
+    /// is added then.
     pub fn push(&mut self, batch: &TensorDict) -> Result<(), TensorError> {
         let rows = BatchRows::of(batch)?;
         let ids = one_each::<i64>(batch, IDS)?;
@@ -244,11 +250,12 @@ impl TrajectoryBatcher {
         self.queue.push_back(trajectory);
     }
 
-    /// The next `trajs_per_batch` complete trajectories, in the order in which they ended; `None` while there are fewer.
+    /// The next `trajs_per_batch` complete trajectories, in the order in which they ended; `None`
+    /// while there are fewer.
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`] when padding makes the batch larger than the address space; the trajectories then stay
-    /// queued.
+    /// [`TensorError::TooLarge`] when padding makes the batch larger than the address space; the
+    /// trajectories then stay queued.
     pub fn pop(&mut self) -> Result<Option<TensorDict>, TensorError> {
         if self.queue.len() < self.trajs_per_batch {
             return Ok(None);
@@ -256,7 +263,8 @@ impl TrajectoryBatcher {
         self.pop_first(self.trajs_per_batch, self.format)
     }
 
-    /// At most `most` complete trajectories, one after another as in [`TrajFormat::Cat`]; `None` when there is none.
+    /// At most `most` complete trajectories, one after another as in [`TrajFormat::Cat`]; `None`
+    /// when there is none.
     pub(crate) fn pop_up_to(&mut self, most: usize) -> Result<Option<TensorDict>, TensorError> {
         match self.queue.len().min(most) {
             0 => Ok(None),
@@ -343,7 +351,8 @@ impl TrajectoryBatcher {
         batch.to_bytes()
     }
 
-    /// An empty batcher of the same kind with what was [saved](Self::saved). `like` is a batch with the entries of those that are pushed.
+    /// An empty batcher of the same kind with what was [saved](Self::saved). `like` is a batch with
+    /// the entries of those that are pushed.
     ///
     /// # Errors
     /// [`TensorError`] where other frames were saved.
@@ -415,8 +424,8 @@ impl TrajectoryBatcher {
         std::mem::take(&mut self.pending)
     }
 
-    /// Drops all frames, and returns how many there were. Later frames of unfinished trajectories are left out, since
-    /// they would make no whole ones.
+    /// Drops all frames, and returns how many there were. Later frames of unfinished trajectories
+    /// are left out, since they would make no whole ones.
     pub(crate) fn sever(&mut self) -> usize {
         let open = self.open.drain();
         self.severed
@@ -459,8 +468,8 @@ impl TrajectoryBatcher {
     }
 }
 
-/// Where the frames of `trajectories` go: those of the first to the beginning, those of each other one where `after` says, given the
-/// trajectory before.
+/// Where the frames of `trajectories` go: those of the first to the beginning, those of each other
+/// one where `after` says, given the trajectory before.
 fn places<'a>(
     trajectories: impl Iterator<Item = &'a Trajectory>,
     after: impl Fn(&Span) -> usize,
@@ -510,8 +519,8 @@ impl Hasher for IdHasher {
     }
 
     fn write_i64(&mut self, id: i64) {
-        // The golden ratio in 64 bits, which puts neighbours far apart. A hash table uses the highest and the lowest
-        // bits.
+        // The golden ratio in 64 bits, which puts neighbours far apart. A hash table uses the
+        // highest and the lowest bits.
         let product = (self.0 ^ id.cast_unsigned()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = product ^ (product >> 32);
     }

@@ -33,8 +33,9 @@ pub(crate) struct Worker<D> {
 }
 
 impl<D: WorkerLink> Worker<D> {
-    /// Runs `f`, by whose end environments and policy are dropped. Panics while filling a part were caught there; one that
-    /// is left, such as of a `drop`, is reported here: otherwise the consumer would wait for a worker that is gone.
+    /// Runs `f`, by whose end environments and policy are dropped. Panics while filling a part were
+    /// caught there; one that is left, such as of a `drop`, is reported here: otherwise the
+    /// consumer would wait for a worker that is gone.
     pub(crate) fn contained(self, f: impl FnOnce(Self)) {
         let mut link = self.link.clone();
         let _guard = ReentrancyGuard::enter(link.collector());
@@ -50,7 +51,8 @@ impl<D: WorkerLink> Worker<D> {
             match order {
                 Order::Fill(assignment) => {
                     if let Err(interruption) = self.fill(assignment) {
-                        // The interrupted call waits in another thread: only the end of the collector reaches it.
+                        // The interrupted call waits in another thread: only the end of the
+                        // collector reaches it.
                         self.link.fail(interruption);
                     }
                 }
@@ -69,7 +71,8 @@ impl<D: WorkerLink> Worker<D> {
     /// Fills a part and hands it over, or gives it back and sees to the loss.
     ///
     /// # Errors
-    /// An interruption. The part was given back, and is filled from new episodes with the next claim.
+    /// An interruption. The part was given back, and is filled from new episodes with the next
+    /// claim.
     pub(crate) fn fill(&mut self, assignment: Assignment) -> Result<(), WorkerError> {
         let _guard = ReentrancyGuard::enter(self.link.collector());
         let Assignment {
@@ -80,8 +83,8 @@ impl<D: WorkerLink> Worker<D> {
         part.shorten(share.steps);
         let mut recorder = self.link.recorder();
         let recording = recorder.as_deref_mut().and_then(Recorder::begin);
-        // A panic of the user's code is an error like any other. What it left half done, environments and policy, is
-        // made anew or not used again.
+        // A panic of the user's code is an error like any other. What it left half done,
+        // environments and policy, is made anew or not used again.
         let filled = catch_panic(|| match recording {
             None => {
                 let mut notes = self.link.progress_probe();

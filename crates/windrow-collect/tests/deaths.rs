@@ -1,4 +1,5 @@
-//! Workers whose processes end: each is told once, with its place and its last words, and nothing half done is ever seen.
+//! Workers whose processes end: each is told once, with its place and its last words, and nothing
+//! half done is ever seen.
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
@@ -52,7 +53,8 @@ enum End {
 const ENDS: [End; 3] = [End::Exit, End::Abort, End::Kill];
 
 impl End {
-    /// The fault that ends the process so, at most `times` times; for a kill, with the gate before which it comes.
+    /// The fault that ends the process so, at most `times` times; for a kill, with the gate before
+    /// which it comes.
     fn fault(self, at: At, times: usize) -> (Fault, Option<Gate>) {
         let gate = Gate::default();
         let how = match self {
@@ -117,7 +119,8 @@ fn rest(collector: &mut Collector) -> Vec<TensorDict> {
         .collect()
 }
 
-/// Frames of each environment are there from its first on, none missing, none twice; how many environments there were.
+/// Frames of each environment are there from its first on, none missing, none twice; how many
+/// environments there were.
 fn check_ledger(batches: &[TensorDict]) -> usize {
     let all: Vec<Frame> = batches.iter().flat_map(frames).collect();
     check_ids(&all);

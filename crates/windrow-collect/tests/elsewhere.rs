@@ -44,7 +44,8 @@ fn worker_entry() {
     }))
 }
 
-/// Where workers connect to: an address that no other machine reaches, and one that others may reach, so that the connection is encrypted.
+/// Where workers connect to: an address that no other machine reaches, and one that others may
+/// reach, so that the connection is encrypted.
 const ADDRESSES: [&str; 2] = ["127.0.0.1:0", "0.0.0.0:0"];
 
 /// This program, run again to be a worker.

@@ -1,4 +1,5 @@
-//! Worker processes of a program with an entry of its own, which answers calls and sends errors in a form of its own.
+//! Worker processes of a program with an entry of its own, which answers calls and sends errors in
+//! a form of its own.
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
@@ -164,7 +165,8 @@ fn a_call_can_be_interrupted() {
         assert!(status.unwrap().success());
     };
     signal("-STOP");
-    // The signal goes to one thread of the process, which then stops the others, such as the one that answers calls.
+    // The signal goes to one thread of the process, which then stops the others, such as the one
+    // that answers calls.
     while !is_stopped(pid) {
         std::thread::yield_now();
     }

@@ -1,6 +1,7 @@
 //! A run that was cut between two batches goes on bit for bit, in another process too.
 //!
-//! `WINDROW_RESUME_FRAMES=1000000 cargo test -p windrow-collect --test exact` compares as many frames in all.
+//! `WINDROW_RESUME_FRAMES=1000000 cargo test -p windrow-collect --test exact` compares as many
+//! frames in all.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 #[path = "conformance/program.rs"]
@@ -199,7 +200,8 @@ fn written(state: &TensorDict) -> TensorDict {
     TensorDict::from_bytes(&state.to_bytes().unwrap()).unwrap()
 }
 
-/// Checks that collectors that `build` makes go on from each other's states as if they had not been cut.
+/// Checks that collectors that `build` makes go on from each other's states as if they had not been
+/// cut.
 fn assert_goes_on(place: &str, build: impl Fn() -> Collector) {
     let whole = digests(&mut build(), 12);
     let mut done = Vec::new();
@@ -468,7 +470,8 @@ fn a_state_that_does_not_fit_is_an_error_and_changes_nothing() {
 const STATE: &str = "WINDROW_RESUME_STATE";
 const RUN: &str = "WINDROW_RESUME_RUN";
 
-/// Not a test by itself: goes on from the state in a file for some batches, and writes digests and state there.
+/// Not a test by itself: goes on from the state in a file for some batches, and writes digests and
+/// state there.
 #[test]
 fn one_leg_of_a_run() {
     let (Ok(folder), Ok(run)) = (std::env::var(STATE), std::env::var(RUN)) else {

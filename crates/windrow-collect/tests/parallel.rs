@@ -334,7 +334,8 @@ fn a_server_acts_for_environments_in_processes_as_for_any_others() {
     };
     let served = batches(AsyncBatchedCollector::builder(parallel(["CartPole-v1"; 2])));
     let local = batches(MultiAsyncCollector::builder("CartPole-v1").num_envs(2));
-    // Workers come in any order, and so often as they like; what each collects does not depend on that.
+    // Workers come in any order, and so often as they like; what each collects does not depend on
+    // that.
     let mut common = 0;
     for worker in 0..3 {
         let of = |batches: &[TensorDict]| {

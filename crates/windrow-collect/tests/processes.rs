@@ -196,7 +196,8 @@ fn a_worker_that_dies_between_two_parts_is_told_without_an_action() {
         let sent = kill.args([name, &pid.to_string()]).status();
         assert!(sent.unwrap().success());
     };
-    // It does not take up the part that it is lent now. Were it lent none before its death, there would be no action to tell either.
+    // It does not take up the part that it is lent now. Were it lent none before its death, there
+    // would be no action to tell either.
     signal("-STOP");
     let error = std::thread::scope(|scope| {
         let asks = scope.spawn(|| collector.by_ref().find_map(Result::err));

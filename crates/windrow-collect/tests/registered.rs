@@ -1,4 +1,5 @@
-//! Collectors of environments and policies that the program has registered. A program installs one registry: so there is one test.
+//! Collectors of environments and policies that the program has registered. A program installs one
+//! registry: so there is one test.
 
 use tensordict::DType;
 use windrow_collect::{BuildError, Collector, CollectorBuilder, Placement};

@@ -1,4 +1,5 @@
-//! Workers that stand still: others go on, nobody waits for them for ever, and no thread stays behind.
+//! Workers that stand still: others go on, nobody waits for them for ever, and no thread stays
+//! behind.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 #[path = "conformance/crew.rs"]

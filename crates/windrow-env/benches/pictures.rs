@@ -1,6 +1,8 @@
-//! Times each transform of the stack for games of Atari, one by one: `cargo bench -p windrow-env --bench pictures`.
+//! Times each transform of the stack for games of Atari, one by one:
+//! `cargo bench -p windrow-env --bench pictures`.
 //!
-//! Each line is `name  microseconds a frame`. `cargo xtask bench pictures` compares the stack with TorchRL's.
+//! Each line is `name  microseconds a frame`. `cargo xtask bench pictures` compares the stack with
+//! TorchRL's.
 
 use std::time::Instant;
 

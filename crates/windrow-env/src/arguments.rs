@@ -1,4 +1,5 @@
-//! Arguments of environments and policies that are made by name: plain ones, and packed ones (ADR 0029).
+//! Arguments of environments and policies that are made by name: plain ones, and packed ones (ADR
+//! 0029).
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -6,7 +7,8 @@ use serde_json::Value;
 
 use crate::EnvError;
 
-/// Arguments of an environment or a policy that is made by its name, as values that can be serialized; none by default.
+/// Arguments of an environment or a policy that is made by its name, as values that can be
+/// serialized; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Arguments(Form);
@@ -34,7 +36,8 @@ impl Arguments {
             .map_err(|error| unreadable(name, &error))
     }
 
-    /// As [`new`](Self::new), in a form that only this build of the program reads, which holds bytes as they are.
+    /// As [`new`](Self::new), in a form that only this build of the program reads, which holds
+    /// bytes as they are.
     ///
     /// # Errors
     /// [`EnvError::Unreadable`] for what this form cannot hold, such as a list of unknown length.
@@ -63,7 +66,8 @@ impl Arguments {
         }
     }
 
-    /// The same, with the entries of the object `defaults` that these do not give. Packed arguments stay as they are.
+    /// The same, with the entries of the object `defaults` that these do not give. Packed arguments
+    /// stay as they are.
     pub(crate) fn with_defaults(&self, defaults: &Value) -> Self {
         let mut merged = defaults.clone();
         match (&self.0, merged.as_object_mut()) {

@@ -37,7 +37,8 @@ pub fn largest<T: PartialOrd>(values: &[T]) -> usize {
 pub enum ChoiceCode {
     /// One element for each choice: its index.
     Index,
-    /// One element for each option, side by side: 1 for the option that was chosen, 0 for the others.
+    /// One element for each option, side by side: 1 for the option that was chosen, 0 for the
+    /// others.
     OneHot,
 }
 
@@ -60,8 +61,9 @@ impl ChoiceCode {
         }
     }
 
-    /// Writes choice `number` of a row, whose options begin at option `first` among those of all choices. A one-hot row holds
-    /// zeros before its first choice is written. A choice beyond the end of `row` is not written.
+    /// Writes choice `number` of a row, whose options begin at option `first` among those of all
+    /// choices. A one-hot row holds zeros before its first choice is written. A choice beyond the
+    /// end of `row` is not written.
     #[inline]
     pub fn write(self, row: &mut [i64], number: usize, first: usize, choice: usize) {
         let (place, value) = match self {
@@ -73,11 +75,13 @@ impl ChoiceCode {
         }
     }
 
-    /// Leaves the first 1 of each choice of a one-hot row: a policy that marks the options with the largest score marks several where
-    /// scores are equal, and the first of these is the choice, as for [`largest`].
+    /// Leaves the first 1 of each choice of a one-hot row: a policy that marks the options with the
+    /// largest score marks several where scores are equal, and the first of these is the choice, as
+    /// for [`largest`].
     ///
     /// # Errors
-    /// The number of the first choice that has no 1, or a number other than 0 and 1. The row is then as it was from there on.
+    /// The number of the first choice that has no 1, or a number other than 0 and 1. The row is
+    /// then as it was from there on.
     pub fn keep_first(mut row: &mut [i64], options: &[usize]) -> Result<(), usize> {
         for (number, &options) in options.iter().enumerate() {
             let (own, others) = row.split_at_mut_checked(options).ok_or(number)?;

@@ -13,7 +13,8 @@ impl Spec {
         self.check("value", row).is_ok()
     }
 
-    /// Whether `row`, laid out by this spec, holds values of its domain; a bare leaf is called `name` in errors.
+    /// Whether `row`, laid out by this spec, holds values of its domain; a bare leaf is called
+    /// `name` in errors.
     ///
     /// # Errors
     /// [`SpecError::Value`] or [`SpecError::Ones`] for the first value outside.
@@ -63,8 +64,9 @@ impl Spec {
         Ok(())
     }
 
-    /// Writes random values of its domain into `row`, laid out by this spec; `unit` draws numbers from `[0, 1)`. Where a
-    /// domain has no bounds, they lie within 1 of zero, or of the only bound. Leaves of bytes stay as they are.
+    /// Writes random values of its domain into `row`, laid out by this spec; `unit` draws numbers
+    /// from `[0, 1)`. Where a domain has no bounds, they lie within 1 of zero, or of the only
+    /// bound. Leaves of bytes stay as they are.
     ///
     /// # Errors
     /// [`EnvError::Row`] when the row is laid out by another spec.

@@ -4,17 +4,17 @@ use crate::{AtOnce, EnvError, EnvSpec, StateVisitor};
 
 /// One environment. It writes into lent rows and keeps no reference to them.
 ///
-/// An episode starts with [`reset`](Env::reset) and lasts until [`step`](Env::step) reports `terminated` or
-/// `truncated`. An environment never resets by itself: the engine does, in the same step, after it has kept the
-/// last observation.
+/// An episode starts with [`reset`](Env::reset) and lasts until [`step`](Env::step) reports
+/// `terminated` or `truncated`. An environment never resets by itself: the engine does, in the same
+/// step, after it has kept the last observation.
 pub trait Env: Send {
     /// Observation and action; the same for its whole life.
     fn spec(&self) -> &EnvSpec;
 
     /// Starts an episode and writes its first observation, every leaf of it.
     ///
-    /// With a seed, the environment's generator restarts from it. Without, the generator continues; the first time, the
-    /// operating system seeds it.
+    /// With a seed, the environment's generator restarts from it. Without, the generator continues;
+    /// the first time, the operating system seeds it.
     ///
     /// # Errors
     /// The reason why the episode cannot start.
@@ -23,11 +23,12 @@ pub trait Env: Send {
     /// Takes one action and writes the observation that follows, every leaf of it.
     ///
     /// # Errors
-    /// [`EnvError::Action`] for an action outside the space, [`EnvError::NotReset`] before the first reset, or
-    /// the reason why the step failed.
+    /// [`EnvError::Action`] for an action outside the space, [`EnvError::NotReset`] before the
+    /// first reset, or the reason why the step failed.
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError>;
 
-    /// Keeps the states of `envs` and steps all at once. By default there is no such thing: they are stepped one after the other.
+    /// Keeps the states of `envs` and steps all at once. By default there is no such thing: they
+    /// are stepped one after the other.
     #[doc(hidden)]
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
@@ -39,12 +40,13 @@ pub trait Env: Send {
         None
     }
 
-    /// Saves or loads the state of the simulator and its generator, all that changes from step to step: an environment of the same
-    /// kind that has loaded it goes on as this one would.
+    /// Saves or loads the state of the simulator and its generator, all that changes from step to
+    /// step: an environment of the same kind that has loaded it goes on as this one would.
     ///
     /// # Errors
-    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default: an environment of a resumed run then begins a new
-    /// episode. [`EnvError::State`] for a state that does not fit.
+    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default: an environment
+    /// of a resumed run then begins a new episode. [`EnvError::State`] for a state that does not
+    /// fit.
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         let _ = state;
         Err(EnvError::not_held(&self.spec().id))

@@ -24,7 +24,8 @@ pub enum EnvError {
     /// A spec, an argument or a value that does not fit.
     #[error(transparent)]
     Spec(Box<SpecError>),
-    /// An environment of another library breaks its spec, or has a spec that does not fit; its adapter gives the reason.
+    /// An environment of another library breaks its spec, or has a spec that does not fit; its
+    /// adapter gives the reason.
     #[error("{0}")]
     Foreign(String),
     /// The error of one of several environments.
@@ -61,7 +62,8 @@ pub enum EnvError {
         /// Number of rows.
         rows: usize,
     },
-    /// A transform reads or replaces rows of the environments' own, but did not ask for them or does not fill them.
+    /// A transform reads or replaces rows of the environments' own, but did not ask for them or
+    /// does not fill them.
     #[error(
         "the transform fills no rows of the environments' own for {rows}: replace them in attach, and fill them"
     )]

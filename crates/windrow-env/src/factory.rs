@@ -20,8 +20,9 @@ pub trait EnvFactory {
     /// `num_envs` environments as one.
     ///
     /// # Errors
-    /// The error of a constructor; [`EnvError::Empty`] when `num_envs` is 0, [`EnvError::AlreadyVector`] when the
-    /// factory makes vectors of environments itself and `num_envs` is not 1.
+    /// The error of a constructor; [`EnvError::Empty`] when `num_envs` is 0,
+    /// [`EnvError::AlreadyVector`] when the factory makes vectors of environments itself and
+    /// `num_envs` is not 1.
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>;
 
     /// The factory as a value that can be serialized; `None` for code, such as closures.
@@ -60,15 +61,16 @@ impl EnvFactory for String {
     }
 }
 
-/// Return types of closures that are an [`EnvFactory`]: an environment, a vector of them, or a `Result` of either.
+/// Return types of closures that are an [`EnvFactory`]: an environment, a vector of them, or a
+/// `Result` of either.
 ///
 /// For your own [`VecEnv`], implement this trait by a call of [`sole`].
 pub trait IntoVecEnv: Sized {
     /// Several of them as one vector of environments.
     ///
     /// # Errors
-    /// The error of a copy that is a `Result`; [`EnvError::Empty`] without copies, [`EnvError::AlreadyVector`] for several copies of a
-    /// vector.
+    /// The error of a copy that is a `Result`; [`EnvError::Empty`] without copies,
+    /// [`EnvError::AlreadyVector`] for several copies of a vector.
     fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError>;
 }
 

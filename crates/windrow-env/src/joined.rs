@@ -3,7 +3,8 @@ use windrow_slab::{LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
 use crate::vec_env::{check_rows, out_of_range};
 use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 
-/// Several vectors of environments as one. They have the same observations and actions, and may differ otherwise.
+/// Several vectors of environments as one. They have the same observations and actions, and may
+/// differ otherwise.
 ///
 /// For environments of one type, [`Serial`](crate::Serial) is better: it copies no rows.
 pub struct Joined {
@@ -27,7 +28,8 @@ impl Joined {
     /// `vectors` as one, in this order.
     ///
     /// # Errors
-    /// [`EnvError::Empty`], or [`EnvError::Member`] for one that observes or accepts something else than the first.
+    /// [`EnvError::Empty`], or [`EnvError::Member`] for one that observes or accepts something else
+    /// than the first.
     pub fn new(vectors: Vec<Box<dyn VecEnv>>) -> Result<Self, EnvError> {
         let Some(first) = vectors.first() else {
             return Err(EnvError::Empty);
@@ -245,7 +247,8 @@ mod tests {
         Box::new(Serial::new(numbers.map(LedgerEnv::new).collect()).unwrap())
     }
 
-    /// The observations and rewards of all environments after each of a reset, a step and a reset of some.
+    /// The observations and rewards of all environments after each of a reset, a step and a reset
+    /// of some.
     fn play(envs: &mut dyn VecEnv) -> (Vec<Vec<i64>>, Vec<f32>) {
         let n = envs.num_envs();
         let mut obs = RowBlock::new(&envs.spec().observation_leaves(), n).unwrap();

@@ -1,7 +1,8 @@
 //! Simulations of MuJoCo: Gymnasium's environments, and tasks of one's own over any model.
 //!
-//! One [`MujocoEnvs`] steps all environments of a vector by one call of MuJoCo's batches. What is observed and rewarded is a
-//! [`MujocoTask`]. Those of Gymnasium are one task, whose terms `table.rs` lists; seeds and actions give Gymnasium's episodes bit by bit (ADR 0039).
+//! One [`MujocoEnvs`] steps all environments of a vector by one call of MuJoCo's batches. What is
+//! observed and rewarded is a [`MujocoTask`]. Those of Gymnasium are one task, whose terms
+//! `table.rs` lists; seeds and actions give Gymnasium's episodes bit by bit (ADR 0039).
 
 mod envs;
 mod gymnasium;

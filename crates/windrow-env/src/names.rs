@@ -1,6 +1,7 @@
 //! Errors about unknown names, with suggestions.
 
-/// The names of `known` that look like `name`, best first. The part before a slash is a namespace, which must be equal.
+/// The names of `known` that look like `name`, best first. The part before a slash is a namespace,
+/// which must be equal.
 ///
 /// ```
 /// use windrow_env::names::near;
@@ -24,7 +25,8 @@ pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<Str
         .collect()
 }
 
-/// The end of an error about an unknown name: the names that look like it, or else all that there are.
+/// The end of an error about an unknown name: the names that look like it, or else all that there
+/// are.
 #[must_use]
 pub fn others(near: &[String], known: &[String]) -> String {
     match near {

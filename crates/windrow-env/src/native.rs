@@ -1,8 +1,8 @@
 //! The classic control tasks of Gymnasium and its toy texts, in Rust.
 //!
-//! Each follows Gymnasium operation by operation, roundings included: the same seed and the same actions give the
-//! same observations, rewards and ends, bit for bit, wherever both use the same `libm`
-//! (`cargo xtask certify` compares them).
+//! Each follows Gymnasium operation by operation, roundings included: the same seed and the same
+//! actions give the same observations, rewards and ends, bit for bit, wherever both use the same
+//! `libm` (`cargo xtask certify` compares them).
 
 mod acrobot;
 mod blackjack;

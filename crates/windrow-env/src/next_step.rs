@@ -4,10 +4,12 @@ use crate::{
     EnvError, EnvSpec, Gathering, Outcomes, Reset, SpecError, StateVisitor, VecEnv, VecEnvError,
 };
 
-/// Environments that begin another episode by themselves, one step after theirs has ended: Gymnasium's mode `NEXT_STEP`.
+/// Environments that begin another episode by themselves, one step after theirs has ended:
+/// Gymnasium's mode `NEXT_STEP`.
 ///
-/// That step does not read their action. It writes the first observation of the new episode, a reward of 0 and no flags. The engine's
-/// own loops reset environments in the same step and need no such wrapper; it is for those who step by hand.
+/// That step does not read their action. It writes the first observation of the new episode, a
+/// reward of 0 and no flags. The engine's own loops reset environments in the same step and need no
+/// such wrapper; it is for those who step by hand.
 ///
 /// ```
 /// use windrow_env::{CartPole, NextStep, Outcomes, Reset, Serial, VecEnv};
@@ -42,7 +44,8 @@ impl<V: VecEnv> NextStep<V> {
     /// The environments `envs` in this mode.
     ///
     /// # Errors
-    /// [`SpecError::Argument`] where they can only step together: one that begins anew could not be left out of a step.
+    /// [`SpecError::Argument`] where they can only step together: one that begins anew could not be
+    /// left out of a step.
     pub fn new(envs: V) -> Result<Self, EnvError> {
         let count = envs.num_envs();
         if !envs.step_apart() {

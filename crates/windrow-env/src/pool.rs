@@ -1,5 +1,5 @@
-//! A pool of environments that step independently: commands are sent to some, and results are received in the order in which they are
-//! ready (ADR 0022).
+//! A pool of environments that step independently: commands are sent to some, and results are
+//! received in the order in which they are ready (ADR 0022).
 
 mod error;
 mod member;
@@ -21,11 +21,13 @@ use member::Member;
 pub use output::{Answer, PoolOutput};
 use queues::{MemberQueues, Members};
 
-/// N environments that M threads step on request; outputs are received in the order in which they are ready.
+/// N environments that M threads step on request; outputs are received in the order in which they
+/// are ready.
 ///
-/// A call whose name ends with `_send` sends a command to some environments and returns at once; the matching `_recv` call waits for as
-/// many outputs as its [options](RecvOptions) say. An environment has one command at a time. A call out of order is an error that names
-/// the environment and the call that was expected. All calls may come from any thread.
+/// A call whose name ends with `_send` sends a command to some environments and returns at once;
+/// the matching `_recv` call waits for as many outputs as its [options](RecvOptions) say. An
+/// environment has one command at a time. A call out of order is an error that names the
+/// environment and the call that was expected. All calls may come from any thread.
 ///
 /// ```
 /// use windrow_env::{AsyncEnvPool, RecvOptions, Reset};
@@ -49,11 +51,13 @@ use queues::{MemberQueues, Members};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A hand-over takes some microseconds, so a pool suits environments whose steps take longer, or differ much in speed;
-/// [`Serial`](crate::Serial) steps quick ones. An environment may be a process, such as `windrow_collect::Parallel` of one member.
+/// A hand-over takes some microseconds, so a pool suits environments whose steps take longer, or
+/// differ much in speed; [`Serial`](crate::Serial) steps quick ones. An environment may be a
+/// process, such as `windrow_collect::Parallel` of one member.
 ///
-/// A member may itself be a vector of `k` environments, as many in each: then member `m` has the environments from `m * k` on, and gets
-/// commands and is received as a whole. Each environment has memory for two observations and an action.
+/// A member may itself be a vector of `k` environments, as many in each: then member `m` has the
+/// environments from `m * k` on, and gets commands and is received as a whole. Each environment has
+/// memory for two observations and an action.
 #[derive(Debug)]
 pub struct AsyncEnvPool {
     spec: EnvSpec,
@@ -64,7 +68,8 @@ pub struct AsyncEnvPool {
     queues: Arc<MemberQueues>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     interrupt: Interrupt,
-    /// The command whose outputs a [`receive_all`](Self::receive_all) that was interrupted has left.
+    /// The command whose outputs a [`receive_all`](Self::receive_all) that was interrupted has
+    /// left.
     interrupted: Mutex<Option<Command>>,
 }
 
@@ -105,7 +110,8 @@ impl RecvOptions {
         self
     }
 
-    /// Waits up to `timeout` for the largest number; an error if not even the smallest is ready by then.
+    /// Waits up to `timeout` for the largest number; an error if not even the smallest is ready by
+    /// then.
     #[must_use]
     pub fn within(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -117,10 +123,12 @@ impl AsyncEnvPool {
     /// How long a pool that is dropped waits for environments to return.
     pub const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// Makes an environment of each factory, side by side, and a pool of them as [`new`](Self::new) does.
+    /// Makes an environment of each factory, side by side, and a pool of them as [`new`](Self::new)
+    /// does.
     ///
     /// # Errors
-    /// The error of the first environment that could not be made, with its number, and the errors of [`new`](Self::new).
+    /// The error of the first environment that could not be made, with its number, and the errors
+    /// of [`new`](Self::new).
     pub fn of<F: EnvFactory + Sync>(factories: &[F], threads: usize) -> Result<Self, PoolError> {
         let make = |(env, factory): (usize, &F)| factory.build(1).map_err(|error| error.of(env));
         let made = std::thread::scope(|scope| {
@@ -135,11 +143,13 @@ impl AsyncEnvPool {
         Self::new(made.into_iter().collect::<Result<_, _>>()?, threads)
     }
 
-    /// A pool of `envs`, all alike, that `threads` step. With as many threads as members, each has one of its own.
+    /// A pool of `envs`, all alike, that `threads` step. With as many threads as members, each has
+    /// one of its own.
     ///
     /// # Errors
-    /// [`EnvError::Empty`]; [`PoolError::Unmade`] for one that observes or accepts something else than the first,
-    /// [`PoolError::Unequal`] for a vector of another length, [`PoolError::Thread`].
+    /// [`EnvError::Empty`]; [`PoolError::Unmade`] for one that observes or accepts something else
+    /// than the first, [`PoolError::Unequal`] for a vector of another length,
+    /// [`PoolError::Thread`].
     pub fn new(envs: Vec<Box<dyn VecEnv>>, threads: usize) -> Result<Self, PoolError> {
         let first = envs.first().ok_or(EnvError::Empty)?;
         let (mut spec, rows, members) = (first.spec().clone(), first.num_envs(), envs.len());
@@ -176,8 +186,9 @@ impl AsyncEnvPool {
         Ok(pool)
     }
 
-    /// Checks `interrupt` while a call waits; its error ends the call as [`PoolError::Interrupted`], and outputs stay: those of
-    /// [`step`](Self::step) and the like until the next command is sent.
+    /// Checks `interrupt` while a call waits; its error ends the call as
+    /// [`PoolError::Interrupted`], and outputs stay: those of [`step`](Self::step) and the like
+    /// until the next command is sent.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
@@ -267,7 +278,8 @@ impl AsyncEnvPool {
         self.send_rows(Command::Step, members, actions)
     }
 
-    /// As [`async_step_send`](Self::async_step_send); `fill` writes the actions of the n-th of `members`.
+    /// As [`async_step_send`](Self::async_step_send); `fill` writes the actions of the n-th of
+    /// `members`.
     ///
     /// # Errors
     /// The errors of [`async_step_send`](Self::async_step_send), and what `fill` returns.
@@ -279,7 +291,8 @@ impl AsyncEnvPool {
         self.send_with(Command::Step, members, fill)
     }
 
-    /// As [`async_step_send`](Self::async_step_send); environments whose episode ends begin another one.
+    /// As [`async_step_send`](Self::async_step_send); environments whose episode ends begin another
+    /// one.
     ///
     /// # Errors
     /// The errors of [`async_step_send`](Self::async_step_send).
@@ -291,7 +304,8 @@ impl AsyncEnvPool {
         self.send_rows(Command::StepAndMaybeReset, members, actions)
     }
 
-    /// As [`async_step_send_with`](Self::async_step_send_with); environments whose episode ends begin another one.
+    /// As [`async_step_send_with`](Self::async_step_send_with); environments whose episode ends
+    /// begin another one.
     ///
     /// # Errors
     /// The errors of [`async_step_send_with`](Self::async_step_send_with).
@@ -306,8 +320,9 @@ impl AsyncEnvPool {
     /// The outputs of [`async_reset_send`](Self::async_reset_send).
     ///
     /// # Errors
-    /// [`PoolError::Env`] and [`PoolError::Panicked`] as soon as an environment that may be received has failed: the outputs of the
-    /// others stay. [`PoolError::NotSent`] and [`PoolError::NotSentTo`] where the wait would have no end, [`PoolError::TimedOut`],
+    /// [`PoolError::Env`] and [`PoolError::Panicked`] as soon as an environment that may be
+    /// received has failed: the outputs of the others stay. [`PoolError::NotSent`] and
+    /// [`PoolError::NotSentTo`] where the wait would have no end, [`PoolError::TimedOut`],
     /// [`PoolError::Bounds`], [`PoolError::Interrupted`], [`PoolError::Closed`].
     pub fn async_reset_recv(&self, options: RecvOptions) -> Result<PoolOutput<'_>, PoolError> {
         self.receive(Command::Reset, options)
@@ -350,9 +365,9 @@ impl AsyncEnvPool {
         Ok(PoolOutput { queues, members })
     }
 
-    /// The outputs of all members that have the command `called`. After a fault, the outputs of the others are dropped, so that all
-    /// members can get new commands. After an interruption, they stay until the next command is sent, which waits for them and drops
-    /// them.
+    /// The outputs of all members that have the command `called`. After a fault, the outputs of the
+    /// others are dropped, so that all members can get new commands. After an interruption, they
+    /// stay until the next command is sent, which waits for them and drops them.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -371,14 +386,15 @@ impl AsyncEnvPool {
         received
     }
 
-    /// The command of [`receive_all`](Self::receive_all), or of [`step`](Self::step) and the like, if the last one was interrupted and
-    /// its outputs are still there or to come.
+    /// The command of [`receive_all`](Self::receive_all), or of [`step`](Self::step) and the like,
+    /// if the last one was interrupted and its outputs are still there or to come.
     #[must_use]
     pub fn interrupted(&self) -> Option<Command> {
         *self.interrupted_command()
     }
 
-    /// Waits for the outputs that are left of a call that was interrupted, and drops them. Sending a command begins with this.
+    /// Waits for the outputs that are left of a call that was interrupted, and drops them. Sending
+    /// a command begins with this.
     ///
     /// # Errors
     /// [`PoolError::Interrupted`] and [`PoolError::Closed`].
@@ -387,7 +403,8 @@ impl AsyncEnvPool {
             .map_or(Ok(()), |called| self.drop_outputs(called))
     }
 
-    /// Receives and drops the outputs of all members that have the command `called`, and their faults.
+    /// Receives and drops the outputs of all members that have the command `called`, and their
+    /// faults.
     fn drop_outputs(&self, called: Command) -> Result<(), PoolError> {
         *self.interrupted_command() = Some(called);
         loop {
@@ -408,7 +425,8 @@ impl AsyncEnvPool {
     /// All members, idle, with the outputs of their last commands.
     ///
     /// # Errors
-    /// [`PoolError::Busy`] for one that is not idle; [`PoolError::Panicked`], and those of [`drop_interrupted`](Self::drop_interrupted).
+    /// [`PoolError::Busy`] for one that is not idle; [`PoolError::Panicked`], and those of
+    /// [`drop_interrupted`](Self::drop_interrupted).
     pub fn all(&self) -> Result<PoolOutput<'_>, PoolError> {
         self.hold(Command::Reset, 0..self.members)
     }
@@ -416,7 +434,8 @@ impl AsyncEnvPool {
     /// Begins episodes, in some environments or in all, and waits for the first observations.
     ///
     /// # Errors
-    /// As [`async_reset_send`](Self::async_reset_send) and [`async_reset_recv`](Self::async_reset_recv).
+    /// As [`async_reset_send`](Self::async_reset_send) and
+    /// [`async_reset_recv`](Self::async_reset_recv).
     pub fn reset(&self, resets: &[Reset]) -> Result<PoolOutput<'_>, PoolError> {
         // All are idle, so that only the members reset here will answer.
         drop(self.all()?);
@@ -427,7 +446,8 @@ impl AsyncEnvPool {
     /// Steps all environments, and waits for them.
     ///
     /// # Errors
-    /// As [`async_step_send`](Self::async_step_send) and [`async_step_recv`](Self::async_step_recv).
+    /// As [`async_step_send`](Self::async_step_send) and
+    /// [`async_step_recv`](Self::async_step_recv).
     pub fn step(&self, actions: Rows<'_>) -> Result<PoolOutput<'_>, PoolError> {
         self.step_all(Command::Step, actions)
     }
@@ -496,8 +516,9 @@ impl AsyncEnvPool {
         Ok(PoolOutput { queues, members })
     }
 
-    /// Ends the threads, which drop the environments, and waits at most `timeout` for them; outputs that were not received are lost.
-    /// Every later call is [`PoolError::Closed`]. A second shutdown waits for threads that the first has left.
+    /// Ends the threads, which drop the environments, and waits at most `timeout` for them; outputs
+    /// that were not received are lost. Every later call is [`PoolError::Closed`]. A second
+    /// shutdown waits for threads that the first has left.
     ///
     /// # Errors
     /// [`PoolError::Stuck`]: an environment has not returned.
@@ -524,7 +545,8 @@ impl AsyncEnvPool {
 
 impl Drop for AsyncEnvPool {
     fn drop(&mut self) {
-        // Threads that are left behind end when their environments return; a shutdown has waited for them.
+        // Threads that are left behind end when their environments return; a shutdown has waited
+        // for them.
         if self.queues.is_open() {
             let _ = self.shutdown(Self::PATIENCE);
         }

@@ -12,8 +12,8 @@ use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkipTransform,
 
 /// How to make environments: which ones, how many, and the transforms around them.
 ///
-/// A recipe of an id is a value: it can be compared, serialized and sent to other processes. A recipe of a
-/// factory can be used in this process only.
+/// A recipe of an id is a value: it can be compared, serialized and sent to other processes. A
+/// recipe of a factory can be used in this process only.
 ///
 /// ```
 /// use windrow_env::{CartPole, EnvFactory, EnvRecipe, RewardSum, StepCounter};
@@ -79,7 +79,8 @@ impl EnvRecipe {
         })
     }
 
-    /// The environment registered as `id`, inside of a [`FrameSkipTransform`] if actions are taken several times.
+    /// The environment registered as `id`, inside of a [`FrameSkipTransform`] if actions are taken
+    /// several times.
     #[must_use]
     pub fn of_skipping(id: impl Into<String>, frame_skip: usize) -> Self {
         match frame_skip {
@@ -88,8 +89,9 @@ impl EnvRecipe {
         }
     }
 
-    /// Passes `arguments` to the environment, which is registered [with some](EnvRegistry::register_with). A recipe of a factory has
-    /// none to pass, and stays as it is.
+    /// Passes `arguments` to the environment, which is registered [with
+    /// some](EnvRegistry::register_with). A recipe of a factory has none to pass, and stays as it
+    /// is.
     ///
     /// # Errors
     /// [`EnvError::Unreadable`] for what JSON cannot hold, such as a map whose keys are no strings.
@@ -100,7 +102,8 @@ impl EnvRecipe {
         Ok(self)
     }
 
-    /// As [`with_arguments`](Self::with_arguments), in a form for [bytes](Self::to_bytes) that only this build of the program reads.
+    /// As [`with_arguments`](Self::with_arguments), in a form for [bytes](Self::to_bytes) that only
+    /// this build of the program reads.
     ///
     /// # Errors
     /// [`EnvError::Unreadable`] for what this form cannot hold.
@@ -148,7 +151,8 @@ impl EnvRecipe {
         &self.transforms
     }
 
-    /// As [`build`](EnvFactory::build), with ids of `registry` instead of the [installed](EnvRegistry::installed) one.
+    /// As [`build`](EnvFactory::build), with ids of `registry` instead of the
+    /// [installed](EnvRegistry::installed) one.
     ///
     /// # Errors
     /// As [`build`](EnvFactory::build), and [`EnvError::UnknownId`].
@@ -170,7 +174,8 @@ impl EnvRecipe {
         if alone.is_empty() || num_envs == 1 {
             return around(self.source.build(registry, num_envs)?, &self.transforms);
         }
-        // Where only the innermost transform steps some without others, one vector may do, whose rows nobody copies.
+        // Where only the innermost transform steps some without others, one vector may do, whose
+        // rows nobody copies.
         if let [AnyTransform::FrameSkipTransform(_)] = alone {
             let envs = self.source.build(registry, num_envs)?;
             if envs.step_apart() {
@@ -202,8 +207,9 @@ impl EnvRecipe {
         serde_json::from_slice(json.as_bytes()).map_err(|error| unreadable(&error))
     }
 
-    /// The recipe as bytes: the length of an array of JSON (`u64`, little-endian), the array, and the arguments where they are
-    /// [packed](Self::with_packed). The array is of the recipe's [JSON](Self::to_json), and of whether they are.
+    /// The recipe as bytes: the length of an array of JSON (`u64`, little-endian), the array, and
+    /// the arguments where they are [packed](Self::with_packed). The array is of the recipe's
+    /// [JSON](Self::to_json), and of whether they are.
     ///
     /// # Errors
     /// [`EnvError::Unwritable`] for environments that a factory makes.

@@ -1,4 +1,5 @@
-//! The written form of a recipe (ADR 0029): an object of JSON, and bytes that JSON cannot hold, such as parameters or what was packed.
+//! The written form of a recipe (ADR 0029): an object of JSON, and bytes that JSON cannot hold,
+//! such as parameters or what was packed.
 
 use serde::Serialize;
 

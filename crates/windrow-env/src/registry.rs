@@ -1,6 +1,7 @@
 //! Environments and policies by name.
 //!
-//! [`ByName`] is the registry of either (ADR 0029): the names are one program's, which looks them up in every process that it runs in.
+//! [`ByName`] is the registry of either (ADR 0029): the names are one program's, which looks them
+//! up in every process that it runs in.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +32,8 @@ pub trait Maker {
     /// There is an entry of this `name` already.
     fn taken(name: String) -> Self::Error;
 
-    /// There is no entry of this `name`: those that look like it, best first, and all that there are.
+    /// There is no entry of this `name`: those that look like it, best first, and all that there
+    /// are.
     fn unknown(name: String, near: Vec<String>, known: Vec<String>) -> Self::Error;
 }
 
@@ -101,8 +103,9 @@ impl<M> fmt::Debug for ByName<M> {
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
 ///
-/// Environments may take [arguments](Self::register_with), which an [`EnvRecipe`](crate::EnvRecipe) carries. A program that
-/// [installs](Self::install) a registry can use the ids in it wherever a collector takes an id.
+/// Environments may take [arguments](Self::register_with), which an [`EnvRecipe`](crate::EnvRecipe)
+/// carries. A program that [installs](Self::install) a registry can use the ids in it wherever a
+/// collector takes an id.
 pub type EnvRegistry = ByName<NamedEnv>;
 
 /// Makes the environments of one id: see [`EnvRegistry::register`].
@@ -111,7 +114,8 @@ pub type EnvRegistry = ByName<NamedEnv>;
 pub struct NamedEnv {
     one: Arc<One>,
     many: Arc<Many>,
-    /// Entries of `info` that its environments observe where their argument `info` names them, each with whether resets return it, too.
+    /// Entries of `info` that its environments observe where their argument `info` names them, each
+    /// with whether resets return it, too.
     info: Vec<(&'static str, bool)>,
 }
 
@@ -153,7 +157,8 @@ impl NamedEnv {
         }
     }
 
-    /// Environments with arguments, some of which the id gives itself: `given`. Several are copies of one, and share what never changes.
+    /// Environments with arguments, some of which the id gives itself: `given`. Several are copies
+    /// of one, and share what never changes.
     fn alike<A, E, F>(given: Value, info: &'static [&'static str], factory: F) -> Self
     where
         A: DeserializeOwned + 'static,
@@ -270,8 +275,9 @@ impl EnvRegistry {
         }
     }
 
-    /// The entries of Gymnasium's `info` that environments of `id` observe where their argument `info`, a list, names them. Each comes with
-    /// whether resets return it, too; otherwise it is 0 there.
+    /// The entries of Gymnasium's `info` that environments of `id` observe where their argument
+    /// `info`, a list, names them. Each comes with whether resets return it, too; otherwise it is 0
+    /// there.
     ///
     /// # Errors
     /// [`EnvError::UnknownId`].
@@ -279,9 +285,10 @@ impl EnvRegistry {
         Ok(&self.maker(id)?.info)
     }
 
-    /// Makes this the registry of the program: ids are then looked up in it wherever no other registry is given. `main` does
-    /// so, once, before it builds a collector. Start from [`builtin`](Self::builtin) to keep the environments that come with
-    /// windrow. A program that has policies of its own too installs a `Registry` of `windrow-policy` instead.
+    /// Makes this the registry of the program: ids are then looked up in it wherever no other
+    /// registry is given. `main` does so, once, before it builds a collector. Start from
+    /// [`builtin`](Self::builtin) to keep the environments that come with windrow. A program that
+    /// has policies of its own too installs a `Registry` of `windrow-policy` instead.
     ///
     /// # Errors
     /// [`EnvError::Installed`] when the program has installed one already.
@@ -289,14 +296,16 @@ impl EnvRegistry {
         INSTALLED.set(self).map_err(|_| EnvError::Installed)
     }
 
-    /// The registry that the program has [installed](Self::install); without one, the environments that come with windrow.
+    /// The registry that the program has [installed](Self::install); without one, the environments
+    /// that come with windrow.
     #[must_use]
     pub fn installed() -> &'static Self {
         static BUILTIN: LazyLock<EnvRegistry> = LazyLock::new(EnvRegistry::builtin);
         INSTALLED.get().unwrap_or_else(|| &BUILTIN)
     }
 
-    /// Registers the environments of `factory` as `id`; it returns an environment, or a `Result` of one.
+    /// Registers the environments of `factory` as `id`; it returns an environment, or a `Result` of
+    /// one.
     ///
     /// # Errors
     /// [`EnvError::IdTaken`].
@@ -308,8 +317,9 @@ impl EnvRegistry {
         self.add(id, NamedEnv::plain(factory))
     }
 
-    /// As [`register`](Self::register), for environments with arguments, which the recipe of an environment
-    /// [carries](crate::EnvRecipe::with_arguments). Without arguments, they are read from an empty object: each needs a default then.
+    /// As [`register`](Self::register), for environments with arguments, which the recipe of an
+    /// environment [carries](crate::EnvRecipe::with_arguments). Without arguments, they are read
+    /// from an empty object: each needs a default then.
     ///
     /// ```
     /// use serde::{Deserialize, Serialize};
@@ -343,7 +353,8 @@ impl EnvRegistry {
         self.add(id, NamedEnv::new(Arguments::read, factory))
     }
 
-    /// As [`register_with`](Self::register_with), for a `factory` that makes several environments in lockstep, given their number.
+    /// As [`register_with`](Self::register_with), for a `factory` that makes several environments
+    /// in lockstep, given their number.
     ///
     /// # Errors
     /// [`EnvError::IdTaken`].
@@ -444,7 +455,8 @@ pub fn make(id: &str) -> Result<Box<dyn Env>, EnvError> {
     EnvRegistry::installed().make(id)
 }
 
-/// Several environments of the [installed](EnvRegistry::installed) registry, as [`EnvRegistry::make_vec`].
+/// Several environments of the [installed](EnvRegistry::installed) registry, as
+/// [`EnvRegistry::make_vec`].
 ///
 /// # Errors
 /// As [`make`], and [`EnvError::Empty`] when `num_envs` is 0.

@@ -6,7 +6,8 @@ use rand_core::Rng;
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
 
-/// `numpy.random.default_rng(seed)`: PCG64 seeded by a seed sequence, and the draws that environments make.
+/// `numpy.random.default_rng(seed)`: PCG64 seeded by a seed sequence, and the draws that
+/// environments make.
 ///
 /// The same seed gives the same bits as NumPy, draw by draw.
 ///
@@ -47,7 +48,8 @@ impl NumpyRng {
         self.pcg.next_u64()
     }
 
-    /// The next 32 bits: those that the last draw of 32 bits left of 64, otherwise the lower half of the next 64.
+    /// The next 32 bits: those that the last draw of 32 bits left of 64, otherwise the lower half
+    /// of the next 64.
     #[inline]
     fn next_u32(&mut self) -> u32 {
         match self.half.take() {
@@ -60,8 +62,9 @@ impl NumpyRng {
         }
     }
 
-    /// The next integer from 0 to `high`, which is left out and not 0, as `Generator.integers(high)`. The index of
-    /// `Generator.choice` among `high` values is drawn in the same way.
+    /// The next integer from 0 to `high`, which is left out and not 0, as
+    /// `Generator.integers(high)`. The index of `Generator.choice` among `high` values is drawn in
+    /// the same way.
     ///
     /// ```
     /// use windrow_env::NumpyRng;
@@ -123,8 +126,8 @@ impl EnvRng {
         Self(None)
     }
 
-    /// The generator for an episode that starts with `seed`: a new one for `Some`, otherwise the present one. The first
-    /// one without a seed is seeded by the operating system.
+    /// The generator for an episode that starts with `seed`: a new one for `Some`, otherwise the
+    /// present one. The first one without a seed is seeded by the operating system.
     pub fn for_reset(&mut self, seed: Option<u64>) -> &mut NumpyRng {
         if let Some(seed) = seed {
             self.0 = Some(NumpyRng::new(seed));
@@ -199,7 +202,8 @@ fn fold(x: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Printed by NumPy 2.4.6: the seed, `SeedSequence(seed).generate_state(8)`, three `random_raw()`.
+    /// Printed by NumPy 2.4.6: the seed, `SeedSequence(seed).generate_state(8)`, three
+    /// `random_raw()`.
     const PRINTED: [(u64, [u32; 8], [u64; 3]); 5] = [
         (
             0,
@@ -332,7 +336,8 @@ mod tests {
     #[test]
     fn integers_are_those_of_numpy() {
         let mut rng = NumpyRng::new(7);
-        // rng = numpy.random.default_rng(7); [rng.integers(high) for high in (13, 4, 3, 1, 2**32 - 1)], rng.random(), rng.integers(13)
+        // rng = numpy.random.default_rng(7); [rng.integers(high) for high in (13, 4, 3, 1, 2**32 -
+        // 1)], rng.random(), rng.integers(13)
         let drawn = [13, 4, 3, 1, u32::MAX].map(|high| rng.integers(high));
         assert_eq!(drawn, [12, 2, 2, 0, 3_853_503_931]);
         assert_eq!(

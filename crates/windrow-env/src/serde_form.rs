@@ -169,8 +169,8 @@ pub mod float {
     }
 }
 
-/// Lists of numbers, bit for bit. Numbers that JSON cannot hold become strings, and a run of equal numbers a pair of number and
-/// length: `[0.5, "-inf", [255.0, 100800]]`
+/// Lists of numbers, bit for bit. Numbers that JSON cannot hold become strings, and a run of equal
+/// numbers a pair of number and length: `[0.5, "-inf", [255.0, 100800]]`
 pub mod floats {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -14,7 +14,8 @@ use crate::{EnvError, Gathers};
 
 /// The domain of one leaf, or a tree of named leaves.
 ///
-/// Text, and whatever else has a size of its own at each step, is `Spec::unbounded(DType::Bytes, [])`: environments write it by
+/// Text, and whatever else has a size of its own at each step, is
+/// `Spec::unbounded(DType::Bytes, [])`: environments write it by
 /// [`RowMut::write_string`](windrow_slab::RowMut::write_string).
 ///
 /// Its serialized form is kind and arguments, `{"Discrete": {"n": 2}}`, with bounds bit for bit.
@@ -57,13 +58,14 @@ pub enum Spec {
         /// Number of choices of each element.
         nvec: Vec<usize>,
     },
-    /// Choices as `int64` vectors that are one at the choice and zero elsewhere, side by side: choice `i` takes `nvec[i]`
-    /// elements. A single choice is the usual case.
+    /// Choices as `int64` vectors that are one at the choice and zero elsewhere, side by side:
+    /// choice `i` takes `nvec[i]` elements. A single choice is the usual case.
     OneHot {
         /// Number of choices of each vector.
         nvec: Vec<usize>,
     },
-    /// Named specs, in this order. Composites of the same name are one group, with other leaves in between.
+    /// Named specs, in this order. Composites of the same name are one group, with other leaves in
+    /// between.
     Composite(Vec<(String, Spec)>),
 }
 
@@ -80,8 +82,8 @@ impl Spec {
     /// `float32` values between `low` and `high`: a vector as long as both.
     ///
     /// # Errors
-    /// [`SpecError::Bounds`] when the two differ in length, [`SpecError::Interval`] when a lower bound lies above its upper
-    /// one or is NaN.
+    /// [`SpecError::Bounds`] when the two differ in length, [`SpecError::Interval`] when a lower
+    /// bound lies above its upper one or is NaN.
     pub fn bounded(low: &[f32], high: &[f32]) -> Result<Self, EnvError> {
         if low.len() != high.len() {
             return Err(SpecError::Bounds {
@@ -157,8 +159,8 @@ impl Spec {
         }
     }
 
-    /// Number of choices of each choice that a leaf is made of, however they are encoded; `None` for any other leaf and
-    /// for a composite.
+    /// Number of choices of each choice that a leaf is made of, however they are encoded; `None`
+    /// for any other leaf and for a composite.
     #[must_use]
     pub fn choices(&self) -> Option<&[usize]> {
         match self {
@@ -223,8 +225,8 @@ impl Spec {
     }
 }
 
-/// Observation and action of an environment, and the longest episode. It can be serialized, and is [checked](Self::check)
-/// when it is deserialized.
+/// Observation and action of an environment, and the longest episode. It can be serialized, and is
+/// [checked](Self::check) when it is deserialized.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EnvSpec {
@@ -236,44 +238,50 @@ pub struct EnvSpec {
     pub action: Spec,
     /// Steps after which the environment truncates an episode, if it does.
     pub max_episode_steps: Option<usize>,
-    /// Observations that are rewards, such as those of single agents: they follow a step, so they are delivered under
-    /// `"next"` alone, and policies do not look at them. One called `"reward"` is the reward of the step in another element type,
-    /// in which it is delivered.
+    /// Observations that are rewards, such as those of single agents: they follow a step, so they
+    /// are delivered under `"next"` alone, and policies do not look at them. One called `"reward"`
+    /// is the reward of the step in another element type, in which it is delivered.
     pub rewards: Vec<NestedKey>,
-    /// Observations that a policy's states begin with: environments leave them as they are, and policies write what follows.
+    /// Observations that a policy's states begin with: environments leave them as they are, and
+    /// policies write what follows.
     pub states: Vec<NestedKey>,
-    /// Actions of choices, each with the observation (`bool`, `int8` or `uint8`, an element for each choice) that marks the legal ones, to which
-    /// random actions are restricted.
+    /// Actions of choices, each with the observation (`bool`, `int8` or `uint8`, an element for
+    /// each choice) that marks the legal ones, to which random actions are restricted.
     pub masks: Vec<(NestedKey, NestedKey)>,
-    /// Observations that are flags of nested groups, such as single agents. Where the last step of a batch is marked as truncated,
-    /// those called `truncated` and `done` (`bool`) are marked under `"next"` too.
+    /// Observations that are flags of nested groups, such as single agents. Where the last step of
+    /// a batch is marked as truncated, those called `truncated` and `done` (`bool`) are marked
+    /// under `"next"` too.
     pub flags: Vec<NestedKey>,
-    /// Observations beside the environment's own, such as entries of `info` in Gymnasium: a Python policy that is called with tensors
-    /// gets those that it names.
+    /// Observations beside the environment's own, such as entries of `info` in Gymnasium: a Python
+    /// policy that is called with tensors gets those that it names.
     pub info: Vec<NestedKey>,
-    /// Nested observations and actions that share dimensions of their own, such as agents: batches give these to the dict in
-    /// which they are.
+    /// Nested observations and actions that share dimensions of their own, such as agents: batches
+    /// give these to the dict in which they are.
     pub groups: Vec<Group>,
-    /// Dimensions that the environments of one vector are in, where these are several: `[2, 3]` of six. Batches of Python have them.
+    /// Dimensions that the environments of one vector are in, where these are several: `[2, 3]` of
+    /// six. Batches of Python have them.
     pub dimensions: Vec<usize>,
-    /// Observations that batches of Python have under `"next"` as differences from those before, each with the element type of these, by
-    /// its name in PyTorch (`"float16"`).
+    /// Observations that batches of Python have under `"next"` as differences from those before,
+    /// each with the element type of these, by its name in PyTorch (`"float16"`).
     pub deltas: Vec<(NestedKey, String)>,
-    /// Observations of bytes, each with what a policy of Python is given where the environment has written nothing.
+    /// Observations of bytes, each with what a policy of Python is given where the environment has
+    /// written nothing.
     pub examples: Vec<(NestedKey, Vec<u8>)>,
-    /// Running statistics that the environments share with others, from the innermost transform to the outermost.
+    /// Running statistics that the environments share with others, from the innermost transform to
+    /// the outermost.
     pub statistics: Vec<Gathers>,
-    /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
-    /// seeded them.
+    /// Whether a collector that is given no seed leaves the environments' generators as they are,
+    /// since others may have seeded them.
     pub keeps_seed: bool,
-    /// Whether the environments take any integers as actions, like those of TorchRL: also numbers outside of the choices of
-    /// [`action`](Self::action), and other integer types. See [`takes`](Self::takes).
+    /// Whether the environments take any integers as actions, like those of TorchRL: also numbers
+    /// outside of the choices of [`action`](Self::action), and other integer types. See
+    /// [`takes`](Self::takes).
     pub any_integers: bool,
 }
 
 impl EnvSpec {
-    /// A spec without a time limit, with no other reward than that of the step, for environments whose actions are
-    /// all legal and that a collector seeds.
+    /// A spec without a time limit, with no other reward than that of the step, for environments
+    /// whose actions are all legal and that a collector seeds.
     #[must_use]
     pub fn new(id: impl Into<String>, observation: Spec, action: Spec) -> Self {
         Self {
@@ -308,8 +316,9 @@ impl EnvSpec {
         self.action.leaf_specs("action")
     }
 
-    /// Whether a policy may write `column` for `leaf`, which is one of the [`action_leaves`](Self::action_leaves): the same, or where
-    /// environments take [any integers](Self::any_integers), one of another integer type.
+    /// Whether a policy may write `column` for `leaf`, which is one of the
+    /// [`action_leaves`](Self::action_leaves): the same, or where environments take [any
+    /// integers](Self::any_integers), one of another integer type.
     #[must_use]
     pub fn takes(&self, leaf: &LeafSpec, column: &LeafSpec) -> bool {
         let are_integers = !leaf.dtype.is_float() && !column.dtype.is_float();
@@ -317,9 +326,10 @@ impl EnvSpec {
         leaf == column || self.any_integers && are_integers && are_alike
     }
 
-    /// The column in which a policy writes `leaf`, one of the [`action_leaves`](Self::action_leaves), whose values it has as `dtype`:
-    /// of this type, where the leaf's own cannot hold all of its integers and environments take [any](Self::any_integers). Choices
-    /// have one type.
+    /// The column in which a policy writes `leaf`, one of the
+    /// [`action_leaves`](Self::action_leaves), whose values it has as `dtype`: of this type, where
+    /// the leaf's own cannot hold all of its integers and environments take
+    /// [any](Self::any_integers). Choices have one type.
     #[must_use]
     pub fn column_for(&self, leaf: &LeafSpec, dtype: DType) -> LeafSpec {
         let column = LeafSpec {
@@ -339,8 +349,9 @@ impl EnvSpec {
     /// Checks that the parts of each leaf's spec agree with each other.
     ///
     /// # Errors
-    /// [`SpecError::Leaf`] for the first leaf with more elements than can be counted, or with another number of bounds than
-    /// elements; for bytes that have bounds, and for actions, rewards and masks of bytes.
+    /// [`SpecError::Leaf`] for the first leaf with more elements than can be counted, or with
+    /// another number of bounds than elements; for bytes that have bounds, and for actions, rewards
+    /// and masks of bytes.
     pub fn check(&self) -> Result<(), EnvError> {
         for (key, leaf) in self.action.leaves("action") {
             if leaf.dtype() == Some(DType::Bytes) {
@@ -380,8 +391,9 @@ impl EnvSpec {
         Ok(())
     }
 
-    /// Becomes the spec of these environments and of `other` together. Names, bounds of observations, time limits and
-    /// dimensions may differ; limits and dimensions that do are left out.
+    /// Becomes the spec of these environments and of `other` together. Names, bounds of
+    /// observations, time limits and dimensions may differ; limits and dimensions that do are left
+    /// out.
     ///
     /// # Errors
     /// [`SpecError::Unlike`] if observations or actions differ for a policy.

@@ -9,9 +9,11 @@ use windrow_slab::{Key, LeafSpec, RowBlock};
 
 use crate::EnvError;
 
-/// Saves or loads a state: an environment, a transform or a policy passes it everything that changes from step to step.
+/// Saves or loads a state: an environment, a transform or a policy passes it everything that
+/// changes from step to step.
 ///
-/// One function serves both directions, so a state that was saved is read in the order in which it was written.
+/// One function serves both directions, so a state that was saved is read in the order in which it
+/// was written.
 ///
 /// ```
 /// use windrow_env::{EnvError, StateVisitor};
@@ -58,7 +60,8 @@ impl<'a> StateVisitor<'a> {
         }
     }
 
-    /// Loads what [`finish`](Self::finish) returned. Where loading fails, the state is partly that of before.
+    /// Loads what [`finish`](Self::finish) returned. Where loading fails, the state is partly that
+    /// of before.
     #[must_use]
     pub fn loading(bytes: &'a [u8]) -> Self {
         Self {
@@ -67,7 +70,8 @@ impl<'a> StateVisitor<'a> {
         }
     }
 
-    /// Lets environments of Python whose state cannot be saved otherwise be pickled, where `pickle`.
+    /// Lets environments of Python whose state cannot be saved otherwise be pickled, where
+    /// `pickle`.
     #[doc(hidden)]
     #[must_use]
     pub fn with_pickle(self, pickle: bool) -> Self {
@@ -142,7 +146,8 @@ impl<'a> StateVisitor<'a> {
     /// As [`value`](Self::value) for rows of `leaves`.
     ///
     /// # Errors
-    /// [`EnvError::State`] where other rows were saved; [`EnvError::Row`] for other leaves than those of `rows`.
+    /// [`EnvError::State`] where other rows were saved; [`EnvError::Row`] for other leaves than
+    /// those of `rows`.
     pub fn rows(&mut self, leaves: &[LeafSpec], rows: &mut RowBlock) -> Result<(), EnvError> {
         self.check(format!("{} rows", rows.rows().envs()))?;
         let mut bytes = match self.is_loading() {

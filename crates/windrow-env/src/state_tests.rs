@@ -93,7 +93,8 @@ impl Player {
     }
 }
 
-/// Checks that environments that `make` makes go on from states of each other, saved before the first reset and within episodes.
+/// Checks that environments that `make` makes go on from states of each other, saved before the
+/// first reset and within episodes.
 fn assert_goes_on(name: &str, make: impl Fn() -> Box<dyn VecEnv>) {
     let mut original = Player::new(make());
     let unused = original.saved();

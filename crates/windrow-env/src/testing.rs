@@ -4,17 +4,21 @@
 //!
 //! [`CountingEnv`] is the smallest complete one; read its source first. An environment
 //!
-//! 1. declares its observations and actions in an [`EnvSpec`](crate::EnvSpec), once, in its constructor;
+//! 1. declares its observations and actions in an [`EnvSpec`](crate::EnvSpec), once, in its
+//!    constructor;
 //! 2. writes every leaf of its observation into the given row, in `reset` and in `step`, through
-//!    [`Key`](windrow_slab::Key)s: the n-th key is the n-th leaf of the spec, and its type the leaf's element type;
+//!    [`Key`](windrow_slab::Key)s: the n-th key is the n-th leaf of the spec, and its type the
+//!    leaf's element type;
 //! 3. draws all its randomness from an [`EnvRng`](crate::EnvRng), which treats seeds as
 //!    [`Env::reset`](crate::Env::reset) requires;
 //! 4. returns an [`Outcome`](crate::Outcome) from each step, and never resets by itself;
-//! 5. returns an [`EnvError`](crate::EnvError) if it cannot continue: [`NotReset`](crate::EnvError::NotReset) before
-//!    the first reset, [`Action`](crate::EnvError::Action) for an action it does not know, and
+//! 5. returns an [`EnvError`](crate::EnvError) if it cannot continue:
+//!    [`NotReset`](crate::EnvError::NotReset) before the first reset,
+//!    [`Action`](crate::EnvError::Action) for an action it does not know, and
 //!    [`EnvError::failed`](crate::EnvError::failed) for its own errors.
 //!
-//! Leave time limits to [`TimeLimit`](crate::TimeLimit). [`check_env`] then finds the rest of the mistakes:
+//! Leave time limits to [`TimeLimit`](crate::TimeLimit). [`check_env`] then finds the rest of the
+//! mistakes:
 //!
 //! ```
 //! use windrow_env::testing::check_env;
@@ -73,8 +77,9 @@
 //!
 //! # Environments that test their users
 //!
-//! [`LedgerEnv`] makes every frame recognisable, so that a test can check whether a collector delivered each exactly
-//! once; [`CountingEnv`] is easy to follow by eye; [`FailingEnv`] fails on demand.
+//! [`LedgerEnv`] makes every frame recognisable, so that a test can check whether a collector
+//! delivered each exactly once; [`CountingEnv`] is easy to follow by eye; [`FailingEnv`] fails on
+//! demand.
 
 mod check;
 mod counting;

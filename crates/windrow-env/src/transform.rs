@@ -1,4 +1,5 @@
-//! Transforms: values that describe a change, and their form when bound to given environments (ADR 0010).
+//! Transforms: values that describe a change, and their form when bound to given environments (ADR
+//! 0010).
 
 use std::fmt::Debug;
 
@@ -13,9 +14,10 @@ use crate::{
 
 /// A change of what environments observe, accept or earn, described by its arguments alone.
 ///
-/// A transform is a value: it can be copied, compared and serialized, and belongs to no environments.
-/// [`Transformed`](crate::Transformed) puts it around environments; then [`attach`](Self::attach) checks the arguments
-/// against their spec, once, and returns the [`BoundTransform`] that every step passes through.
+/// A transform is a value: it can be copied, compared and serialized, and belongs to no
+/// environments. [`Transformed`](crate::Transformed) puts it around environments; then
+/// [`attach`](Self::attach) checks the arguments against their spec, once, and returns the
+/// [`BoundTransform`] that every step passes through.
 ///
 /// ```
 /// use windrow_env::{
@@ -52,22 +54,23 @@ use crate::{
 ///
 /// # State
 ///
-/// State that changes from step to step, such as counts, lives in the bound transform, one for each vector of environments. State that
-/// workers share or a run saves, such as running statistics, belongs to the transform: in a field that is a shared handle,
-/// which each bound transform clones.
+/// State that changes from step to step, such as counts, lives in the bound transform, one for each
+/// vector of environments. State that workers share or a run saves, such as running statistics,
+/// belongs to the transform: in a field that is a shared handle, which each bound transform clones.
 pub trait Transform: Debug {
     /// The transform bound to some environments.
     type Bound: BoundTransform;
 
-    /// Changes the spec of `envs` to the one seen from outside, and binds the transform. Checks arguments, and looks up names,
-    /// element types and lengths, so that no step has to.
+    /// Changes the spec of `envs` to the one seen from outside, and binds the transform. Checks
+    /// arguments, and looks up names, element types and lengths, so that no step has to.
     ///
     /// # Errors
     /// An argument that does not fit the environments.
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError>;
 }
 
-/// A transform bound to environments: a few calls at every step, which neither allocate nor look anything up.
+/// A transform bound to environments: a few calls at every step, which neither allocate nor look
+/// anything up.
 pub trait BoundTransform: Debug + Send {
     /// Writes the environments' actions for `actions`, which the policy chose. Only called after
     /// [`Attach::replace_actions`]; other columns of the policy are passed on in any case.
@@ -78,7 +81,8 @@ pub trait BoundTransform: Debug + Send {
         Err(EnvError::Unfilled { rows: "actions" }.of(0))
     }
 
-    /// Changes the first observations of the environments that were just reset; rows of others stay as they are.
+    /// Changes the first observations of the environments that were just reset; rows of others stay
+    /// as they are.
     ///
     /// # Errors
     /// The first environment whose observation cannot be transformed, and the reason.
@@ -90,8 +94,8 @@ pub trait BoundTransform: Debug + Send {
     /// As [`reset`](Self::reset).
     fn step(&mut self, obs: Observations<'_>, outcomes: Outcomes<'_>) -> Result<(), VecEnvError>;
 
-    /// Resets the environments inside, before [`reset`](Self::reset). A transform that takes steps before the first observation is
-    /// seen overrides this.
+    /// Resets the environments inside, before [`reset`](Self::reset). A transform that takes steps
+    /// before the first observation is seen overrides this.
     ///
     /// # Errors
     /// Errors of the environments.
@@ -105,7 +109,8 @@ pub trait BoundTransform: Debug + Send {
         envs.reset(resets, obs)
     }
 
-    /// Steps the environments inside, before [`step`](Self::step): once, or as often as one action lasts.
+    /// Steps the environments inside, before [`step`](Self::step): once, or as often as one action
+    /// lasts.
     ///
     /// # Errors
     /// Errors of the environments.
@@ -120,8 +125,8 @@ pub trait BoundTransform: Debug + Send {
         envs.step(actions, obs, outcomes)
     }
 
-    /// Receives the columns that the environments inside find in `actions`, as [`VecEnv::bind`] does. Only a transform that chooses
-    /// actions by itself needs them.
+    /// Receives the columns that the environments inside find in `actions`, as [`VecEnv::bind`]
+    /// does. Only a transform that chooses actions by itself needs them.
     ///
     /// # Errors
     /// No memory for rows of these columns.
@@ -129,17 +134,20 @@ pub trait BoundTransform: Debug + Send {
         Ok(())
     }
 
-    /// Saves or loads what changes from step to step, see [`Env::visit_state`](crate::Env::visit_state). A transform without such a
-    /// state returns `Ok(())`.
+    /// Saves or loads what changes from step to step, see
+    /// [`Env::visit_state`](crate::Env::visit_state). A transform without such a state returns
+    /// `Ok(())`.
     ///
     /// # Errors
-    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default; [`EnvError::State`] for a state that does not fit.
+    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default;
+    /// [`EnvError::State`] for a state that does not fit.
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         let _ = state;
         Err(EnvError::not_held(short_name::<Self>()))
     }
 
-    /// The running statistics that it gathers and shares with others, which are the last in [`EnvSpec::statistics`].
+    /// The running statistics that it gathers and shares with others, which are the last in
+    /// [`EnvSpec::statistics`].
     fn gathering(&mut self) -> Option<&mut Gathering> {
         None
     }
@@ -149,8 +157,8 @@ pub trait BoundTransform: Debug + Send {
 #[derive(Debug)]
 pub struct Observations<'a> {
     inner: Option<Rows<'a>>,
-    /// Rows as seen from outside. The environments have written theirs into the first of the leaves, unless they have
-    /// rows of their own.
+    /// Rows as seen from outside. The environments have written theirs into the first of the
+    /// leaves, unless they have rows of their own.
     pub rows: RowsMut<'a>,
 }
 
@@ -162,7 +170,8 @@ impl<'a> Observations<'a> {
     /// The environments' own rows, and the rows seen from outside.
     ///
     /// # Errors
-    /// [`EnvError::Unfilled`] where the transform did not ask for such rows by [`Attach::replace_observations`].
+    /// [`EnvError::Unfilled`] where the transform did not ask for such rows by
+    /// [`Attach::replace_observations`].
     #[inline(always)]
     pub fn apart(self) -> Result<(Rows<'a>, RowsMut<'a>), VecEnvError> {
         match self.inner {
@@ -181,7 +190,8 @@ pub struct Attach<'a> {
     inner: &'a EnvSpec,
     num_envs: usize,
     step_apart: bool,
-    /// The spec as seen from outside: at first that of the environments, for the transform to change.
+    /// The spec as seen from outside: at first that of the environments, for the transform to
+    /// change.
     pub spec: EnvSpec,
     pub(crate) own_observations: bool,
     pub(crate) own_actions: bool,
@@ -212,7 +222,8 @@ impl<'a> Attach<'a> {
         self.num_envs
     }
 
-    /// Checks that each environment can be stepped without the others, for `transform`, which does so.
+    /// Checks that each environment can be stepped without the others, for `transform`, which does
+    /// so.
     ///
     /// # Errors
     /// [`SpecError::Argument`].
@@ -223,7 +234,8 @@ impl<'a> Attach<'a> {
         }
     }
 
-    /// Checks that there is one environment only, for `transform`, which steps it by itself: others would take the same steps.
+    /// Checks that there is one environment only, for `transform`, which steps it by itself: others
+    /// would take the same steps.
     ///
     /// # Errors
     /// [`SpecError::Argument`].
@@ -240,8 +252,8 @@ impl<'a> Attach<'a> {
         }
     }
 
-    /// Adds the observation `leaf` behind all others, and returns its place among them. A bare observation becomes the
-    /// named one it is delivered as.
+    /// Adds the observation `leaf` behind all others, and returns its place among them. A bare
+    /// observation becomes the named one it is delivered as.
     ///
     /// # Errors
     /// [`SpecError::NameTaken`](crate::SpecError::NameTaken).
@@ -249,11 +261,13 @@ impl<'a> Attach<'a> {
         self.spec.append_observation(key, leaf)
     }
 
-    /// Place and description of the environments' observation `key`, whose numbers the transform reads.
+    /// Place and description of the environments' observation `key`, whose numbers the transform
+    /// reads.
     ///
     /// # Errors
-    /// [`SpecError::NoObservation`](crate::SpecError::NoObservation), and [`SpecError::Leaf`](crate::SpecError::Leaf) for one of bytes:
-    /// transforms that only name or move it [find](EnvSpec::find_observation) it in the spec.
+    /// [`SpecError::NoObservation`](crate::SpecError::NoObservation), and
+    /// [`SpecError::Leaf`](crate::SpecError::Leaf) for one of bytes: transforms that only name or
+    /// move it [find](EnvSpec::find_observation) it in the spec.
     pub fn observation(&self, key: &NestedKey) -> Result<(usize, LeafSpec), EnvError> {
         let (place, leaf) = self.inner.find_observation(key)?;
         match leaf.dtype {
@@ -262,9 +276,10 @@ impl<'a> Attach<'a> {
         }
     }
 
-    /// Gives the environments rows of their own for observations, so that the transform can write others of any layout from
-    /// them: for element types, sizes or an order that change. Without it the environments write into the first leaves of
-    /// the rows seen from outside, which costs no copy.
+    /// Gives the environments rows of their own for observations, so that the transform can write
+    /// others of any layout from them: for element types, sizes or an order that change. Without it
+    /// the environments write into the first leaves of the rows seen from outside, which costs no
+    /// copy.
     pub fn replace_observations(&mut self) {
         self.own_observations = true;
     }

@@ -8,8 +8,8 @@ use crate::{EnvError, EnvSpec, Gathering, Outcomes, Reset, StateVisitor, VecEnv,
 
 /// Environments with a [`Transform`] around them.
 ///
-/// Everything that the transform does not change is forwarded to the environments. Several transforms nest; only those
-/// that replace observations or actions copy rows.
+/// Everything that the transform does not change is forwarded to the environments. Several
+/// transforms nest; only those that replace observations or actions copy rows.
 ///
 /// ```
 /// use windrow_env::{CartPole, RewardSum, Serial, StepCounter, VecEnv};
@@ -40,8 +40,8 @@ struct Own {
 #[derive(Debug)]
 struct Actions {
     rows: RowBlock,
-    /// The policy's columns other than actions, which follow the actions: in these rows from leaf `first` on, in the policy's
-    /// from `first_outside` on.
+    /// The policy's columns other than actions, which follow the actions: in these rows from leaf
+    /// `first` on, in the policy's from `first_outside` on.
     extras: Vec<LeafSpec>,
     first: usize,
     first_outside: usize,
@@ -51,7 +51,8 @@ impl<V: VecEnv, T: Transform> Transformed<V, T> {
     /// `envs` with `transform` around them.
     ///
     /// # Errors
-    /// The error of [`Transform::attach`]; [`EnvError::Row`] when there is no memory for the environments' own rows.
+    /// The error of [`Transform::attach`]; [`EnvError::Row`] when there is no memory for the
+    /// environments' own rows.
     pub fn new(envs: V, transform: &T) -> Result<Self, EnvError> {
         let mut attach = Attach::new(&envs);
         let effect = transform.attach(&mut attach)?;
@@ -70,7 +71,8 @@ impl<V: VecEnv, T: Transform> Transformed<V, T> {
     }
 }
 
-/// What an attached transform makes of the spec, and the environments' own rows: the same code for all transforms.
+/// What an attached transform makes of the spec, and the environments' own rows: the same code for
+/// all transforms.
 fn attached(attach: Attach<'_>) -> Result<(EnvSpec, Option<Box<Own>>), EnvError> {
     let (inner, num_envs) = (attach.inner(), attach.num_envs());
     let (own_observations, own_actions) = (attach.own_observations, attach.own_actions);
@@ -125,7 +127,8 @@ impl Actions {
         })
     }
 
-    /// Makes room for the `columns` of the policy that are not actions. Returns the columns that the environments see.
+    /// Makes room for the `columns` of the policy that are not actions. Returns the columns that
+    /// the environments see.
     fn bind(
         &mut self,
         inner: &EnvSpec,

@@ -89,8 +89,8 @@ macro_rules! transforms {
         /// Any of windrow's transforms, with its arguments: what an
         /// [`EnvRecipe`](crate::EnvRecipe) holds.
         ///
-        /// It is written down as its name and arguments, `{"StepCounter": {"max_steps": 200}}`; arguments that have a default
-        /// may be left out.
+        /// It is written down as its name and arguments, `{"StepCounter": {"max_steps": 200}}`;
+        /// arguments that have a default may be left out.
         ///
         /// ```
         /// use windrow_env::{AnyTransform, CartPole, Serial, StepCounter, VecEnv};
@@ -197,7 +197,8 @@ impl AnyTransform {
         matches!(self, Self::FrameSkipTransform(_) | Self::NoopResetEnv(_))
     }
 
-    /// `transforms` in two: those that go around each environment by itself, and those outside, around all.
+    /// `transforms` in two: those that go around each environment by itself, and those outside,
+    /// around all.
     #[must_use]
     pub fn split(transforms: &[Self]) -> (&[Self], &[Self]) {
         let last = transforms.iter().rposition(Self::steps_alone);

@@ -15,14 +15,15 @@ pub trait VecEnv: Send {
     /// Number of environments.
     fn num_envs(&self) -> usize;
 
-    /// Starts an episode in each environment named, and writes the first observation into its row; the rows of
-    /// the others stay as they are.
+    /// Starts an episode in each environment named, and writes the first observation into its row;
+    /// the rows of the others stay as they are.
     ///
     /// # Errors
     /// The first environment that could not be reset, and the reason.
     fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError>;
 
-    /// Steps all environments: `actions` and `obs` are `[num_envs, *shape]` a leaf, `outcomes` `[num_envs]`.
+    /// Steps all environments: `actions` and `obs` are `[num_envs, *shape]` a leaf, `outcomes`
+    /// `[num_envs]`.
     ///
     /// # Errors
     /// The first environment that could not be stepped, and the reason.
@@ -33,11 +34,12 @@ pub trait VecEnv: Send {
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError>;
 
-    /// As [`step`](Self::step), but steps only the environments `which`, in rising order. The others, their rows and their outcomes stay
-    /// as they are.
+    /// As [`step`](Self::step), but steps only the environments `which`, in rising order. The
+    /// others, their rows and their outcomes stay as they are.
     ///
     /// # Errors
-    /// The errors of [`step`](Self::step), and [`not_apart`] if these environments can only step together, which is the default.
+    /// The errors of [`step`](Self::step), and [`not_apart`] if these environments can only step
+    /// together, which is the default.
     fn step_some(
         &mut self,
         which: &[usize],
@@ -56,21 +58,22 @@ pub trait VecEnv: Send {
         self.num_envs() == 1
     }
 
-    /// Announces the columns of `actions` in [`step`](Self::step): those of the action, then the policy's others. Environments that read
-    /// the action alone do nothing; those that contain others forward the call.
+    /// Announces the columns of `actions` in [`step`](Self::step): those of the action, then the
+    /// policy's others. Environments that read the action alone do nothing; those that contain
+    /// others forward the call.
     ///
     /// # Errors
     /// A column that the environments read is missing, or of another type or shape.
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError>;
 
-    /// The environment whose [`reset`](Self::reset) or [`step`](Self::step) panicked, if known, for the error message.
-    /// Nothing else is called after a panic.
+    /// The environment whose [`reset`](Self::reset) or [`step`](Self::step) panicked, if known, for
+    /// the error message. Nothing else is called after a panic.
     fn panicked_at(&self) -> Option<usize> {
         None
     }
 
-    /// The running statistics that these environments share with others, in the order of [`EnvSpec::statistics`]. Those around others
-    /// forward the call.
+    /// The running statistics that these environments share with others, in the order of
+    /// [`EnvSpec::statistics`]. Those around others forward the call.
     fn gatherings(&mut self) -> Vec<&mut Gathering> {
         Vec::new()
     }
@@ -132,14 +135,15 @@ impl Outcomes<'_> {
 /// Steps environments at once, and keeps their states between steps.
 #[doc(hidden)]
 pub trait AtOnce<E>: Send {
-    /// Reads the state of `env`, which is environment number `place`. False where it has none, before its first reset.
+    /// Reads the state of `env`, which is environment number `place`. False where it has none,
+    /// before its first reset.
     fn load(&mut self, place: usize, env: &E) -> bool;
 
     /// Writes the state of environment number `place` into `env`.
     fn store(&self, place: usize, env: &mut E);
 
-    /// Steps environments from the first one on, as [`Env::step`] would, bit for bit, and returns how many: it stops before an action
-    /// that is none.
+    /// Steps environments from the first one on, as [`Env::step`] would, bit for bit, and returns
+    /// how many: it stops before an action that is none.
     fn step(&mut self, actions: Rows<'_>, obs: RowsMut<'_>, outcomes: Outcomes<'_>) -> usize;
 
     /// A copy.
@@ -158,7 +162,8 @@ impl<E> Clone for Box<dyn AtOnce<E>> {
     }
 }
 
-/// Environments of one type, stepped in the calling thread: the native ones by vector instructions, others one after the other.
+/// Environments of one type, stepped in the calling thread: the native ones by vector instructions,
+/// others one after the other.
 #[derive(Debug, Clone)]
 pub struct Serial<E> {
     envs: Vec<E>,
@@ -168,7 +173,8 @@ pub struct Serial<E> {
     panicked_at: Option<usize>,
 }
 
-/// Records the environment that is being called, if a panic drops this. Stores nothing before, so it costs nothing.
+/// Records the environment that is being called, if a panic drops this. Stores nothing before, so
+/// it costs nothing.
 struct Calling<'a> {
     env: usize,
     panicked_at: &'a mut Option<usize>,
@@ -221,7 +227,8 @@ impl<E: Env + 'static> Serial<E> {
     /// The given environments as one.
     ///
     /// # Errors
-    /// [`EnvError::Empty`], or [`SpecError::Differs`] for the first with another spec than environment 0.
+    /// [`EnvError::Empty`], or [`SpecError::Differs`] for the first with another spec than
+    /// environment 0.
     pub fn new(envs: Vec<E>) -> Result<Self, EnvError> {
         let mut serial = Self::one_by_one(envs)?;
         serial.at_once = E::at_once(serial.envs.iter());
@@ -332,7 +339,8 @@ impl<E: Env> VecEnv for Serial<E> {
 }
 
 impl<E: Env> Serial<E> {
-    /// Steps all environments. A function of its own, because a step of a single one is a few instructions without it.
+    /// Steps all environments. A function of its own, because a step of a single one is a few
+    /// instructions without it.
     #[inline(never)]
     fn step_all(
         &mut self,
@@ -353,7 +361,8 @@ impl<E: Env> Serial<E> {
         self.step_each(stepped..total, actions, obs, outcomes)
     }
 
-    /// Loads the states into `at_once` for a step, unless they are there. `None` if the environments are stepped one after the other.
+    /// Loads the states into `at_once` for a step, unless they are there. `None` if the
+    /// environments are stepped one after the other.
     #[inline]
     fn go_ahead(&mut self) -> Option<&mut dyn AtOnce<E>> {
         let at_once = self.at_once.as_deref_mut()?;

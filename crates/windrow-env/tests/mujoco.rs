@@ -1,7 +1,8 @@
 //! Tasks of one's own over models of MuJoCo.
 //!
-//! Needs MuJoCo in the Python of `WINDROW_PYTHON`: `cargo xtask test` sets it and asks for these tests, which others leave out.
-//! `python/tests/envs/test_mujoco.py` compares Gymnasium's environments.
+//! Needs MuJoCo in the Python of `WINDROW_PYTHON`: `cargo xtask test` sets it and asks for these
+//! tests, which others leave out. `python/tests/envs/test_mujoco.py` compares Gymnasium's
+//! environments.
 #![allow(clippy::unwrap_used, reason = "a test, helper functions included")]
 
 use std::path::{Path, PathBuf};

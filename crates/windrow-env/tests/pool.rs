@@ -283,7 +283,8 @@ impl Env for Gated {
     }
 }
 
-/// CartPoles, the first of which waits in its steps; what opens its gate; what says that it has begun a step.
+/// CartPoles, the first of which waits in its steps; what opens its gate; what says that it has
+/// begun a step.
 fn gated(count: usize) -> (AsyncEnvPool, SyncSender<()>, Receiver<()>) {
     let ((open, gate), (begun, has_begun)) = (sync_channel(9), sync_channel(9));
     // Without the time limit, its spec is a bare CartPole's, as those of the others.

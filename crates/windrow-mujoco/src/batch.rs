@@ -164,7 +164,8 @@ impl Batch {
             simulation < self.simulations,
             "There is no simulation {simulation}."
         );
-        // SAFETY: one of `simulations` rows of this length, in memory of the batch, which writes to it in calls that borrow it mutably.
+        // SAFETY: one of `simulations` rows of this length, in memory of the batch, which writes to
+        // it in calls that borrow it mutably.
         unsafe {
             std::slice::from_raw_parts(
                 self.state.as_ptr().add(simulation * self.state_len),
@@ -221,7 +222,8 @@ impl Batch {
         Ok(output)
     }
 
-    /// The values of a field as of the last call on the simulation. It is one that this batch has [bound](Self::bind).
+    /// The values of a field as of the last call on the simulation. It is one that this batch has
+    /// [bound](Self::bind).
     ///
     /// # Panics
     /// There is no such simulation, or the field is another batch's.
@@ -234,7 +236,8 @@ impl Batch {
         let own = self.outputs.get(output.index);
         let is_own = own.is_some_and(|(_, own)| own.rows == output.rows);
         assert!(is_own, "The field is one of another batch.");
-        // SAFETY: one of `simulations` rows of this length, in memory of this batch, which writes to it in calls that borrow it mutably.
+        // SAFETY: one of `simulations` rows of this length, in memory of this batch, which writes
+        // to it in calls that borrow it mutably.
         unsafe {
             std::slice::from_raw_parts(
                 output.rows.as_ptr().add(simulation * output.len),
@@ -243,8 +246,9 @@ impl Batch {
         }
     }
 
-    /// Advances the simulations `which` by `count` steps. Fields are those of before the last of these, as `mj_step` leaves them; where `forces` are asked
-    /// for, `mj_rnePostConstraint` follows.
+    /// Advances the simulations `which` by `count` steps. Fields are those of before the last of
+    /// these, as `mj_step` leaves them; where `forces` are asked for, `mj_rnePostConstraint`
+    /// follows.
     ///
     /// # Errors
     /// [`SimulationError`] for the first that MuJoCo gave up.
@@ -268,8 +272,8 @@ impl Batch {
         self.outcome(failed, which)
     }
 
-    /// Begins the simulations `which` anew with the positions and velocities of their states, and computes what follows from these
-    /// (`mj_forward`). All else is as the model has it.
+    /// Begins the simulations `which` anew with the positions and velocities of their states, and
+    /// computes what follows from these (`mj_forward`). All else is as the model has it.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -295,7 +299,8 @@ impl Batch {
         argument: *mut c_void,
     ) -> Result<(), SimulationError> {
         let (raw, api, simulations) = (self.raw.as_ptr(), self.api(), self.ids(which));
-        // SAFETY: a batch, ids below the number of its simulations, and a function that gets its argument.
+        // SAFETY: a batch, ids below the number of its simulations, and a function that gets its
+        // argument.
         let failed =
             unsafe { (api.apply)(raw, which.as_ptr(), simulations, function, argument, 1) };
         self.outcome(failed, which)?;
@@ -416,7 +421,8 @@ unsafe extern "C-unwind" fn restart(
     // SAFETY: data of this model.
     unsafe { (start.api.reset_data)(model, data) };
     for (part, offset) in start.parts {
-        // SAFETY: there is a state for each simulation, which MuJoCo writes to when this has returned; the part lies in it.
+        // SAFETY: there is a state for each simulation, which MuJoCo writes to when this has
+        // returned; the part lies in it.
         let values = unsafe { start.states.add(id as usize * start.state_len + offset) };
         // SAFETY: data of this model, and values as long as this part of its states.
         unsafe { (start.api.set_state)(model, data, values, part as c_int) };

@@ -19,8 +19,8 @@ pub struct Library {
 static LOADED: Mutex<Vec<(PathBuf, Library)>> = Mutex::new(Vec::new());
 
 impl Library {
-    /// The library: of the variable `WINDROW_MUJOCO`, of the folder or file `given`, of the active virtual environment, or beside the
-    /// program, whichever comes first.
+    /// The library: of the variable `WINDROW_MUJOCO`, of the folder or file `given`, of the active
+    /// virtual environment, or beside the program, whichever comes first.
     ///
     /// # Errors
     /// [`LoadError::NotFound`], [`LoadError::Old`] or [`LoadError::Library`].
@@ -62,7 +62,8 @@ fn places(given: Option<&Path>) -> Vec<PathBuf> {
     places
 }
 
-/// The folders of a package of Python in the active virtual environment (`VIRTUAL_ENV`, `CONDA_PREFIX`), one for each version of Python there.
+/// The folders of a package of Python in the active virtual environment (`VIRTUAL_ENV`,
+/// `CONDA_PREFIX`), one for each version of Python there.
 #[must_use]
 pub fn packages(name: &str) -> Vec<PathBuf> {
     let roots = ["VIRTUAL_ENV", "CONDA_PREFIX"]

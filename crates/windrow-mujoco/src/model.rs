@@ -47,7 +47,8 @@ impl Model {
         let text = path.to_str().and_then(|path| CString::new(path).ok());
         let text = text.ok_or_else(|| refused("its name is no text".to_owned()))?;
         let mut message = [0; MESSAGE];
-        // SAFETY: a path that ends with NUL, no file system of the caller's, and room for a message.
+        // SAFETY: a path that ends with NUL, no file system of the caller's, and room for a
+        // message.
         let raw = unsafe {
             (library.api.load_xml)(
                 text.as_ptr(),

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time of a clock that all processes of the machine read alike: it only grows, from some moment in the past. It is the clock of
-/// [`Instant`](std::time::Instant), as a number that can be sent.
+/// The time of a clock that all processes of the machine read alike: it only grows, from some
+/// moment in the past. It is the clock of [`Instant`](std::time::Instant), as a number that can be
+/// sent.
 #[must_use]
 pub fn shared_clock() -> Duration {
     // Of this clock, neither number is ever negative.

@@ -1,4 +1,5 @@
-//! How messages are written: [postcard](https://docs.rs/postcard), the same by sockets and by lanes.
+//! How messages are written: [postcard](https://docs.rs/postcard), the same by sockets and by
+//! lanes.
 
 use std::any::type_name;
 
@@ -46,7 +47,8 @@ fn wrong<T>(verb: &'static str, reason: &postcard::Error) -> ProcessError {
     }
 }
 
-/// Fields that only a self-describing form can hold, such as recipes: as JSON, for `#[serde(with = "windrow_peer::json")]`.
+/// Fields that only a self-describing form can hold, such as recipes: as JSON, for
+/// `#[serde(with = "windrow_peer::json")]`.
 pub mod json {
     use serde::de::{DeserializeOwned, Error as _};
     use serde::ser::Error as _;

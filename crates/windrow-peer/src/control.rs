@@ -53,7 +53,8 @@ pub struct Episode {
     pub began: u64,
 }
 
-/// Memory that a parent shares with its workers: one lane for each of them, their places and their episodes.
+/// Memory that a parent shares with its workers: one lane for each of them, their places and their
+/// episodes.
 #[derive(Debug)]
 pub struct ControlBlock {
     #[cfg(not(loom))]
@@ -65,10 +66,12 @@ pub struct ControlBlock {
 }
 
 impl ControlBlock {
-    /// A block in memory that only those who get its descriptor can see, and the parent's side of each lane.
+    /// A block in memory that only those who get its descriptor can see, and the parent's side of
+    /// each lane.
     ///
     /// # Errors
-    /// [`ProcessError::NoMemory`] or [`ProcessError::Descriptors`] when the system has too little of either.
+    /// [`ProcessError::NoMemory`] or [`ProcessError::Descriptors`] when the system has too little
+    /// of either.
     #[cfg(not(loom))]
     pub fn create<C: Serialize, A: DeserializeOwned>(
         spec: ControlSpec,
@@ -189,8 +192,8 @@ impl ControlBlock {
         Ok(words.episode())
     }
 
-    /// Asks all workers to end: their [`receive`](WorkerLane::receive) gives `None` from now on, also where a message waits.
-    /// Returns at once. [`Lane::reset`] takes it back for one lane.
+    /// Asks all workers to end: their [`receive`](WorkerLane::receive) gives `None` from now on,
+    /// also where a message waits. Returns at once. [`Lane::reset`] takes it back for one lane.
     pub fn close(&self) {
         self.lanes.iter().for_each(LaneWords::close);
     }

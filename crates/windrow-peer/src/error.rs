@@ -1,7 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Errors of worker processes, of the memory that they share with their parent, and of the sockets between them.
+/// Errors of worker processes, of the memory that they share with their parent, and of the sockets
+/// between them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {

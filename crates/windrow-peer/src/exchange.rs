@@ -1,9 +1,10 @@
 //! Versioned weights in shared memory: the publisher never waits, a reader never sees half of them.
 //!
-//! Each worker has two words: the buffer that is *newest* for it, which the publisher writes, and the buffer that it has *pinned*, which
-//! it writes itself. The publisher fills a buffer that is neither newest nor pinned for anyone; a reader pins the newest buffer and
-//! looks whether it still is. Either the reader sees that another one is newest, or the publisher sees the pin. Readers in the
-//! publisher's own process get snapshots, which keep a buffer as a pin does.
+//! Each worker has two words: the buffer that is *newest* for it, which the publisher writes, and
+//! the buffer that it has *pinned*, which it writes itself. The publisher fills a buffer that is
+//! neither newest nor pinned for anyone; a reader pins the newest buffer and looks whether it still
+//! is. Either the reader sees that another one is newest, or the publisher sees the pin. Readers in
+//! the publisher's own process get snapshots, which keep a buffer as a pin does.
 
 mod buffers;
 mod snapshot;
@@ -30,9 +31,11 @@ pub enum Target {
     Worker(usize),
 }
 
-/// The publisher's side: buffers of one size, of which each worker sees the newest that was published for it.
+/// The publisher's side: buffers of one size, of which each worker sees the newest that was
+/// published for it.
 ///
-/// There are as many buffers as were needed at once: one at first, at most two for each worker, one more, and those of snapshots.
+/// There are as many buffers as were needed at once: one at first, at most two for each worker, one
+/// more, and those of snapshots.
 #[derive(Debug)]
 pub struct Exchange {
     words: Words,
@@ -43,7 +46,8 @@ pub struct Exchange {
 #[derive(Debug)]
 struct Publisher {
     buffers: Buffers,
-    /// The newest buffer of each worker, as in shared memory; 0 before the first, else one more than its index.
+    /// The newest buffer of each worker, as in shared memory; 0 before the first, else one more
+    /// than its index.
     newest: Vec<u32>,
 }
 
@@ -51,7 +55,8 @@ impl Exchange {
     /// Room for the weights of `workers` workers, `bytes` bytes each time.
     ///
     /// # Errors
-    /// [`ProcessError::NoMemory`] or [`ProcessError::Descriptors`] when the system has too little of either.
+    /// [`ProcessError::NoMemory`] or [`ProcessError::Descriptors`] when the system has too little
+    /// of either.
     pub fn create(workers: usize, bytes: usize) -> Result<Self, ProcessError> {
         let (words, buffers) = Words::create(workers, bytes)?;
         let newest = vec![0; workers];
@@ -68,12 +73,13 @@ impl Exchange {
         self.words.as_fd()
     }
 
-    /// Has `write` fill a free buffer, then makes it the newest of `to`; the result is the same buffer, for readers in this process.
-    /// Versions are the caller's; a reader compares them for equality only. The buffer is aligned to 64 bytes, and holds anything
-    /// before.
+    /// Has `write` fill a free buffer, then makes it the newest of `to`; the result is the same
+    /// buffer, for readers in this process. Versions are the caller's; a reader compares them for
+    /// equality only. The buffer is aligned to 64 bytes, and holds anything before.
     ///
     /// # Errors
-    /// [`ProcessError::NoMemory`] when a buffer more is needed and cannot be had; [`ProcessError::NoSuch`] for an unknown worker.
+    /// [`ProcessError::NoMemory`] when a buffer more is needed and cannot be had;
+    /// [`ProcessError::NoSuch`] for an unknown worker.
     pub fn publish(
         &self,
         to: Target,
@@ -90,8 +96,9 @@ impl Exchange {
         let Publisher { buffers, newest } = &mut *publisher;
         let free = self.free(newest, buffers);
         buffers.make(free)?;
-        // SAFETY: nobody else writes, by the lock; and no reader has this buffer: there is no snapshot of it, it is not newest, and a
-        // reader that pinned it when it was, and too late for `free` to see, finds another one newest and leaves it alone.
+        // SAFETY: nobody else writes, by the lock; and no reader has this buffer: there is no
+        // snapshot of it, it is not newest, and a reader that pinned it when it was, and too late
+        // for `free` to see, finds another one newest and leaves it alone.
         write(unsafe { buffers.bytes_mut(free)? });
         buffers.version(free)?.store(version, Ordering::Relaxed);
         let snapshot = buffers.snapshot(free)?;
@@ -103,7 +110,8 @@ impl Exchange {
         Ok(snapshot)
     }
 
-    /// The first buffer that is neither newest nor pinned for any worker, and of which no snapshot is alive.
+    /// The first buffer that is neither newest nor pinned for any worker, and of which no snapshot
+    /// is alive.
     fn free(&self, newest: &[u32], buffers: &mut Buffers) -> usize {
         // Pairs with the fence of `ExchangeReader::pin`.
         fence(Ordering::SeqCst);
@@ -119,7 +127,8 @@ impl Exchange {
         (0..).take_while(taken).count()
     }
 
-    /// Gives back the buffer that a worker was reading when it died; only for one that is known to have ended.
+    /// Gives back the buffer that a worker was reading when it died; only for one that is known to
+    /// have ended.
     ///
     /// # Errors
     /// [`ProcessError::NoSuch`] for an unknown worker.
@@ -152,7 +161,8 @@ impl ExchangeReader {
     /// The view of `worker`, which is its only one.
     ///
     /// # Errors
-    /// [`ProcessError::Foreign`] when `fd` is no exchange; [`ProcessError::NoSuch`] for an unknown worker.
+    /// [`ProcessError::Foreign`] when `fd` is no exchange; [`ProcessError::NoSuch`] for an unknown
+    /// worker.
     #[cfg(not(loom))]
     pub fn open(fd: OwnedFd, worker: usize) -> Result<Self, ProcessError> {
         let (words, buffers) = Words::open(fd)?;
@@ -167,10 +177,12 @@ impl ExchangeReader {
         Ok(Self { seat, buffers })
     }
 
-    /// The newest weights, unless they are of the version `held`. They stay as they are until the guard is dropped.
+    /// The newest weights, unless they are of the version `held`. They stay as they are until the
+    /// guard is dropped.
     ///
     /// # Errors
-    /// [`ProcessError::System`] when a buffer that this worker has not seen before cannot be mapped.
+    /// [`ProcessError::System`] when a buffer that this worker has not seen before cannot be
+    /// mapped.
     pub fn newest(&mut self, held: Option<i64>) -> Result<Option<Pinned<'_>>, ProcessError> {
         let Some(buffer) = self.pin() else {
             return Ok(None);
@@ -181,8 +193,8 @@ impl ExchangeReader {
         if held == Some(version) {
             return Ok(None);
         }
-        // SAFETY: the buffer was newest after it was pinned, so `Exchange::publish` had filled it before and leaves it alone until the
-        // guard, which the result keeps, takes the pin away.
+        // SAFETY: the buffer was newest after it was pinned, so `Exchange::publish` had filled it
+        // before and leaves it alone until the guard, which the result keeps, takes the pin away.
         let bytes = unsafe { self.buffers.bytes(buffer)? };
         Ok(Some(Pinned {
             version,
@@ -198,7 +210,8 @@ impl ExchangeReader {
             let index = newest.checked_sub(1)?;
             // The publisher that sees this pin also sees the reads under the last one as over.
             self.seat.pinned.store(newest, Ordering::Release);
-            // Pairs with the fence of `Exchange::free`: of the pin here and the newer buffer there, one of the two is seen.
+            // Pairs with the fence of `Exchange::free`: of the pin here and the newer buffer there,
+            // one of the two is seen.
             fence(Ordering::SeqCst);
             let now = self.seat.newest.load(Ordering::Acquire);
             if now == newest {

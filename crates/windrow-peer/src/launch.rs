@@ -28,8 +28,9 @@ pub use nursery::{FromNursery, Nursery};
 pub use process::{Process, kill_group};
 pub use relay::{Program, Relay, RelayEnd};
 
-/// The variable by which a program sees that it was started as a worker: the version of the protocol, a colon, and the parent's process;
-/// then another colon and the nursery's process where one has forked it.
+/// The variable by which a program sees that it was started as a worker: the version of the
+/// protocol, a colon, and the parent's process; then another colon and the nursery's process where
+/// one has forked it.
 const VARIABLE: &str = "WINDROW_WORKER";
 
 /// Version of all that parent and worker say to each other.
@@ -44,8 +45,8 @@ pub struct WorkerProgram {
     pub args: Vec<OsString>,
     /// Variables that it gets beside those of this process.
     pub vars: Vec<(OsString, OsString)>,
-    /// The nursery that forks the program's workers, and the request for each of them. A worker that it does not fork is started as
-    /// without it.
+    /// The nursery that forks the program's workers, and the request for each of them. A worker
+    /// that it does not fork is started as without it.
     pub forked: Option<(Arc<Nursery>, Arc<[u8]>)>,
 }
 
@@ -69,7 +70,8 @@ impl WorkerProgram {
         }
     }
 
-    /// Asks the nursery for a worker, if there is one that takes the request; otherwise [spawns](Self::spawn) it.
+    /// Asks the nursery for a worker, if there is one that takes the request; otherwise
+    /// [spawns](Self::spawn) it.
     pub(crate) fn start(&self) -> Result<Start, ProcessError> {
         let forked = self.forked.as_ref();
         match forked.and_then(|(nursery, request)| nursery.ask(request)) {
@@ -78,11 +80,13 @@ impl WorkerProgram {
         }
     }
 
-    /// Starts it in a process group of its own, with a control socket as its standard input and a pipe as its standard error. What it
-    /// prints goes where this process prints. The system kills it when the thread that calls this ends.
+    /// Starts it in a process group of its own, with a control socket as its standard input and a
+    /// pipe as its standard error. What it prints goes where this process prints. The system kills
+    /// it when the thread that calls this ends.
     ///
     /// # Errors
-    /// [`ProcessError::Spawn`] when it cannot be started, [`ProcessError::Descriptors`] when there is no room for its descriptors.
+    /// [`ProcessError::Spawn`] when it cannot be started, [`ProcessError::Descriptors`] when there
+    /// is no room for its descriptors.
     pub fn spawn(&self) -> Result<Child, ProcessError> {
         let ChildPipes {
             socket,
@@ -140,7 +144,8 @@ impl ChildPipes {
         let (socket, their_socket) =
             UnixStream::pair().map_err(refused("make a control socket"))?;
         let (stderr, their_stderr) = std::io::pipe().map_err(refused("make a pipe"))?;
-        // Waits nowhere: the supervisor reads what is there. The worker's end is another one, and waits as usual.
+        // Waits nowhere: the supervisor reads what is there. The worker's end is another one, and
+        // waits as usual.
         rustix::io::ioctl_fionbio(&stderr, true).map_err(refused("prepare a pipe"))?;
         Ok(Self {
             socket,

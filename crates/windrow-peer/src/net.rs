@@ -1,5 +1,6 @@
-//! Peers at an address: frames over TCP, Unix sockets and TLS, with deadlines. Nothing here knows what a frame is about, or why somebody
-//! connects. The README of windrow-remote has the layout of frames.
+//! Peers at an address: frames over TCP, Unix sockets and TLS, with deadlines. Nothing here knows
+//! what a frame is about, or why somebody connects. The README of windrow-remote has the layout of
+//! frames.
 
 mod address;
 mod frame;
@@ -92,7 +93,8 @@ impl Wire {
         stream.flush()
     }
 
-    /// Sends no more, and waits for the other side to close: what was sent is lost where a stream is closed with bytes unread.
+    /// Sends no more, and waits for the other side to close: what was sent is lost where a stream
+    /// is closed with bytes unread.
     pub fn finish(mut self, deadline: Deadline) {
         let stream = self.stream.get_mut();
         stream.set_deadline(deadline);

@@ -64,11 +64,12 @@ impl<M: DeserializeOwned + Send + 'static> Roster<M> {
         self.supervisor.send(child, frame)
     }
 
-    /// Waits until each child has given `pick` something, in the order of the children. Other events are left to `pick`, which returns
-    /// `None` for them, or the error that ends the wait.
+    /// Waits until each child has given `pick` something, in the order of the children. Other
+    /// events are left to `pick`, which returns `None` for them, or the error that ends the wait.
     ///
     /// # Errors
-    /// That of `pick` or of `interrupt`; [`ProcessError::ShutDown`] when there is no more to wait for.
+    /// That of `pick` or of `interrupt`; [`ProcessError::ShutDown`] when there is no more to wait
+    /// for.
     pub fn gather<T, E>(
         &mut self,
         interrupt: &Interrupt,
@@ -123,7 +124,8 @@ impl<M: DeserializeOwned + Send + 'static> Roster<M> {
         self.owner
     }
 
-    /// Ends the children; see [`Supervisor::shutdown`]. In a process that was forked from their owner, does nothing.
+    /// Ends the children; see [`Supervisor::shutdown`]. In a process that was forked from their
+    /// owner, does nothing.
     pub fn end(self, within: Duration) {
         if self.owner == std::process::id() {
             // Those that cannot be killed are left behind.
@@ -149,8 +151,9 @@ pub struct EventQueue<M> {
 }
 
 impl<M> EventQueue<M> {
-    /// Gives `handler` the events that wait, in this thread, and from then on each event in the supervisor's thread, which does nothing else
-    /// meanwhile: the handler must not wait for children, nor for a thread that waits for the shutdown.
+    /// Gives `handler` the events that wait, in this thread, and from then on each event in the
+    /// supervisor's thread, which does nothing else meanwhile: the handler must not wait for
+    /// children, nor for a thread that waits for the shutdown.
     pub fn handled_by(self, mut handler: impl FnMut(usize, Event<M>) + Send + 'static) {
         let mut sink = unpoisoned(self.sink.lock());
         self.receiver

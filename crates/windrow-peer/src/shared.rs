@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// A type that may lie in shared memory, where other processes change it.
 ///
 /// # Safety
-/// It has the same layout in every process of one build (`repr(C)`), any bytes are a value of it, zeroed ones its default, and what is
-/// reached through a shared reference is atomic.
+/// It has the same layout in every process of one build (`repr(C)`), any bytes are a value of it,
+/// zeroed ones its default, and what is reached through a shared reference is atomic.
 pub(crate) unsafe trait Words: Send + Sync {}
 
 /// Words of one kind, one behind the other.
@@ -106,7 +106,8 @@ mod mapped {
         _mapping: Arc<Mapping>,
     }
 
-    // SAFETY: it gives shared references to its words only, which are `Sync`, and the mapping may be dropped by any thread.
+    // SAFETY: it gives shared references to its words only, which are `Sync`, and the mapping may
+    // be dropped by any thread.
     unsafe impl<T: super::Words> Send for Words<T> {}
     // SAFETY: as above.
     unsafe impl<T: super::Words> Sync for Words<T> {}
@@ -115,8 +116,9 @@ mod mapped {
         type Target = [T];
 
         fn deref(&self) -> &[T] {
-            // SAFETY: `Cut::next` checked that they lie aligned within the mapping, which this value keeps; any bytes are a value, and
-            // other processes change them by atomic operations only (`super::Words`).
+            // SAFETY: `Cut::next` checked that they lie aligned within the mapping, which this
+            // value keeps; any bytes are a value, and other processes change them by atomic
+            // operations only (`super::Words`).
             unsafe { slice::from_raw_parts(self.first.as_ptr(), self.count) }
         }
     }
@@ -137,8 +139,9 @@ mod mapped {
 
         /// The memory behind a descriptor that the parent sent.
         pub(crate) fn open(fd: OwnedFd, bytes: usize) -> Result<Self, ProcessError> {
-            // SAFETY: the parent runs the same protocol, which the caller checks by the words at the beginning: all words are atomic, and
-            // buffers are written while nobody has pinned them.
+            // SAFETY: the parent runs the same protocol, which the caller checks by the words at
+            // the beginning: all words are atomic, and buffers are written while nobody has pinned
+            // them.
             let file = unsafe { SharedFile::from_fd(fd) }.map_err(refused("open shared memory"))?;
             Self::of(file, bytes)
         }
@@ -183,7 +186,8 @@ mod mapped {
     }
 
     impl Cut<'_> {
-        /// Bytes that a [`Cut`] at `at` has reached behind `count` words; `None` when that overflows.
+        /// Bytes that a [`Cut`] at `at` has reached behind `count` words; `None` when that
+        /// overflows.
         pub(crate) fn behind<T>(at: usize, count: usize) -> Option<usize> {
             let at = at.checked_next_multiple_of(align_of::<T>())?;
             at.checked_add(size_of::<T>().checked_mul(count)?)

@@ -20,19 +20,21 @@ use children::Children;
 /// What happens to a worker. `M` is what it sends: frames, or the messages in them.
 #[derive(Debug)]
 pub enum Event<M = Frame> {
-    /// It runs, as this process; 0 for a [relay](crate::Relay). Nothing is said of one that a nursery is about to fork when the supervisor is shut down: it never begins.
+    /// It runs, as this process; 0 for a [relay](crate::Relay). Nothing is said of one that a
+    /// nursery is about to fork when the supervisor is shut down: it never begins.
     Started(u32),
     /// It could not be started, or has sent something else than messages.
     Failed(ProcessError),
     /// It has sent a message.
     Message(M),
-    /// It has ended: once for each that started, after all its messages. It writes nothing any more, neither to shared memory.
-    /// What it forked has been killed, too, but may still be about to end.
+    /// It has ended: once for each that started, after all its messages. It writes nothing any
+    /// more, neither to shared memory. What it forked has been killed, too, but may still be about
+    /// to end.
     Died(Death),
 }
 
-/// Handles what happens to workers, in the supervisor's thread, which does nothing else meanwhile: it must not wait for workers, nor for
-/// a thread that waits for the shutdown.
+/// Handles what happens to workers, in the supervisor's thread, which does nothing else meanwhile:
+/// it must not wait for workers, nor for a thread that waits for the shutdown.
 pub(crate) type Handler<M> = Box<dyn FnMut(usize, Event<M>) + Send>;
 
 /// How a worker ended.
@@ -45,7 +47,8 @@ pub struct Death {
     pub exit: Exit,
     /// The last 8 KiB that it wrote to its standard error.
     pub stderr_tail: String,
-    /// Why its frames could not be read to the end, if so; the supervisor kills a worker that sends something else than frames.
+    /// Why its frames could not be read to the end, if so; the supervisor kills a worker that sends
+    /// something else than frames.
     pub fault: Option<ProcessError>,
 }
 
@@ -105,11 +108,13 @@ impl Inbox {
 }
 
 impl Supervisor {
-    /// Starts the thread, which passes to `handler` what happens to each worker; it starts no worker yet. While the handler runs, the thread
-    /// does nothing else: the handler must not wait for workers, nor for a thread that waits for the shutdown.
+    /// Starts the thread, which passes to `handler` what happens to each worker; it starts no
+    /// worker yet. While the handler runs, the thread does nothing else: the handler must not wait
+    /// for workers, nor for a thread that waits for the shutdown.
     ///
     /// # Errors
-    /// [`ProcessError::System`] or [`ProcessError::Descriptors`] when the system gives no thread or no descriptor.
+    /// [`ProcessError::System`] or [`ProcessError::Descriptors`] when the system gives no thread or
+    /// no descriptor.
     pub fn start(
         program: impl Into<Program>,
         workers: usize,
@@ -138,7 +143,8 @@ impl Supervisor {
         })
     }
 
-    /// Asks for a process for `worker`; an event says how that went. Ignored while the worker has one.
+    /// Asks for a process for `worker`; an event says how that went. Ignored while the worker has
+    /// one.
     ///
     /// # Errors
     /// [`ProcessError::NoSuch`], and [`ProcessError::ShutDown`] after a shutdown.
@@ -146,7 +152,8 @@ impl Supervisor {
         self.ask(worker, Request::Spawn(worker))
     }
 
-    /// Kills the worker's process group. Its death is reported as every other. Ignored while the worker has no process.
+    /// Kills the worker's process group. Its death is reported as every other. Ignored while the
+    /// worker has no process.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn).
@@ -154,8 +161,8 @@ impl Supervisor {
         self.ask(worker, Request::Kill(worker))
     }
 
-    /// Sends SIGUSR2 to the worker's process, for a worker that answers it with its stack on its standard error. It ends any other one.
-    /// Ignored while the worker has no process.
+    /// Sends SIGUSR2 to the worker's process, for a worker that answers it with its stack on its
+    /// standard error. It ends any other one. Ignored while the worker has no process.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn).
@@ -163,8 +170,8 @@ impl Supervisor {
         self.ask(worker, Request::AskForStack(worker))
     }
 
-    /// Sends a frame, behind those that the worker has not read yet; never waits for the worker. Frames for a worker that was not asked
-    /// for, could not be started or has ended are dropped.
+    /// Sends a frame, behind those that the worker has not read yet; never waits for the worker.
+    /// Frames for a worker that was not asked for, could not be started or has ended are dropped.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn); [`ProcessError::TooLong`] and [`ProcessError::Attached`].
@@ -190,13 +197,15 @@ impl Supervisor {
         })
     }
 
-    /// Ends all workers: each reads what was sent to it and then the end of its socket, and has until `within` from now to end by
-    /// itself; then its process group is killed. Returns when all deaths have been reported and the thread has ended; at once within
-    /// the handler. Further calls wait for the same end, or for an earlier one; the first caller gets the error.
+    /// Ends all workers: each reads what was sent to it and then the end of its socket, and has
+    /// until `within` from now to end by itself; then its process group is killed. Returns when all
+    /// deaths have been reported and the thread has ended; at once within the handler. Further
+    /// calls wait for the same end, or for an earlier one; the first caller gets the error.
     ///
     /// # Errors
-    /// [`ProcessError::Unkillable`], [`ProcessError::Panicked`] when the handler panicked, and [`ProcessError::System`] when
-    /// the supervisor could not watch its workers any more and killed them.
+    /// [`ProcessError::Unkillable`], [`ProcessError::Panicked`] when the handler panicked, and
+    /// [`ProcessError::System`] when the supervisor could not watch its workers any more and killed
+    /// them.
     pub fn shutdown(&self, within: Duration) -> Result<(), ProcessError> {
         /// As good as never, and not too far for a clock.
         const LONGEST: Duration = Duration::from_secs(1 << 30);

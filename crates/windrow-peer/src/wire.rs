@@ -1,7 +1,8 @@
-//! Frames over a Unix stream socket: eight bytes of length, one with the number of descriptors, and the body, which is one message.
+//! Frames over a Unix stream socket: eight bytes of length, one with the number of descriptors, and
+//! the body, which is one message.
 //!
-//! The descriptors travel with the first byte. A reader never asks for more than the rest of one frame's head or body, so what arrives
-//! with them belongs to that frame.
+//! The descriptors travel with the first byte. A reader never asks for more than the rest of one
+//! frame's head or body, so what arrives with them belongs to that frame.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -99,8 +100,8 @@ impl Frame {
 /// Sends a frame and waits until the socket has taken all of it.
 ///
 /// # Errors
-/// [`ProcessError::Attached`] before anything is sent; [`ProcessError::System`] when the other side is
-/// gone.
+/// [`ProcessError::Attached`] before anything is sent; [`ProcessError::System`] when the other side
+/// is gone.
 pub fn send(socket: BorrowedFd<'_>, frame: &Frame) -> Result<(), ProcessError> {
     let head = frame.head()?;
     let mut sent = 0;
@@ -121,7 +122,8 @@ pub(crate) fn send_now(socket: BorrowedFd<'_>, frame: &Frame) -> Result<bool, Pr
     }
 }
 
-/// Sends what follows the first `sent` bytes, or some of it; the number of bytes that the socket took.
+/// Sends what follows the first `sent` bytes, or some of it; the number of bytes that the socket
+/// took.
 fn transmit(
     socket: BorrowedFd<'_>,
     head: &[u8; HEAD],
@@ -185,11 +187,13 @@ impl FrameReader {
     /// Waits for a frame; `None` when the other side has ended after a whole one.
     ///
     /// # Errors
-    /// [`ProcessError::CutShort`] when it ended within a frame; [`ProcessError::TooLong`] and [`ProcessError::Attached`] for what is
-    /// not a frame; [`ProcessError::Descriptors`] when descriptors came and there was no room for them.
+    /// [`ProcessError::CutShort`] when it ended within a frame; [`ProcessError::TooLong`] and
+    /// [`ProcessError::Attached`] for what is not a frame; [`ProcessError::Descriptors`] when
+    /// descriptors came and there was no room for them.
     pub fn read(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Frame>, ProcessError> {
         loop {
-            // Only a socket that was set not to wait says that there is nothing; for it, too, this call waits.
+            // Only a socket that was set not to wait says that there is nothing; for it, too, this
+            // call waits.
             match self.receive(socket, RecvFlags::empty())? {
                 Received::Some => {}
                 Received::Nothing => readable(socket)?,
@@ -201,8 +205,8 @@ impl FrameReader {
         }
     }
 
-    /// Adds to `frames` those that are there, without waiting; a few at most, so that one side that writes all the time does not keep
-    /// the other from everything else.
+    /// Adds to `frames` those that are there, without waiting; a few at most, so that one side that
+    /// writes all the time does not keep the other from everything else.
     ///
     /// # Errors
     /// As [`read`](Self::read). The frames before the error are in `frames`.
@@ -263,7 +267,8 @@ impl FrameReader {
         Ok(Received::Some)
     }
 
-    /// Makes room for more of the body: twice as much as has come of it, since nothing but the head has promised the rest.
+    /// Makes room for more of the body: twice as much as has come of it, since nothing but the head
+    /// has promised the rest.
     fn make_room(&mut self) -> Result<(), ProcessError> {
         let [len @ .., _] = self.head;
         let (limit, got) = (MAX_BODY, u64::from_le_bytes(len) as usize);
@@ -337,7 +342,8 @@ impl FrameWriter {
         self.waiting.is_empty()
     }
 
-    /// Writes what the socket takes now, without waiting; see [`is_empty`](Self::is_empty) for whether it took all.
+    /// Writes what the socket takes now, without waiting; see [`is_empty`](Self::is_empty) for
+    /// whether it took all.
     ///
     /// # Errors
     /// [`ProcessError::System`] when the other side is gone.

@@ -1,7 +1,9 @@
-//! Every interleaving of a parent and its workers, on lanes and on exchanges: run with `cargo xtask models`.
+//! Every interleaving of a parent and its workers, on lanes and on exchanges: run with
+//! `cargo xtask models`.
 //!
-//! Threads stand for processes. Messages and weights lie in loom cells, so two owners at once, or a read that is not ordered behind its
-//! write, fail the model. A worker that dies is a thread that ends in the middle of an answer.
+//! Threads stand for processes. Messages and weights lie in loom cells, so two owners at once, or a
+//! read that is not ordered behind its write, fail the model. A worker that dies is a thread that
+//! ends in the middle of an answer.
 #![cfg(loom)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
@@ -62,8 +64,8 @@ impl Parent {
         self.block.worker_lane(0, move || bell.ring()).unwrap()
     }
 
-    /// Starts a worker that answers each message with the next number until its lane is closed; it gives the number of its
-    /// answers.
+    /// Starts a worker that answers each message with the next number until its lane is closed; it
+    /// gives the number of its answers.
     fn worker(&self) -> thread::JoinHandle<u32> {
         let mut lane = self.worker_lane();
         thread::spawn(move || {
@@ -169,7 +171,8 @@ impl Seat {
     }
 }
 
-/// Between a message and its reading, between that and each step of the answer, and between the answer and its taking.
+/// Between a message and its reading, between that and each step of the answer, and between the
+/// answer and its taking.
 #[test]
 fn whoever_waits_hears_of_a_death_and_of_the_answer_before_it_once() {
     let ends = [Dies::Before, Dies::Written, Dies::Published].map(Some);

@@ -1,6 +1,7 @@
 //! Time of one forward pass beside a plain hand-written one: `cargo bench -p windrow-policy`.
 //!
-//! Both are timed in turns in one run; each figure is the median of several, in microseconds a call.
+//! Both are timed in turns in one run; each figure is the median of several, in microseconds a
+//! call.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,8 +14,8 @@ use windrow_policy::{
 };
 use windrow_slab::RowBlock;
 
-/// The same network as three nested loops, outputs innermost so that the compiler can vectorise them for the
-/// baseline instruction set.
+/// The same network as three nested loops, outputs innermost so that the compiler can vectorise
+/// them for the baseline instruction set.
 struct Plain {
     /// `[inputs, outputs]` and `[outputs]` of each layer.
     layers: Vec<(Vec<f32>, Vec<f32>)>,
@@ -161,7 +162,8 @@ fn measure_policy(name: &str, make: impl Fn() -> Box<dyn Policy>, net: &Sequenti
     Ok(())
 }
 
-/// Medians of many repeats each, in turns and so short that few are interrupted, in microseconds a call.
+/// Medians of many repeats each, in turns and so short that few are interrupted, in microseconds a
+/// call.
 fn alternate(mut a: impl FnMut(), mut b: impl FnMut()) -> [f64; 2] {
     let calls = |f: &mut dyn FnMut()| (100.0 / time(3, f)).ceil() as usize;
     let (calls_a, calls_b) = (calls(&mut a), calls(&mut b));

@@ -22,23 +22,27 @@ use windrow_slab::Rows;
 pub struct Binding<'a> {
     /// The observations and actions of the environments.
     pub spec: &'a EnvSpec,
-    /// Environments that the policy acts for at a time: the rows of each call. Calls of a [served](crate::InferenceServer) policy
-    /// have any number of rows: this is the number of the first client.
+    /// Environments that the policy acts for at a time: the rows of each call. Calls of a
+    /// [served](crate::InferenceServer) policy have any number of rows: this is the number of the
+    /// first client.
     pub num_envs: usize,
-    /// Whether batches have a dimension for the environments, which they may have for a single one too.
+    /// Whether batches have a dimension for the environments, which they may have for a single one
+    /// too.
     pub batched: bool,
     /// Number of the worker.
     pub worker: usize,
     /// Whether the policy acts in the thread that asks for batches.
     pub in_caller: bool,
     /// First observations of the environments, `[num_envs, *shape]` a leaf, in the order of
-    /// [`EnvSpec::observation_leaves`]. `None` unless the policy [needs them](crate::Policy::needs_first_rows), and if an
-    /// environment failed to begin an episode, which collection will report.
+    /// [`EnvSpec::observation_leaves`]. `None` unless the policy [needs
+    /// them](crate::Policy::needs_first_rows), and if an environment failed to begin an episode,
+    /// which collection will report.
     pub first_rows: Option<Rows<'a>>,
 }
 
 impl<'a> Binding<'a> {
-    /// A binding to `num_envs` environments of worker 0, without first observations; batched if there are several.
+    /// A binding to `num_envs` environments of worker 0, without first observations; batched if
+    /// there are several.
     #[must_use]
     pub fn new(spec: &'a EnvSpec, num_envs: usize) -> Self {
         Self {

@@ -119,8 +119,8 @@ impl Categorical {
     }
 }
 
-/// Weights up to which each fills a vector of its own: numbers that were just written one by one cannot be read as a vector before they
-/// have reached the cache.
+/// Weights up to which each fills a vector of its own: numbers that were just written one by one
+/// cannot be read as a vector before they have reached the cache.
 const FEW: usize = 4;
 
 struct ExpFew<'a>(&'a mut [f32]);
@@ -154,8 +154,8 @@ fn max(values: &[f32]) -> f32 {
     values.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// The index where the running sum of `weights` exceeds `threshold`. Does not branch on the random number, which no processor could
-/// predict.
+/// The index where the running sum of `weights` exceeds `threshold`. Does not branch on the random
+/// number, which no processor could predict.
 pub(crate) fn pick(weights: &[f32], threshold: f32) -> usize {
     let (mut sum, mut index) = (0.0, 0);
     for &weight in weights {
@@ -169,7 +169,8 @@ pub(crate) fn pick(weights: &[f32], threshold: f32) -> usize {
     }
 }
 
-/// The last choice with a positive weight, for a threshold that rounding has put at the sum of all weights.
+/// The last choice with a positive weight, for a threshold that rounding has put at the sum of all
+/// weights.
 #[cold]
 fn last_possible(weights: &[f32]) -> usize {
     weights.iter().rposition(|&w| w > 0.0).unwrap_or(0)

@@ -2,7 +2,8 @@ use windrow_env::{EnvError, StateVisitor};
 
 use crate::Noise;
 
-/// The environments behind the rows of a block: their numbers, their frames so far, and their random numbers.
+/// The environments behind the rows of a block: their numbers, their frames so far, and their
+/// random numbers.
 ///
 /// ```
 /// use windrow_policy::{EnvRows, Noise};
@@ -22,7 +23,8 @@ pub struct EnvRows {
     any_first: bool,
     /// Place of each row's state; empty if it is the number of the row.
     places: Vec<usize>,
-    /// The random stream of each row's environment at its frame. Stored, since the next frame's is one addition away.
+    /// The random stream of each row's environment at its frame. Stored, since the next frame's is
+    /// one addition away.
     noise: Vec<Noise>,
 }
 
@@ -78,7 +80,8 @@ impl EnvRows {
     /// Bytes of a row in [`write`](Self::write): id, frame, first flag and noise.
     pub const ROW_BYTES: usize = 29;
 
-    /// Appends the rows to `out`, each with its noise, so that [`read`](Self::read) has them in another process.
+    /// Appends the rows to `out`, each with its noise, so that [`read`](Self::read) has them in
+    /// another process.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.reserve(self.len() * Self::ROW_BYTES);
         let frames = self.frames.iter().zip(&self.is_first).zip(&self.noise);
@@ -90,7 +93,8 @@ impl EnvRows {
         }
     }
 
-    /// Replaces the rows by those that [`write`](Self::write) appended; `None`, and no rows, if `bytes` are something else.
+    /// Replaces the rows by those that [`write`](Self::write) appended; `None`, and no rows, if
+    /// `bytes` are something else.
     #[must_use]
     pub fn read(&mut self, bytes: &[u8]) -> Option<()> {
         self.clear();
@@ -140,8 +144,9 @@ impl EnvRows {
         &self.is_first
     }
 
-    /// Where a policy keeps what it remembers of the environment of row `row`, which must exist: always the same number for the same
-    /// environment, and no other environment's. It is `row` itself, unless the policy is [served](crate::InferenceServer): then rows of a call are any
+    /// Where a policy keeps what it remembers of the environment of row `row`, which must exist:
+    /// always the same number for the same environment, and no other environment's. It is `row`
+    /// itself, unless the policy is [served](crate::InferenceServer): then rows of a call are any
     /// of its environments, and the numbers are below the number of all of them, or not far above.
     #[inline(always)]
     #[must_use]
@@ -149,8 +154,8 @@ impl EnvRows {
         self.places.get(row).copied().unwrap_or(row)
     }
 
-    /// The random numbers of row `row`, which must exist: keyed by seed, environment and frame, so that actions do not
-    /// depend on how environments are spread over workers.
+    /// The random numbers of row `row`, which must exist: keyed by seed, environment and frame, so
+    /// that actions do not depend on how environments are spread over workers.
     #[inline(always)]
     #[must_use]
     pub fn noise(&self, row: usize) -> Noise {
@@ -176,7 +181,8 @@ impl EnvRows {
     /// Every environment has delivered one more frame.
     #[inline(always)]
     pub fn advance(&mut self) {
-        // One environment is a case of its own, since setting a vector loop up costs more than it does.
+        // One environment is a case of its own, since setting a vector loop up costs more than it
+        // does.
         if let ([frame], Some(noise)) = (&mut self.frames[..], self.noise.first_mut()) {
             *frame += 1;
             noise.next_frame();

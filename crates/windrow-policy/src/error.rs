@@ -129,7 +129,8 @@ pub enum PolicyError {
         /// Why it cannot be read.
         reason: String,
     },
-    /// A policy that keeps states [by row](crate::States::ByRow) cannot be [served](crate::InferenceServer): its rows belong to varying clients.
+    /// A policy that keeps states [by row](crate::States::ByRow) cannot be
+    /// [served](crate::InferenceServer): its rows belong to varying clients.
     #[error(
         "a policy that keeps a state for each row cannot be served: it writes {key:?} before and after each step; keep it by EnvRows::place and declare States::ByPlace, or let each worker evaluate it"
     )]

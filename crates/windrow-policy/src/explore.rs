@@ -18,7 +18,8 @@ const CHOICE: usize = 0x4000_0000;
 const RANDOM: usize = CHOICE + 1;
 const NORMAL: usize = CHOICE + 2;
 
-/// A number that changes over the frames of each environment, such as the probability of a random action.
+/// A number that changes over the frames of each environment, such as the probability of a random
+/// action.
 ///
 /// It depends on nothing but the frame, so that it goes on where a collector does.
 ///
@@ -56,7 +57,8 @@ impl Schedule {
         }
     }
 
-    /// From `start` to `end` within so many frames of an environment, by equal factors; both have to be positive.
+    /// From `start` to `end` within so many frames of an environment, by equal factors; both have
+    /// to be positive.
     #[must_use]
     pub fn exponential(start: f64, end: f64, frames: u64) -> Self {
         Self {
@@ -86,11 +88,12 @@ impl Schedule {
     }
 }
 
-/// An Ornstein-Uhlenbeck process: noise that an episode begins at 0 and that goes on from step to step,
-/// `x += theta (mean - x) dt + sigma √dt N(0, 1)`.
+/// An Ornstein-Uhlenbeck process: noise that an episode begins at 0 and that goes on from step to
+/// step, `x += theta (mean - x) dt + sigma √dt N(0, 1)`.
 ///
-/// Source: G. E. Uhlenbeck, L. S. Ornstein, "On the theory of the Brownian motion", Physical Review 36, 1930, in the discrete form of
-/// T. P. Lillicrap et al., "Continuous control with deep reinforcement learning", ICLR 2016.
+/// Source: G. E. Uhlenbeck, L. S. Ornstein, "On the theory of the Brownian motion", Physical Review
+/// 36, 1930, in the discrete form of T. P. Lillicrap et al., "Continuous control with deep
+/// reinforcement learning", ICLR 2016.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrnsteinUhlenbeck {
@@ -128,8 +131,8 @@ pub(crate) enum Exploration {
 
 /// Changes the actions of a policy where [`PolicyIn::exploration`] is [`ExplorationType::Random`].
 ///
-/// A row's noise depends on seed, environment and frame only, and on the steps of its episode for a process. Columns beside the actions, such as
-/// log-probabilities, stay those of the policy.
+/// A row's noise depends on seed, environment and frame only, and on the steps of its episode for a
+/// process. Columns beside the actions, such as log-probabilities, stay those of the policy.
 ///
 /// ```
 /// use windrow_policy::{Explore, Head, NetworkPolicy, Policy, Schedule, nn::Sequential};
@@ -208,7 +211,8 @@ impl<P: Policy> Explore<P> {
         Self::new(policy, Exploration::Gaussian(deviation))
     }
 
-    /// Adds a process of its own to each element of real actions, and keeps them within their bounds.
+    /// Adds a process of its own to each element of real actions, and keeps them within their
+    /// bounds.
     #[must_use]
     pub fn ornstein_uhlenbeck(policy: P, process: OrnsteinUhlenbeck) -> Self {
         Self::new(policy, Exploration::Process(process))

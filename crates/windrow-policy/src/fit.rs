@@ -58,8 +58,8 @@ impl Fit<'_> {
     /// How `head` writes the environment's action from `width` numbers a row.
     ///
     /// # Errors
-    /// [`PolicyError::Fit`] when the action is not of the kind that the head writes, or of another size;
-    /// [`PolicyError::Failed`] when the environment's spec contradicts itself.
+    /// [`PolicyError::Fit`] when the action is not of the kind that the head writes, or of another
+    /// size; [`PolicyError::Failed`] when the environment's spec contradicts itself.
     pub(crate) fn action(&self, head: &Head, width: usize) -> Result<Action, PolicyError> {
         self.env.check().map_err(PolicyError::failed)?;
         let leaves = self.env.action.leaves("action");
@@ -186,7 +186,8 @@ fn describe(spec: &Spec) -> String {
 }
 
 impl PolicySpec {
-    /// Checks that the first columns are the environment's action leaves, or columns that it [takes](EnvSpec::takes) for them.
+    /// Checks that the first columns are the environment's action leaves, or columns that it
+    /// [takes](EnvSpec::takes) for them.
     ///
     /// # Errors
     /// [`PolicyError::Fit`] naming the first action leaf that is missing or declared otherwise.

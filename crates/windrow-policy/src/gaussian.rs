@@ -43,7 +43,8 @@ impl Gaussian {
     /// Draws (or takes the most likely) action for every row, with its log-probability.
     ///
     /// # Errors
-    /// [`PolicyError::NotFinite`] for the first row with a mean or deviation that is not a finite number.
+    /// [`PolicyError::NotFinite`] for the first row with a mean or deviation that is not a finite
+    /// number.
     pub(crate) fn act(&self, draw: Draw<'_, '_>) -> Result<(), PolicyError> {
         let mut log_probs = draw.log_probs;
         let rows = draw

@@ -22,12 +22,13 @@ use action::Action;
 
 /// A [`Graph`] whose values are actions and other columns.
 ///
-/// It reads observations of any element type, and states: numbers that it has written at the step before, or their initial values
-/// where an episode begins. Integers are exact up to 2^24, others become the nearest `float32`. Random numbers of a graph do not depend on
+/// It reads observations of any element type, and states: numbers that it has written at the step
+/// before, or their initial values where an episode begins. Integers are exact up to 2^24, others
+/// become the nearest `float32`. Random numbers of a graph do not depend on
 /// [`PolicyIn::exploration`]: use another graph for another type.
 ///
-/// The value of an action is the action itself, or, where the environment takes choices, a number for each option, of which the
-/// largest is the choice.
+/// The value of an action is the action itself, or, where the environment takes choices, a number
+/// for each option, of which the largest is the choice.
 ///
 /// ```
 /// use tensordict::DType;
@@ -90,7 +91,8 @@ struct Bound {
     /// `[rows, elements]` of each output, then of each state.
     values: Vec<Vec<f32>>,
     widths: Vec<usize>,
-    /// The states by place, `[places, elements]` for each input that is one; empty unless calls have rows of varying environments.
+    /// The states by place, `[places, elements]` for each input that is one; empty unless calls
+    /// have rows of varying environments.
     kept: Vec<Vec<f32>>,
     known: KnownRows,
 }
@@ -107,7 +109,8 @@ impl GraphPolicy {
         }
     }
 
-    /// The next input is the observation `key`, `[rows, *shape]`. One of `float32` may be of `float64` in the environment.
+    /// The next input is the observation `key`, `[rows, *shape]`. One of `float32` may be of
+    /// `float64` in the environment.
     #[must_use]
     pub fn observes(
         mut self,
@@ -120,7 +123,8 @@ impl GraphPolicy {
         self
     }
 
-    /// The next input is what the value `next` was at the step before, and `first` where an episode begins.
+    /// The next input is what the value `next` was at the step before, and `first` where an episode
+    /// begins.
     #[must_use]
     pub fn remembers(mut self, next: Value, first: &[f32]) -> Self {
         let first = first.iter().map(|&x| f64::from(x)).collect();
@@ -128,7 +132,8 @@ impl GraphPolicy {
         self
     }
 
-    /// Writes `value` into column `key`, `[rows, *shape]`. The first columns are the actions of the environment, in order.
+    /// Writes `value` into column `key`, `[rows, *shape]`. The first columns are the actions of the
+    /// environment, in order.
     #[must_use]
     pub fn writes(
         mut self,
@@ -217,11 +222,12 @@ impl GraphPolicy {
         Ok(())
     }
 
-    /// Replaces this policy by `next`, which continues with its states: for a change of the computation itself, not of parameters.
+    /// Replaces this policy by `next`, which continues with its states: for a change of the
+    /// computation itself, not of parameters.
     ///
     /// # Errors
-    /// [`PolicyError::Failed`] where `next` writes other columns or has other states, and the errors of [`bind`](Policy::bind). Then
-    /// nothing has changed.
+    /// [`PolicyError::Failed`] where `next` writes other columns or has other states, and the
+    /// errors of [`bind`](Policy::bind). Then nothing has changed.
     pub fn replace(&mut self, mut next: Self) -> Result<(), PolicyError> {
         if let Some(bound) = &self.bound {
             next.bind(&Binding::new(&bound.env, 1))?;
@@ -258,8 +264,8 @@ impl GraphPolicy {
         Ok(())
     }
 
-    /// Evaluates the policy on `inputs`, `[rows, elements]` each: the outputs, then the next states. Draws are those of environments
-    /// `0..rows` with seed 0.
+    /// Evaluates the policy on `inputs`, `[rows, elements]` each: the outputs, then the next
+    /// states. Draws are those of environments `0..rows` with seed 0.
     ///
     /// # Errors
     /// As [`Graph::forward`].
@@ -417,7 +423,8 @@ fn observed(
 }
 
 impl Bound {
-    /// Gathers inputs that have to be copied: observations of other types than `float32`, and states.
+    /// Gathers inputs that have to be copied: observations of other types than `float32`, and
+    /// states.
     fn read(
         &mut self,
         inputs: &[Read],

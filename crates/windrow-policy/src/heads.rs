@@ -7,7 +7,8 @@ use windrow_env::serde_form;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Head {
-    /// The action itself, for real-valued actions; for a discrete one the choice with the largest number.
+    /// The action itself, for real-valued actions; for a discrete one the choice with the largest
+    /// number.
     Deterministic,
     /// Logits of the choices of a discrete action; of each choice in turn for several.
     Categorical,
@@ -23,8 +24,8 @@ pub enum Head {
 pub enum Scale {
     /// The network writes the means, then the numbers that are mapped to deviations.
     Mapped(ScaleMapping),
-    /// The network writes the means only; the logarithms of the deviations are a parameter of their own. A deviation that would
-    /// round to 0 is the smallest normal number instead, about 1e-38.
+    /// The network writes the means only; the logarithms of the deviations are a parameter of their
+    /// own. A deviation that would round to 0 is the smallest normal number instead, about 1e-38.
     Parameter {
         /// Name of the parameter, `[actions]`, among the weights: `"log_std"`.
         name: String,

@@ -4,7 +4,8 @@ use windrow_env::{EnvError, StateVisitor};
 
 use crate::EnvRows;
 
-/// The environments whose states a policy has, for policies that keep states by [place](EnvRows::place).
+/// The environments whose states a policy has, for policies that keep states by
+/// [place](EnvRows::place).
 ///
 /// ```
 /// use windrow_policy::{EnvRows, KnownRows};
@@ -27,8 +28,8 @@ pub struct KnownRows {
 const NONE: u64 = u64::MAX;
 
 impl KnownRows {
-    /// Which rows start with an initial state: they begin an episode, or went on without the policy, or the policy failed at the step
-    /// before. `[rows]`.
+    /// Which rows start with an initial state: they begin an episode, or went on without the
+    /// policy, or the policy failed at the step before. `[rows]`.
     pub fn begins(&mut self, envs: &EnvRows) -> &[bool] {
         let rows = envs.is_first().iter().zip(envs.frames()).enumerate();
         self.begins.clear();

@@ -24,9 +24,9 @@ pub(crate) use serde_form::NetworkRepr;
 
 /// A [`Sequential`] network whose outputs a [`Head`] turns into actions.
 ///
-/// Observes the leaf `"observation"`, or those given by [`in_key`](Self::in_key), one after the other. Parameters
-/// are named as in PyTorch: the network's layers by their numbers (`"0.weight"`), the head's by its own name
-/// (`"log_std"`).
+/// Observes the leaf `"observation"`, or those given by [`in_key`](Self::in_key), one after the
+/// other. Parameters are named as in PyTorch: the network's layers by their numbers (`"0.weight"`),
+/// the head's by its own name (`"log_std"`).
 ///
 /// ```
 /// use tensordict::DType;
@@ -117,7 +117,8 @@ impl NetworkPolicy {
         self
     }
 
-    /// Names of parameters start with this: `"actor."` for a network inside a larger module. Others are left alone.
+    /// Names of parameters start with this: `"actor."` for a network inside a larger module. Others
+    /// are left alone.
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self {

@@ -1,4 +1,5 @@
-//! Counter-based randomness: a stream of random numbers for every (seed, environment, frame) (ADR 0003).
+//! Counter-based randomness: a stream of random numbers for every (seed, environment, frame) (ADR
+//! 0003).
 
 use std::convert::Infallible;
 
@@ -13,19 +14,21 @@ const FRAME_BITS: u32 = 20;
 
 /// A stream of random numbers that depends on nothing but a seed, an environment and a frame.
 ///
-/// A generator that is carried along would make an action depend on how many draws came before it, so on the
-/// number of workers and on which of them steps an environment. Here every row starts from its own key instead.
+/// A generator that is carried along would make an action depend on how many draws came before it,
+/// so on the number of workers and on which of them steps an environment. Here every row starts
+/// from its own key instead.
 ///
-/// Each environment has a SplitMix64 generator whose start and whose (odd) increment are hashed from seed and
-/// environment; frame `f` reads it from position `f * 2^20` on. Since the generator is a counter followed by a
-/// finaliser, any position costs the same two multiplications, with no state to keep. Environments with different
-/// increments walk through different sequences, so that two of them cannot repeat each other with a delay.
-/// A frame has 2^20 draws before it would run into the next one, an environment 2^44 frames.
+/// Each environment has a SplitMix64 generator whose start and whose (odd) increment are hashed
+/// from seed and environment; frame `f` reads it from position `f * 2^20` on. Since the generator
+/// is a counter followed by a finaliser, any position costs the same two multiplications, with no
+/// state to keep. Environments with different increments walk through different sequences, so that
+/// two of them cannot repeat each other with a delay. A frame has 2^20 draws before it would run
+/// into the next one, an environment 2^44 frames.
 ///
 /// Not for cryptography.
 ///
-/// Source: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, with
-/// the finaliser called variant 13 in D. Stafford, "Better bit mixing", 2011.
+/// Source: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators",
+/// OOPSLA 2014, with the finaliser called variant 13 in D. Stafford, "Better bit mixing", 2011.
 ///
 /// ```
 /// use windrow_policy::Noise;
@@ -69,7 +72,8 @@ impl Noise {
         }
     }
 
-    /// From the start of a frame's stream to the start of the next frame's, before anything was drawn.
+    /// From the start of a frame's stream to the start of the next frame's, before anything was
+    /// drawn.
     #[inline(always)]
     pub(crate) fn next_frame(&mut self) {
         self.state = self
@@ -77,8 +81,8 @@ impl Noise {
             .wrapping_add(self.increment.wrapping_mul(1 << FRAME_BITS));
     }
 
-    /// The `n`-th stream beside this one, for a second kind of draws whose number must not shift the first's;
-    /// number 0 is this stream itself.
+    /// The `n`-th stream beside this one, for a second kind of draws whose number must not shift
+    /// the first's; number 0 is this stream itself.
     #[inline(always)]
     #[must_use]
     pub fn branch(&self, n: usize) -> Self {
@@ -112,15 +116,16 @@ impl Noise {
 
     /// Uniform in `0..n`; 0 when `n` is 0.
     ///
-    /// The upper half of a 64 by 64 bit product: the probabilities of two values differ by less than 2^-64,
-    /// which no feasible number of draws could show, so there is no loop that rejects.
+    /// The upper half of a 64 by 64 bit product: the probabilities of two values differ by less
+    /// than 2^-64, which no feasible number of draws could show, so there is no loop that rejects.
     #[inline(always)]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
-    /// Uniform in `0..n`; 0 when `n` is 0. Cheaper than [`below`](Self::below), from 32 bits only: the
-    /// probabilities of two values differ by less than 2^-32, which shows only after about 2^64 / n draws.
+    /// Uniform in `0..n`; 0 when `n` is 0. Cheaper than [`below`](Self::below), from 32 bits only:
+    /// the probabilities of two values differ by less than 2^-32, which shows only after about 2^64
+    /// / n draws.
     #[inline(always)]
     pub fn below_u32(&mut self, n: u32) -> u32 {
         (((self.bits() >> 32) * u64::from(n)) >> 32) as u32

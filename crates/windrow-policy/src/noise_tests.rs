@@ -1,12 +1,13 @@
-//! Statistical tests: with fixed seeds they either always pass or always fail; the significance says how likely a
-//! perfect generator would have failed when the seeds were picked.
+//! Statistical tests: with fixed seeds they either always pass or always fail; the significance
+//! says how likely a perfect generator would have failed when the seeds were picked.
 
 use super::Noise;
 
 /// Draws of each test.
 const N: usize = 1 << 18;
 
-/// Upper 1e-4 quantile of the chi-square distribution with `k` degrees of freedom, by Wilson and Hilferty.
+/// Upper 1e-4 quantile of the chi-square distribution with `k` degrees of freedom, by Wilson and
+/// Hilferty.
 pub(crate) fn chi_square_limit(k: f64) -> f64 {
     let z = 3.719; // 1e-4 of a normal distribution lies above
     let c = 2.0 / (9.0 * k);
@@ -44,7 +45,8 @@ fn correlation(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, usize) {
     (sum / n as f64, n)
 }
 
-/// Of `n` independent pairs the correlation has deviation `1 / √n`; 4.9 of them are left with probability 1e-6.
+/// Of `n` independent pairs the correlation has deviation `1 / √n`; 4.9 of them are left with
+/// probability 1e-6.
 fn assert_uncorrelated(name: &str, pairs: impl Iterator<Item = (f64, f64)>) {
     let (got, n) = correlation(pairs);
     let limit = 4.9 / (n as f64).sqrt();
@@ -167,8 +169,9 @@ fn integers_are_uniform_below_their_bound() {
     );
 }
 
-/// Significance 1e-6: the first four moments, whose deviations over `n` draws are `√(1/n)`, `√(2/n)`, `√(15/n)` and
-/// `√(96/n)`; and the correlation of the same environments at neighbouring frames.
+/// Significance 1e-6: the first four moments, whose deviations over `n` draws are `√(1/n)`,
+/// `√(2/n)`, `√(15/n)` and `√(96/n)`; and the correlation of the same environments at neighbouring
+/// frames.
 #[test]
 fn normal_deviates_have_the_moments_of_a_normal_distribution() {
     let draw = |i| Noise::new(6, 1, i).normal();

@@ -27,7 +27,8 @@ impl Observe {
     /// The leaves called `keys`, `"observation"` when there are none.
     ///
     /// # Errors
-    /// [`PolicyError::Fit`] when the environment has no such leaf, or one that does not hold real numbers.
+    /// [`PolicyError::Fit`] when the environment has no such leaf, or one that does not hold real
+    /// numbers.
     pub(crate) fn new(fit: &Fit<'_>, keys: &[NestedKey]) -> Result<Self, PolicyError> {
         let specs = fit.env.observation_leaves();
         let default = [NestedKey::from("observation")];

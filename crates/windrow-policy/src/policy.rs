@@ -10,13 +10,16 @@ pub type Weights = TensorDict;
 
 /// Chooses actions for a block of rows.
 ///
-/// State that outlives a step, such as that of a recurrent network, belongs to the policy, one for each row: a policy sees the same
-/// environments in the same order in each call, unless it is [served](crate::InferenceServer): then rows are any of them, and state goes by
-/// [`EnvRows::place`], which the policy declares by [`States::ByPlace`]. [`KnownRows`](crate::KnownRows) tracks which states are there. The
-/// policy resets the state of a row to its first value where [`EnvRows::is_first`] says that an episode begins. It declares the
-/// part that a learner needs in [`PolicySpec`] and writes it like other columns: the state from which an action was chosen as
-/// `k`, the state after it as `("next", k)`. The policy does not see random steps at the start, and its own columns are zero
-/// there; [`EnvRows::frames`] skips numbers in a row that went on without the policy.
+/// State that outlives a step, such as that of a recurrent network, belongs to the policy, one for
+/// each row: a policy sees the same environments in the same order in each call, unless it is
+/// [served](crate::InferenceServer): then rows are any of them, and state goes by
+/// [`EnvRows::place`], which the policy declares by [`States::ByPlace`].
+/// [`KnownRows`](crate::KnownRows) tracks which states are there. The policy resets the state of a
+/// row to its first value where [`EnvRows::is_first`] says that an episode begins. It declares the
+/// part that a learner needs in [`PolicySpec`] and writes it like other columns: the state from
+/// which an action was chosen as `k`, the state after it as `("next", k)`. The policy does not see
+/// random steps at the start, and its own columns are zero there; [`EnvRows::frames`] skips numbers
+/// in a row that went on without the policy.
 ///
 /// ```
 /// use tensordict::DType;
@@ -57,9 +60,11 @@ pub type Weights = TensorDict;
 /// }
 /// ```
 pub trait Policy: Send {
-    /// Prepares the policy for the environments of one worker, or of all clients of a [server](crate::InferenceServer), and returns the columns that it will write: first the action
-    /// leaves, exactly as [`EnvSpec::action_leaves`](windrow_env::EnvSpec::action_leaves) gives them or such as the environment
-    /// [takes](windrow_env::EnvSpec::takes) in their place, then any of its own.
+    /// Prepares the policy for the environments of one worker, or of all clients of a
+    /// [server](crate::InferenceServer), and returns the columns that it will write: first the
+    /// action leaves, exactly as [`EnvSpec::action_leaves`](windrow_env::EnvSpec::action_leaves)
+    /// gives them or such as the environment [takes](windrow_env::EnvSpec::takes) in their place,
+    /// then any of its own.
     ///
     /// Called once, before the first [`act`](Policy::act).
     ///
@@ -67,14 +72,15 @@ pub trait Policy: Send {
     /// [`PolicyError`] if the policy does not fit the environment.
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError>;
 
-    /// Whether [`Binding::first_rows`] is to hold observations: a collector then begins an episode in each environment before
-    /// it binds the policy. Asked once, before [`bind`](Policy::bind).
+    /// Whether [`Binding::first_rows`] is to hold observations: a collector then begins an episode
+    /// in each environment before it binds the policy. Asked once, before [`bind`](Policy::bind).
     fn needs_first_rows(&self) -> bool {
         false
     }
 
-    /// Prepares a policy that is never bound and never acts, but [checks](Policy::check) weights and has some
-    /// [of its own](Policy::weights). A policy of the same kind was bound and returned `bound`.
+    /// Prepares a policy that is never bound and never acts, but [checks](Policy::check) weights
+    /// and has some [of its own](Policy::weights). A policy of the same kind was bound and returned
+    /// `bound`.
     fn become_reference(&mut self, bound: &PolicySpec) {
         let _ = bound;
     }
@@ -91,8 +97,9 @@ pub trait Policy: Send {
     /// [`PolicyError`] naming the missing, unexpected or misshapen tensor.
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError>;
 
-    /// Whether [`load`](Policy::load) would take these parameters, without copying them. A collector asks before it publishes
-    /// them to its workers. The default says yes; workers then fail when they load parameters that do not fit.
+    /// Whether [`load`](Policy::load) would take these parameters, without copying them. A
+    /// collector asks before it publishes them to its workers. The default says yes; workers then
+    /// fail when they load parameters that do not fit.
     ///
     /// # Errors
     /// As for [`load`](Policy::load).
@@ -106,24 +113,27 @@ pub trait Policy: Send {
         Weights::new([])
     }
 
-    /// The version of the weights that chose the last actions, for a policy that a [server](crate::InferenceServer) evaluates; `None` if it
-    /// is the version [loaded](Policy::load) last.
+    /// The version of the weights that chose the last actions, for a policy that a
+    /// [server](crate::InferenceServer) evaluates; `None` if it is the version
+    /// [loaded](Policy::load) last.
     fn version(&self) -> Option<i64> {
         None
     }
 
-    /// Saves or loads what the policy remembers from one step to the next, such as the state of a recurrent network, of the environments
-    /// that it is bound to; its weights and [`EnvRows::noise`] are saved without it. A policy that remembers nothing returns `Ok(())`.
+    /// Saves or loads what the policy remembers from one step to the next, such as the state of a
+    /// recurrent network, of the environments that it is bound to; its weights and
+    /// [`EnvRows::noise`] are saved without it. A policy that remembers nothing returns `Ok(())`.
     ///
     /// # Errors
-    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default: environments of a resumed run then begin new
-    /// episodes. [`EnvError::State`] for a state that does not fit.
+    /// [`EnvError::NotHeld`] where the state cannot be saved, which is the default: environments of
+    /// a resumed run then begin new episodes. [`EnvError::State`] for a state that does not fit.
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         let _ = state;
         Err(EnvError::not_held("the policy"))
     }
 
-    /// The policy with its parameters as a value that can be serialized; `None` for closures and the like.
+    /// The policy with its parameters as a value that can be serialized; `None` for closures and
+    /// the like.
     fn recipe(&self) -> Option<PolicyRecipe> {
         None
     }
@@ -178,9 +188,11 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PolicySpec {
-    /// Columns that the policy writes for each environment and step: action leaves, then extra columns. One with the name of an
-    /// observation is delivered in its place, at the root, while what follows stays the environment's; unless the policy writes it
-    /// under `"next"` too: it is state then, which the environment gives the first value of, and is delivered as the policy writes it.
+    /// Columns that the policy writes for each environment and step: action leaves, then extra
+    /// columns. One with the name of an observation is delivered in its place, at the root, while
+    /// what follows stays the environment's; unless the policy writes it under `"next"` too: it is
+    /// state then, which the environment gives the first value of, and is delivered as the policy
+    /// writes it.
     pub columns: Vec<LeafSpec>,
     /// The code that evaluates the policy.
     pub backend: Backend,

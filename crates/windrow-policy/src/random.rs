@@ -11,17 +11,17 @@ use crate::{Binding, Noise, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicyS
 /// Rows from which on vector instructions are worth the choice between their variants.
 const MANY_ROWS: usize = 16;
 
-/// Draws every action leaf from its whole domain, independently of observations; choices with a [mask](EnvSpec::masks) are
-/// restricted to legal ones.
+/// Draws every action leaf from its whole domain, independently of observations; choices with a
+/// [mask](EnvSpec::masks) are restricted to legal ones.
 ///
-/// Choices and bounded values are uniform; values with one bound are that bound plus or minus an exponential of
-/// mean 1, values without bounds normal. Integers are uniform over both bounds included, or the above rounded
-/// down.
+/// Choices and bounded values are uniform; values with one bound are that bound plus or minus an
+/// exponential of mean 1, values without bounds normal. Integers are uniform over both bounds
+/// included, or the above rounded down.
 ///
 /// A row's action depends on seed, environment and frame only.
 ///
-/// Source: the distributions are those of `Space.sample` in Gymnasium's documentation (`Box`, `Discrete`,
-/// `MultiDiscrete`, `MultiBinary`).
+/// Source: the distributions are those of `Space.sample` in Gymnasium's documentation (`Box`,
+/// `Discrete`, `MultiDiscrete`, `MultiBinary`).
 ///
 /// ```
 /// use windrow_env::{EnvSpec, Spec};
@@ -74,7 +74,8 @@ impl Policy for RandomPolicy {
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
-        // One choice of one environment is the commonest case, and a few instructions without the others.
+        // One choice of one environment is the commonest case, and a few instructions without the
+        // others.
         if let (Some(n), [noise], 1, 1) = (
             self.choices,
             input.envs.all_noise(),
@@ -143,7 +144,8 @@ enum Sampler {
     Choices(Box<[u64]>),
     /// A choice for each vector, as a one among zeros.
     OneHot(Box<[usize]>),
-    /// As [`Choices`](Self::Choices) or [`OneHot`](Self::OneHot), of those options that an observation says are legal.
+    /// As [`Choices`](Self::Choices) or [`OneHot`](Self::OneHot), of those options that an
+    /// observation says are legal.
     Legal {
         options: Box<[usize]>,
         code: ChoiceCode,

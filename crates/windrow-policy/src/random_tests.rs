@@ -11,7 +11,8 @@ fn env(action: Spec) -> EnvSpec {
     EnvSpec::new("Test", Spec::unbounded(DType::F32, [1]), action)
 }
 
-/// The actions of leaf `leaf` in `rows` environments at frames `0..steps`, `[steps, rows, elements]`.
+/// The actions of leaf `leaf` in `rows` environments at frames `0..steps`,
+/// `[steps, rows, elements]`.
 fn sample<T: Element>(action: Spec, leaf: usize, rows: usize, steps: u64) -> Vec<T> {
     let env = env(action);
     let mut policy = RandomPolicy::new();

@@ -19,9 +19,10 @@ use crate::{
 
 /// How to make the policy of each worker.
 ///
-/// A recipe of [random actions](RandomPolicy), of a [network](NetworkPolicy), of a [graph](GraphPolicy) or of a [name](PolicyRegistry) is a value: it can be
-/// written down, sent to another process and read there. One of a factory, or of a policy of the program's, can be used in this
-/// process only.
+/// A recipe of [random actions](RandomPolicy), of a [network](NetworkPolicy), of a
+/// [graph](GraphPolicy) or of a [name](PolicyRegistry) is a value: it can be written down, sent to
+/// another process and read there. One of a factory, or of a policy of the program's, can be used
+/// in this process only.
 ///
 /// ```
 /// use windrow_policy::{Head, NetworkPolicy, Policy, PolicyRecipe, RandomPolicy, nn::Sequential, policy_fn};
@@ -108,7 +109,8 @@ impl PolicyRecipe {
         Self(PolicySource::Explore(how, Box::new(recipe)))
     }
 
-    /// The policies registered as `name`, each with the parameters that the registered factory gives it.
+    /// The policies registered as `name`, each with the parameters that the registered factory
+    /// gives it.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self(PolicySource::Named(Named {
@@ -117,7 +119,8 @@ impl PolicyRecipe {
         }))
     }
 
-    /// The policies registered as `name` [with arguments](crate::Registry::policy_with), made with `arguments`.
+    /// The policies registered as `name` [with arguments](crate::Registry::policy_with), made with
+    /// `arguments`.
     ///
     /// # Errors
     /// [`PolicyError::Failed`] for what JSON cannot hold, such as a map whose keys are no strings.
@@ -130,8 +133,8 @@ impl PolicyRecipe {
         Ok(Self(PolicySource::Named(Named { name, arguments })))
     }
 
-    /// As [`named_with`](Self::named_with), with arguments in a form that only this build of the program reads, which holds bytes as
-    /// they are.
+    /// As [`named_with`](Self::named_with), with arguments in a form that only this build of the
+    /// program reads, which holds bytes as they are.
     ///
     /// # Errors
     /// [`PolicyError::Failed`] for what this form cannot hold.
@@ -144,14 +147,16 @@ impl PolicyRecipe {
         Ok(Self(PolicySource::Named(Named { name, arguments })))
     }
 
-    /// A clone of `policy` for each worker. The recipe can be written down if the policy has [one](Policy::recipe).
+    /// A clone of `policy` for each worker. The recipe can be written down if the policy has
+    /// [one](Policy::recipe).
     #[must_use]
     pub fn of<P: Policy + Clone + 'static>(policy: P) -> Self {
         policy.recipe().unwrap_or_else(|| Self::clones(policy))
     }
 
-    /// A clone of `policy` for each worker; each clone asks a server elsewhere. That gathers the requests of all, and so a collector with an
-    /// [inference server](crate::InferenceServer) of its own does without.
+    /// A clone of `policy` for each worker; each clone asks a server elsewhere. That gathers the
+    /// requests of all, and so a collector with an [inference server](crate::InferenceServer) of
+    /// its own does without.
     #[must_use]
     pub fn served_elsewhere<P: Policy + Clone + 'static>(policy: P) -> Self {
         let mut recipe = Self::clones(policy);
@@ -161,8 +166,9 @@ impl PolicyRecipe {
         recipe
     }
 
-    /// Whether what is loaded into one policy of this recipe acts in the others too, as where clones have their weights behind one
-    /// pointer. Clones of one policy are tried out: other weights are loaded into one of them, and then its own again.
+    /// Whether what is loaded into one policy of this recipe acts in the others too, as where
+    /// clones have their weights behind one pointer. Clones of one policy are tried out: other
+    /// weights are loaded into one of them, and then its own again.
     #[must_use]
     pub fn shares_weights(&self) -> bool {
         let PolicySource::Factory(opaque) = &self.0 else {
@@ -206,7 +212,8 @@ impl PolicyRecipe {
         }))
     }
 
-    /// The policies that `factory` makes, given the number of the worker. Such a recipe cannot be written down.
+    /// The policies that `factory` makes, given the number of the worker. Such a recipe cannot be
+    /// written down.
     #[must_use]
     pub fn opaque<P, F>(factory: F) -> Self
     where
@@ -222,8 +229,8 @@ impl PolicyRecipe {
         }))
     }
 
-    /// Writes `recipe` down in place of a factory, such as a name under which worker processes make the same policies. Any other
-    /// recipe stays as it is.
+    /// Writes `recipe` down in place of a factory, such as a name under which worker processes make
+    /// the same policies. Any other recipe stays as it is.
     #[must_use]
     pub fn written_as(mut self, recipe: PolicyRecipe) -> Self {
         if let PolicySource::Factory(opaque) = &mut self.0 {
@@ -232,7 +239,8 @@ impl PolicyRecipe {
         self
     }
 
-    /// The policy of worker `worker`, not yet bound; a name is looked up in the [installed](crate::Registry::install) registry.
+    /// The policy of worker `worker`, not yet bound; a name is looked up in the
+    /// [installed](crate::Registry::install) registry.
     ///
     /// # Errors
     /// As [`build_from`](Self::build_from).
@@ -243,7 +251,8 @@ impl PolicyRecipe {
     /// As [`build`](Self::build), with names of `registry`.
     ///
     /// # Errors
-    /// [`PolicyError::UnknownPolicy`], and the error of a registered factory; none for other recipes.
+    /// [`PolicyError::UnknownPolicy`], and the error of a registered factory; none for other
+    /// recipes.
     pub fn build_from(
         &self,
         registry: &PolicyRegistry,
@@ -264,11 +273,13 @@ impl PolicyRecipe {
         })
     }
 
-    /// The recipe as bytes: the length of an object of JSON (`u64`, little-endian), the object, and the parameters as
-    /// safetensors, or the arguments of a name where they are [packed](Self::named_with_packed).
+    /// The recipe as bytes: the length of an object of JSON (`u64`, little-endian), the object, and
+    /// the parameters as safetensors, or the arguments of a name where they are
+    /// [packed](Self::named_with_packed).
     ///
     /// # Errors
-    /// [`PolicyError::Unwritable`] for policies that a factory makes; [`PolicyError::Weights`] when parameters cannot be written.
+    /// [`PolicyError::Unwritable`] for policies that a factory makes; [`PolicyError::Weights`] when
+    /// parameters cannot be written.
     pub fn to_bytes(&self) -> Result<Vec<u8>, PolicyError> {
         let mut packed = None;
         let (written, weights) = match &self.0 {
@@ -313,7 +324,8 @@ impl PolicyRecipe {
     ///
     /// # Errors
     /// [`PolicyError::Unreadable`] for anything else; [`PolicyError::Weights`] and the errors of
-    /// [`Sequential::check`](crate::nn::Sequential::check) when parameters and layers do not go together.
+    /// [`Sequential::check`](crate::nn::Sequential::check) when parameters and layers do not go
+    /// together.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PolicyError> {
         let (json, weights) = split(bytes).ok_or_else(|| unreadable("it is cut short"))?;
         let written = serde_json::from_slice(json);
@@ -347,7 +359,8 @@ impl PolicyRecipe {
     }
 }
 
-/// Weights of the same names, types and shapes with other numbers: zeros, or ones in place of zeros; `None` without weights.
+/// Weights of the same names, types and shapes with other numbers: zeros, or ones in place of
+/// zeros; `None` without weights.
 fn others(weights: &Weights) -> Option<Weights> {
     if weights.leaves().all(|(_, tensor)| tensor.numel() == 0) {
         return None;

@@ -15,7 +15,8 @@ fn env(action: Spec) -> EnvSpec {
     EnvSpec::new("Test-v0", observation, action)
 }
 
-/// Bit patterns of everything that `policy` writes in two steps, one that samples and one that does not.
+/// Bit patterns of everything that `policy` writes in two steps, one that samples and one that does
+/// not.
 fn written(mut policy: Box<dyn Policy>, env: &EnvSpec) -> Vec<Vec<u64>> {
     let columns = policy.bind(&Binding::new(env, ROWS)).unwrap().columns;
     let mut obs = RowBlock::new(&env.observation_leaves(), ROWS).unwrap();

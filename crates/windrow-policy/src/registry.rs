@@ -30,7 +30,8 @@ impl Maker for NamedPolicy {
 }
 
 impl NamedPolicy {
-    /// Policies that `factory` makes, given what `read` makes of a name and its arguments, and the number of the worker.
+    /// Policies that `factory` makes, given what `read` makes of a name and its arguments, and the
+    /// number of the worker.
     fn new<A, F, R>(read: fn(&Arguments, &str) -> Result<A, EnvError>, factory: F) -> Self
     where
         A: 'static,
@@ -93,8 +94,9 @@ impl<P: Policy + 'static> IntoPolicy for Result<P, PolicyError> {
 
 /// The environments and policies that a program has registered.
 ///
-/// Names can be sent to workers anywhere; code cannot. A program that has registered its environments and policies, and
-/// [installed](Self::install) the registry at the start of `main`, may use their names wherever a collector takes one.
+/// Names can be sent to workers anywhere; code cannot. A program that has registered its
+/// environments and policies, and [installed](Self::install) the registry at the start of `main`,
+/// may use their names wherever a collector takes one.
 ///
 /// ```
 /// use windrow_env::{EnvFactory, MountainCar, TimeLimit};
@@ -140,7 +142,8 @@ impl Registry {
         self.envs.register(id, factory)
     }
 
-    /// Registers the policies of `factory` as `name`; it gets the number of the worker, and returns a policy or a `Result` of one.
+    /// Registers the policies of `factory` as `name`; it gets the number of the worker, and returns
+    /// a policy or a `Result` of one.
     ///
     /// # Errors
     /// [`PolicyError::NameTaken`].
@@ -167,9 +170,9 @@ impl Registry {
         self.envs.register_with(id, factory)
     }
 
-    /// As [`policy`](Self::policy), for policies with arguments, which a [recipe of a name](crate::PolicyRecipe::named_with) carries.
-    /// `factory` gets these and the number of the worker. Without arguments, they are read from an empty object: each needs a
-    /// default then.
+    /// As [`policy`](Self::policy), for policies with arguments, which a [recipe of a
+    /// name](crate::PolicyRecipe::named_with) carries. `factory` gets these and the number of the
+    /// worker. Without arguments, they are read from an empty object: each needs a default then.
     ///
     /// # Errors
     /// [`PolicyError::NameTaken`].
@@ -187,8 +190,8 @@ impl Registry {
             .add(name, NamedPolicy::new(Arguments::read, factory))
     }
 
-    /// Makes this the registry of the program: names are then looked up in it wherever no other registry is given. `main` does
-    /// so, once, before it builds a collector.
+    /// Makes this the registry of the program: names are then looked up in it wherever no other
+    /// registry is given. `main` does so, once, before it builds a collector.
     ///
     /// # Errors
     /// [`EnvError::Installed`] when the program has installed one already, which stays.

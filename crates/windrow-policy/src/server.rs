@@ -27,15 +27,18 @@ pub use stats::ServerStats;
 
 /// Evaluates one policy for many [clients](Served), whose requests it joins into batches.
 ///
-/// The client whose request completes a batch evaluates the batch in its own thread, so that no other thread has to be woken first.
-/// Requests that arrive during an evaluation are handled by a thread of the server. A policy of a [framework](Backend::Framework) is
-/// always evaluated in that thread, unless there is a [sole client](ServerConfig::sole_client). [ADR 0021] gives the reasons.
+/// The client whose request completes a batch evaluates the batch in its own thread, so that no
+/// other thread has to be woken first. Requests that arrive during an evaluation are handled by a
+/// thread of the server. A policy of a [framework](Backend::Framework) is always evaluated in that
+/// thread, unless there is a [sole client](ServerConfig::sole_client). [ADR 0021] gives the
+/// reasons.
 ///
-/// A batch waits for a client only if that client is about to ask, judging by its last steps, and for a quarter of a forward pass at
-/// most. Where steps take longer than that, environments step in two halves, one while the policy acts for the other. So quick and
-/// slow environments need no settings of their own. Each batch is evaluated with the newest weights of a [`WeightStore`]. An error of
-/// the policy reaches the clients of its batch, and the server goes on; a panic ends the server, and its clients get
-/// [`PolicyError::ServerEnded`].
+/// A batch waits for a client only if that client is about to ask, judging by its last steps, and
+/// for a quarter of a forward pass at most. Where steps take longer than that, environments step in
+/// two halves, one while the policy acts for the other. So quick and slow environments need no
+/// settings of their own. Each batch is evaluated with the newest weights of a [`WeightStore`]. An
+/// error of the policy reaches the clients of its batch, and the server goes on; a panic ends the
+/// server, and its clients get [`PolicyError::ServerEnded`].
 ///
 /// [ADR 0021]: https://github.com/windrow-rl/windrow/blob/main/docs/adr/0021-served-inference.md
 ///
@@ -77,11 +80,13 @@ pub struct InferenceServer {
 }
 
 impl InferenceServer {
-    /// A server of the policy that `policy` makes for worker 0. Binding the first client binds the policy, which fixes what all clients
-    /// observe and how they act. If a client cannot be bound, only that client fails: the next one gets a new policy. To choose the
-    /// environments yourself, bind a [client](Self::client) of your own first; you may drop it afterwards.
+    /// A server of the policy that `policy` makes for worker 0. Binding the first client binds the
+    /// policy, which fixes what all clients observe and how they act. If a client cannot be bound,
+    /// only that client fails: the next one gets a new policy. To choose the environments yourself,
+    /// bind a [client](Self::client) of your own first; you may drop it afterwards.
     ///
-    /// The server acts as worker 0 of `weights`: weights published for that worker act from the first batch on.
+    /// The server acts as worker 0 of `weights`: weights published for that worker act from the
+    /// first batch on.
     ///
     /// # Errors
     /// [`PolicyError::ServerConfig`], and the errors of [`PolicyRecipe::build`].
@@ -106,16 +111,19 @@ impl InferenceServer {
         })
     }
 
-    /// A new client. [Bind](Policy::bind) it like any policy; its environments must have the spec of the first client's.
+    /// A new client. [Bind](Policy::bind) it like any policy; its environments must have the spec
+    /// of the first client's.
     #[must_use]
     pub fn client(&self) -> Served {
         Served::new(Arc::clone(&self.state))
     }
 
-    /// Publishes a copy of `weights` and returns its version. The server loads it before its next batch.
+    /// Publishes a copy of `weights` and returns its version. The server loads it before its next
+    /// batch.
     ///
     /// # Errors
-    /// [`PolicyError`] naming a tensor that is missing, unknown or misshapen; the old weights then stay.
+    /// [`PolicyError`] naming a tensor that is missing, unknown or misshapen; the old weights then
+    /// stay.
     pub fn update_policy_weights(&self, weights: &Weights) -> Result<i64, PolicyError> {
         let state = &self.state;
         let mut reference = lock(&state.reference);
@@ -144,13 +152,14 @@ impl InferenceServer {
         lock(&self.state.queue).ended().map(ToString::to_string)
     }
 
-    /// Ends the server: waiting clients get [`PolicyError::ServerEnded`] at once, others with their next request. The policy is dropped
-    /// as soon as no batch is being evaluated.
+    /// Ends the server: waiting clients get [`PolicyError::ServerEnded`] at once, others with their
+    /// next request. The policy is dropped as soon as no batch is being evaluated.
     pub fn shutdown(&self) {
         self.state.end("it was shut down");
     }
 
-    /// Waits up to `timeout` for the policy of a server that was [shut down](Self::shutdown) to be dropped; returns whether it was.
+    /// Waits up to `timeout` for the policy of a server that was [shut down](Self::shutdown) to be
+    /// dropped; returns whether it was.
     #[must_use]
     pub fn join(&self, timeout: Duration) -> bool {
         let state = &self.state;
@@ -233,8 +242,8 @@ impl ServerState {
         }
     }
 
-    /// The spec that all clients share, checked against the `binding` of one of them. The first client that can be bound binds the
-    /// policy and starts the server's thread.
+    /// The spec that all clients share, checked against the `binding` of one of them. The first
+    /// client that can be bound binds the policy and starts the server's thread.
     fn shared_spec(self: &Arc<Self>, binding: &Binding<'_>) -> Result<SharedSpec, PolicyError> {
         let mut state = lock(&self.binding);
         lock(&self.queue).check()?;
@@ -259,7 +268,8 @@ impl ServerState {
         mut policy: Box<dyn Policy>,
         binding: &Binding<'_>,
     ) -> Result<(SharedSpec, JoinHandle<()>), PolicyError> {
-        // One call has rows of several clients, so dimensions of one client's environments mean nothing to the policy.
+        // One call has rows of several clients, so dimensions of one client's environments mean
+        // nothing to the policy.
         let mut spec = binding.spec.clone();
         spec.dimensions.clear();
         let binding = Binding {
@@ -305,7 +315,8 @@ impl ServerState {
         self.wake_all();
     }
 
-    /// Drops the policy of an ended server. If a batch is being evaluated, the thread that evaluates it drops the policy instead.
+    /// Drops the policy of an ended server. If a batch is being evaluated, the thread that
+    /// evaluates it drops the policy instead.
     fn retire(&self) {
         let idle = lock(&self.queue).evaluator.take();
         if let Some(evaluator) = idle {
@@ -347,9 +358,10 @@ impl ServerState {
         &self.answered[group as usize]
     }
 
-    /// The wait of clients and of the server's thread. A client posts `request` and returns with its answer; if batches become due
-    /// meanwhile and clients may evaluate, it evaluates them. The server's thread (`client` is `None`) has no request: it evaluates
-    /// batches until the server ends.
+    /// The wait of clients and of the server's thread. A client posts `request` and returns with
+    /// its answer; if batches become due meanwhile and clients may evaluate, it evaluates them. The
+    /// server's thread (`client` is `None`) has no request: it evaluates batches until the server
+    /// ends.
     ///
     /// # Errors
     /// [`PolicyError::ServerEnded`].
@@ -431,7 +443,8 @@ impl ServerState {
 }
 
 impl SharedSpec {
-    /// Checks that the policy finds the states of an environment when its row changes from batch to batch.
+    /// Checks that the policy finds the states of an environment when its row changes from batch to
+    /// batch.
     fn check_states(&self) -> Result<(), PolicyError> {
         let columns = &self.spec.columns;
         let state = columns.iter().find(|state| {

@@ -429,10 +429,12 @@ fn a_client_is_answered_though_the_server_has_waited_in_vain_for_another() {
     let mut late = [1, 2].map(|first| Hand::new(server.client(), first, 1));
     let answers = AtomicUsize::new(0);
     scope(|scope| {
-        // It asks again at once, so the server expects it after each answer; then it stays, and asks no more.
+        // It asks again at once, so the server expects it after each answer; then it stays, and
+        // asks no more.
         scope.spawn(|| (0..3).for_each(|_| drop(quick.ask().unwrap())));
-        // Two ask while that one is evaluated for the last time. The server's own thread goes on with their full batch, and then waits for
-        // the quick one in vain. One of the two asks once more.
+        // Two ask while that one is evaluated for the last time. The server's own thread goes on
+        // with their full batch, and then waits for the quick one in vain. One of the two asks once
+        // more.
         for (hand, times) in late.iter_mut().zip([1, 2]) {
             let (calls, answers) = (&calls, &answers);
             scope.spawn(move || {
@@ -516,7 +518,8 @@ fn states_go_with_environments_and_not_with_rows() {
         three.envs.advance();
         assert_eq!(counts(&mut three), [0.0; 2]);
         assert_eq!(counts(&mut three), [1.0; 2]);
-        // The places of one that has left are those of another, which has no state, although its environments are at those frames.
+        // The places of one that has left are those of another, which has no state, although its
+        // environments are at those frames.
         let left = std::mem::replace(&mut two, Hand::new(server.client(), 9, 1));
         let envs = left.envs.clone();
         drop(left);

@@ -18,8 +18,8 @@ pub struct Published {
 
 /// The learner publishes weights here, and workers load the newest before each part.
 ///
-/// Publishing copies: the store shares no memory with the learner's tensors. Workers take the newest version and skip those between;
-/// neither side waits for the other.
+/// Publishing copies: the store shares no memory with the learner's tensors. Workers take the
+/// newest version and skip those between; neither side waits for the other.
 ///
 /// ```
 /// use tensordict::{Tensor, TensorDict};
@@ -36,19 +36,21 @@ pub struct Published {
 pub struct WeightStore {
     /// The newest version for each worker; `None` before the first.
     newest: Mutex<Vec<Option<Published>>>,
-    /// What brings publications to their readers, one after the other; the last one makes the copy that this store keeps. Locked
-    /// while they work, so that they see publications in order.
+    /// What brings publications to their readers, one after the other; the last one makes the copy
+    /// that this store keeps. Locked while they work, so that they see publications in order.
     updaters: Mutex<Vec<Box<dyn WeightUpdater>>>,
     /// The newest version of all, so that workers see without a lock that there is none.
     version: AtomicI64,
 }
 
-/// A way for weights to reach those who act with them: a copy in this process, memory that other processes read, a server.
+/// A way for weights to reach those who act with them: a copy in this process, memory that other
+/// processes read, a server.
 ///
-/// A [`WeightStore`] pushes each publication through its updaters. Collectors take one as their `weight_updater`, which comes before
-/// their own.
+/// A [`WeightStore`] pushes each publication through its updaters. Collectors take one as their
+/// `weight_updater`, which comes before their own.
 pub trait WeightUpdater: Send {
-    /// Brings `weights` to worker `worker`, or to all, as version `version`. Called in the order of publications, one at a time.
+    /// Brings `weights` to worker `worker`, or to all, as version `version`. Called in the order of
+    /// publications, one at a time.
     ///
     /// # Errors
     /// Whatever kept them from arriving: whoever publishes them gets it, and nothing is published.
@@ -63,7 +65,8 @@ pub trait WeightUpdater: Send {
 /// Where a [`WeightUpdater`] has brought weights.
 #[derive(Debug)]
 pub enum Pushed {
-    /// To readers of the store. The next updater gets these weights, or the store where there is none.
+    /// To readers of the store. The next updater gets these weights, or the store where there is
+    /// none.
     Here(Arc<Weights>),
     /// To another place, which counts its versions by itself. The store keeps what it has.
     Elsewhere {
@@ -108,7 +111,8 @@ impl WeightStore {
         self.push(None, None, weights)
     }
 
-    /// Publishes a copy of `weights` to one worker and returns its version; `None` when there is no such worker.
+    /// Publishes a copy of `weights` to one worker and returns its version; `None` when there is no
+    /// such worker.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -129,8 +133,9 @@ impl WeightStore {
         (newest.version != version).then_some(newest)
     }
 
-    /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on, as after a restored state. Only the
-    /// store's own updater gets them: what acts elsewhere is not of this state.
+    /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on,
+    /// as after a restored state. Only the store's own updater gets them: what acts elsewhere is
+    /// not of this state.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -144,7 +149,8 @@ impl WeightStore {
         lock(&self.newest).get(worker)?.clone()
     }
 
-    /// Publishes a copy to one worker, or to all, as the next version, or restores it as `version`; its version.
+    /// Publishes a copy to one worker, or to all, as the next version, or restores it as `version`;
+    /// its version.
     fn push(
         &self,
         worker: Option<usize>,
@@ -190,7 +196,8 @@ impl std::fmt::Debug for WeightStore {
 #[derive(Debug, Clone, Default)]
 pub struct VanillaWeightUpdater {
     last: Option<Arc<Weights>>,
-    /// The copy before the last one: its memory takes the next copy, where no worker reads it any more.
+    /// The copy before the last one: its memory takes the next copy, where no worker reads it any
+    /// more.
     spare: Option<Arc<Weights>>,
 }
 

@@ -71,8 +71,9 @@ pub enum Misfit {
 }
 
 impl Misfit {
-    /// The tensor for parameter `name` of element type `dtype` and shape `shape`. A `float64` tensor can be [cast](Tensor::cast) to a
-    /// `float32` parameter: numbers are rounded to the nearest.
+    /// The tensor for parameter `name` of element type `dtype` and shape `shape`. A `float64`
+    /// tensor can be [cast](Tensor::cast) to a `float32` parameter: numbers are rounded to the
+    /// nearest.
     ///
     /// # Errors
     /// The difference.
@@ -181,7 +182,8 @@ pub(crate) fn expect_none(weights: &Weights) -> Result<(), WeightsError> {
     Reader::new(weights, "").finish()
 }
 
-/// Takes tensors out by name and records each that does not fit, so that an error names all of them.
+/// Takes tensors out by name and records each that does not fit, so that an error names all of
+/// them.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     prefix: &'a str,
@@ -217,7 +219,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The elements of parameter `name`, row-major; empty, and a misfit recorded, if the tensor does not fit.
+    /// The elements of parameter `name`, row-major; empty, and a misfit recorded, if the tensor
+    /// does not fit.
     pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Vec<f32> {
         let name = format!("{}{name}", self.prefix);
         let found = self.left.remove(&name);

@@ -14,7 +14,8 @@ use windrow_policy::{
 };
 use windrow_slab::{Key, RowBlock, RowsMut};
 
-/// All interleavings with at most two switches away from a thread that could go on, where clients evaluate and where a thread does.
+/// All interleavings with at most two switches away from a thread that could go on, where clients
+/// evaluate and where a thread does.
 fn model(run: fn(Backend)) {
     for backend in [Backend::Native, Backend::Framework] {
         let mut builder = loom::model::Builder::new();

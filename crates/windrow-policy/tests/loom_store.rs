@@ -1,4 +1,5 @@
-//! Every interleaving of a learner that publishes and workers that look: run with `cargo xtask models`.
+//! Every interleaving of a learner that publishes and workers that look: run with
+//! `cargo xtask models`.
 #![cfg(loom)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 

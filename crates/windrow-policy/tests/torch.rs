@@ -1,7 +1,8 @@
-//! Networks and heads beside PyTorch, which writes what it computes with `tests/python/torch_policy.py`.
+//! Networks and heads beside PyTorch, which writes what it computes with
+//! `tests/python/torch_policy.py`.
 //!
-//! Needs Python with torch and safetensors, in `WINDROW_PYTHON`: `cargo xtask test` sets it and asks for the test, which
-//! others leave out.
+//! Needs Python with torch and safetensors, in `WINDROW_PYTHON`: `cargo xtask test` sets it and
+//! asks for the test, which others leave out.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,8 +16,8 @@ use windrow_policy::{
 };
 use windrow_slab::{Key, RowBlock};
 
-/// Of every number, relative to `1 + |expected|`: against `float64`, and against PyTorch in `float32`, whose own
-/// error comes on top.
+/// Of every number, relative to `1 + |expected|`: against `float64`, and against PyTorch in
+/// `float32`, whose own error comes on top.
 const TOLERANCE: f64 = 1e-5;
 const TOLERANCE_F32: f64 = 2e-5;
 

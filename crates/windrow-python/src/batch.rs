@@ -1,11 +1,14 @@
 //! Batches on their way to Python and back, without a copy where memory can be shared.
 //!
-//! A tensor of the engine becomes a tensor of torch by a DLPack capsule, which owns a view; the view holds the lease of a slab, and so
-//! the slab stays as it is until the last tensor over it goes. A tensor of torch becomes one of the engine the same way, and is then
-//! memory that other code may write to at any time: callers read it at once, under the interpreter's lock, or copy it.
+//! A tensor of the engine becomes a tensor of torch by a DLPack capsule, which owns a view; the
+//! view holds the lease of a slab, and so the slab stays as it is until the last tensor over it
+//! goes. A tensor of torch becomes one of the engine the same way, and is then memory that other
+//! code may write to at any time: callers read it at once, under the interpreter's lock, or copy
+//! it.
 //!
-//! All functions here run with the interpreter's lock held, since they make or read Python objects. What they return to the engine is
-//! plain memory: a view of torch's memory can be dropped in any thread.
+//! All functions here run with the interpreter's lock held, since they make or read Python objects.
+//! What they return to the engine is plain memory: a view of torch's memory can be dropped in any
+//! thread.
 
 mod dlpack;
 pub(crate) mod packed;
@@ -22,9 +25,11 @@ use windrow::tensordict::{Entry, NestedKey};
 use crate::env::strings;
 use crate::gil;
 
-/// The functions and classes of torch and tensordict that are used here, looked up at first use: importing windrow imports neither.
+/// The functions and classes of torch and tensordict that are used here, looked up at first use:
+/// importing windrow imports neither.
 ///
-/// The garbage collector does not see them. They live as long as the interpreter, and refer to nothing that a user made.
+/// The garbage collector does not see them. They live as long as the interpreter, and refer to
+/// nothing that a user made.
 struct Torch {
     /// Makes a tensor of a capsule, and takes the capsule's structure out.
     from_dlpack: Py<PyAny>,
@@ -36,14 +41,15 @@ struct Torch {
     size: Py<PyAny>,
     /// `tensordict.TensorDict`.
     tensordict: Py<PyAny>,
-    /// Makes a `TensorDict` without checks, in an eighth of the constructor's time. A private function of tensordict's: without it,
-    /// the constructor is called.
+    /// Makes a `TensorDict` without checks, in an eighth of the constructor's time. A private
+    /// function of tensordict's: without it, the constructor is called.
     unchecked: Option<Py<PyAny>>,
     /// `tensordict.TensorDictBase`, the class of everything that counts as a `TensorDict`.
     base: Py<PyAny>,
     /// `tensordict.NonTensorStack`.
     objects: Py<PyAny>,
-    /// `tensordict.LazyStackedTensorDict`, the class of stacks of frames whose tensors may be of any shapes.
+    /// `tensordict.LazyStackedTensorDict`, the class of stacks of frames whose tensors may be of
+    /// any shapes.
     stack: Py<PyAny>,
 }
 
@@ -78,14 +84,15 @@ impl Torch {
     }
 }
 
-/// `tensor` as a `torch.Tensor` over the same memory, of the same shape, strides and element type. The memory lives until the last
-/// tensor over it is dropped.
+/// `tensor` as a `torch.Tensor` over the same memory, of the same shape, strides and element type.
+/// The memory lives until the last tensor over it is dropped.
 pub(crate) fn to_torch<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     let capsule = dlpack::export(py, tensor)?;
     Torch::get(py)?.from_dlpack.bind(py).call1((capsule,))
 }
 
-/// `tensor` as a policy of Python gets it: as [`to_torch`] makes it, but values of bytes as a list of them and the shape that they have.
+/// `tensor` as a policy of Python gets it: as [`to_torch`] makes it, but values of bytes as a list
+/// of them and the shape that they have.
 pub(crate) fn as_input<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     if tensor.dtype() != DType::Bytes {
         return to_torch(py, tensor);
@@ -110,8 +117,8 @@ pub(crate) fn from_torch(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         )));
     }
     let mut tensor = tensor.clone();
-    // DLPack takes neither a tensor with a gradient nor one on a device. Asking costs less than a `detach` or `cpu` that has
-    // nothing to do.
+    // DLPack takes neither a tensor with a gradient nor one on a device. Asking costs less than a
+    // `detach` or `cpu` that has nothing to do.
     if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
         tensor = tensor.call_method0(intern!(py, "detach"))?;
     }
@@ -121,11 +128,12 @@ pub(crate) fn from_torch(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     dlpack::import(&torch.to_dlpack.bind(py).call1((tensor,))?)
 }
 
-/// A `tensordict.TensorDict` of tensors on the CPU as views of their memory, as whole numbers of the width of their elements, and the
-/// types of these, in the order of the leaves.
+/// A `tensordict.TensorDict` of tensors on the CPU as views of their memory, as whole numbers of
+/// the width of their elements, and the types of these, in the order of the leaves.
 ///
 /// # Errors
-/// As [`from_torch`], naming the entry, but any type of 8, 16, 32 or 64 bits is taken; `TypeError` for anything but a `TensorDict`.
+/// As [`from_torch`], naming the entry, but any type of 8, 16, 32 or 64 bits is taken; `TypeError`
+/// for anything but a `TensorDict`.
 pub(crate) fn bits_of(source: &Bound<'_, PyAny>) -> PyResult<(TensorDict, Vec<ElementKind>)> {
     let py = source.py();
     let size: Vec<usize> = source.getattr(intern!(py, "batch_size"))?.extract()?;
@@ -151,7 +159,8 @@ pub(crate) fn bits_of(source: &Bound<'_, PyAny>) -> PyResult<(TensorDict, Vec<El
 #[derive(Clone, Copy)]
 pub(crate) struct ElementKind(dlpack::DlDataType);
 
-/// A `tensordict.TensorDict` over the memory of `dict`, whose tensors are of the types `kinds`, in the order of its leaves, and on `device`.
+/// A `tensordict.TensorDict` over the memory of `dict`, whose tensors are of the types `kinds`, in
+/// the order of its leaves, and on `device`.
 pub(crate) fn of_kinds<'py>(
     py: Python<'py>,
     dict: &TensorDict,
@@ -169,12 +178,14 @@ pub(crate) fn of_kinds<'py>(
     dict_of(py, dict, Some(device), &mut made)
 }
 
-/// `dict` as a `tensordict.TensorDict` of tensors over the same memory, and of copies of values of bytes.
+/// `dict` as a `tensordict.TensorDict` of tensors over the same memory, and of copies of values of
+/// bytes.
 pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
     named_after(py, dict, None)
 }
 
-/// As [`to_python`], with `device` as the device of the `TensorDict` and of those in it. It is a name only: all tensors are on the CPU.
+/// As [`to_python`], with `device` as the device of the `TensorDict` and of those in it. It is a
+/// name only: all tensors are on the CPU.
 pub(crate) fn named_after<'py>(
     py: Python<'py>,
     dict: &TensorDict,
@@ -194,7 +205,8 @@ pub(crate) fn named_after<'py>(
     }
 }
 
-/// The entry with the actions of groups whose members differ from each other, one for each member: `windrow._values` joins them.
+/// The entry with the actions of groups whose members differ from each other, one for each member:
+/// `windrow._values` joins them.
 pub(crate) const MEMBERS: &str = "(members)";
 
 /// As [`named_after`], without values of bytes.
@@ -206,7 +218,8 @@ fn numbers_of<'py>(
     dict_of(py, dict, device, &mut |tensor| to_torch(py, tensor.clone()))
 }
 
-/// `dict` as a `tensordict.TensorDict` of what `made` makes of its tensors, in the order of its leaves, without values of bytes.
+/// `dict` as a `tensordict.TensorDict` of what `made` makes of its tensors, in the order of its
+/// leaves, without values of bytes.
 fn dict_of<'py>(
     py: Python<'py>,
     dict: &TensorDict,
@@ -239,8 +252,8 @@ fn dict_of<'py>(
     make.bind(py).call((source,), Some(&options))
 }
 
-/// A copy of a `tensordict.TensorDict`, or of a dictionary of tensors and dictionaries. For weights and states, which the engine keeps
-/// while the user's code goes on and may change the tensors.
+/// A copy of a `tensordict.TensorDict`, or of a dictionary of tensors and dictionaries. For weights
+/// and states, which the engine keeps while the user's code goes on and may change the tensors.
 ///
 /// # Errors
 /// As [`from_torch`], naming the entry.
@@ -251,7 +264,8 @@ pub(crate) fn from_python(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     Ok(dict)
 }
 
-/// As [`from_python`], but views of the tensors' memory: for weights that are copied before other code of Python runs.
+/// As [`from_python`], but views of the tensors' memory: for weights that are copied before other
+/// code of Python runs.
 ///
 /// # Errors
 /// As [`from_torch`], naming the entry.
@@ -261,8 +275,9 @@ pub(crate) fn views_by_name(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     Ok(dict)
 }
 
-/// A `tensordict.TensorDict` as views of its tensors' memory, with its batch size. For batches that are read at once. Entries that are no
-/// tensors, or tensors whose shapes differ, are values of bytes.
+/// A `tensordict.TensorDict` as views of its tensors' memory, with its batch size. For batches that
+/// are read at once. Entries that are no tensors, or tensors whose shapes differ, are values of
+/// bytes.
 ///
 /// # Errors
 /// As [`from_torch`], naming the entry; `TypeError` for anything but a `TensorDict`.
@@ -293,7 +308,8 @@ pub(crate) fn views_of(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     Ok(dict)
 }
 
-/// Whether an entry of `source` may be of values of bytes: objects, tensors that were such values, and stacks of frames, which may differ.
+/// Whether an entry of `source` may be of values of bytes: objects, tensors that were such values,
+/// and stacks of frames, which may differ.
 fn may_have_values(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<bool> {
     let torch = Torch::get(py)?;
     if source.is_instance(torch.stack.bind(py))? {
@@ -313,7 +329,8 @@ fn may_have_values(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<bool> 
     Ok(false)
 }
 
-/// Values of bytes that are the tensors in `numbers`: one for each element of the first `dims` dimensions, in the form of `windrow._values`.
+/// Values of bytes that are the tensors in `numbers`: one for each element of the first `dims`
+/// dimensions, in the form of `windrow._values`.
 ///
 /// # Errors
 /// [`TensorError`] for a tensor that is of bytes itself.
@@ -334,28 +351,31 @@ pub(crate) fn values_of(numbers: &Tensor, dims: usize) -> Result<Tensor, TensorE
 /// The names of an entry, its shape, and its values one after the other.
 type Values<'py> = (Vec<String>, Vec<usize>, Vec<Bound<'py, PyBytes>>);
 
-/// Tensors of Python by name, and views of their memory: the parameters of a module that a collector follows. A view is kept as long as
-/// its tensor has the same memory, since each batch asks for all of them.
+/// Tensors of Python by name, and views of their memory: the parameters of a module that a
+/// collector follows. A view is kept as long as its tensor has the same memory, since each batch
+/// asks for all of them.
 pub(crate) struct Named {
     tensors: Vec<Source>,
     views: TensorDict,
 }
 
-/// A tensor of Python. Its memory, shape, strides and element type may all change, as by `module.to()` or an assignment to `.data`.
+/// A tensor of Python. Its memory, shape, strides and element type may all change, as by
+/// `module.to()` or an assignment to `.data`.
 struct Source {
     name: String,
     tensor: Py<PyAny>,
 }
 
 impl Source {
-    /// Whether [`from_torch`] would make the same view now. The same address means the same memory: the view keeps it alive, so that no
-    /// other tensor can have got it meanwhile.
+    /// Whether [`from_torch`] would make the same view now. The same address means the same memory:
+    /// the view keeps it alive, so that no other tensor can have got it meanwhile.
     fn is_seen_by(&self, view: &Tensor, py: Python<'_>) -> PyResult<bool> {
         // A boolean's view is a copy, since its memory may hold bytes that are neither 0 nor 1.
         if view.dtype() == DType::Bool {
             return Ok(false);
         }
-        // A capsule costs less than to ask for address, shape, strides and element type. From what has none, no view can be made either.
+        // A capsule costs less than to ask for address, shape, strides and element type. From what
+        // has none, no view can be made either.
         match Torch::get(py)?.to_dlpack.bind(py).call1((&self.tensor,)) {
             Ok(capsule) => dlpack::is_same(&capsule, view),
             Err(_) => Ok(false),
@@ -382,7 +402,8 @@ impl Named {
         Ok(Self { tensors, views })
     }
 
-    /// The views, made anew for each tensor whose memory, shape, strides or element type have changed.
+    /// The views, made anew for each tensor whose memory, shape, strides or element type have
+    /// changed.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -401,8 +422,8 @@ impl Named {
     }
 }
 
-/// Whether tensors are copied. Views keep the batch sizes of the dictionaries that they are in; copies have none, since weights and
-/// states are found by name alone.
+/// Whether tensors are copied. Views keep the batch sizes of the dictionaries that they are in;
+/// copies have none, since weights and states are found by name alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Copied {
     Yes,
@@ -459,7 +480,8 @@ fn fill_by(
         // A stack of objects is a TensorDict too.
         let is_dict = is_dict && !value.is_instance(torch.objects.bind(source.py()))?;
         if value.is_instance_of::<PyDict>() || is_dict {
-            // Setting a tensor makes the dictionaries above it, but with the outer one's batch size; and an empty one has no tensor.
+            // Setting a tensor makes the dictionaries above it, but with the outer one's batch
+            // size; and an empty one has no tensor.
             if copied == Copied::No || is_empty(&value)? {
                 set(dict, &names, TensorDict::new(copied.size_of(&value)?))?;
             }

@@ -1,10 +1,12 @@
 //! The engine's collector, as the classes of `windrow.collectors` use it.
 //!
-//! The engine collects, pauses and ends in the same way as for Rust. Only the last stage of each batch is Python's
-//! ([`stage`]): the engine calls methods of the Python collector, in the thread that asks for a batch, so that they see its
-//! state of torch and its warnings, and after `start` in the engine's own thread. One thread at a time uses the engine
-//! ([`seat`]); calls wait for it, and for workers, in slices of a tenth of a second, and handle signals between two slices
-//! ([`asking`]). An interrupted call loses nothing: the next one goes on. [`ending`] ends a collector in all ways there are.
+//! The engine collects, pauses and ends in the same way as for Rust. Only the last stage of each
+//! batch is Python's ([`stage`]): the engine calls methods of the Python collector, in the thread
+//! that asks for a batch, so that they see its state of torch and its warnings, and after `start`
+//! in the engine's own thread. One thread at a time uses the engine ([`seat`]); calls wait for it,
+//! and for workers, in slices of a tenth of a second, and handle signals between two slices
+//! ([`asking`]). An interrupted call loses nothing: the next one goes on. [`ending`] ends a
+//! collector in all ways there are.
 
 mod asking;
 mod collecting;
@@ -54,7 +56,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The engine's collector, whose last stage is Python's.
 type Engine = Collector<PyStage>;
 
-/// A collector, behind the classes of `windrow.collectors`. Methods that wait for the engine give up the interpreter's lock meanwhile.
+/// A collector, behind the classes of `windrow.collectors`. Methods that wait for the engine give
+/// up the interpreter's lock meanwhile.
 #[pyclass(module = "windrow._windrow", frozen, weakref)]
 struct CollectorCore {
     own: Own<Inner>,
@@ -105,7 +108,8 @@ impl CollectorCore {
         let owner = Arc::clone(&stage.owner);
         let (builder, envs) = options.builder(config, &stage.target, &roots)?;
         let builder = builder.interrupt(gil::interrupt());
-        // Environments and policies may be made in other threads, which need both locks where these are Python's.
+        // Environments and policies may be made in other threads, which need both locks where these
+        // are Python's.
         let built = py.detach(|| factory_lock::lending(|| builder.build_with(stage)));
         if matches!(built, Err(BuildError::WaitInterrupted(_))) {
             // A thread that still builds makes no further call of the user's functions.
@@ -136,7 +140,8 @@ impl CollectorCore {
         })
     }
 
-    /// Sets the Python collector whose methods are the last stage of each batch; without one, batches are dropped.
+    /// Sets the Python collector whose methods are the last stage of each batch; without one,
+    /// batches are dropped.
     fn serve(&self, collector: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.here()?.owner.set(collector)
     }
@@ -178,7 +183,8 @@ impl CollectorCore {
         Ok(self.here()?.handle.is_ending())
     }
 
-    /// Raises an error in the collector's own environment or policy, where a call would wait for itself.
+    /// Raises an error in the collector's own environment or policy, where a call would wait for
+    /// itself.
     #[pyo3(name = "check_outside")]
     fn raise_within(&self) -> PyResult<()> {
         let core = self.here()?;
@@ -212,8 +218,9 @@ impl CollectorCore {
         core.delivered(py, &core.rollout(py)?)
     }
 
-    /// Frames without post-processing, which do not count, of the environments that `handle` steps by hand, in memory of their own: at most
-    /// `steps` steps of new episodes with these seeds, up to the end of the first one where that `ends` it. A batch has `room` of them.
+    /// Frames without post-processing, which do not count, of the environments that `handle` steps
+    /// by hand, in memory of their own: at most `steps` steps of new episodes with these seeds, up
+    /// to the end of the first one where that `ends` it. A batch has `room` of them.
     fn rollout_by_hand<'py>(
         &self,
         py: Python<'py>,
@@ -275,7 +282,8 @@ impl CollectorCore {
         of(py, py.detach(|| core.update(&weights, worker)))
     }
 
-    /// Names the tensors that [`follow`](Self::follow) looks at. The policy was made with those that are named first.
+    /// Names the tensors that [`follow`](Self::follow) looks at. The policy was made with those
+    /// that are named first.
     fn set_source(&self, weights: &Bound<'_, PyDict>) -> PyResult<()> {
         let core = self.here()?;
         let mut named = Named::new(weights)?;
@@ -286,8 +294,8 @@ impl CollectorCore {
         Ok(())
     }
 
-    /// Publishes the tensors of the source to all workers, if they have changed since that was last done, or if they are to
-    /// be a version of their own `in_any_case`.
+    /// Publishes the tensors of the source to all workers, if they have changed since that was last
+    /// done, or if they are to be a version of their own `in_any_case`.
     fn follow(&self, py: Python<'_>, in_any_case: bool) -> PyResult<()> {
         let core = self.here()?;
         let mut source = core.source(py);
@@ -296,8 +304,9 @@ impl CollectorCore {
         };
         let weights = named.views(py)?;
         if in_any_case || !weights.same_bits(published) {
-            // With the interpreter's lock, so that no code of Python changes them meanwhile; whoever has the other locks on the way needs
-            // nothing of the interpreter where the engine evaluates the policy.
+            // With the interpreter's lock, so that no code of Python changes them meanwhile;
+            // whoever has the other locks on the way needs nothing of the interpreter where the
+            // engine evaluates the policy.
             of(py, core.handle.update_policy_weights(weights))?;
             *published = core.handle.shared_policy_weights();
         }
@@ -309,7 +318,8 @@ impl CollectorCore {
         Ok(self.here()?.handle.dimensions().to_vec())
     }
 
-    /// Observations that batches have as differences under `"next"`, each with the element type of these.
+    /// Observations that batches have as differences under `"next"`, each with the element type of
+    /// these.
     fn deltas(&self) -> PyResult<Vec<(Key, String)>> {
         let deltas = self.here()?.handle.deltas().iter().cloned();
         Ok(deltas.map(|(key, dtype)| (Key(key), dtype)).collect())
@@ -346,8 +356,8 @@ impl CollectorCore {
         Ok(())
     }
 
-    /// The state from which a collector goes on, and the reason why it has no simulators, if it has none. Environments may be
-    /// pickled, where `pickle`.
+    /// The state from which a collector goes on, and the reason why it has no simulators, if it has
+    /// none. Environments may be pickled, where `pickle`.
     fn state_dict<'py>(
         &self,
         py: Python<'py>,
@@ -379,7 +389,8 @@ impl CollectorCore {
         of(py, loaded)
     }
 
-    /// Lets workers finish their present part and start no other; waits for a write up to `seconds`.
+    /// Lets workers finish their present part and start no other; waits for a write up to
+    /// `seconds`.
     fn pause(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let core = self.here()?;
         let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -460,8 +471,8 @@ impl CollectorCore {
         stats.map(|stats| server::figures(py, &stats)).transpose()
     }
 
-    /// Records where the time of `workers` goes; `beside` is a function that makes another profiler of a worker by its number, and
-    /// the same pickled for workers in processes.
+    /// Records where the time of `workers` goes; `beside` is a function that makes another profiler
+    /// of a worker by its number, and the same pickled for workers in processes.
     fn enable_profile(
         &self,
         py: Python<'_>,
@@ -527,7 +538,8 @@ impl CollectorCore {
         Ok(losses.iter().map(|loss| error_chain(loss)).collect())
     }
 
-    /// Ends collection and waits for the workers, and up to `seconds` for the thread of [`start`](Self::start).
+    /// Ends collection and waits for the workers, and up to `seconds` for the thread of
+    /// [`start`](Self::start).
     fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         self.here()?.shutdown(py, seconds)
     }
@@ -580,8 +592,9 @@ impl Inner {
         }
     }
 
-    /// The source of weights. A thread that waits for it gives up the interpreter's lock: the thread that has the source may wait for
-    /// that lock, since a look at its tensors may give it up.
+    /// The source of weights. A thread that waits for it gives up the interpreter's lock: the
+    /// thread that has the source may wait for that lock, since a look at its tensors may give it
+    /// up.
     fn source(&self, py: Python<'_>) -> MutexGuard<'_, Option<(Named, TensorDict)>> {
         let source = self.source.lock_py_attached(py);
         unpoisoned(source)

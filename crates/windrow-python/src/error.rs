@@ -1,9 +1,11 @@
 //! Errors of the engine as Python exceptions.
 //!
-//! An exception that user code raised, in an environment, a policy or a hook, travels through the engine as the source of an error
-//! ([`Raised`]). Here it comes out again: as the `__cause__` of a [`WorkerError`] where a worker failed, as itself otherwise. So the
-//! user sees the traceback of the own code, and `except` clauses for its type work. Errors of the engine's own get the built-in
-//! exception that fits: `ValueError` for arguments, `OSError` for files, `MemoryError`, and `RuntimeError` for the rest.
+//! An exception that user code raised, in an environment, a policy or a hook, travels through the
+//! engine as the source of an error ([`Raised`]). Here it comes out again: as the `__cause__` of a
+//! [`WorkerError`] where a worker failed, as itself otherwise. So the user sees the traceback of
+//! the own code, and `except` clauses for its type work. Errors of the engine's own get the
+//! built-in exception that fits: `ValueError` for arguments, `OSError` for files, `MemoryError`,
+//! and `RuntimeError` for the rest.
 
 use std::error::Error;
 use std::time::Duration;
@@ -33,8 +35,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("WorkerError", module.py().get_type::<WorkerError>())
 }
 
-/// `error` as the exception that fits it best. Of several workers that failed, the first gives the cause and the attributes; the message
-/// names all of them.
+/// `error` as the exception that fits it best. Of several workers that failed, the first gives the
+/// cause and the attributes; the message names all of them.
 pub(crate) fn to_py(py: Python<'_>, error: &(dyn Error + 'static)) -> PyErr {
     let raised = raised_in(py, error);
     if let Some(lost) = lost_worker(error) {
@@ -108,9 +110,9 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
     None
 }
 
-/// Whether `error` is an interruption and no failure: `KeyboardInterrupt`, `SystemExit` or another exception that is no `Exception`.
-/// An interruption does not count as a worker's failure. The engine asks in threads that do not have the interpreter's lock, so this
-/// takes it.
+/// Whether `error` is an interruption and no failure: `KeyboardInterrupt`, `SystemExit` or another
+/// exception that is no `Exception`. An interruption does not count as a worker's failure. The
+/// engine asks in threads that do not have the interpreter's lock, so this takes it.
 pub(crate) fn tells_of_interruption(error: &(dyn Error + 'static)) -> bool {
     attach(|py| raised_in(py, error).is_some_and(|raised| is_interruption(py, &raised)))
 }
@@ -131,8 +133,8 @@ fn traceback(py: Python<'_>, raised: &PyErr) -> Option<String> {
     }
 }
 
-/// The `WorkerError` of `lost`, caused by `raised`. An interruption is raised as it is: `KeyboardInterrupt` must not become an
-/// ordinary error, which user code may catch.
+/// The `WorkerError` of `lost`, caused by `raised`. An interruption is raised as it is:
+/// `KeyboardInterrupt` must not become an ordinary error, which user code may catch.
 fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr>) -> PyErr {
     if let Some(raised) = &raised
         && is_interruption(py, raised)

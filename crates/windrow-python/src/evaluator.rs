@@ -1,11 +1,12 @@
 //! Evaluations during training: the engine of `windrow.collectors.Evaluator`.
 //!
-//! Whole episodes run in a thread of the evaluator, which attaches to the interpreter where an environment, a policy or a
-//! function of the user's needs it. So every wait here first lets the interpreter go, and looks for signals meanwhile.
+//! Whole episodes run in a thread of the evaluator, which attaches to the interpreter where an
+//! environment, a policy or a function of the user's needs it. So every wait here first lets the
+//! interpreter go, and looks for signals meanwhile.
 //!
-//! `evaluate` and `shutdown` of the engine wait as long as a step takes, so they run in threads of their own ([`gil::wait_for_thread`])
-//! while the calling thread handles signals. The engine is shared with these threads (`Arc`): after Ctrl-C, one of them may outlive the
-//! call.
+//! `evaluate` and `shutdown` of the engine wait as long as a step takes, so they run in threads of
+//! their own ([`gil::wait_for_thread`]) while the calling thread handles signals. The engine is
+//! shared with these threads (`Arc`): after Ctrl-C, one of them may outlive the call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +41,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<EvaluatorCore>()
 }
 
-/// The options that `windrow.collectors.Evaluator` passes, by the names of its arguments, and what it made of others.
+/// The options that `windrow.collectors.Evaluator` passes, by the names of its arguments, and what
+/// it made of others.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Options<'py> {
@@ -91,13 +93,15 @@ struct Sent {
 struct EvaluatorCore {
     /// The engine's evaluator, in the process that made it.
     own: Own<Arc<Evaluator>>,
-    /// Whether the last wait was interrupted, as by Ctrl-C: the end of the evaluator is then not held up.
+    /// Whether the last wait was interrupted, as by Ctrl-C: the end of the evaluator is then not
+    /// held up.
     interrupted: AtomicBool,
     /// The Python objects that the engine holds, for the garbage collector.
     roots: GcRoots,
 }
 
-/// Asks the process of an evaluator's environments. `on_result` has it: it does not keep the evaluator, which has `on_result`.
+/// Asks the process of an evaluator's environments. `on_result` has it: it does not keep the
+/// evaluator, which has `on_result`.
 #[cfg(target_os = "linux")]
 #[pyclass(module = "windrow._windrow", frozen)]
 struct EvaluatorProcess(OnceLock<Weak<Evaluator>>);
@@ -121,7 +125,8 @@ impl EvaluatorProcess {
             let told = format!("there is no worker {worker}: an evaluator has one process");
             return Err(PyValueError::new_err(told));
         }
-        // Whoever lets go of an evaluator shuts it down first, which ends its thread and this call: the last reference is not here.
+        // Whoever lets go of an evaluator shuts it down first, which ends its thread and this call:
+        // the last reference is not here.
         let evaluator = self.0.get().and_then(Weak::upgrade);
         let answer = py.detach(|| match &evaluator {
             Some(evaluator) => evaluator.call_worker(request),
@@ -235,8 +240,8 @@ impl EvaluatorCore {
             .map_err(|error| error::to_py(py, &error))
     }
 
-    /// Waits for the oldest unread result, for so many seconds or as long as it takes; `None` at once if no evaluation is
-    /// pending.
+    /// Waits for the oldest unread result, for so many seconds or as long as it takes; `None` at
+    /// once if no evaluation is pending.
     fn wait<'py>(
         &self,
         py: Python<'py>,
@@ -253,7 +258,8 @@ impl EvaluatorCore {
             let asked = Instant::now();
             let answer = evaluator.poll(now);
             let is_over = left.is_some_and(|left| left <= patience);
-            // The engine waits for all of `now`, unless nothing is pending: then it returns at once, and so does this call.
+            // The engine waits for all of `now`, unless nothing is pending: then it returns at
+            // once, and so does this call.
             let is_idle = asked.elapsed() < now;
             (answer.is_some() || is_over || is_idle).then_some(answer)
         });
@@ -266,8 +272,8 @@ impl EvaluatorCore {
         Ok(self.here()?.pending())
     }
 
-    /// Ends the running evaluation and drops waiting ones, within so many seconds; without a number, within
-    /// `shutdown_timeout`.
+    /// Ends the running evaluation and drops waiting ones, within so many seconds; without a
+    /// number, within `shutdown_timeout`.
     #[pyo3(signature = (seconds=None))]
     fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let timeout = seconds
@@ -281,8 +287,9 @@ impl EvaluatorCore {
         }
     }
 
-    /// As [`shutdown`](Self::shutdown), where no error can be raised: errors of unread evaluations go to
-    /// `sys.unraisablehook`. Returns whether the evaluator ended in time; a stuck thread ends when its step returns.
+    /// As [`shutdown`](Self::shutdown), where no error can be raised: errors of unread evaluations
+    /// go to `sys.unraisablehook`. Returns whether the evaluator ended in time; a stuck thread ends
+    /// when its step returns.
     #[pyo3(signature = (seconds=None))]
     fn end(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<bool> {
         let timeout = seconds
@@ -300,8 +307,8 @@ impl EvaluatorCore {
 
     /// Ends the evaluator before it is freed: as [`end`](Self::end), but signals do not stop it.
     fn finalize(&self, py: Python<'_>) {
-        // The evaluator's thread may need the interpreter's lock to end, so this gives it up. A stuck thread ends when its step
-        // returns.
+        // The evaluator's thread may need the interpreter's lock to end, so this gives it up. A
+        // stuck thread ends when its step returns.
         if let Some(evaluator) = self.own.here() {
             // `KeyboardInterrupt` may be leaving the function that owned this evaluator.
             let _ = py.detach(|| match self.interrupted.load(Ordering::Relaxed) {
@@ -370,11 +377,12 @@ impl Drop for EvaluatorCore {
     }
 }
 
-/// A builder whose worker is in a process, for which `sent` was pickled; `policy` checks weights here.
+/// A builder whose worker is in a process, for which `sent` was pickled; `policy` checks weights
+/// here.
 ///
 /// # Errors
-/// `TypeError` if `env` is not an environment; the exception of a function that makes the policy; `RuntimeError` where nobody knows the
-/// path of the interpreter.
+/// `TypeError` if `env` is not an environment; the exception of a function that makes the policy;
+/// `RuntimeError` where nobody knows the path of the interpreter.
 #[cfg(target_os = "linux")]
 fn in_process(
     env: &Bound<'_, PyAny>,
@@ -454,7 +462,8 @@ fn measure(
     })
 }
 
-/// Calls the user's function with a result; its error goes to `sys.unraisablehook`, since no caller waits for it.
+/// Calls the user's function with a result; its error goes to `sys.unraisablehook`, since no caller
+/// waits for it.
 fn tell(on_result: &GcRef, result: &Evaluation) {
     attach(|py| {
         let told =

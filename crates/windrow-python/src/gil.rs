@@ -1,11 +1,13 @@
 //! Threads of the engine and the interpreter's lock.
 //!
-//! Three kinds of threads meet here. Threads of Python hold the lock when they call windrow; where windrow then has to wait, they give
-//! the lock up and handle signals ten times a second ([`wait`], [`wait_for_thread`]). Threads of the engine do not hold the lock; they
-//! take it for each call of Python ([`attach`]). Native code that runs in a thread of Python without any such call looks for signals by
-//! itself ([`SignalWatch`]).
+//! Three kinds of threads meet here. Threads of Python hold the lock when they call windrow; where
+//! windrow then has to wait, they give the lock up and handle signals ten times a second ([`wait`],
+//! [`wait_for_thread`]). Threads of the engine do not hold the lock; they take it for each call of
+//! Python ([`attach`]). Native code that runs in a thread of Python without any such call looks for
+//! signals by itself ([`SignalWatch`]).
 //!
-//! A thread that waited with the lock held could wait for ever: the thread that it waits for may need the lock to go on.
+//! A thread that waited with the lock held could wait for ever: the thread that it waits for may
+//! need the lock to go on.
 
 use std::mem;
 use std::ptr;
@@ -26,7 +28,8 @@ use crate::factory_lock;
 /// How long a wait may keep a signal such as Ctrl-C from being seen.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// How long the end of collectors and evaluators waits after Ctrl-C for a step that has not returned.
+/// How long the end of collectors and evaluators waits after Ctrl-C for a step that has not
+/// returned.
 pub(crate) const IMPATIENCE: Duration = Duration::from_millis(300);
 
 thread_local! {
@@ -35,18 +38,20 @@ thread_local! {
 
 /// Runs `f` with the interpreter's lock.
 ///
-/// The interpreter's state of a thread that the engine started is made once and kept until the thread ends: making it
-/// for each call, as [`Python::attach`] does, costs some 40 µs where torch is called.
+/// The interpreter's state of a thread that the engine started is made once and kept until the
+/// thread ends: making it for each call, as [`Python::attach`] does, costs some 40 µs where torch
+/// is called.
 pub(crate) fn attach<R>(f: impl for<'py> FnOnce(Python<'py>) -> R) -> R {
-    // The first use in a thread makes its state. PyO3 then finds that state, and keeps it, since it made none.
+    // The first use in a thread makes its state. PyO3 then finds that state, and keeps it, since it
+    // made none.
     KNOWN.with(|_| ());
     Python::attach(f)
 }
 
 /// The interpreter's state of this thread, where it is ours to give back.
 ///
-/// A thread of Python has a state already, which belongs to the interpreter: `None`. A thread of the engine gets one at its first
-/// call of Python, and gives it back when it ends.
+/// A thread of Python has a state already, which belongs to the interpreter: `None`. A thread of
+/// the engine gets one at its first call of Python, and gives it back when it ends.
 struct Known(Option<*mut ffi::PyThreadState>);
 
 impl Known {
@@ -56,7 +61,8 @@ impl Known {
         if is_known {
             return Self(None);
         }
-        // SAFETY: this thread has no state; the one that is made here is given back by `drop`, in the same thread.
+        // SAFETY: this thread has no state; the one that is made here is given back by `drop`, in
+        // the same thread.
         Self(Some(unsafe {
             ffi::PyGILState_Ensure();
             ffi::PyEval_SaveThread()
@@ -69,8 +75,8 @@ impl Drop for Known {
         let Some(state) = self.0 else {
             return;
         };
-        // SAFETY: `state` is this thread's, made and detached by `new`. An interpreter that has ended has freed it, so it is then
-        // left alone.
+        // SAFETY: `state` is this thread's, made and detached by `new`. An interpreter that has
+        // ended has freed it, so it is then left alone.
         unsafe {
             if ffi::Py_IsInitialized() != 0 {
                 ffi::PyEval_RestoreThread(state);
@@ -81,8 +87,8 @@ impl Drop for Known {
 }
 
 unsafe extern "C-unwind" {
-    /// As `pyo3::ffi` declares it, but unwinding may pass through: this is how an interpreter that has ended ends a thread that
-    /// comes back to it.
+    /// As `pyo3::ffi` declares it, but unwinding may pass through: this is how an interpreter that
+    /// has ended ends a thread that comes back to it.
     fn PyObject_Call(
         function: *mut ffi::PyObject,
         arguments: *mut ffi::PyObject,
@@ -98,9 +104,10 @@ type Call = unsafe extern "C-unwind" fn(
 
 /// Calls a function of the user's, such as the step of an environment, which may take any time.
 ///
-/// Before Python 3.14, an interpreter that has ended meanwhile ends the thread when the function asks for the lock again, by
-/// unwinding its stack. Unwinding through frames of Rust would abort the process, which is about to end by itself. So the thread
-/// sleeps instead, until the process ends.
+/// Before Python 3.14, an interpreter that has ended meanwhile ends the thread when the function
+/// asks for the lock again, by unwinding its stack. Unwinding through frames of Rust would abort
+/// the process, which is about to end by itself. So the thread sleeps instead, until the process
+/// ends.
 ///
 /// # Errors
 /// What the function raises.
@@ -112,13 +119,14 @@ pub(crate) fn call<'py>(
     let py = function.py();
     let arguments = arguments.into_pyobject_or_pyerr(py)?;
     let kwargs = kwargs.map_or(ptr::null_mut(), |kwargs| kwargs.as_ptr());
-    // Made last, so that unwinding drops it first: no destructor of this frame may run without an interpreter.
+    // Made last, so that unwinding drops it first: no destructor of this frame may run without an
+    // interpreter.
     let sleeper = Sleeper;
-    // SAFETY: a function, a tuple and a dictionary or nothing, which live until the call is over; the lock is held. The
-    // result is a new reference, or null with an exception set.
+    // SAFETY: a function, a tuple and a dictionary or nothing, which live until the call is over;
+    // the lock is held. The result is a new reference, or null with an exception set.
     let returned = unsafe {
-        // By a pointer: `pyo3::ffi` says of the same symbol that it does not unwind, which an optimised build takes for true of this call
-        // too, and then has the sleeper left out.
+        // By a pointer: `pyo3::ffi` says of the same symbol that it does not unwind, which an
+        // optimised build takes for true of this call too, and then has the sleeper left out.
         let call = std::hint::black_box(PyObject_Call as Call);
         let returned = call(function.as_ptr(), arguments.as_ptr(), kwargs);
         Bound::from_owned_ptr_or_err(py, returned)
@@ -128,7 +136,8 @@ pub(crate) fn call<'py>(
     returned
 }
 
-/// As [`call`], of a method. For code of the user's too, and for all that takes more than a moment in a thread of the engine.
+/// As [`call`], of a method. For code of the user's too, and for all that takes more than a moment
+/// in a thread of the engine.
 ///
 /// # Errors
 /// The exception of the method; `AttributeError` where there is no such method.
@@ -176,9 +185,10 @@ impl Drop for Sleeper {
     }
 }
 
-/// Calls `attempt`, without the interpreter's lock, until it returns a result. Each attempt waits no longer than the duration that it
-/// gets, [`SLICE`]; signals are handled in between. The calling thread lends the factory lock meanwhile, if it has it: the threads
-/// that it waits for may need to make environments.
+/// Calls `attempt`, without the interpreter's lock, until it returns a result. Each attempt waits
+/// no longer than the duration that it gets, [`SLICE`]; signals are handled in between. The calling
+/// thread lends the factory lock meanwhile, if it has it: the threads that it waits for may need to
+/// make environments.
 ///
 /// # Errors
 /// Any exception that a signal handler raises: `KeyboardInterrupt` after Ctrl-C.
@@ -194,18 +204,19 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// Ends waits of the engine with the exception of a signal handler, such as `KeyboardInterrupt`. Only the main thread runs handlers.
+/// Ends waits of the engine with the exception of a signal handler, such as `KeyboardInterrupt`.
+/// Only the main thread runs handlers.
 pub(crate) fn interrupt() -> Interrupt {
     // Without an interpreter, nobody sees signals any more.
     Interrupt::new(|| Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(())))
 }
 
-/// Runs `f` in a thread of its own and returns its result. For calls of the engine that cannot be cut into slices: the calling
-/// thread can handle signals however long `f` takes.
+/// Runs `f` in a thread of its own and returns its result. For calls of the engine that cannot be
+/// cut into slices: the calling thread can handle signals however long `f` takes.
 ///
 /// # Errors
-/// As [`wait`]; `f` then goes on in its thread, and its result is dropped. `OSError` when the system gives no thread, `RuntimeError`
-/// when `f` panics.
+/// As [`wait`]; `f` then goes on in its thread, and its result is dropped. `OSError` when the
+/// system gives no thread, `RuntimeError` when `f` panics.
 pub(crate) fn wait_for_thread<T: Send + 'static>(
     py: Python<'_>,
     name: &str,
@@ -227,8 +238,9 @@ pub(crate) fn wait_for_thread<T: Send + 'static>(
 
 /// Looks for signals now and then, in a loop that never calls Python.
 ///
-/// Taking the lock at each turn of a loop that runs millions of times a second would slow it down many times over, and so would a
-/// look at the clock. So the watch counts turns, and adapts their number to how long they take.
+/// Taking the lock at each turn of a loop that runs millions of times a second would slow it down
+/// many times over, and so would a look at the clock. So the watch counts turns, and adapts their
+/// number to how long they take.
 #[derive(Debug)]
 pub(crate) struct SignalWatch {
     /// Calls until the next look at the clock.
@@ -249,7 +261,8 @@ impl SignalWatch {
         }
     }
 
-    /// Call this at every turn of the loop, in the thread of Python that runs it: only the main thread handles signals.
+    /// Call this at every turn of the loop, in the thread of Python that runs it: only the main
+    /// thread handles signals.
     ///
     /// # Errors
     /// As [`wait`].
@@ -262,7 +275,8 @@ impl SignalWatch {
         self.look_at_clock()
     }
 
-    /// Handles signals, and sets the number of turns until the next time: doubled after a short while, quartered after a long one.
+    /// Handles signals, and sets the number of turns until the next time: doubled after a short
+    /// while, quartered after a long one.
     #[cold]
     fn look_at_clock(&mut self) -> PyResult<()> {
         let past = self.last.elapsed();

@@ -18,12 +18,13 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyCommandLauncher>()
 }
 
-/// Starts each worker by a ``command``, such as ``["ssh", "node{worker}", "python", "-m", "windrow.worker"]``, in which ``{worker}`` stands
-/// for the worker's number. It gets the invitation on its standard input. A connection from another machine is encrypted.
+/// Starts each worker by a ``command``, such as
+/// ``["ssh", "node{worker}", "python", "-m", "windrow.worker"]``, in which ``{worker}`` stands for
+/// the worker's number. It gets the invitation on its standard input. A connection from another
+/// machine is encrypted.
 ///
-/// Args:
-///     command: the program and its arguments.
-///     address: an address of this machine that workers can reach, where the collector waits for them. Port 0 lets the system choose;
+/// Args: command: the program and its arguments. address: an address of this machine that workers
+///     can reach, where the collector waits for them. Port 0 lets the system choose;
 ///         any other is that of worker 0, and the following ones are those of the others.
 ///     patience: seconds from the start of a worker until it connects.
 #[pyclass(module = "windrow.collectors", name = "CommandLauncher", frozen)]
@@ -60,7 +61,8 @@ impl PyCommandLauncher {
 /// The same builder with the launcher `launcher`.
 ///
 /// # Errors
-/// `TypeError` for an object without the methods of one, `ValueError` for an address or a patience that is none.
+/// `TypeError` for an object without the methods of one, `ValueError` for an address or a patience
+/// that is none.
 pub(crate) fn added_to(
     builder: CollectorBuilder,
     launcher: &Bound<'_, PyAny>,
@@ -100,8 +102,8 @@ fn patience(seconds: f64) -> PyResult<Duration> {
         .map_err(|_| PyValueError::new_err(format!("patience must be seconds, got {seconds}")))
 }
 
-/// An object of Python's with a method `start`, which gets an invitation as JSON and returns an object with the methods `ended` and
-/// `kill`.
+/// An object of Python's with a method `start`, which gets an invitation as JSON and returns an
+/// object with the methods `ended` and `kill`.
 #[derive(Debug)]
 struct PyLauncher {
     object: Arc<Py<PyAny>>,

@@ -1,6 +1,7 @@
 //! What a learner does with a batch: rows in another order, advantages.
 //!
-//! The interpreter's lock is held all along, since both read memory that other threads of Python may write to, and take microseconds.
+//! The interpreter's lock is held all along, since both read memory that other threads of Python
+//! may write to, and take microseconds.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -22,13 +23,16 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RowGather>()
 }
 
-/// Last batches of rows whose memory may be used again: a loop holds one while it asks for the next.
+/// Last batches of rows whose memory may be used again: a loop holds one while it asks for the
+/// next.
 const KEPT: usize = 2;
 
-/// Copies chosen rows of a batch, counted over all its batch dimensions, into memory that nobody holds any more.
+/// Copies chosen rows of a batch, counted over all its batch dimensions, into memory that nobody
+/// holds any more.
 #[pyclass(module = "windrow._windrow", frozen)]
 struct RowGather {
-    /// Views of the batch's memory, as whole numbers of any type, and the types that they stand for.
+    /// Views of the batch's memory, as whole numbers of any type, and the types that they stand
+    /// for.
     batch: TensorDict,
     kinds: Vec<ElementKind>,
     /// What copies are on.
@@ -80,7 +84,8 @@ impl RowGather {
     }
 }
 
-/// Advantages and value targets, of `reward`'s shape `[…, time, rewards]` and element type. `ids` are `[…, time]`.
+/// Advantages and value targets, of `reward`'s shape `[…, time, rewards]` and element type. `ids`
+/// are `[…, time]`.
 #[pyfunction]
 fn advantages<'py>(
     py: Python<'py>,
@@ -139,7 +144,8 @@ fn numbers(array: &Bound<'_, PyUntypedArray>) -> PyResult<Tensor> {
 
 /// A copy of an array, row-major.
 fn copied<T: Element + tensordict::Element>(array: &PyReadonlyArrayDyn<'_, T>) -> PyResult<Tensor> {
-    // Not `array.as_slice`, which gives the memory of arrays in the order of Fortran too, as it lies.
+    // Not `array.as_slice`, which gives the memory of arrays in the order of Fortran too, as it
+    // lies.
     let view = array.as_array();
     let made = match view.as_slice() {
         Some(values) => Tensor::from_slice(values, array.shape()),

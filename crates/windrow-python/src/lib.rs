@@ -1,11 +1,15 @@
 //! `windrow._windrow`: what the Python package is built on.
 //!
-//! Each room turns one kind of Python object into what the engine takes: `env` environments, `policy` policies, `replay` replay
-//! buffers, `batch` tensors, `learning` what a learner does with them, `profiler` profilers, `worker` what processes of their own need, `server` requests, `remote` servers elsewhere. `collector` and `evaluator` put them together. The engine does the collecting; this crate adds the rules of
-//! the interpreter: its lock (`gil`), its garbage collector (`gc`), `fork` (`process`) and its exceptions (`error`).
+//! Each room turns one kind of Python object into what the engine takes: `env` environments,
+//! `policy` policies, `replay` replay buffers, `batch` tensors, `learning` what a learner does with
+//! them, `profiler` profilers, `worker` what processes of their own need, `server` requests,
+//! `remote` servers elsewhere. `collector` and `evaluator` put them together. The engine does the
+//! collecting; this crate adds the rules of the interpreter: its lock (`gil`), its garbage
+//! collector (`gc`), `fork` (`process`) and its exceptions (`error`).
 //!
-//! The classes here are private to that package: their arguments were checked in Python, and their names may change. `README.md` beside
-//! this crate has the map, the way of a batch, and the rules for the interpreter's lock and the garbage collector.
+//! The classes here are private to that package: their arguments were checked in Python, and their
+//! names may change. `README.md` beside this crate has the map, the way of a batch, and the rules
+//! for the interpreter's lock and the garbage collector.
 
 use pyo3::prelude::*;
 
@@ -31,7 +35,8 @@ mod server;
 #[cfg(target_os = "linux")]
 mod worker;
 
-// Nobody has tried it without the interpreter's lock yet, so an interpreter that has none takes one when it imports this.
+// Nobody has tried it without the interpreter's lock yet, so an interpreter that has none takes one
+// when it imports this.
 #[pymodule(gil_used = true)]
 #[pyo3(name = "_windrow")]
 fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {

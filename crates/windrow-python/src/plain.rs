@@ -1,11 +1,14 @@
-//! Python dicts of plain values (`str`, `int`, `float`, `bool`, `list`, `dict`) as configurations of the engine, and as its transforms.
+//! Python dicts of plain values (`str`, `int`, `float`, `bool`, `list`, `dict`) as configurations
+//! of the engine, and as its transforms.
 //!
-//! A configuration of the engine implements serde's `Deserialize`, field by field under the names that the arguments have in Python. So
-//! a dict is read here as any other serde format is, and a new argument needs no code in this crate: the engine's struct declares it.
-//! Defaults are the engine's too, since an argument that is `None` counts as not given.
+//! A configuration of the engine implements serde's `Deserialize`, field by field under the names
+//! that the arguments have in Python. So a dict is read here as any other serde format is, and a
+//! new argument needs no code in this crate: the engine's struct declares it. Defaults are the
+//! engine's too, since an argument that is `None` counts as not given.
 //!
-//! Errors are written for Python's users: they name the argument, what was expected in Python's words, and the value that came.
-//! Everything here runs in the calling thread, with the interpreter's lock held.
+//! Errors are written for Python's users: they name the argument, what was expected in Python's
+//! words, and the value that came. Everything here runs in the calling thread, with the
+//! interpreter's lock held.
 
 use std::fmt::{self, Display};
 
@@ -19,11 +22,12 @@ use serde::de::{
 };
 use serde::{Deserialize, forward_to_deserialize_any};
 
-/// The configuration that `given` describes. `None` stands for an argument that is not given, and leaves the default in place.
+/// The configuration that `given` describes. `None` stands for an argument that is not given, and
+/// leaves the default in place.
 ///
 /// # Errors
-/// `TypeError` for a value of another type or an unknown argument, `ValueError` for a value out of range: both name the argument, what
-/// was expected and what came.
+/// `TypeError` for a value of another type or an unknown argument, `ValueError` for a value out of
+/// range: both name the argument, what was expected and what came.
 pub(crate) fn read<'de, T: Deserialize<'de>>(given: &Bound<'_, PyDict>) -> PyResult<T> {
     let arguments = given.iter().filter(|(_, value)| !value.is_none());
     let arguments = Arguments {
@@ -33,7 +37,8 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(given: &Bound<'_, PyDict>) -> PyRes
     T::deserialize(arguments).map_err(PyErr::from)
 }
 
-/// The variant `name` of an enum of the engine, with the fields that `given` describes, in which `None` is a value.
+/// The variant `name` of an enum of the engine, with the fields that `given` describes, in which
+/// `None` is a value.
 ///
 /// # Errors
 /// As [`read`], and `ValueError` where there is no such variant.
@@ -50,7 +55,8 @@ pub(crate) fn read_variant<'de, T: Deserialize<'de>>(
 struct Arguments<'py> {
     /// The arguments that serde has not asked for yet.
     left: std::vec::IntoIter<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
-    /// Name and value of the argument that is being read: serde asks for the two one after the other.
+    /// Name and value of the argument that is being read: serde asks for the two one after the
+    /// other.
     value: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 }
 
@@ -156,8 +162,8 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// A choice among names, such as `"threads"`: the variants of an enum of the engine that have no fields. One with fields is a dict
-    /// of its name and them.
+    /// A choice among names, such as `"threads"`: the variants of an enum of the engine that have
+    /// no fields. One with fields is a dict of its name and them.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -194,7 +200,8 @@ enum Given<'py> {
     Object,
 }
 
-/// Looks at `value` once for all visitors: the code of each type that is read, of which there are hundreds, stays small.
+/// Looks at `value` once for all visitors: the code of each type that is read, of which there are
+/// hundreds, stays small.
 #[inline(never)]
 fn given<'py>(value: &Bound<'py, PyAny>) -> Result<Given<'py>, Refused> {
     if value.is_none() {
@@ -280,7 +287,8 @@ impl Refused {
         }
     }
 
-    /// This error as one of the argument `name`, which has the value `value`, unless it names one within that already.
+    /// This error as one of the argument `name`, which has the value `value`, unless it names one
+    /// within that already.
     #[cold]
     fn of(self, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Self {
         if self.named {

@@ -1,8 +1,8 @@
 //! What belongs to one process.
 //!
-//! A child of fork, such as a worker of a `DataLoader`, has a copy of all memory but none of the threads. A lock that one of these held
-//! stays locked in the child for ever, so that even dropping a collector there could wait for ever. Tensors may be read in the child:
-//! their memory is a copy.
+//! A child of fork, such as a worker of a `DataLoader`, has a copy of all memory but none of the
+//! threads. A lock that one of these held stays locked in the child for ever, so that even dropping
+//! a collector there could wait for ever. Tensors may be read in the child: their memory is a copy.
 
 use std::mem;
 use std::process;
@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// The number of this process. Each tensor of a batch needs it twice, and asking the system for it would add a tenth to the time that
-/// making the tensor takes.
+/// The number of this process. Each tensor of a batch needs it twice, and asking the system for it
+/// would add a tenth to the time that making the tensor takes.
 static HERE: AtomicU32 = AtomicU32::new(0);
 
-/// Records the number of this process, and has each child of fork record its own before any other code runs there.
+/// Records the number of this process, and has each child of fork record its own before any other
+/// code runs there.
 ///
 /// # Errors
 /// `OSError` when the system refuses to register the handler of forks.
@@ -26,7 +27,8 @@ pub(crate) fn register() -> PyResult<()> {
     note();
     #[cfg(unix)]
     {
-        // SAFETY: a function that only asks for the number and stores it, both of which a child of fork may do.
+        // SAFETY: a function that only asks for the number and stores it, both of which a child of
+        // fork may do.
         let refused = unsafe { libc::pthread_atfork(None, None, Some(note)) };
         if refused != 0 {
             return Err(std::io::Error::from_raw_os_error(refused).into());
@@ -54,8 +56,9 @@ pub(crate) fn is_worker() -> bool {
     IS_WORKER.load(Ordering::Relaxed)
 }
 
-/// A value of the process that made it. A child of fork can neither use nor drop its copy: both may wait for threads that the child
-/// does not have. The child leaks the copy, whose memory the system frees when the child ends.
+/// A value of the process that made it. A child of fork can neither use nor drop its copy: both may
+/// wait for threads that the child does not have. The child leaks the copy, whose memory the system
+/// frees when the child ends.
 #[derive(Debug)]
 pub(crate) struct Own<T> {
     /// Always there until this is dropped.

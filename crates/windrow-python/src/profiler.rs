@@ -1,8 +1,9 @@
 //! Profilers of Python beside windrow's recorder; see `windrow.collectors._profile.TorchProfiler`.
 //!
-//! The engine's recorder knows the phases of a worker, not what torch does within them. PyTorch's profiler does, but it records only the
-//! thread that began it. So the engine makes one for each worker and calls it in the worker's thread, around each rollout. A worker process
-//! makes its own, of what was pickled for it.
+//! The engine's recorder knows the phases of a worker, not what torch does within them. PyTorch's
+//! profiler does, but it records only the thread that began it. So the engine makes one for each
+//! worker and calls it in the worker's thread, around each rollout. A worker process makes its own,
+//! of what was pickled for it.
 
 use std::error::Error;
 use std::path::Path;
@@ -39,7 +40,8 @@ impl PyProfiler {
         })
     }
 
-    /// Calls a method, in the worker's thread. The engine reports what it raises as an error of the profile.
+    /// Calls a method, in the worker's thread. The engine reports what it raises as an error of the
+    /// profile.
     fn call(
         &self,
         method: &str,
@@ -67,7 +69,8 @@ impl Profiler for PyProfiler {
     }
 }
 
-/// How profilers are made by calling `make` with the number of a worker; in processes, by what was pickled as `sent`.
+/// How profilers are made by calling `make` with the number of a worker; in processes, by what was
+/// pickled as `sent`.
 pub(crate) fn recipe(
     make: &Bound<'_, PyAny>,
     sent: Option<&[u8]>,

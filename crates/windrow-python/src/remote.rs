@@ -1,9 +1,12 @@
-//! A server that evaluates a policy for other processes and machines, and what its clients need: `windrow.modules.RemoteServer` and
-//! `RemotePolicy`. The engine does all of it; what Python evaluates is a policy of the server as of any collector.
+//! A server that evaluates a policy for other processes and machines, and what its clients need:
+//! `windrow.modules.RemoteServer` and `RemotePolicy`. The engine does all of it; what Python
+//! evaluates is a policy of the server as of any collector.
 //!
-//! Three objects stand here. `RemoteServerCore` owns a server, with its threads and its policy, and ends both before the interpreter goes.
-//! `RemoteWeightsCore` is a connection by which a learner pushes weights, or fetches those that act. A `RemotePolicy` has no object of its
-//! own in Rust: Python describes it by options, and each worker makes its client of them, so it can be sent to other processes.
+//! Three objects stand here. `RemoteServerCore` owns a server, with its threads and its policy, and
+//! ends both before the interpreter goes. `RemoteWeightsCore` is a connection by which a learner
+//! pushes weights, or fetches those that act. A `RemotePolicy` has no object of its own in Rust:
+//! Python describes it by options, and each worker makes its client of them, so it can be sent to
+//! other processes.
 //!
 //! `windrow-remote` decides who may connect; its README has the table.
 
@@ -63,8 +66,8 @@ impl Options {
         self.token.as_deref().map(Token::new).transpose()
     }
 
-    /// Certificates, if any part of them was given; a certificate has its key. What else is missing is told by the engine, which knows
-    /// whether a server or a client is to be made.
+    /// Certificates, if any part of them was given; a certificate has its key. What else is missing
+    /// is told by the engine, which knows whether a server or a client is to be made.
     fn tls(&self) -> Option<Tls> {
         let mut tls = Tls::new();
         if let (Some(chain), Some(key)) = (&self.certificate, &self.key) {
@@ -85,7 +88,8 @@ impl Options {
         given.iter().any(|part| part.is_some()).then_some(tls)
     }
 
-    /// The longest messages that are read: a length is checked before memory is taken for it. Objects do not travel: to read one runs code.
+    /// The longest messages that are read: a length is checked before memory is taken for it.
+    /// Objects do not travel: to read one runs code.
     fn limits(&self) -> Limits {
         Limits::new()
             .message(self.max_message_bytes)
@@ -196,8 +200,8 @@ impl RemoteServerCore {
         Ok(out)
     }
 
-    /// Ends it, within some seconds. Clients are told so. Another thread waits, since the policy that acts now may need the
-    /// interpreter's lock.
+    /// Ends it, within some seconds. Clients are told so. Another thread waits, since the policy
+    /// that acts now may need the interpreter's lock.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         self.own.get("server")?;
         let server = self.take();
@@ -226,7 +230,8 @@ impl RemoteServerCore {
 }
 
 impl RemoteServerCore {
-    /// The server, for good: whoever has taken it ends it. `None` after that, and in a process forked from the one that made it.
+    /// The server, for good: whoever has taken it ends it. `None` after that, and in a process
+    /// forked from the one that made it.
     fn take(&self) -> Option<RemoteServer> {
         let server = self.own.here()?;
         unpoisoned(server.lock()).take()

@@ -1,11 +1,14 @@
 //! A replay buffer, as the classes of `windrow.data` use it.
 //!
-//! Three rules shape the methods here. The engine's buffer has locks of its own, and a thread that waited for them with the interpreter's
-//! lock held could keep a collector from finishing a write: so every call that waits gives the interpreter's lock up. Tensors that a user
-//! passes may be changed by other threads of Python as soon as that lock is free: so they are read before, or copied ([`Lent`]). And a
-//! wait for frames or for a limiter may last long: so it is cut into slices, between which signals are handled.
+//! Three rules shape the methods here. The engine's buffer has locks of its own, and a thread that
+//! waited for them with the interpreter's lock held could keep a collector from finishing a write:
+//! so every call that waits gives the interpreter's lock up. Tensors that a user passes may be
+//! changed by other threads of Python as soon as that lock is free: so they are read before, or
+//! copied ([`Lent`]). And a wait for frames or for a limiter may last long: so it is cut into
+//! slices, between which signals are handled.
 //!
-//! A child of fork may use its copy of a buffer, such as a worker of a `DataLoader` that samples, unless a lock was held at the fork.
+//! A child of fork may use its copy of a buffer, such as a worker of a `DataLoader` that samples,
+//! unless a lock was held at the fork.
 
 mod parts;
 
@@ -30,8 +33,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ReplayBufferCore>()
 }
 
-/// A replay buffer. Its methods hold the interpreter's lock only while they make Python objects or read the memory of Python's
-/// tensors.
+/// A replay buffer. Its methods hold the interpreter's lock only while they make Python objects or
+/// read the memory of Python's tensors.
 #[pyclass(module = "windrow._windrow", frozen)]
 pub(crate) struct ReplayBufferCore {
     /// Shared with the collectors that write to it.
@@ -58,8 +61,8 @@ impl ReplayBufferCore {
     /// The buffer, to read or, with `whole`, to write. A child of fork has a copy of its own.
     ///
     /// # Errors
-    /// `RuntimeError` in a child of fork when a thread of the parent held a lock of the buffer at that moment: that thread does not
-    /// exist in the child, and never releases it.
+    /// `RuntimeError` in a child of fork when a thread of the parent held a lock of the buffer at
+    /// that moment: that thread does not exist in the child, and never releases it.
     fn here(&self, whole: bool) -> PyResult<&ReplayBuffer> {
         if self.process != process::id() && self.buffer.is_stuck(whole, 10 * gil::SLICE) {
             return Err(PyRuntimeError::new_err(format!(
@@ -97,8 +100,9 @@ impl ReplayBufferCore {
         })
     }
 
-    /// Takes a copy of the frames in; returns the rows that they were written to. A write that the limiter holds back waits for
-    /// the timeout of the buffer or, with `given_up`, until that returns true. `collector`: the number of their author.
+    /// Takes a copy of the frames in; returns the rows that they were written to. A write that the
+    /// limiter holds back waits for the timeout of the buffer or, with `given_up`, until that
+    /// returns true. `collector`: the number of their author.
     #[pyo3(signature = (frames, given_up=None, collector=None))]
     fn extend<'py>(
         &self,
@@ -132,8 +136,8 @@ impl ReplayBufferCore {
         self.write(py, frame, self.timeout, None, write)
     }
 
-    /// A batch of frames with the entries that the sampler adds. Where frames are missing, it waits for collectors that write to the buffer, or
-    /// is None at once.
+    /// A batch of frames with the entries that the sampler adds. Where frames are missing, it waits
+    /// for collectors that write to the buffer, or is None at once.
     #[pyo3(signature = (batch_size=None, waits=true))]
     fn sample<'py>(
         &self,
@@ -150,7 +154,8 @@ impl ReplayBufferCore {
             .transpose()
     }
 
-    /// As [`sample`](Self::sample): the frames as they were written, and separately the entries that the sampler adds.
+    /// As [`sample`](Self::sample): the frames as they were written, and separately the entries
+    /// that the sampler adds.
     #[pyo3(signature = (batch_size=None, waits=true))]
     fn sample_apart<'py>(
         &self,
@@ -282,7 +287,8 @@ impl ReplayBufferCore {
         Ok(buffer.attach().0)
     }
 
-    /// A number for one more collector: trajectories of several collectors may have the same ids, and this number tells them apart.
+    /// A number for one more collector: trajectories of several collectors may have the same ids,
+    /// and this number tells them apart.
     fn collector(&self) -> PyResult<u64> {
         let buffer = self.here(false)?;
         let writer = buffer.attach();
@@ -326,8 +332,8 @@ impl ReplayBufferCore {
 }
 
 impl ReplayBufferCore {
-    /// Calls `draw` with short timeouts until the buffer's timeout is over, and handles signals in between. One that does not wait has no result
-    /// where frames are missing.
+    /// Calls `draw` with short timeouts until the buffer's timeout is over, and handles signals in
+    /// between. One that does not wait has no result where frames are missing.
     fn draw<T: Send>(
         &self,
         py: Python<'_>,
@@ -355,8 +361,8 @@ impl ReplayBufferCore {
         of(py, drawn.map(Some))
     }
 
-    /// Calls `write` at once and then, while the limiter holds it back, with short timeouts: for `limit` in all, or until it is
-    /// given up.
+    /// Calls `write` at once and then, while the limiter holds it back, with short timeouts: for
+    /// `limit` in all, or until it is given up.
     fn write<T: Send>(
         &self,
         py: Python<'_>,
@@ -366,14 +372,16 @@ impl ReplayBufferCore {
         write: impl Fn(&TensorDict, Duration) -> Result<T, ReplayError> + Sync,
     ) -> PyResult<T> {
         let begin = Instant::now();
-        // Most writes wait for nothing: they read the user's memory directly, and copy it once, into the buffer.
+        // Most writes wait for nothing: they read the user's memory directly, and copy it once,
+        // into the buffer.
         let at_once = frames.read_at_once(&self.buffer, |frames| write(frames, Duration::ZERO));
         match at_once {
             None => {}
             Some(Err(ReplayError::NotTaken { .. })) if !limit.is_zero() => {}
             Some(written) => return of(py, written),
         }
-        // From here on the interpreter's lock is given up, so the write goes on with the values at the time of the call.
+        // From here on the interpreter's lock is given up, so the write goes on with the values at
+        // the time of the call.
         let frames = frames.copy();
         let written = gil::wait(py, |patience| {
             let left = limit.saturating_sub(begin.elapsed());
@@ -388,8 +396,9 @@ impl ReplayBufferCore {
     }
 }
 
-/// Tensors of Python, as views of memory that any Python thread may write. They are read, or copied, with the interpreter's lock
-/// held, so that the buffer takes in the values at the time of the call.
+/// Tensors of Python, as views of memory that any Python thread may write. They are read, or
+/// copied, with the interpreter's lock held, so that the buffer takes in the values at the time of
+/// the call.
 struct Lent(TensorDict);
 
 impl Lent {
@@ -398,8 +407,8 @@ impl Lent {
         Self(views)
     }
 
-    /// The result of `read` on the views; none while other threads use the buffer. Waiting for them with the interpreter's lock
-    /// held could take as long as a checkpoint.
+    /// The result of `read` on the views; none while other threads use the buffer. Waiting for them
+    /// with the interpreter's lock held could take as long as a checkpoint.
     fn read_at_once<T>(
         &self,
         buffer: &ReplayBuffer,
@@ -466,7 +475,8 @@ fn multi_step<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let multi_step = MultiStep::new(gamma, n_steps).map_err(|error| error::to_py(py, &error))?;
     let mut batch = batch::views_of(batch)?;
-    // With the interpreter's lock held, as below: other Python threads may write the memory of the batch.
+    // With the interpreter's lock held, as below: other Python threads may write the memory of the
+    // batch.
     multi_step
         .apply(&mut batch)
         .map_err(|error| PyValueError::new_err(error_chain(&error)))?;

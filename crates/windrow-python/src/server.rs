@@ -1,11 +1,14 @@
-//! The server of `windrow.modules.InferenceServer`: the engine gathers requests, Python evaluates them.
+//! The server of `windrow.modules.InferenceServer`: the engine gathers requests, Python evaluates
+//! them.
 //!
-//! To the engine, a request is a number: what is asked, and the answer, are objects of Python's that wait under it. So the rule by which
-//! requests are gathered, their failures and figures are those of collectors, whatever entries the requests have.
+//! To the engine, a request is a number: what is asked, and the answer, are objects of Python's
+//! that wait under it. So the rule by which requests are gathered, their failures and figures are
+//! those of collectors, whatever entries the requests have.
 //!
-//! A collector's server would not do here: its clients observe the same leaves, of shapes that are fixed when they are bound. A user sends
-//! `TensorDict`s to an `InferenceServer`, or anything that `collate_fn` makes a batch of. They stay in Python, where `evaluate` finds them by
-//! their numbers, while the clients wait without the interpreter's lock.
+//! A collector's server would not do here: its clients observe the same leaves, of shapes that are
+//! fixed when they are bound. A user sends `TensorDict`s to an `InferenceServer`, or anything that
+//! `collate_fn` makes a batch of. They stay in Python, where `evaluate` finds them by their
+//! numbers, while the clients wait without the interpreter's lock.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -106,8 +109,9 @@ impl ServerCore {
         Ok(self.server()?.ended())
     }
 
-    /// Ends it. Requests that wait, and later ones, get an error at once. Whether its thread ended within `seconds`: a forward that is
-    /// under way cannot be interrupted, and its thread needs the interpreter's lock to return from it.
+    /// Ends it. Requests that wait, and later ones, get an error at once. Whether its thread ended
+    /// within `seconds`: a forward that is under way cannot be interrupted, and its thread needs
+    /// the interpreter's lock to return from it.
     fn shutdown(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let server = self.server()?;
         server.shutdown();
@@ -162,8 +166,9 @@ impl Drop for ServerCore {
     }
 }
 
-/// Somebody who asks a server, one request at a time: a thread each has one. The mutex serves those that share one against advice; it is
-/// waited for without the interpreter's lock, which the evaluation needs.
+/// Somebody who asks a server, one request at a time: a thread each has one. The mutex serves those
+/// that share one against advice; it is waited for without the interpreter's lock, which the
+/// evaluation needs.
 #[pyclass(module = "windrow._windrow", frozen)]
 struct ClientCore {
     own: Own<Arc<Mutex<Client>>>,
@@ -171,7 +176,8 @@ struct ClientCore {
 
 #[pymethods]
 impl ClientCore {
-    /// Waits until request `number` was evaluated. The `main` thread, which alone handles signals, waits for another one.
+    /// Waits until request `number` was evaluated. The `main` thread, which alone handles signals,
+    /// waits for another one.
     ///
     /// # Errors
     /// What the evaluation has raised; `RuntimeError` when the server has ended.
@@ -207,7 +213,8 @@ struct Client {
 }
 
 impl Client {
-    /// Binds the engine's client to an environment without any meaning: one observation, the number, and one action, which nobody reads.
+    /// Binds the engine's client to an environment without any meaning: one observation, the
+    /// number, and one action, which nobody reads.
     fn new(mut served: Served) -> Result<Self, PolicyError> {
         // A request is an environment that observes its number.
         let spec = EnvSpec::new(
@@ -246,7 +253,8 @@ struct Evaluate {
 
 impl Policy for Evaluate {
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
-        // In a thread of its own, always the same: what torch compiles may keep state of its thread.
+        // In a thread of its own, always the same: what torch compiles may keep state of its
+        // thread.
         let spec = PolicySpec::new(binding.spec.action_leaves());
         Ok(spec.backend(Backend::Framework))
     }
@@ -264,7 +272,8 @@ impl Policy for Evaluate {
         })
     }
 
-    /// Nothing to do: the function has its module, whose weights Python changes between two batches.
+    /// Nothing to do: the function has its module, whose weights Python changes between two
+    /// batches.
     fn load(&mut self, _: &Weights) -> Result<(), PolicyError> {
         Ok(())
     }

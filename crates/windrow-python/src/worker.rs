@@ -1,7 +1,8 @@
 //! Worker processes: what a collector sends them, and the interpreter as one.
 //!
-//! An environment or a policy of Python's is sent by one name, [`NAME`], with the pickled object in its packed arguments (ADR 0029).
-//! `windrow._ports` pickles and reads. Exceptions come back the same way.
+//! An environment or a policy of Python's is sent by one name, [`NAME`], with the pickled object in
+//! its packed arguments (ADR 0029). `windrow._ports` pickles and reads. Exceptions come back the
+//! same way.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -81,7 +82,8 @@ type Program<'py> = (
     Option<(Bound<'py, Nursery>, Vec<u8>)>,
 );
 
-/// The interpreter as a worker whose libraries use `threads` threads. A process that has imported torch forks it if `warm`.
+/// The interpreter as a worker whose libraries use `threads` threads. A process that has imported
+/// torch forks it if `warm`.
 ///
 /// # Errors
 /// `RuntimeError` where nobody knows its path.
@@ -101,7 +103,8 @@ pub(crate) fn program(py: Python<'_>, threads: usize, warm: bool) -> PyResult<Wo
     })
 }
 
-/// Whether worker processes import torch for the policy `chosen`, see [`PolicyRecipe::new`], or for what is sent as `environments`.
+/// Whether worker processes import torch for the policy `chosen`, see [`PolicyRecipe::new`], or for
+/// what is sent as `environments`.
 ///
 /// # Errors
 /// None are expected.
@@ -114,8 +117,8 @@ pub(crate) fn uses_torch<'py>(
         .extract()
 }
 
-/// The recipe by which worker processes make the environments `env`, after a call of `init_fn`; they observe `is_init` where `init`. Torch
-/// begins with `seed`, where the environments use it.
+/// The recipe by which worker processes make the environments `env`, after a call of `init_fn`;
+/// they observe `is_init` where `init`. Torch begins with `seed`, where the environments use it.
 ///
 /// # Errors
 /// `TypeError` naming what cannot be pickled.
@@ -141,8 +144,8 @@ pub(crate) fn policy_recipe(chosen: &Bound<'_, PyAny>) -> PyResult<Recipe> {
     sent_policy(&pickled(chosen.py(), "policy", (chosen,))?)
 }
 
-/// The recipe of environments that `windrow._ports.environments` has pickled; they observe `is_init` where `init`, and torch begins with
-/// `seed`, where they use it.
+/// The recipe of environments that `windrow._ports.environments` has pickled; they observe
+/// `is_init` where `init`, and torch begins with `seed`, where they use it.
 ///
 /// # Errors
 /// `ValueError` where it cannot be written.
@@ -190,8 +193,8 @@ pub(crate) fn received(py: Python<'_>, sent: &SentError) -> PyErr {
     read(sent).map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Runs this process as a worker, and returns its exit status; None if it was not started as one. With an `invitation`, works for the
-/// collector elsewhere that has sent it.
+/// Runs this process as a worker, and returns its exit status; None if it was not started as one.
+/// With an `invitation`, works for the collector elsewhere that has sent it.
 #[pyfunction]
 #[pyo3(signature = (invitation = None))]
 fn run_worker(py: Python<'_>, invitation: Option<&str>) -> PyResult<Option<i32>> {

@@ -75,7 +75,8 @@ impl Link {
         Self::unconnected(self.remote.clone(), self.tls.clone())
     }
 
-    /// Which producer this is; another one after each error that leaves open whether a request was done.
+    /// Which producer this is; another one after each error that leaves open whether a request was
+    /// done.
     pub(crate) fn producer(&self) -> u128 {
         self.producer
     }
@@ -149,8 +150,8 @@ impl Link {
         }
     }
 
-    /// Sends the request over the connection that there is, or a new one, and waits for its answer. Where that fails, the connection is
-    /// closed.
+    /// Sends the request over the connection that there is, or a new one, and waits for its answer.
+    /// Where that fails, the connection is closed.
     fn attempt(&mut self, request: &Frame<&[u8]>, end: Instant) -> Result<Frame, Fault> {
         let mut open = match self.open.take() {
             Some(open) => open,

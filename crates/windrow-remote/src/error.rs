@@ -81,8 +81,8 @@ pub enum RemoteError {
         /// Why.
         reason: String,
     },
-    /// Another server answers at the address, or the server has forgotten this client, which was silent for long. Whether the last
-    /// request was done is unknown; the next one begins anew.
+    /// Another server answers at the address, or the server has forgotten this client, which was
+    /// silent for long. Whether the last request was done is unknown; the next one begins anew.
     #[error(
         "{address} does not know this client any more, since it was started again or the client was silent for long: whether its last request was done is unknown"
     )]

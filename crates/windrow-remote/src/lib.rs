@@ -1,7 +1,8 @@
 //! Policies and weights that a server in another process, or on another machine, has.
 //!
-//! A [`RemoteServer`] evaluates one policy for many clients, in joint batches, and keeps its weights. A [`RemotePolicy`] is a policy
-//! like any other, so every collector can run it; [`RemoteWeights`] sends new weights and fetches the newest.
+//! A [`RemoteServer`] evaluates one policy for many clients, in joint batches, and keeps its
+//! weights. A [`RemotePolicy`] is a policy like any other, so every collector can run it;
+//! [`RemoteWeights`] sends new weights and fetches the newest.
 //!
 //! ```
 //! use windrow_policy::{Head, NetworkPolicy, Policy, PolicyRecipe, nn::Sequential};
@@ -19,8 +20,8 @@
 //! # Ok::<(), windrow_remote::RemoteError>(())
 //! ```
 //!
-//! Requests carry the number of their producer and their own: one that is sent again, since its answer was lost, is done once. The README
-//! describes the protocol, and who is let in.
+//! Requests carry the number of their producer and their own: one that is sent again, since its
+//! answer was lost, is done once. The README describes the protocol, and who is let in.
 #![cfg(unix)]
 #![forbid(unsafe_code)]
 

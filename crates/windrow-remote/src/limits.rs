@@ -9,12 +9,14 @@ pub(crate) const LEAST_MESSAGE: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Bytes of a message, 4 MiB by default: the observations of one client, or the answer to them. Weights travel in pieces.
+    /// Bytes of a message, 4 MiB by default: the observations of one client, or the answer to them.
+    /// Weights travel in pieces.
     pub message: usize,
     /// Bytes of all weights, 1 GiB by default.
     pub weights: usize,
-    /// First byte of values of variable size that the other side may not send; none by default. A program that reads some values as more than
-    /// data, such as objects of an interpreter, names theirs.
+    /// First byte of values of variable size that the other side may not send; none by default. A
+    /// program that reads some values as more than data, such as objects of an interpreter, names
+    /// theirs.
     pub refused_values: Option<u8>,
 }
 

@@ -16,15 +16,17 @@ use crate::rows::{self, BindRequest, EXPLORATION};
 use crate::written;
 use windrow_peer::net::Frame;
 
-/// A policy whose actions are the answers of a [server](crate::RemoteServer); made by [`Remote::policy`](crate::Remote::policy).
+/// A policy whose actions are the answers of a [server](crate::RemoteServer); made by
+/// [`Remote::policy`](crate::Remote::policy).
 ///
-/// One call of [`act`](Policy::act) is one round trip, whatever the number of rows; ids, frames and noise travel with them, so actions are those
-/// that the policy would choose here. Each clone has a connection of its own. [`version`](Policy::version) is that of the weights behind the last
-/// answer. Weights are the server's: [`RemoteWeights`](crate::RemoteWeights) sends them, also as a collector's updater, and
-/// [`load`](Policy::load) refuses them.
+/// One call of [`act`](Policy::act) is one round trip, whatever the number of rows; ids, frames and
+/// noise travel with them, so actions are those that the policy would choose here. Each clone has a
+/// connection of its own. [`version`](Policy::version) is that of the weights behind the last
+/// answer. Weights are the server's: [`RemoteWeights`](crate::RemoteWeights) sends them, also as a
+/// collector's updater, and [`load`](Policy::load) refuses them.
 ///
-/// A lost connection is opened again, and what was asked is asked again and done once. Where the server is lost, a call fails within the
-/// [time-out](crate::Remote::timeout).
+/// A lost connection is opened again, and what was asked is asked again and done once. Where the
+/// server is lost, a call fails within the [time-out](crate::Remote::timeout).
 #[derive(Debug)]
 pub struct RemotePolicy {
     link: Link,
@@ -54,7 +56,8 @@ impl RemotePolicy {
         }
     }
 
-    /// Takes the place at the server that `request` describes: what the policy says of itself there.
+    /// Takes the place at the server that `request` describes: what the policy says of itself
+    /// there.
     fn sit(&mut self, request: &[u8]) -> Result<PolicySpec, RemoteError> {
         let answer = self.link.call(Kind::Bind, [0; 3], request)?;
         match Kind::of(&answer) {
@@ -184,7 +187,8 @@ impl Policy for RemotePolicy {
         Some(self.version)
     }
 
-    /// Worker processes can have it where [`register`](crate::register) was called, and token and certificates come from files.
+    /// Worker processes can have it where [`register`](crate::register) was called, and token and
+    /// certificates come from files.
     fn recipe(&self) -> Option<PolicyRecipe> {
         let recipe = PolicyRecipe::served_elsewhere(self.clone());
         Some(match written::recipe(&self.link.remote) {

@@ -10,8 +10,8 @@ pub(crate) const VERSION: u32 = 2;
 /// Most bytes of a client's greeting.
 pub(crate) const LONGEST_HELLO: usize = 8 << 10;
 
-/// Pieces of weights that a client sends before the server has answered the first: few enough that none of their answers waits for
-/// the client to read.
+/// Pieces of weights that a client sends before the server has answered the first: few enough that
+/// none of their answers waits for the client to read.
 pub(crate) const WINDOW: usize = 16;
 
 macro_rules! kinds {
@@ -34,10 +34,11 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// First of a connection. Words: the two halves of the producer, whether the server should know it. Body: most bytes of a message,
-    /// and the token.
+    /// First of a connection. Words: the two halves of the producer, whether the server should know
+    /// it. Body: most bytes of a message, and the token.
     Hello = 1,
-    /// Its answer. Words: the run of the server, the last request of the producer that was done, most bytes of a message.
+    /// Its answer. Words: the run of the server, the last request of the producer that was done,
+    /// most bytes of a message.
     Welcome = 2,
     /// Its answer where the server does not know the producer.
     Forgotten = 3,
@@ -47,7 +48,8 @@ kinds! {
     Closed = 5,
     /// A request failed. Body: why.
     Failed = 6,
-    /// Binds a client of the inference server. Body: [`BindRequest`](crate::rows::BindRequest), first observations.
+    /// Binds a client of the inference server. Body: [`BindRequest`](crate::rows::BindRequest),
+    /// first observations.
     Bind = 16,
     /// Its answer. Body: columns of the policy as JSON.
     Bound = 17,
@@ -171,7 +173,8 @@ impl Pieces {
         self.bytes.len()
     }
 
-    /// Takes a piece, and gives all bytes once they are complete. A piece that came before is left out.
+    /// Takes a piece, and gives all bytes once they are complete. A piece that came before is left
+    /// out.
     ///
     /// # Errors
     /// Why it cannot be the next.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::client::Link;
 use crate::{Address, Limits, RemoteError, RemotePolicy, RemoteWeights, Tls, Token};
 
-/// Where a server is, and how to talk with it: makes [policies](Self::policy) and [senders of weights](Self::weights).
+/// Where a server is, and how to talk with it: makes [policies](Self::policy) and [senders of
+/// weights](Self::weights).
 ///
 /// ```no_run
 /// use windrow_remote::{Remote, Token};
@@ -61,14 +62,16 @@ impl Remote {
         self
     }
 
-    /// The same with calls that take `timeout` at most, attempts and pauses between them included; 30 s by default.
+    /// The same with calls that take `timeout` at most, attempts and pauses between them included;
+    /// 30 s by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The same with a client that connects anew, and asks again, when the server says nothing for `silence`; 5 s by default.
+    /// The same with a client that connects anew, and asks again, when the server says nothing for
+    /// `silence`; 5 s by default.
     #[must_use]
     pub fn silence(mut self, silence: Duration) -> Self {
         self.silence = silence;
@@ -85,8 +88,8 @@ impl Remote {
     /// A policy that this server evaluates. It connects when it is bound.
     ///
     /// # Errors
-    /// [`RemoteError::Open`] where other machines can answer and neither token nor mutual TLS is given; [`RemoteError::Tls`],
-    /// [`RemoteError::Setting`].
+    /// [`RemoteError::Open`] where other machines can answer and neither token nor mutual TLS is
+    /// given; [`RemoteError::Tls`], [`RemoteError::Setting`].
     pub fn policy(&self) -> Result<RemotePolicy, RemoteError> {
         Ok(RemotePolicy::new(Link::new(self)?))
     }

@@ -1,4 +1,5 @@
-//! Rows of observations and actions as bytes: names, types and shapes were agreed on when the policy was bound.
+//! Rows of observations and actions as bytes: names, types and shapes were agreed on when the
+//! policy was bound.
 
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, LeafSpec, for_dtype};
@@ -68,7 +69,8 @@ impl Wire for bool {
     }
 }
 
-/// Bytes of `rows` rows of `leaves`, without those of values of variable size; `None` when their number overflows.
+/// Bytes of `rows` rows of `leaves`, without those of values of variable size; `None` when their
+/// number overflows.
 pub(crate) fn size(leaves: &[LeafSpec], rows: usize) -> Option<usize> {
     leaves.iter().try_fold(0usize, |sum, leaf| {
         sum.checked_add(leaf.checked_bytes()?.checked_mul(rows)?)
@@ -100,7 +102,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Fills `rows`, which are of `leaves`. No value of variable size may begin with the byte `refused`.
+/// Fills `rows`, which are of `leaves`. No value of variable size may begin with the byte
+/// `refused`.
 ///
 /// # Errors
 /// What does not fit.
@@ -145,7 +148,8 @@ pub(crate) fn read(
     }
 }
 
-/// Fills leaf `leaf`, of values of variable size; returns what comes behind it, and `None` where it is cut short.
+/// Fills leaf `leaf`, of values of variable size; returns what comes behind it, and `None` where it
+/// is cut short.
 fn read_strings<'a>(
     leaf: usize,
     mut bytes: &'a [u8],

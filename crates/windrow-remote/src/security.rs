@@ -51,8 +51,8 @@ impl Token {
         })
     }
 
-    /// The secret that is the content of the file at `path`, without a line's end. Unlike one that is given as text, worker processes can
-    /// have it too, which read the file again.
+    /// The secret that is the content of the file at `path`, without a line's end. Unlike one that
+    /// is given as text, worker processes can have it too, which read the file again.
     ///
     /// # Errors
     /// [`RemoteError::File`]; as [`new`](Self::new).
@@ -90,7 +90,8 @@ impl fmt::Debug for Token {
 
 /// Certificates (PEM): one's own, and the authority that signed the other side's.
 ///
-/// TLS 1.3. A server with an authority lets in only clients whose certificate that has signed; a client needs an authority.
+/// TLS 1.3. A server with an authority lets in only clients whose certificate that has signed; a
+/// client needs an authority.
 #[derive(Clone, Default)]
 pub struct Tls {
     identity: Option<(Pem, Pem)>,
@@ -143,7 +144,8 @@ impl Tls {
         self
     }
 
-    /// As [`identity`](Self::identity), of the contents of two files. Worker processes read them again.
+    /// As [`identity`](Self::identity), of the contents of two files. Worker processes read them
+    /// again.
     ///
     /// # Errors
     /// [`RemoteError::File`].
@@ -329,7 +331,8 @@ fn wrong(what: &'static str, reason: &impl ToString) -> RemoteError {
     }
 }
 
-/// Why one of the two sides does not trust the other, if `error` says so: to try again would not help.
+/// Why one of the two sides does not trust the other, if `error` says so: to try again would not
+/// help.
 pub(crate) fn distrust(error: &io::Error) -> Option<String> {
     use AlertDescription as Alert;
     let tls = error.get_ref()?.downcast_ref::<TlsError>()?;

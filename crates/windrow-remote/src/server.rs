@@ -44,7 +44,8 @@ pub struct RemoteServerBuilder {
 }
 
 impl RemoteServerBuilder {
-    /// Listens at `address`; by default at a Unix socket of its own in the folder for temporary files, which the same user can connect to.
+    /// Listens at `address`; by default at a Unix socket of its own in the folder for temporary
+    /// files, which the same user can connect to.
     #[must_use]
     pub fn address(mut self, address: Address) -> Self {
         self.address = Some(address);
@@ -79,15 +80,17 @@ impl RemoteServerBuilder {
         self
     }
 
-    /// Refuses weights of clients with an entry of this name, by which a program publishes more than weights with them.
+    /// Refuses weights of clients with an entry of this name, by which a program publishes more
+    /// than weights with them.
     #[must_use]
     pub fn reserved_weight(mut self, name: impl Into<String>) -> Self {
         self.reserved = Some(name.into());
         self
     }
 
-    /// Most clients with a connection at a time, 256 by default, each with a thread; those beyond them try again. Connections that have not
-    /// said who they are have places of their own, as many, but at least 64; the oldest goes for one that comes.
+    /// Most clients with a connection at a time, 256 by default, each with a thread; those beyond
+    /// them try again. Connections that have not said who they are have places of their own, as
+    /// many, but at least 64; the oldest goes for one that comes.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections = connections;
@@ -111,9 +114,9 @@ impl RemoteServerBuilder {
     /// Starts the server.
     ///
     /// # Errors
-    /// [`RemoteError::Open`] where other machines can reach the address and neither a token nor mutual TLS is given;
-    /// [`RemoteError::Listen`], [`RemoteError::Tls`], [`RemoteError::Setting`]; [`RemoteError::Policy`] as
-    /// [`InferenceServer::start`].
+    /// [`RemoteError::Open`] where other machines can reach the address and neither a token nor
+    /// mutual TLS is given; [`RemoteError::Listen`], [`RemoteError::Tls`],
+    /// [`RemoteError::Setting`]; [`RemoteError::Policy`] as [`InferenceServer::start`].
     pub fn start(self) -> Result<RemoteServer, RemoteError> {
         let address = self.address.clone().unwrap_or_else(|| {
             let name = format!("windrow-{:032x}.sock", random());
@@ -171,9 +174,10 @@ impl RemoteServerBuilder {
 
 /// Evaluates one policy for clients in other processes or on other machines, and keeps its weights.
 ///
-/// Requests of all clients make joint batches, as those of an [`InferenceServer`] do. A request that fails fails alone. The first client
-/// that can be bound decides what all of them observe and how they act; to decide yourself, bind a [client](Self::client) before
-/// you give the address away. Dropping the server ends it.
+/// Requests of all clients make joint batches, as those of an [`InferenceServer`] do. A request
+/// that fails fails alone. The first client that can be bound decides what all of them observe and
+/// how they act; to decide yourself, bind a [client](Self::client) before you give the address
+/// away. Dropping the server ends it.
 #[derive(Debug)]
 pub struct RemoteServer {
     shared: Arc<Shared>,
@@ -240,7 +244,8 @@ impl RemoteServer {
         }
     }
 
-    /// Ends the server: clients are told so. Returns within two seconds, also where the policy hangs.
+    /// Ends the server: clients are told so. Returns within two seconds, also where the policy
+    /// hangs.
     pub fn shutdown(&mut self) {
         const PARTING: Duration = Duration::from_secs(1);
         self.shared.inference.shutdown();
@@ -250,7 +255,8 @@ impl RemoteServer {
             // A panic there has been printed.
             let _ = accept.join();
         }
-        // Those that wait for a request say that the server ends. Those that cannot, since nobody reads, are cut off.
+        // Those that wait for a request say that the server ends. Those that cannot, since nobody
+        // reads, are cut off.
         for how in [Shutdown::Read, Shutdown::Both] {
             lock(&self.shared.door).shut(how);
             if self.shared.is_left_within(PARTING) {
@@ -311,7 +317,8 @@ impl Shared {
         unpoisoned(left).0.is_empty()
     }
 
-    /// Changes the bytes that a client has taken of those for weights on their way to `bytes`; whether there is room for them.
+    /// Changes the bytes that a client has taken of those for weights on their way to `bytes`;
+    /// whether there is room for them.
     fn reserve(&self, reserved: &mut usize, bytes: usize) -> bool {
         let most = self.choices.limits.weights.saturating_mul(2);
         let others = |sending: usize| sending - *reserved + bytes;

@@ -9,9 +9,11 @@ use crate::RemoteError;
 use crate::client::Link;
 use crate::protocol::Kind;
 
-/// Sends weights to a [server](crate::RemoteServer), and fetches the newest; made by [`Remote::weights`](crate::Remote::weights).
+/// Sends weights to a [server](crate::RemoteServer), and fetches the newest; made by
+/// [`Remote::weights`](crate::Remote::weights).
 ///
-/// A collector takes it as its `weight_updater`. They travel as safetensors, in pieces that no message limit cuts.
+/// A collector takes it as its `weight_updater`. They travel as safetensors, in pieces that no
+/// message limit cuts.
 #[derive(Debug)]
 pub struct RemoteWeights {
     link: Link,
@@ -22,12 +24,12 @@ impl RemoteWeights {
         Self { link }
     }
 
-    /// Has the server's policy act with `weights` from its next batch on, and returns their version. They are published once, however often the
-    /// connection is lost.
+    /// Has the server's policy act with `weights` from its next batch on, and returns their
+    /// version. They are published once, however often the connection is lost.
     ///
     /// # Errors
-    /// [`RemoteError::Failed`] naming a tensor that is missing, unknown or misshapen; the old weights then stay. [`RemoteError::Limit`], and
-    /// those of the connection.
+    /// [`RemoteError::Failed`] naming a tensor that is missing, unknown or misshapen; the old
+    /// weights then stay. [`RemoteError::Limit`], and those of the connection.
     pub fn publish(&mut self, weights: &Weights) -> Result<i64, RemoteError> {
         let bytes = weights.to_bytes()?;
         let limits = self.link.remote.limits;
@@ -45,7 +47,8 @@ impl RemoteWeights {
         }
     }
 
-    /// The weights that were published last, if their version is not `known`; `None` also where none were published yet.
+    /// The weights that were published last, if their version is not `known`; `None` also where
+    /// none were published yet.
     ///
     /// # Errors
     /// [`RemoteError::Weights`] for bytes that are no weights, and those of the connection.
@@ -63,7 +66,8 @@ impl RemoteWeights {
 }
 
 impl WeightUpdater for RemoteWeights {
-    /// Publishes them at the server: the collector's workers, which ask it for their actions, get none.
+    /// Publishes them at the server: the collector's workers, which ask it for their actions, get
+    /// none.
     fn push(
         &mut self,
         worker: Option<usize>,

@@ -1,4 +1,5 @@
-//! Remote policies in worker processes: where their server is, written down, and where their secrets are, but not these themselves.
+//! Remote policies in worker processes: where their server is, written down, and where their
+//! secrets are, but not these themselves.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -35,10 +36,11 @@ pub(crate) struct Files {
     pub(crate) name: Option<String>,
 }
 
-/// Lets worker processes make [remote policies](crate::RemotePolicy): give it to `windrow::worker_main`, or call it among others there.
+/// Lets worker processes make [remote policies](crate::RemotePolicy): give it to
+/// `windrow::worker_main`, or call it among others there.
 ///
-/// A process is told the address and the paths of token and certificates, which it reads again; so these have to come
-/// [from files](Token::read).
+/// A process is told the address and the paths of token and certificates, which it reads again; so
+/// these have to come [from files](Token::read).
 ///
 /// # Errors
 /// When it was called before.
@@ -49,7 +51,8 @@ pub fn register(registry: &mut Registry) -> Result<(), Box<dyn Error + Send + Sy
     Ok(())
 }
 
-/// What worker processes make policies of `remote` by; `None` where a secret is in no file, or a path is not Unicode.
+/// What worker processes make policies of `remote` by; `None` where a secret is in no file, or a
+/// path is not Unicode.
 pub(crate) fn recipe(remote: &Remote) -> Option<PolicyRecipe> {
     let token = match &remote.token {
         Some(token) => Some(token.path()?.to_owned()),

@@ -1,7 +1,8 @@
 use crate::ReplayError;
 
-/// Checks that the system has memory for `len` values of type `T`, which the caller allocates right after: a failed allocation
-/// ends the process. `what` names the values in the error, as in "no memory for the priorities of 1000 frames".
+/// Checks that the system has memory for `len` values of type `T`, which the caller allocates right
+/// after: a failed allocation ends the process. `what` names the values in the error, as in "no
+/// memory for the priorities of 1000 frames".
 ///
 /// ```
 /// use windrow_replay::{ReplayError, check_room};

@@ -29,13 +29,15 @@ pub(crate) use values::alike;
 
 /// Stores the frames of collectors, and returns samples of them to learners.
 ///
-/// A handle: clones share one buffer, and all methods may be called from several threads at once. A frame is visible when all
-/// frames of its batch are there, and no frame is sampled while it is overwritten: samples do not wait
-/// for writers, and writers only wait for samples that began before.
+/// A handle: clones share one buffer, and all methods may be called from several threads at once. A
+/// frame is visible when all frames of its batch are there, and no frame is sampled while it is
+/// overwritten: samples do not wait for writers, and writers only wait for samples that began
+/// before.
 ///
-/// Each row holds one frame, independently of the shape of its batch: `capacity` counts frames, and `[envs,
-/// time]` is written environment by environment, so that the frames of an episode follow each other. A buffer of another
-/// kind whose storage has `ndim=2` keeps rows of time instead; slices of this one are the same.
+/// Each row holds one frame, independently of the shape of its batch: `capacity` counts frames, and
+/// `[envs, time]` is written environment by environment, so that the frames of an episode follow
+/// each other. A buffer of another kind whose storage has `ndim=2` keeps rows of time instead;
+/// slices of this one are the same.
 ///
 /// ```
 /// use tensordict::{Tensor, TensorDict};
@@ -106,7 +108,8 @@ impl BufferInner {
 }
 
 impl ReplayBuffer {
-    /// A builder of a buffer: by default a list of 1000 frames, written round robin and sampled at random.
+    /// A builder of a buffer: by default a list of 1000 frames, written round robin and sampled at
+    /// random.
     pub fn builder() -> ReplayBufferBuilder {
         ReplayBufferBuilder {
             storage: Box::new(ListStorage::new(1000)),
@@ -167,16 +170,18 @@ impl ReplayBuffer {
         }
     }
 
-    /// Whether the last sample was the last of a pass over the frames: where a sampler without replacement has drawn each of
-    /// them, or all that make a batch. Always false with other samplers.
+    /// Whether the last sample was the last of a pass over the frames: where a sampler without
+    /// replacement has drawn each of them, or all that make a batch. Always false with other
+    /// samplers.
     #[must_use]
     pub fn ran_out(&self) -> bool {
         self.shared.lock().sampler.ran_out()
     }
 
-    /// Whether the lock that readers need, or with `whole` also that of writers, could not be taken for all of `patience`. In a
-    /// child of fork that is so forever if a thread of its parent held a lock at the time of the fork. Looks at the locks every
-    /// millisecond: a lock whose thread is gone wakes no one.
+    /// Whether the lock that readers need, or with `whole` also that of writers, could not be taken
+    /// for all of `patience`. In a child of fork that is so forever if a thread of its parent held
+    /// a lock at the time of the fork. Looks at the locks every millisecond: a lock whose thread is
+    /// gone wakes no one.
     #[doc(hidden)]
     #[must_use]
     pub fn is_stuck(&self, whole: bool, patience: Duration) -> bool {
@@ -204,13 +209,14 @@ impl ReplayBuffer {
         self.shared.writable.notify_all();
     }
 
-    /// Sets the priorities of rows, as `"index"` of a sample names them; `priorities` has one for each, not negative. Returns the
-    /// number of priorities set: rows that hold no frame at this moment are skipped. A row that was overwritten since it was
-    /// sampled gives the priority to its new frame.
+    /// Sets the priorities of rows, as `"index"` of a sample names them; `priorities` has one for
+    /// each, not negative. Returns the number of priorities set: rows that hold no frame at this
+    /// moment are skipped. A row that was overwritten since it was sampled gives the priority to
+    /// its new frame.
     ///
     /// # Errors
-    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Priorities`] when they are not as many as
-    /// rows, or one is negative or not finite; nothing is changed then.
+    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Priorities`] when
+    /// they are not as many as rows, or one is negative or not finite; nothing is changed then.
     pub fn update_priority(&self, rows: &[i64], priorities: &[f32]) -> Result<usize, ReplayError> {
         self.shared.lock().update_priority(rows, priorities)
     }
@@ -224,7 +230,8 @@ impl ReplayBuffer {
     /// Changes the exponent of importance weights, from the next sample on.
     ///
     /// # Errors
-    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Argument`] when it is negative or not finite.
+    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Argument`] when it
+    /// is negative or not finite.
     pub fn set_beta(&self, beta: f64) -> Result<(), ReplayError> {
         self.shared.lock().sampler.set_beta(beta)
     }
@@ -232,7 +239,8 @@ impl ReplayBuffer {
     /// Changes the exponent of priorities, of those that are set or written from now on.
     ///
     /// # Errors
-    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Argument`] when it is negative or not finite.
+    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Argument`] when it
+    /// is negative or not finite.
     pub fn set_alpha(&self, alpha: f64) -> Result<(), ReplayError> {
         self.shared.lock().sampler.set_alpha(alpha)
     }
@@ -250,8 +258,8 @@ pub struct ReplayStats {
     pub write_count: u64,
     /// Frames sampled since then.
     pub sampled: u64,
-    /// Frames overwritten since the last sample, where they are written one after another. When these reach the
-    /// capacity, most of the frames are never sampled: see [`RateLimiter`].
+    /// Frames overwritten since the last sample, where they are written one after another. When
+    /// these reach the capacity, most of the frames are never sampled: see [`RateLimiter`].
     pub overwritten: u64,
     /// Number of trajectories, pieces included; `None` if the writer does not keep frames in order.
     pub trajectories: Option<usize>,
@@ -294,8 +302,8 @@ impl ReplayBufferBuilder {
         self
     }
 
-    /// The limiter that makes samples and insertions wait for each other. By default they do not: a started collector then collects as
-    /// fast as it can, even if the learner is slow.
+    /// The limiter that makes samples and insertions wait for each other. By default they do not: a
+    /// started collector then collects as fast as it can, even if the learner is slow.
     pub fn limiter(mut self, limiter: RateLimiter) -> Self {
         self.limiter = Some(limiter);
         self
@@ -313,15 +321,15 @@ impl ReplayBufferBuilder {
         self
     }
 
-    /// How long a sample waits for writers that are attached, and an insertion for a limiter: 60 s when not given. A
-    /// collector's insertion waits until the collector is shut down.
+    /// How long a sample waits for writers that are attached, and an insertion for a limiter: 60 s
+    /// when not given. A collector's insertion waits until the collector is shut down.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Takes frames that have numbers in an entry together with frames that have values of bytes there: the numbers become values, by
-    /// this function. By default they are refused.
+    /// Takes frames that have numbers in an entry together with frames that have values of bytes
+    /// there: the numbers become values, by this function. By default they are refused.
     #[doc(hidden)]
     pub fn values_of(mut self, values_of: ValuesOf) -> Self {
         self.values_of = Some(values_of);
@@ -331,8 +339,9 @@ impl ReplayBufferBuilder {
     /// Builds the buffer, which continues with the frames that a storage on disk holds already.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when an argument is invalid or parts do not fit each other; [`ReplayError::NoMemory`] if
-    /// there is none for the state of sampler and writer; errors of the storage.
+    /// [`ReplayError::Argument`] when an argument is invalid or parts do not fit each other;
+    /// [`ReplayError::NoMemory`] if there is none for the state of sampler and writer; errors of
+    /// the storage.
     pub fn build(mut self) -> Result<ReplayBuffer, ReplayError> {
         let capacity = self.storage.capacity();
         let argument = |name, expected: String, got: String| {

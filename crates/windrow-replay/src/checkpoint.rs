@@ -8,11 +8,13 @@
 //!     …
 //! ```
 //!
-//! A new checkpoint is written into a folder of its own and synced to the disk; then the manifest is replaced in one step; then the
-//! previous folder is removed. A process that is killed at any time leaves the last finished checkpoint.
+//! A new checkpoint is written into a folder of its own and synced to the disk; then the manifest
+//! is replaced in one step; then the previous folder is removed. A process that is killed at any
+//! time leaves the last finished checkpoint.
 //!
-//! The directory may hold other things. A checkpoint removes files of its own kind from folders of its own name and from the
-//! folder that the manifest before named, then the folder if it is empty, and nothing else.
+//! The directory may hold other things. A checkpoint removes files of its own kind from folders of
+//! its own name and from the folder that the manifest before named, then the folder if it is empty,
+//! and nothing else.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -43,7 +43,8 @@ impl Contents {
         }
     }
 
-    /// Adds rows. `new` are the runs of a ring's frames, `skipped` the frames before them that were overwritten at once.
+    /// Adds rows. `new` are the runs of a ring's frames, `skipped` the frames before them that were
+    /// overwritten at once.
     pub(crate) fn admit(&mut self, rows: RowSpan, new: Option<&NewRuns>, skipped: usize) {
         self.rows.add(rows);
         if let (Some(runs), Some(new)) = (&mut self.runs, new) {
@@ -60,8 +61,8 @@ impl Contents {
         }
     }
 
-    /// Takes over the rows of a storage that held `rows`, those of a ring, when it was opened. `marks` are those of their
-    /// frames; trajectories end before each of `breaks`, too.
+    /// Takes over the rows of a storage that held `rows`, those of a ring, when it was opened.
+    /// `marks` are those of their frames; trajectories end before each of `breaks`, too.
     pub(crate) fn recover(&mut self, rows: RowSpan, marks: &EpisodeMarks, breaks: &[usize]) {
         self.rows = RowSet::ring_of(rows);
         self.renew(marks, breaks);
@@ -80,8 +81,8 @@ impl Contents {
         self.runs.as_ref().map(|runs| runs.to_keep(keys))
     }
 
-    /// Finds anew which frames follow each other, where frames are in order: `marks` are those of all of them, which stay apart
-    /// where they were written apart.
+    /// Finds anew which frames follow each other, where frames are in order: `marks` are those of
+    /// all of them, which stay apart where they were written apart.
     pub(crate) fn mark(&mut self, marks: &EpisodeMarks) {
         let breaks = self.runs.as_ref().map_or_else(Vec::new, Runs::all_breaks);
         self.renew(marks, &breaks);
@@ -106,13 +107,15 @@ impl Contents {
         }
     }
 
-    /// The runs of the next frames, where frames are in order; `skipped` frames before them are overwritten at once.
+    /// The runs of the next frames, where frames are in order; `skipped` frames before them are
+    /// overwritten at once.
     pub(crate) fn of_next(&self, marks: &EpisodeMarks, skipped: usize) -> Option<NewRuns> {
         let runs = self.runs.as_ref();
         runs.map(|runs| runs.of_next(marks, skipped))
     }
 
-    /// The contents of a saved state of the same order, with runs numbered as if these contents had been cleared before.
+    /// The contents of a saved state of the same order, with runs numbered as if these contents had
+    /// been cleared before.
     pub(crate) fn restored(&self, saved: &SavedState) -> Self {
         let runs = self.runs.as_ref().zip(saved.runs.clone());
         let runs = runs.map(|(runs, saved)| runs.restored(saved));

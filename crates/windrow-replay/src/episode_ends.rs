@@ -1,4 +1,5 @@
-//! Episode marks: the entries of frames that mark the ends of episodes, and the trajectory of each frame.
+//! Episode marks: the entries of frames that mark the ends of episodes, and the trajectory of each
+//! frame.
 
 use std::sync::LazyLock;
 
@@ -12,8 +13,8 @@ use crate::runs::{Author, Open};
 pub struct RunKeys {
     /// A flag that is set with the last frame of an episode; `("next", "done")` when not given.
     pub end_key: Option<NestedKey>,
-    /// An integer that is the same in all frames of a trajectory; `("collector", "traj_ids")` or `"episode"` when not
-    /// given.
+    /// An integer that is the same in all frames of a trajectory; `("collector", "traj_ids")` or
+    /// `"episode"` when not given.
     pub traj_key: Option<NestedKey>,
 }
 
@@ -34,7 +35,8 @@ impl RunKeys {
         }
     }
 
-    /// A number that names them in files: never 0, and the same for keys that are read of the same frames.
+    /// A number that names them in files: never 0, and the same for keys that are read of the same
+    /// frames.
     pub(crate) fn fingerprint(&self) -> u64 {
         // FNV-1a: files outlive the standard library's hashes, which may change with a release.
         let text = format!("{:?}", (self.end(), self.ids()));
@@ -56,7 +58,8 @@ pub(crate) struct EpisodeMarks {
     frames: usize,
     /// Frames after which the next belongs to another environment: those of one row of the batch.
     row: usize,
-    /// Whether the batch has several rows: the last is of another environment than the first of the next batch.
+    /// Whether the batch has several rows: the last is of another environment than the first of the
+    /// next batch.
     several_rows: bool,
     author: Author,
     /// One flag a frame; `None` without ends.
@@ -69,8 +72,8 @@ impl EpisodeMarks {
     /// Reads them from `frames`: flat, rows of `row` frames one after another.
     ///
     /// # Errors
-    /// [`TensorError`] naming the key when an entry is not of the right dtype or shape, [`ReplayError::NoRuns`] when runs
-    /// are `needed` and neither is there.
+    /// [`TensorError`] naming the key when an entry is not of the right dtype or shape,
+    /// [`ReplayError::NoRuns`] when runs are `needed` and neither is there.
     pub(crate) fn read(
         frames: &TensorDict,
         row: usize,
@@ -178,14 +181,16 @@ impl EpisodeMarks {
         (self.frames - frame).is_multiple_of(self.row)
     }
 
-    /// The end of the run that begins with frame `start`, `limit` at most, and whether its episode ends there.
+    /// The end of the run that begins with frame `start`, `limit` at most, and whether its episode
+    /// ends there.
     pub(crate) fn run_end(&self, start: usize, limit: usize) -> (usize, bool) {
         // Counted from the end: see `skip`.
         let left = (self.frames - start - 1) % self.row + 1;
         let limit = limit.min(start + left);
         let ids = self.ids.as_deref();
         let ends = self.ends.as_ref().and_then(|ends| ends.as_slice().ok());
-        // Piece by piece, so that neither list is searched far beyond the end that the other one has.
+        // Piece by piece, so that neither list is searched far beyond the end that the other one
+        // has.
         let mut at = start;
         while at < limit {
             let piece = at..limit.min(at + PIECE);

@@ -179,7 +179,8 @@ pub enum Shortage {
     /// Frames of any kind.
     #[error("the buffer is empty")]
     Empty,
-    /// Frames that were not drawn in this pass: a batch that may not be short is larger than what the buffer holds.
+    /// Frames that were not drawn in this pass: a batch that may not be short is larger than what
+    /// the buffer holds.
     #[error("without replacement and with drop_last that takes {needed} frames")]
     Frames {
         /// Frames of the batch.
@@ -382,7 +383,8 @@ pub enum StateError {
         /// Its number, counted from the oldest.
         number: i64,
     },
-    /// The reason of a sampler or writer of another crate; the text follows "failed to load the state: ".
+    /// The reason of a sampler or writer of another crate; the text follows "failed to load the
+    /// state: ".
     #[error("{0}")]
     Other(String),
 }
@@ -392,8 +394,8 @@ pub enum StateError {
 pub struct Held {
     /// Frames.
     pub frames: usize,
-    /// Trajectories that they are of, and how many of these reach the end of their episode; none where the writer does not
-    /// keep frames in order.
+    /// Trajectories that they are of, and how many of these reach the end of their episode; none
+    /// where the writer does not keep frames in order.
     pub trajectories: Option<(usize, usize)>,
 }
 

@@ -22,7 +22,8 @@ pub(crate) fn io_error(op: &'static str, path: &Path) -> impl Fn(io::Error) -> R
     }
 }
 
-/// Replaces `path` by a file of these bytes, which is on the disk when this returns. No reader ever sees a part of it.
+/// Replaces `path` by a file of these bytes, which is on the disk when this returns. No reader ever
+/// sees a part of it.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ReplayError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let unfinished = tempfile::Builder::new()

@@ -4,14 +4,16 @@ use crate::{Access, LimiterWait, ReplayError};
 
 /// Bounds the ratio of samples to insertions: makes either wait for the other, counted in frames.
 ///
-/// It bounds the cursor `inserted * samples_per_insert - sampled`. A sample of `n` frames waits while the buffer holds
-/// fewer than `min_size_to_sample` frames, or the sample would take the cursor below `min_diff`; an insertion waits while
-/// it would take the cursor above `max_diff`, but never before the buffer holds `min_size_to_sample` frames. These are the
-/// rules of Reverb's rate limiters.
+/// It bounds the cursor `inserted * samples_per_insert - sampled`. A sample of `n` frames waits
+/// while the buffer holds fewer than `min_size_to_sample` frames, or the sample would take the
+/// cursor below `min_diff`; an insertion waits while it would take the cursor above `max_diff`, but
+/// never before the buffer holds `min_size_to_sample` frames. These are the rules of Reverb's rate
+/// limiters.
 ///
-/// Only a [ratio](Self::sample_to_insert_ratio) makes insertions wait. With [`min_size`](Self::min_size), as without a limiter, a
-/// collector that was started collects as fast as it can: it may overwrite frames, or reach its end, before a learner has
-/// sampled them: see [`ReplayStats::overwritten`](crate::ReplayStats).
+/// Only a [ratio](Self::sample_to_insert_ratio) makes insertions wait. With
+/// [`min_size`](Self::min_size), as without a limiter, a collector that was started collects as
+/// fast as it can: it may overwrite frames, or reach its end, before a learner has sampled them:
+/// see [`ReplayStats::overwritten`](crate::ReplayStats).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateLimiter {
     samples_per_insert: f64,
@@ -34,15 +36,17 @@ impl RateLimiter {
         }
     }
 
-    /// Every frame written is sampled `samples_per_insert` times on average; the cursor may be off by `error_buffer`, in
-    /// sampled frames, to either side of `samples_per_insert * min_size_to_sample`.
+    /// Every frame written is sampled `samples_per_insert` times on average; the cursor may be off
+    /// by `error_buffer`, in sampled frames, to either side of
+    /// `samples_per_insert * min_size_to_sample`.
     ///
-    /// Waiting on both sides is impossible when `2 * error_buffer` is at least what the largest insertion adds and the
-    /// largest sample takes away.
+    /// Waiting on both sides is impossible when `2 * error_buffer` is at least what the largest
+    /// insertion adds and the largest sample takes away.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when `samples_per_insert` is not positive, `min_size_to_sample` is 0, or `error_buffer`
-    /// is less than 1 or than `samples_per_insert`: not even one frame would then get through.
+    /// [`ReplayError::Argument`] when `samples_per_insert` is not positive, `min_size_to_sample` is
+    /// 0, or `error_buffer` is less than 1 or than `samples_per_insert`: not even one frame would
+    /// then get through.
     pub fn sample_to_insert_ratio(
         samples_per_insert: f64,
         min_size_to_sample: usize,
@@ -95,7 +99,8 @@ impl RateLimiter {
         inserted as f64 * self.samples_per_insert - sampled as f64
     }
 
-    /// The reason why a sample of `frames` frames from a buffer that holds `size` must wait, if it must.
+    /// The reason why a sample of `frames` frames from a buffer that holds `size` must wait, if it
+    /// must.
     pub(crate) fn blocks_sample(&self, frames: usize, size: usize) -> Option<LimiterWait> {
         if size < self.min_size_to_sample {
             return Some(LimiterWait::Size {
@@ -114,7 +119,8 @@ impl RateLimiter {
         })
     }
 
-    /// The reason why an insertion of `frames` frames into a buffer that holds `size` must wait, if it must.
+    /// The reason why an insertion of `frames` frames into a buffer that holds `size` must wait, if
+    /// it must.
     pub(crate) fn blocks_insert(&self, frames: usize, size: usize) -> Option<LimiterWait> {
         if size + frames <= self.min_size_to_sample {
             return None;

@@ -4,13 +4,15 @@ use tensordict::{TensorDict, TensorError};
 
 use crate::{ReplayError, SampleRng};
 
-/// Last minibatches whose memory may be used again: a learner may still hold one while it asks for the next.
+/// Last minibatches whose memory may be used again: a learner may still hold one while it asks for
+/// the next.
 const KEPT: usize = 2;
 
 /// Shuffled minibatches of a batch, in several passes over its frames.
 ///
-/// Each pass has every frame once, in an order of its own; the last minibatch of a pass is short where the size does not divide the
-/// frames. A minibatch is a copy, in the memory of one before that nobody holds any more; keep as many as you like.
+/// Each pass has every frame once, in an order of its own; the last minibatch of a pass is short
+/// where the size does not divide the frames. A minibatch is a copy, in the memory of one before
+/// that nobody holds any more; keep as many as you like.
 ///
 /// ```
 /// use windrow_replay::Minibatches;
@@ -71,7 +73,8 @@ impl Minibatches {
         self
     }
 
-    /// Those of `batch`, whose frames are counted over all batch dimensions. Orders go on from those of the batch before.
+    /// Those of `batch`, whose frames are counted over all batch dimensions. Orders go on from
+    /// those of the batch before.
     pub fn of<'a>(&'a mut self, batch: &'a TensorDict) -> Passes<'a> {
         Passes {
             left: if batch.numel() > 0 { self.epochs } else { 0 },

@@ -2,7 +2,8 @@ use tensordict::{DType, NestedKey, Tensor, TensorDict};
 
 use crate::ReplayError;
 
-/// How several values of one row become the one that rows are compared by. With a NaN among them, the result is NaN.
+/// How several values of one row become the one that rows are compared by. With a NaN among them,
+/// the result is NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Reduction {

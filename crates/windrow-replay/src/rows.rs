@@ -13,7 +13,8 @@ pub struct RowSpan {
 }
 
 impl RowSpan {
-    /// `len` rows from `first` on, in a buffer of `capacity` rows; `first < capacity` and `len <= capacity`.
+    /// `len` rows from `first` on, in a buffer of `capacity` rows; `first < capacity` and
+    /// `len <= capacity`.
     #[must_use]
     pub fn new(first: usize, len: usize, capacity: usize) -> Self {
         debug_assert!(first < capacity && len <= capacity);
@@ -70,8 +71,8 @@ impl RowSpan {
 /// The order in which a [`Writer`](crate::Writer) fills rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOrder {
-    /// One row after another, the first again after the last: new frames replace the oldest. The buffer then knows which frames follow
-    /// each other, and slices can be drawn.
+    /// One row after another, the first again after the last: new frames replace the oldest. The
+    /// buffer then knows which frames follow each other, and slices can be drawn.
     Ring,
     /// Any row. Frames lose their order, so there are no slices.
     Any,

@@ -8,34 +8,39 @@ use crate::episode_ends::EpisodeMarks;
 /// Frames of one episode that lie in successive rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// Number of the first frame that is left of it, counted from the first frame ever written. It lies in row
-    /// `first % capacity`.
+    /// Number of the first frame that is left of it, counted from the first frame ever written. It
+    /// lies in row `first % capacity`.
     pub first: u64,
     /// Frames that are left of it; never 0.
     pub len: usize,
     /// Whether the episode ended with the last of them.
     pub ended: bool,
-    /// Whether the first of them was written apart from the frame before: then they belong to different episodes, whatever their keys say.
+    /// Whether the first of them was written apart from the frame before: then they belong to
+    /// different episodes, whatever their keys say.
     pub(crate) apart: bool,
 }
 
-/// The author of frames. Ids of trajectories are unique to one author, so only its own frames can continue its last run.
+/// The author of frames. Ids of trajectories are unique to one author, so only its own frames can
+/// continue its last run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Author {
     /// A collector, by the number of its first attachment.
     Collector(u64),
-    /// Users. Frames without ids, if they are one row of time, continue in the next frames of the same thread.
+    /// Users. Frames without ids, if they are one row of time, continue in the next frames of the
+    /// same thread.
     User(Option<ThreadId>),
 }
 
 /// A place between two frames where one run ends, another begins, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Boundary {
-    /// Index of the frame after it, among those that are written together; their number where the last run ends with the last of them.
+    /// Index of the frame after it, among those that are written together; their number where the
+    /// last run ends with the last of them.
     pub at: usize,
     /// Whether the episode of the frame before ended with it.
     pub ended: bool,
-    /// Whether the frame after it was written apart from the one before: then they belong to different episodes, whatever their keys say.
+    /// Whether the frame after it was written apart from the one before: then they belong to
+    /// different episodes, whatever their keys say.
     pub apart: bool,
 }
 
@@ -58,7 +63,8 @@ pub(crate) enum Open {
     Chain(ThreadId),
 }
 
-/// A run in a word: number of its first frame, and two flags. It reaches to the next one, or to the newest frame.
+/// A run in a word: number of its first frame, and two flags. It reaches to the next one, or to the
+/// newest frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Packed(u64);
 
@@ -146,10 +152,11 @@ impl PackedRuns {
     }
 }
 
-/// The runs of a ring, the oldest first. Runs are counted from the first ever written; the oldest may have lost its first
-/// frames, and has lost all before it disappears.
+/// The runs of a ring, the oldest first. Runs are counted from the first ever written; the oldest
+/// may have lost its first frames, and has lost all before it disappears.
 ///
-/// Writing and overwriting cost O(1) a frame, amortised; finding a run by its number costs O(1). A run takes 8 bytes.
+/// Writing and overwriting cost O(1) a frame, amortised; finding a run by its number costs O(1). A
+/// run takes 8 bytes.
 #[derive(Debug, Clone)]
 pub struct Runs {
     kept: PackedRuns,
@@ -319,13 +326,15 @@ impl Runs {
         self.open = new.open;
     }
 
-    /// The frames, counted from the oldest, that do not follow the frame before, whatever their ids say.
+    /// The frames, counted from the oldest, that do not follow the frame before, whatever their ids
+    /// say.
     pub(crate) fn all_breaks(&self) -> Vec<usize> {
         self.kept.breaks().collect()
     }
 
-    /// Finds all runs anew: `marks` are those of all frames, the oldest of which has the number `first`, and runs end before
-    /// each of `breaks`, which ascend, too. The last run does not continue: the author of its frames is unknown.
+    /// Finds all runs anew: `marks` are those of all frames, the oldest of which has the number
+    /// `first`, and runs end before each of `breaks`, which ascend, too. The last run does not
+    /// continue: the author of its frames is unknown.
     pub(crate) fn renew(&mut self, first: u64, marks: &EpisodeMarks, breaks: &[usize]) {
         self.clear();
         let mut at = 0;
@@ -342,7 +351,8 @@ impl Runs {
         self.kept.next = first + at as u64;
     }
 
-    /// Takes over the last `frames` frames of runs that a storage has kept. The last one does not continue.
+    /// Takes over the last `frames` frames of runs that a storage has kept. The last one does not
+    /// continue.
     pub(crate) fn take_over(&mut self, kept: &KeptRuns, frames: usize) {
         self.clear();
         self.kept.next = kept.next;
@@ -407,8 +417,8 @@ impl Runs {
         SavedRuns(self.kept.clone())
     }
 
-    /// The saved runs, of a ring of the same capacity, numbered as if these runs had been cleared before. The last run does not
-    /// continue: another author may write next.
+    /// The saved runs, of a ring of the same capacity, numbered as if these runs had been cleared
+    /// before. The last run does not continue: another author may write next.
     pub(crate) fn restored(&self, saved: SavedRuns) -> Self {
         Self {
             base: self.numbers().end,
@@ -420,10 +430,12 @@ impl Runs {
     }
 }
 
-/// Runs as a storage keeps them for the process that opens it next: only storages of this crate can.
+/// Runs as a storage keeps them for the process that opens it next: only storages of this crate
+/// can.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptRuns {
-    /// The [fingerprint](RunKeys::fingerprint) of the keys by which they were found; 0 where they are those of several, or of none.
+    /// The [fingerprint](RunKeys::fingerprint) of the keys by which they were found; 0 where they
+    /// are those of several, or of none.
     pub(crate) keys: u64,
     /// Number of the first frame whose runs they are.
     pub(crate) base: u64,
@@ -448,7 +460,8 @@ impl KeptRuns {
         Packed(word).first()
     }
 
-    /// Which of the last `frames` frames, counted from the first of these, were written apart from the one before.
+    /// Which of the last `frames` frames, counted from the first of these, were written apart from
+    /// the one before.
     pub(crate) fn breaks(&self, frames: usize) -> Vec<usize> {
         let oldest = self.next - frames as u64;
         let apart = self.boundaries().filter(|boundary| boundary.apart());
@@ -562,7 +575,8 @@ mod tests {
         }
     }
 
-    /// Rows of the first and last frame of every run, and its length, in the order of their first rows.
+    /// Rows of the first and last frame of every run, and its length, in the order of their first
+    /// rows.
     fn found(runs: &Runs) -> Vec<[usize; 3]> {
         let mut found: Vec<_> = runs
             .iter()
@@ -581,7 +595,8 @@ mod tests {
 
     #[test]
     fn a_full_ring_ends_at_its_cursor_and_episodes_wrap_around_it() {
-        // Rows 5 to 9 hold the first frames that are left, 0 to 4 the newest: episodes end in rows 7 and 2.
+        // Rows 5 to 9 hold the first frames that are left, 0 to 4 the newest: episodes end in rows
+        // 7 and 2.
         let mut runs = Runs::new(10);
         runs.skip(5);
         runs.push_marked(&EpisodeMarks::of(Some(&flags(10, &[2, 7])), None));
@@ -613,7 +628,8 @@ mod tests {
 
     #[test]
     fn environments_do_not_follow_each_other() {
-        // Two environments of five steps: ids 0 0 1 1 1 and 3 3 3 4 4, and then ids that are the same in both.
+        // Two environments of five steps: ids 0 0 1 1 1 and 3 3 3 4 4, and then ids that are the
+        // same in both.
         let mut runs = Runs::new(20);
         runs.push_marked(&EpisodeMarks::of(None, Some(&[0, 0, 1, 1, 1, 3, 3, 3, 4, 4])).rows_of(5));
         assert_eq!(

@@ -33,8 +33,8 @@ pub use samplers::*;
 
 /// Chooses rows. Its methods are never called concurrently: the buffer holds its lock.
 ///
-/// Every row is announced before it can be chosen ([`written`](Sampler::written)) and before it is overwritten
-/// ([`evicted`](Sampler::evicted)); in between, the row and its frame stay as they are.
+/// Every row is announced before it can be chosen ([`written`](Sampler::written)) and before it is
+/// overwritten ([`evicted`](Sampler::evicted)); in between, the row and its frame stay as they are.
 pub trait Sampler: CloneSampler + Debug + Send {
     /// Called once, before anything else.
     ///
@@ -45,7 +45,8 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Ok(())
     }
 
-    /// The keys that separate episodes, if the sampler needs them: [`Frames::runs`] is then present.
+    /// The keys that separate episodes, if the sampler needs them: [`Frames::runs`] is then
+    /// present.
     fn run_keys(&self) -> Option<&RunKeys> {
         None
     }
@@ -56,17 +57,20 @@ pub trait Sampler: CloneSampler + Debug + Send {
         self.run_keys().is_some()
     }
 
-    /// The entry that gives new frames their priorities, and how several values make one. Frames may lack it.
+    /// The entry that gives new frames their priorities, and how several values make one. Frames
+    /// may lack it.
     fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
         None
     }
 
-    /// Whether draws use frames up, see [`spent`](Self::spent). The buffer refuses writers that fill rows in a ring.
+    /// Whether draws use frames up, see [`spent`](Self::spent). The buffer refuses writers that
+    /// fill rows in a ring.
     fn consumes(&self) -> bool {
         false
     }
 
-    /// Takes the rows that the last draw has used up. The buffer drops them: no later draw has their frames.
+    /// Takes the rows that the last draw has used up. The buffer drops them: no later draw has
+    /// their frames.
     fn spent(&mut self) -> Vec<u32> {
         Vec::new()
     }
@@ -87,7 +91,8 @@ pub trait Sampler: CloneSampler + Debug + Send {
     /// Chooses rows for a batch of `batch_size` frames. Takes no numbers from `rng` when it fails.
     ///
     /// # Errors
-    /// [`NoDraw::Shortage`] when frames are missing that may still be written, [`NoDraw::Error`] when waiting would not help.
+    /// [`NoDraw::Shortage`] when frames are missing that may still be written, [`NoDraw::Error`]
+    /// when waiting would not help.
     fn draw(
         &mut self,
         batch_size: usize,
@@ -100,8 +105,8 @@ pub trait Sampler: CloneSampler + Debug + Send {
         false
     }
 
-    /// Sets the priorities of rows: `priorities` has one for each of `rows`. Rows without a frame are skipped. Returns the
-    /// number of priorities that were set.
+    /// Sets the priorities of rows: `priorities` has one for each of `rows`. Rows without a frame
+    /// are skipped. Returns the number of priorities that were set.
     ///
     /// # Errors
     /// [`ReplayError::NoPriorities`] when the sampler has none.
@@ -138,7 +143,8 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Err(ReplayError::NoPriorities)
     }
 
-    /// The state from which another sampler continues the draws of this one. It holds no frames: they are announced again.
+    /// The state from which another sampler continues the draws of this one. It holds no frames:
+    /// they are announced again.
     ///
     /// # Errors
     /// When tensors cannot be made.
@@ -146,8 +152,8 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Ok(TensorDict::new([]))
     }
 
-    /// Loads a state; [`written`](Sampler::written) has announced the frames before. The buffer calls this on a copy of the
-    /// sampler, and drops the copy when it fails.
+    /// Loads a state; [`written`](Sampler::written) has announced the frames before. The buffer
+    /// calls this on a copy of the sampler, and drops the copy when it fails.
     ///
     /// # Errors
     /// [`ReplayError::State`] when the state is of another sampler or another capacity.
@@ -205,7 +211,8 @@ impl<'a> Frames<'a> {
         self.len() == 0
     }
 
-    /// The row of frame `at` of `len()`: counted from the oldest where the writer keeps frames in order.
+    /// The row of frame `at` of `len()`: counted from the oldest where the writer keeps frames in
+    /// order.
     ///
     /// # Panics
     /// May panic when `at` is not below `len()`.
@@ -250,7 +257,8 @@ pub struct Draw {
 pub struct Slices {
     /// Number of frames of each slice, without padding.
     pub lens: Vec<usize>,
-    /// Number of frames that each slice begins with that only warm up a recurrent state; empty where none do.
+    /// Number of frames that each slice begins with that only warm up a recurrent state; empty
+    /// where none do.
     pub burn_in: Vec<usize>,
     /// Number of frames of each slice with padding, where slices are padded.
     pub padded: Option<usize>,

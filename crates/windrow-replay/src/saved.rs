@@ -1,5 +1,5 @@
-//! The state of a buffer as it is saved: everything but frames. It is loaded into copies of sampler and writer, which then replace the
-//! buffer's own (ADR 0013).
+//! The state of a buffer as it is saved: everything but frames. It is loaded into copies of sampler
+//! and writer, which then replace the buffer's own (ADR 0013).
 
 use tensordict::{Tensor, TensorDict};
 
@@ -8,7 +8,8 @@ use crate::runs::{RunColumns, SavedRuns};
 use crate::state::BufferState;
 use crate::{Boundary, ReplayError, RowSpan, SampleRng, StateError};
 
-/// A state that is valid for a buffer of its capacity; only sampler and writer have still to check their parts.
+/// A state that is valid for a buffer of its capacity; only sampler and writer have still to check
+/// their parts.
 #[derive(Debug)]
 pub(crate) struct SavedState {
     capacity: usize,
@@ -101,8 +102,8 @@ impl SavedState {
     /// The state of a buffer of `capacity` rows that a file keeps.
     ///
     /// # Errors
-    /// [`ReplayError::State`] when it is of another buffer or damaged, [`ReplayError::Tensor`] when an entry is missing or of
-    /// another kind.
+    /// [`ReplayError::State`] when it is of another buffer or damaged, [`ReplayError::Tensor`] when
+    /// an entry is missing or of another kind.
     pub(crate) fn parse(dict: &TensorDict, capacity: usize) -> Result<Self, ReplayError> {
         let counts = Counts::parse(dict)?;
         if counts.capacity != capacity as i64 {
@@ -153,7 +154,8 @@ pub(crate) struct RunRows {
 }
 
 impl RunRows {
-    /// The boundaries of the frames in `len` rows from `first` on; `None` where these are not among the saved.
+    /// The boundaries of the frames in `len` rows from `first` on; `None` where these are not among
+    /// the saved.
     pub(crate) fn boundaries(&self, first: usize, len: usize) -> Option<Vec<Boundary>> {
         let at = self.rows.place(first)?;
         let are_there = at + len <= self.rows.len();
@@ -228,7 +230,8 @@ fn writer_of(dict: &TensorDict) -> Result<TensorDict, ReplayError> {
     if dict.contains_key("writer") {
         return Ok(dict.get_dict("writer")?.clone());
     }
-    // Old states have the values that frames were compared by beside the rows, and nothing of other writers.
+    // Old states have the values that frames were compared by beside the rows, and nothing of other
+    // writers.
     let mut writer = TensorDict::new([]);
     if dict.contains_key("values") {
         writer.set("values", dict.get("values")?.clone())?;

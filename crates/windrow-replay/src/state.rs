@@ -174,8 +174,8 @@ impl BufferState {
         }
     }
 
-    /// Makes rows that were written visible to samples. `new` are the runs of a ring's frames, `skipped` the frames before them that
-    /// were overwritten at once.
+    /// Makes rows that were written visible to samples. `new` are the runs of a ring's frames,
+    /// `skipped` the frames before them that were overwritten at once.
     pub(crate) fn admit(&mut self, rows: RowSpan, new: Option<&NewRuns>, skipped: usize) {
         if !rows.is_empty() {
             self.contents.admit(rows, new, skipped);
@@ -206,7 +206,8 @@ impl BufferState {
     /// The parts of this state that `saved` replaces; copies of sampler and writer load theirs.
     ///
     /// # Errors
-    /// [`ReplayError::State`] if the saved state is of another writer; errors of sampler and writer.
+    /// [`ReplayError::State`] if the saved state is of another writer; errors of sampler and
+    /// writer.
     pub(crate) fn restored(&self, saved: SavedState) -> Result<Restored, ReplayError> {
         let is_ring = self.contents.rows.order() == RowOrder::Ring;
         if is_ring != saved.runs.is_some() {
@@ -273,7 +274,8 @@ impl BufferState {
         let oldest = self.contents.rows.oldest_for(frames);
         match self.contents.rows.order() {
             RowOrder::Ring => oldest.rows().any(|row| saving[row]),
-            // Any of them may be overwritten, and rows whose frames were sampled for the last time, which may not be copied yet.
+            // Any of them may be overwritten, and rows whose frames were sampled for the last time,
+            // which may not be copied yet.
             RowOrder::Any => {
                 let is_gone = |row: usize| !self.contents.rows.contains(row);
                 let mut uncopied = (0..saving.len()).filter(|&row| saving[row]);

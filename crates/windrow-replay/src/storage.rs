@@ -23,32 +23,36 @@ pub use tensor::LazyTensorStorage;
 
 /// Rows that keep one frame each.
 ///
-/// A storage knows nothing of trajectories, order or priorities: the buffer decides which row a frame goes to, and which rows
-/// are read. All methods may be called from any thread.
+/// A storage knows nothing of trajectories, order or priorities: the buffer decides which row a
+/// frame goes to, and which rows are read. All methods may be called from any thread.
 pub trait Storage: Send + Sync + Debug {
     /// Capacity in frames.
     fn capacity(&self) -> usize;
 
-    /// Allocates memory for frames like these, if the storage has none yet or is empty; otherwise checks that they fit.
+    /// Allocates memory for frames like these, if the storage has none yet or is empty; otherwise
+    /// checks that they fit.
     ///
     /// `frames`: flat, `[n]`.
     ///
     /// # Errors
-    /// [`ReplayError::Store`], naming the entry, when keys, dtypes or shapes differ from those of the first frames.
+    /// [`ReplayError::Store`], naming the entry, when keys, dtypes or shapes differ from those of
+    /// the first frames.
     fn prepare(&self, frames: &TensorDict) -> Result<(), ReplayError>;
 
     /// Writes frames `[n]` into the rows `first, first + 1, …`, where row 0 follows the last.
     ///
-    /// All of them become readable at once. Waits for another writer, and for readers that began before; a thread must
-    /// therefore drop its own reader before it writes. Prepares the storage when that has not happened yet.
+    /// All of them become readable at once. Waits for another writer, and for readers that began
+    /// before; a thread must therefore drop its own reader before it writes. Prepares the storage
+    /// when that has not happened yet.
     ///
     /// # Errors
-    /// As [`prepare`](Storage::prepare), and [`ReplayError::Store`] when `first` is not a row or there are more frames
-    /// than rows; nothing is written then.
+    /// As [`prepare`](Storage::prepare), and [`ReplayError::Store`] when `first` is not a row or
+    /// there are more frames than rows; nothing is written then.
     fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError>;
 
-    /// As [`write`](Storage::write), for frames that follow each other in a ring but at the boundaries in `runs`: a storage that outlives its
-    /// process keeps these, so that no one has to read rows to find them. [`write`](Storage::write) itself leaves them alone.
+    /// As [`write`](Storage::write), for frames that follow each other in a ring but at the
+    /// boundaries in `runs`: a storage that outlives its process keeps these, so that no one has to
+    /// read rows to find them. [`write`](Storage::write) itself leaves them alone.
     ///
     /// # Errors
     /// As [`write`](Storage::write).
@@ -74,7 +78,8 @@ pub trait Storage: Send + Sync + Debug {
     /// Registers a reader. The rows that are filled now stay as they are until it is dropped.
     fn read(&self) -> Box<dyn StorageRead + '_>;
 
-    /// Drops all frames; the layout stays until other frames come. Waits as [`write`](Storage::write) does.
+    /// Drops all frames; the layout stays until other frames come. Waits as
+    /// [`write`](Storage::write) does.
     fn clear(&self);
 
     /// Whether all frames have the keys, dtypes and shapes of the first.
@@ -82,7 +87,8 @@ pub trait Storage: Send + Sync + Debug {
         true
     }
 
-    /// The rows found when the storage was opened, for the first who asks; `None` if it began empty.
+    /// The rows found when the storage was opened, for the first who asks; `None` if it began
+    /// empty.
     fn recovered(&self) -> Option<Recovered> {
         None
     }
@@ -93,7 +99,8 @@ pub trait StorageRead {
     /// Copies rows into fresh memory, in the order given; rows may repeat. Result: `[rows.len()]`.
     ///
     /// # Errors
-    /// [`ReplayError::Store`] when a row is not filled, or was being written when the reader was registered.
+    /// [`ReplayError::Store`] when a row is not filled, or was being written when the reader was
+    /// registered.
     fn gather(&self, rows: &[u32]) -> Result<TensorDict, ReplayError>;
 
     /// As [`gather`](StorageRead::gather), for these entries alone.
@@ -106,8 +113,8 @@ pub trait StorageRead {
     fn filled(&self) -> Vec<Range<u32>>;
 }
 
-/// The capacity of a storage in memory or on disk that has `bytes` bytes for frames like `frames`, which are flat. 0 when a single
-/// frame needs more.
+/// The capacity of a storage in memory or on disk that has `bytes` bytes for frames like `frames`,
+/// which are flat. 0 when a single frame needs more.
 ///
 /// ```
 /// use tensordict::{DType, Tensor, TensorDict};
@@ -142,7 +149,8 @@ pub struct Recovered {
 /// The runs of frames that are written together.
 #[derive(Debug, Clone, Copy)]
 pub struct RunMarks<'a> {
-    /// The boundaries of these runs, in order. Without one in front of the first frame, that frame continues the run before it.
+    /// The boundaries of these runs, in order. Without one in front of the first frame, that frame
+    /// continues the run before it.
     pub boundaries: &'a [Boundary],
     /// As of [`RunKeys::fingerprint`].
     pub(crate) keys: u64,

@@ -13,11 +13,12 @@ mod reuse;
 pub use max_reward::MaxRewardWriter;
 pub use reuse::ReuseWriter;
 
-/// Decides which rows frames are written to. Its methods are never called concurrently: the buffer holds its lock.
+/// Decides which rows frames are written to. Its methods are never called concurrently: the buffer
+/// holds its lock.
 ///
-/// A writer of [`RowOrder::Ring`] leaves the choice of rows to the buffer, as [`RoundRobinWriter`] does. A writer of
-/// [`RowOrder::Any`] implements [`place`](Self::place); the methods after it matter only to writers that store something for each
-/// row.
+/// A writer of [`RowOrder::Ring`] leaves the choice of rows to the buffer, as [`RoundRobinWriter`]
+/// does. A writer of [`RowOrder::Any`] implements [`place`](Self::place); the methods after it
+/// matter only to writers that store something for each row.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -67,15 +68,16 @@ pub trait Writer: CloneWriter + Debug + Send {
     /// Called once, before anything else.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when an argument of the writer is invalid, [`ReplayError::NoMemory`] from
-    /// [`check_room`](crate::check_room).
+    /// [`ReplayError::Argument`] when an argument of the writer is invalid,
+    /// [`ReplayError::NoMemory`] from [`check_room`](crate::check_room).
     fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
         let _ = capacity;
         Ok(())
     }
 
-    /// Chooses a row for each of `frames` that is to be kept: rows, each with the place of its frame in `frames`. `rows` are
-    /// those that hold frames already; a chosen one among them loses its frame. Not called in a ring.
+    /// Chooses a row for each of `frames` that is to be kept: rows, each with the place of its
+    /// frame in `frames`. `rows` are those that hold frames already; a chosen one among them loses
+    /// its frame. Not called in a ring.
     ///
     /// # Errors
     /// When an entry that the writer reads is missing. The writer must then be as it was before.
@@ -101,7 +103,8 @@ pub trait Writer: CloneWriter + Debug + Send {
         Vec::new()
     }
 
-    /// A storage on disk held `rows` already when it was opened; `frames` has their entries of [`keys`](Self::keys).
+    /// A storage on disk held `rows` already when it was opened; `frames` has their entries of
+    /// [`keys`](Self::keys).
     ///
     /// # Errors
     /// When these entries are not of the right kind.

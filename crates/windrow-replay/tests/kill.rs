@@ -1,4 +1,5 @@
-//! A process that fills a buffer on disk and writes checkpoints is killed at any moment: what it leaves is whole.
+//! A process that fills a buffer on disk and writes checkpoints is killed at any moment: what it
+//! leaves is whole.
 //!
 //! `WINDROW_KILLS` says how often; `cargo xtask faults replay` sets it to fifty.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]

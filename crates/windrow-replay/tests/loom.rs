@@ -1,7 +1,7 @@
 //! Every interleaving of a writer and a sampler on one buffer: run with `cargo xtask models`.
 //!
-//! A row that is drawn while it is written is an error of the storage, and a thread that nobody wakes a deadlock; both fail
-//! the model.
+//! A row that is drawn while it is written is an error of the storage, and a thread that nobody
+//! wakes a deadlock; both fail the model.
 #![cfg(loom)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 

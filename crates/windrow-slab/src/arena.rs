@@ -13,8 +13,9 @@ pub(crate) use shared::Span;
 
 /// Bytes that values are appended to, which stay where they are until all are dropped at once.
 ///
-/// It has one user at a time, or several that only read: whoever has the part, then whoever has the lease. Rows of one step may lie in
-/// two threads though, so a lock guards the bookkeeping, and never what was written before.
+/// It has one user at a time, or several that only read: whoever has the part, then whoever has the
+/// lease. Rows of one step may lie in two threads though, so a lock guards the bookkeeping, and
+/// never what was written before.
 #[derive(Debug)]
 pub(crate) struct Arena {
     /// Tells it apart from others of its slab.
@@ -34,11 +35,13 @@ enum ArenaMemory {
 
 #[derive(Debug, Default)]
 struct ArenaState {
-    /// Memory without gaps from the beginning on, where this process has it. No value lies in two chunks.
+    /// Memory without gaps from the beginning on, where this process has it. No value lies in two
+    /// chunks.
     chunks: Vec<Chunk>,
     /// Chunks that were mapped again together with others: somebody may still read there.
     replaced: Vec<Chunk>,
-    /// On the heap: the end of the last value, and the memory that is to be had; in shared memory, words say so.
+    /// On the heap: the end of the last value, and the memory that is to be had; in shared memory,
+    /// words say so.
     counts: Counts,
 }
 
@@ -46,7 +49,8 @@ struct ArenaState {
 struct Counts {
     /// End of the last value.
     used: u64,
-    /// Bytes from the beginning on that can be written: room that the arena had before it was emptied is taken again as one chunk.
+    /// Bytes from the beginning on that can be written: room that the arena had before it was
+    /// emptied is taken again as one chunk.
     reserved: u64,
 }
 
@@ -87,14 +91,16 @@ impl Arena {
         }
     }
 
-    /// Drops all values. Memory is kept for as much as they took, and some more; much more is given back.
+    /// Drops all values. Memory is kept for as much as they took, and some more; much more is given
+    /// back.
     ///
     /// # Safety
     /// Nothing refers to a value, and no other thread or process uses the arena.
     pub(crate) unsafe fn clear(&self) {
         let mut state = lock(&self.state);
         let Counts { used, mut reserved } = self.counts(&state);
-        // An arena that was not used since it was last emptied says nothing about the room that it needs.
+        // An arena that was not used since it was last emptied says nothing about the room that it
+        // needs.
         if used > 0 && reserved > LEAST.max(used.saturating_mul(4)) {
             reserved = chunk_size(used.saturating_mul(2)).min(reserved);
             self.shrink(reserved);
@@ -150,7 +156,8 @@ impl Arena {
             unreachable!("A chunk that was made for a value has room for it.");
         };
         let start = chunk.start.max(used);
-        // SAFETY: the chunk has `len` bytes from there on. No value lies there, since all are before `used`.
+        // SAFETY: the chunk has `len` bytes from there on. No value lies there, since all are
+        // before `used`.
         unsafe {
             let to = chunk.memory.ptr().add((start - chunk.start) as usize);
             to.as_ptr()
@@ -176,8 +183,8 @@ impl Arena {
     /// The bytes of a value of this arena.
     ///
     /// # Errors
-    /// [`SlabError::Stray`] for a cell that names other bytes, [`SlabError::System`] where memory that another process has written
-    /// cannot be mapped.
+    /// [`SlabError::Stray`] for a cell that names other bytes, [`SlabError::System`] where memory
+    /// that another process has written cannot be mapped.
     ///
     /// # Safety
     /// The arena is not emptied during `'a`.
@@ -227,7 +234,8 @@ impl Arena {
         }
     }
 
-    /// Another chunk, with room for `len` bytes at least; as large as all before, so that there are few.
+    /// Another chunk, with room for `len` bytes at least; as large as all before, so that there are
+    /// few.
     #[cfg_attr(
         any(loom, shuttle, not(target_os = "linux")),
         allow(unused_variables, unreachable_code)
@@ -249,7 +257,8 @@ impl Arena {
         Ok(Chunk { start, len, memory })
     }
 
-    /// Maps all that can be written, where another process has written more than this one has mapped.
+    /// Maps all that can be written, where another process has written more than this one has
+    /// mapped.
     #[cfg_attr(
         any(loom, shuttle, not(target_os = "linux")),
         allow(unused_variables, unreachable_code)
@@ -364,7 +373,8 @@ mod shared {
     unsafe impl Sync for Span {}
 
     impl Span {
-        /// Bytes of a file for each arena: more than any machine has, since what is not reserved takes no memory.
+        /// Bytes of a file for each arena: more than any machine has, since what is not reserved
+        /// takes no memory.
         pub(crate) const SIZE: u64 = 1 << 36;
 
         /// # Safety

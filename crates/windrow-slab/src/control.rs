@@ -9,8 +9,8 @@ use windrow_sync::atomic::AtomicU64;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Words {
-    /// Parts of slabs before this number are to be cut short at their next step; written under the ring's lock. A hint:
-    /// nothing else is ordered by it.
+    /// Parts of slabs before this number are to be cut short at their next step; written under the
+    /// ring's lock. A hint: nothing else is ordered by it.
     pub(crate) cut: CachePadded<AtomicU64>,
     /// Rung when the consumer should look again.
     #[cfg(target_os = "linux")]

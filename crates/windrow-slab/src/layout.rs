@@ -10,28 +10,31 @@ use crate::rows::{Column, place};
 
 /// The columns of one record (one frame), by writer.
 ///
-/// To these the layout adds what every record has: the flags `done`, `terminated` and `truncated` at the root and
-/// under `"next"`, and `("next", "reward")`.
+/// To these the layout adds what every record has: the flags `done`, `terminated` and `truncated`
+/// at the root and under `"next"`, and `("next", "reward")`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordSpec {
-    /// Written by the environment; delivered at the root and, for the observation that followed, under `"next"`.
+    /// Written by the environment; delivered at the root and, for the observation that followed,
+    /// under `"next"`.
     pub observation: Vec<LeafSpec>,
-    /// Written by the policy: the action, then its extra columns. One with the name of an observation, or of a flag at the
-    /// root, is delivered there in its place. One with the name of an observation under `"next"` as well is state of the
-    /// policy, to which the environment gives the first value, and is delivered in both places.
+    /// Written by the policy: the action, then its extra columns. One with the name of an
+    /// observation, or of a flag at the root, is delivered there in its place. One with the name of
+    /// an observation under `"next"` as well is state of the policy, to which the environment gives
+    /// the first value, and is delivered in both places.
     pub policy: Vec<LeafSpec>,
-    /// Observations that are delivered under `"next"` alone, such as rewards. One called `"reward"` is delivered in place of the
-    /// engine's.
+    /// Observations that are delivered under `"next"` alone, such as rewards. One called `"reward"`
+    /// is delivered in place of the engine's.
     pub next_only: Vec<NestedKey>,
-    /// Nested observations that share dimensions of their own, which batches give to the dict in which they are, at the root
-    /// and under `"next"`.
+    /// Nested observations that share dimensions of their own, which batches give to the dict in
+    /// which they are, at the root and under `"next"`.
     pub groups: Vec<Group>,
     /// Whether frames carry `("collector", "traj_ids")`.
     pub traj_ids: bool,
     /// Whether frames carry `"policy_version"`, at the root and under `"next"` in the same memory.
     pub policy_version: bool,
-    /// Numbers beside the frames of each part, by which its owner and its worker tell each other more. Batches do not show them.
+    /// Numbers beside the frames of each part, by which its owner and its worker tell each other
+    /// more. Batches do not show them.
     pub notes: usize,
 }
 
@@ -49,22 +52,26 @@ pub struct Shares {
     pub order: PartOrder,
 }
 
-/// How the parts of a column follow each other in memory, which decides what batches of several parts are views.
+/// How the parts of a column follow each other in memory, which decides what batches of several
+/// parts are views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartOrder {
-    /// One after the other, `[part][time][env]`: batches along time are views, and parts share no cache lines but at their ends.
+    /// One after the other, `[part][time][env]`: batches along time are views, and parts share no
+    /// cache lines but at their ends.
     #[default]
     Sequential,
-    /// Side by side at each step, `[time][part][env]`: batches along the environments are views. Parts have equally many steps.
+    /// Side by side at each step, `[time][part][env]`: batches along the environments are views.
+    /// Parts have equally many steps.
     Interleaved,
 }
 
 /// The place of every column of every part in a slab.
 ///
-/// Physical order `[column][part][time][env][element]`, or `[column][time][part][env][element]` where parts are
-/// [interleaved](PartOrder::Interleaved); columns are 64-byte aligned. What a policy reads at one step is one contiguous block, and
-/// batches are flat without a copy: along time in the first order, along the environments in the second.
+/// Physical order `[column][part][time][env][element]`, or `[column][time][part][env][element]`
+/// where parts are [interleaved](PartOrder::Interleaved); columns are 64-byte aligned. What a
+/// policy reads at one step is one contiguous block, and batches are flat without a copy: along
+/// time in the first order, along the environments in the second.
 #[derive(Debug, Hash)]
 pub struct Layout {
     pub(crate) shares: Shares,
@@ -93,8 +100,8 @@ pub(crate) struct PartLayout {
     pub(crate) columns: Columns<Column>,
 }
 
-/// One value for each column of a record, under the column's role. The order of the fields is that of the columns in
-/// memory.
+/// One value for each column of a record, under the column's role. The order of the fields is that
+/// of the columns in memory.
 #[derive(Debug, Hash)]
 pub(crate) struct Columns<T> {
     /// The columns that the policy reads.
@@ -103,7 +110,8 @@ pub(crate) struct Columns<T> {
     pub(crate) policy: Box<[T]>,
     /// The observations that followed.
     pub(crate) next_obs: Box<[T]>,
-    /// `done`, `terminated`, `truncated` at the root: always false, since an ended episode is reset at once.
+    /// `done`, `terminated`, `truncated` at the root: always false, since an ended episode is reset
+    /// at once.
     pub(crate) root_flags: [T; 3],
     /// The flags under `"next"`.
     pub(crate) done: T,
@@ -111,7 +119,8 @@ pub(crate) struct Columns<T> {
     pub(crate) truncated: T,
     pub(crate) reward: T,
     pub(crate) traj_ids: Option<T>,
-    /// Delivered at the root and under `"next"`: the weights that acted are those that led to what followed.
+    /// Delivered at the root and under `"next"`: the weights that acted are those that led to what
+    /// followed.
     pub(crate) version: Option<T>,
 }
 
@@ -164,8 +173,9 @@ impl Layout {
     /// Lays out slabs of `record` frames.
     ///
     /// # Errors
-    /// [`SlabError::Empty`] when there is nothing to hold, [`SlabError::DuplicateColumn`] when two columns have one
-    /// name, [`SlabError::Unequal`] when interleaved parts differ in length, [`SlabError::TooLarge`] when the size overflows.
+    /// [`SlabError::Empty`] when there is nothing to hold, [`SlabError::DuplicateColumn`] when two
+    /// columns have one name, [`SlabError::Unequal`] when interleaved parts differ in length,
+    /// [`SlabError::TooLarge`] when the size overflows.
     pub fn new(record: &RecordSpec, shares: Shares) -> Result<Self, SlabError> {
         let shortest = shares.steps.iter().copied().min().unwrap_or(0);
         if shortest == 0 || shares.envs == 0 {
@@ -237,8 +247,8 @@ impl Layout {
         self.bytes
     }
 
-    /// A hash of the places of all columns: two layouts with different ones do not fit the same memory. It is equal within one build of a
-    /// program; do not store it.
+    /// A hash of the places of all columns: two layouts with different ones do not fit the same
+    /// memory. It is equal within one build of a program; do not store it.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -251,7 +261,8 @@ impl Layout {
         self.shares.steps.iter().sum::<usize>() * self.shares.envs
     }
 
-    /// Environments of one row of a column: those of one part, or of all where these are side by side.
+    /// Environments of one row of a column: those of one part, or of all where these are side by
+    /// side.
     pub(crate) fn row_envs(&self) -> usize {
         match self.shares.order {
             PartOrder::Sequential => self.shares.envs,
@@ -351,7 +362,8 @@ fn leaves(record: &RecordSpec) -> Columns<(LeafSpec, bool)> {
     }
 }
 
-/// The columns of batches: all that are not hidden, and the policy version a second time under `"next"`.
+/// The columns of batches: all that are not hidden, and the policy version a second time under
+/// `"next"`.
 fn delivered(
     leaves: &Columns<(LeafSpec, bool)>,
     columns: &Columns<Column>,
@@ -378,7 +390,8 @@ fn delivered(
     Ok(delivered)
 }
 
-/// Those of `groups` whose delivered columns begin with their dimensions, at the root and under `"next"`.
+/// Those of `groups` whose delivered columns begin with their dimensions, at the root and under
+/// `"next"`.
 fn groups(groups: &[Group], delivered: &[Delivered]) -> Vec<Group> {
     let next = NestedKey::from("next");
     let below = groups

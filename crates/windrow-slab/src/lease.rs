@@ -81,8 +81,9 @@ impl Lease {
         &self.commits
     }
 
-    /// All parts in an order in which those of one worker follow each other in time, where a worker has filled several in the place of
-    /// others: that in which they lie, if possible. `None` where each part has a worker of its own.
+    /// All parts in an order in which those of one worker follow each other in time, where a worker
+    /// has filled several in the place of others: that in which they lie, if possible. `None` where
+    /// each part has a worker of its own.
     #[must_use]
     pub fn order(&self) -> Option<&[usize]> {
         self.order.as_deref()
@@ -104,8 +105,8 @@ impl Lease {
         self.commits.iter().map(|commit| commit.steps).sum()
     }
 
-    /// One part as a [`TensorDict`] over the slab's memory: `[time]`, or `[env, time]` when the environments have a
-    /// dimension of their own. The last dimension is named `"time"`.
+    /// One part as a [`TensorDict`] over the slab's memory: `[time]`, or `[env, time]` when the
+    /// environments have a dimension of their own. The last dimension is named `"time"`.
     ///
     /// # Errors
     /// [`TensorError::Index`] for a part that the slab does not have.
@@ -122,7 +123,8 @@ impl Lease {
         self.view(part, self.shares().envs, &[(Dim::Time, steps)])
     }
 
-    /// What the worker of part `part` has left in its [notes](crate::Part::notes); empty for a part that the slab does not have.
+    /// What the worker of part `part` has left in its [notes](crate::Part::notes); empty for a part
+    /// that the slab does not have.
     #[must_use]
     pub fn notes(&self, part: usize) -> &[f64] {
         if part >= self.commits.len() {
@@ -130,13 +132,14 @@ impl Lease {
         }
         let (offset, count) = self.layout().notes(part);
         let first = self.address(offset).cast::<f64>();
-        // SAFETY: the offset lies within the slab's memory and is aligned. Nobody writes a leased slab, memory starts zeroed, and every
-        // bit pattern is a number.
+        // SAFETY: the offset lies within the slab's memory and is aligned. Nobody writes a leased
+        // slab, memory starts zeroed, and every bit pattern is a number.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), count) }
     }
 
-    /// Appends the rows and notes of part `part` to `bytes`, as [`Part::write_to`](crate::Part::write_to) does; nothing for a part that the
-    /// slab does not have.
+    /// Appends the rows and notes of part `part` to `bytes`, as
+    /// [`Part::write_to`](crate::Part::write_to) does; nothing for a part that the slab does not
+    /// have.
     ///
     /// # Errors
     /// Those of [`Part::write_to`](crate::Part::write_to).
@@ -149,7 +152,8 @@ impl Lease {
     }
 
     /// All parts one after the other along time, `[frames]` or `[env, time]`: only where parts are
-    /// [in sequence](PartOrder::Sequential) and every one but the last has all its steps. `None` otherwise.
+    /// [in sequence](PartOrder::Sequential) and every one but the last has all its steps. `None`
+    /// otherwise.
     ///
     /// # Errors
     /// The errors of [`TensorDict::set`], which no valid layout causes.
@@ -168,8 +172,9 @@ impl Lease {
         self.view(0, shares.envs, &dims).map(Some)
     }
 
-    /// The environments of all parts one after the other, `[part · env, time]`: only where parts are
-    /// [interleaved](PartOrder::Interleaved) and equally many steps of each were written. `None` otherwise.
+    /// The environments of all parts one after the other, `[part · env, time]`: only where parts
+    /// are [interleaved](PartOrder::Interleaved) and equally many steps of each were written.
+    /// `None` otherwise.
     ///
     /// # Errors
     /// As [`along_time`](Self::along_time).
@@ -186,8 +191,8 @@ impl Lease {
         self.view(0, envs, &[(Dim::Time, steps)]).map(Some)
     }
 
-    /// All parts side by side, `[part, …, time]`: only where they have equally many steps, all of them written. `None`
-    /// otherwise.
+    /// All parts side by side, `[part, …, time]`: only where they have equally many steps, all of
+    /// them written. `None` otherwise.
     ///
     /// # Errors
     /// As [`along_time`](Self::along_time).
@@ -204,7 +209,8 @@ impl Lease {
         self.view(0, self.shares().envs, &dims).map(Some)
     }
 
-    /// Rows from those of `part` on, with these dimensions before and after that of the `envs` environments.
+    /// Rows from those of `part` on, with these dimensions before and after that of the `envs`
+    /// environments.
     fn view(
         &self,
         part: usize,
@@ -273,15 +279,16 @@ impl Lease {
         }
         let start = self.address(column.offset + self.layout().part_offset(column, part));
         if let (DType::Bytes, Some(extents)) = (column.dtype, extents) {
-            // SAFETY: as below. Rows write cells that name values of their part's arena, and a claim clears those of the batch before;
-            // arenas are not emptied before the next claim.
+            // SAFETY: as below. Rows write cells that name values of their part's arena, and a
+            // claim clears those of the batch before; arenas are not emptied before the next claim.
             return unsafe {
                 Tensor::from_cells(start.cast(), shape, strides, Arc::clone(extents), owner)
             };
         }
-        // SAFETY: the strides address rows of `envs * elements` elements from those of `part` on, of parts that were committed with
-        // that many steps, so they lie within the slab's memory; all of it is initialised (zeroed, then written as the
-        // column's dtype), aligned, and kept alive and unwritten by `LeasedSlab` until the last owner is gone.
+        // SAFETY: the strides address rows of `envs * elements` elements from those of `part` on,
+        // of parts that were committed with that many steps, so they lie within the slab's memory;
+        // all of it is initialised (zeroed, then written as the column's dtype), aligned, and kept
+        // alive and unwritten by `LeasedSlab` until the last owner is gone.
         unsafe { Tensor::from_raw(start, column.dtype, shape, strides, owner) }
     }
 
@@ -296,7 +303,8 @@ impl Lease {
     }
 
     fn address(&self, offset: usize) -> NonNull<u8> {
-        // SAFETY: offsets of a layout lie within (or, for a column without elements, at the end of) its memory.
+        // SAFETY: offsets of a layout lie within (or, for a column without elements, at the end of)
+        // its memory.
         unsafe { self.leased.slab.memory.ptr().add(offset) }
     }
 
@@ -314,7 +322,8 @@ fn poison(layout: &Layout, slab: &Slab) {
     let columns = layout.parts.first().map(|part| &part.columns);
     for column in columns.into_iter().flat_map(Columns::iter) {
         let elements = layout.frames() * column.elements;
-        // SAFETY: the last reader is gone and no writer has claimed the slab yet; the elements are the column's own.
+        // SAFETY: the last reader is gone and no writer has claimed the slab yet; the elements are
+        // the column's own.
         unsafe {
             let start = slab.memory.ptr().as_ptr().add(column.offset);
             match column.dtype {

@@ -16,11 +16,13 @@ use crate::rows::Column;
 use crate::slab::{PartBlocks, Slab};
 use crate::{Rows, RowsMut};
 
-/// Lends parts and takes them back: the ring, here or in another process. A part calls it a few times in its life, never for a step.
+/// Lends parts and takes them back: the ring, here or in another process. A part calls it a few
+/// times in its life, never for a step.
 pub(crate) trait Owner: Debug + Send + Sync {
     fn layout(&self) -> &Layout;
 
-    /// Parts of slabs before this number are to be cut short. A hint: nothing else is ordered by it.
+    /// Parts of slabs before this number are to be cut short. A hint: nothing else is ordered by
+    /// it.
     fn cut(&self) -> &AtomicU64;
 
     /// Takes a part that is written.
@@ -32,8 +34,8 @@ pub(crate) trait Owner: Debug + Send + Sync {
 
 /// The exclusive right to write one part of a slab.
 ///
-/// [`commit`](Self::commit) hands it over to the consumer; dropping it instead gives it back unwritten, and no reader
-/// ever sees its content.
+/// [`commit`](Self::commit) hands it over to the consumer; dropping it instead gives it back
+/// unwritten, and no reader ever sees its content.
 ///
 /// A part cannot be written after it was committed:
 /// ```compile_fail,E0382
@@ -50,7 +52,8 @@ pub(crate) trait Owner: Debug + Send + Sync {
 ///     Some(row)
 /// }
 /// ```
-/// nor does a value of variable size outlive the right to its part, after which another worker may write there:
+/// nor does a value of variable size outlive the right to its part, after which another worker may
+/// write there:
 /// ```compile_fail,E0505
 /// fn late(part: windrow_slab::Part) -> usize {
 ///     let text = part.obs(0).expect("a step").strings(windrow_slab::Key::new(0)).expect("text");
@@ -82,13 +85,15 @@ impl Part {
         part
     }
 
-    /// Empties all values of variable size, whose memory is then used again. A claim does that; whoever keeps a part and writes its
-    /// rows again and again calls it when nobody needs the values any more.
+    /// Empties all values of variable size, whose memory is then used again. A claim does that;
+    /// whoever keeps a part and writes its rows again and again calls it when nobody needs the
+    /// values any more.
     pub fn clear_values(&mut self) {
         if let Some(arena) = self.slab.arenas.get(self.ticket.part) {
             #[cfg(loom)]
             self.slab.shadow[self.ticket.part].write();
-            // SAFETY: this `Part` has its part to itself and is borrowed exclusively, so no rows of it are lent.
+            // SAFETY: this `Part` has its part to itself and is borrowed exclusively, so no rows of
+            // it are lent.
             unsafe { arena.clear() };
             self.clear_cells();
         }
@@ -100,7 +105,8 @@ impl Part {
         self.ticket.seq
     }
 
-    /// Which of the ring's slabs the part lies in, counted from 0: a worker in another process maps it by this number.
+    /// Which of the ring's slabs the part lies in, counted from 0: a worker in another process maps
+    /// it by this number.
     #[must_use]
     pub fn slot(&self) -> usize {
         self.ticket.slot
@@ -118,7 +124,8 @@ impl Part {
         self.steps
     }
 
-    /// Whether the part is to be cut short at its next step, because the consumer does not wait for the rest.
+    /// Whether the part is to be cut short at its next step, because the consumer does not wait for
+    /// the rest.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.owner.cut().load(Ordering::Relaxed) > self.ticket.seq
@@ -135,21 +142,23 @@ impl Part {
         self.owner.layout().shares.envs
     }
 
-    /// The observations of the first step: the cursor carries them in from the part before, the step loop only reads them.
+    /// The observations of the first step: the cursor carries them in from the part before, the
+    /// step loop only reads them.
     #[must_use]
     pub fn first_obs(&mut self) -> RowsMut<'_> {
-        // SAFETY: this `Part` has all rows of its part to itself and is borrowed exclusively. Memory starts zeroed and is
-        // only written as what each column holds.
+        // SAFETY: this `Part` has all rows of its part to itself and is borrowed exclusively.
+        // Memory starts zeroed and is only written as what each column holds.
         unsafe { RowsMut::new(&self.blocks().obs, 0) }
     }
 
-    /// Numbers beside the frames: as many as [`RecordSpec::notes`](crate::RecordSpec::notes), rounded up to whole cache lines. They are as
-    /// whoever had the part last has left them.
+    /// Numbers beside the frames: as many as [`RecordSpec::notes`](crate::RecordSpec::notes),
+    /// rounded up to whole cache lines. They are as whoever had the part last has left them.
     #[must_use]
     pub fn notes(&mut self) -> &mut [f64] {
         let (offset, count) = self.owner.layout().notes(self.ticket.part);
-        // SAFETY: the offset lies within the slab's memory and is aligned. This `Part` has the notes of its part to itself and is
-        // borrowed exclusively; memory starts zeroed, and every bit pattern is a number.
+        // SAFETY: the offset lies within the slab's memory and is aligned. This `Part` has the
+        // notes of its part to itself and is borrowed exclusively; memory starts zeroed, and every
+        // bit pattern is a number.
         unsafe {
             let first = self.slab.memory.ptr().add(offset).cast::<f64>();
             std::slice::from_raw_parts_mut(first.as_ptr(), count)
@@ -192,11 +201,12 @@ impl Part {
         self.owner.commit(self.ticket, Commit { steps, version });
     }
 
-    /// The observations of step `step`, which must have been written: those that followed the step before, or the first.
+    /// The observations of step `step`, which must have been written: those that followed the step
+    /// before, or the first.
     #[must_use]
     pub fn obs(&self, step: usize) -> Option<Rows<'_>> {
-        // SAFETY: this `Part` has all rows of its part to itself and is borrowed, so no one writes them meanwhile. Memory
-        // starts zeroed and is only written as what each column holds.
+        // SAFETY: this `Part` has all rows of its part to itself and is borrowed, so no one writes
+        // them meanwhile. Memory starts zeroed and is only written as what each column holds.
         (step < self.layout().steps).then(|| unsafe { Rows::new(&self.blocks().obs, step) })
     }
 
@@ -215,7 +225,8 @@ impl Part {
         &self.slab.parts[self.ticket.part]
     }
 
-    /// A holder of the batch before may have written into this memory, and these columns have no writer.
+    /// A holder of the batch before may have written into this memory, and these columns have no
+    /// writer.
     fn clear_root_flags(&mut self) {
         let flags = self.layout().columns.root_flags;
         self.zero(&flags);
@@ -234,8 +245,8 @@ impl Part {
         let steps = self.steps;
         let base = self.slab.memory.ptr().as_ptr();
         for run in columns.iter().flat_map(|column| runs_of(column, steps)) {
-            // SAFETY: the run belongs to this part's rows of the column, which this `Part` has to itself; zero is `false`, and the
-            // cell of an empty value.
+            // SAFETY: the run belongs to this part's rows of the column, which this `Part` has to
+            // itself; zero is `false`, and the cell of an empty value.
             unsafe { base.add(run.offset).write_bytes(0, run.len) };
         }
     }
@@ -275,7 +286,8 @@ pub struct PartRows<'p> {
     t: usize,
 }
 
-// SAFETY: stands for the exclusive borrow of a `Part`, whose memory may be written from any one thread.
+// SAFETY: stands for the exclusive borrow of a `Part`, whose memory may be written from any one
+// thread.
 unsafe impl Send for PartRows<'_> {}
 
 /// The rows of one step, `[envs, *shape]` each, by writer.
@@ -297,7 +309,8 @@ pub struct Step<'a> {
     pub done: &'a mut [bool],
     /// Written by the engine; `[envs]`, empty when the record has no such column.
     pub traj_ids: &'a mut [i64],
-    /// Version of the weights that acted, written by the engine; `[envs]`, empty when the record has no such column.
+    /// Version of the weights that acted, written by the engine; `[envs]`, empty when the record
+    /// has no such column.
     pub version: &'a mut [i64],
     /// Observations of the following step; `None` at the part's last one.
     pub following: Option<RowsMut<'a>>,
@@ -321,15 +334,16 @@ impl PartRows<'_> {
     /// The flags of the last step gone through: `truncated` and `done`; `None` before the first.
     pub fn last_flags(&mut self) -> Option<(&mut [bool], &mut [bool])> {
         let row = self.t.checked_sub(1)? * self.across;
-        // SAFETY: the step was gone through, so its row belongs to the part; the two columns do not overlap, and `self`
-        // is borrowed exclusively.
+        // SAFETY: the step was gone through, so its row belongs to the part; the two columns do not
+        // overlap, and `self` is borrowed exclusively.
         Some(unsafe { (self.slice(self.truncated, row), self.slice(self.done, row)) })
     }
 
     /// The observations that followed the last step gone through; `None` before the first.
     pub fn last_next_obs(&mut self) -> Option<RowsMut<'_>> {
         let t = self.t.checked_sub(1)?;
-        // SAFETY: the step was gone through, so its rows belong to the part, and `self` is borrowed exclusively.
+        // SAFETY: the step was gone through, so its rows belong to the part, and `self` is borrowed
+        // exclusively.
         Some(unsafe { RowsMut::new(&self.blocks.next_obs, t) })
     }
 
@@ -347,9 +361,10 @@ impl PartRows<'_> {
             next_obs,
         } = self.blocks;
         let row = t * self.across;
-        // SAFETY: `t < steps`, the columns of a part lie within the slab and do not overlap, rows `t` and `t + 1` of
-        // `obs` are different ones, and `self` stands for the exclusive borrow of the part and is itself borrowed as
-        // long as the step lives. Memory starts zeroed and is only written as what each column holds.
+        // SAFETY: `t < steps`, the columns of a part lie within the slab and do not overlap, rows
+        // `t` and `t + 1` of `obs` are different ones, and `self` stands for the exclusive borrow
+        // of the part and is itself borrowed as long as the step lives. Memory starts zeroed and is
+        // only written as what each column holds.
         unsafe {
             Some(Step {
                 obs: Rows::new(obs, t),

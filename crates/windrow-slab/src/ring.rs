@@ -1,5 +1,5 @@
-//! Lends the parts of slabs to workers, and whole slabs to the consumer. The crate's README describes the protocol; ADR 0002 says why
-//! one mutex guards it.
+//! Lends the parts of slabs to workers, and whole slabs to the consumer. The crate's README
+//! describes the protocol; ADR 0002 says why one mutex guards it.
 
 #[cfg(target_os = "linux")]
 mod pump;
@@ -31,7 +31,8 @@ use waits::Waits;
 /// Which part of which slab a worker gets when it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Worker `w` fills part `w` of one slab after the other: rows do not depend on which worker was faster.
+    /// Worker `w` fills part `w` of one slab after the other: rows do not depend on which worker
+    /// was faster.
     ByWorker,
     /// The next worker that asks fills the next part.
     ByArrival,
@@ -48,7 +49,8 @@ pub struct RingSpec {
     pub ahead: usize,
     /// Slabs that the ring may grow to when the consumer keeps batches alive.
     pub max_slabs: usize,
-    /// Once this many parts of a slab are committed, the others are to be cut short at their next step.
+    /// Once this many parts of a slab are committed, the others are to be cut short at their next
+    /// step.
     pub cut_after: Option<usize>,
 }
 
@@ -100,8 +102,8 @@ pub struct Commit {
 ///                          │ a part dropped without commit is claimed again by its worker before any other
 /// ```
 ///
-/// All transitions happen in `SlabStates`, under one lock that is held for some tens of nanoseconds a part, and never
-/// while a slab's memory is touched.
+/// All transitions happen in `SlabStates`, under one lock that is held for some tens of nanoseconds
+/// a part, and never while a slab's memory is touched.
 #[derive(Debug)]
 pub struct Ring {
     layout: Arc<Layout>,
@@ -114,12 +116,12 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of slabs laid out by `layout`. Memory is allocated for the first of them, and for another when it is first
-    /// needed.
+    /// A ring of slabs laid out by `layout`. Memory is allocated for the first of them, and for
+    /// another when it is first needed.
     ///
     /// # Errors
-    /// [`SlabError::Workers`] without workers or slabs, or, by worker, when there are not as many parts as workers;
-    /// [`SlabError::ManyWorkers`], [`SlabError::NoMemory`].
+    /// [`SlabError::Workers`] without workers or slabs, or, by worker, when there are not as many
+    /// parts as workers; [`SlabError::ManyWorkers`], [`SlabError::NoMemory`].
     pub fn new(layout: Layout, spec: RingSpec) -> Result<Arc<Self>, SlabError> {
         spec.check(&layout)?;
         let control = Arc::new(Control::own());
@@ -168,7 +170,8 @@ impl Ring {
     /// Waits until `worker` may fill a part, and lends it; `None` once the ring is stopped.
     ///
     /// # Panics
-    /// When the ring has no such worker: they are counted from 0, and [`RingSpec::workers`] says how many there are.
+    /// When the ring has no such worker: they are counted from 0, and [`RingSpec::workers`] says
+    /// how many there are.
     #[must_use]
     pub fn claim(self: &Arc<Self>, worker: usize) -> Option<Part> {
         self.waits
@@ -181,8 +184,8 @@ impl Ring {
             .map(|lent| self.part(lent))
     }
 
-    /// As [`claim`](Self::claim), until `other` returns something: an order beside the ring, of which [`notify`](Self::notify) tells.
-    /// `other` must not use the ring.
+    /// As [`claim`](Self::claim), until `other` returns something: an order beside the ring, of
+    /// which [`notify`](Self::notify) tells. `other` must not use the ring.
     ///
     /// # Errors
     /// What `other` has returned.
@@ -214,8 +217,9 @@ impl Ring {
         self.waits.wake_everyone();
     }
 
-    /// A part for frames that were collected before, while the ring is [held](Self::hold) and workers get none. By worker, it is the
-    /// part of `worker`. `None` when nothing may be filled now.
+    /// A part for frames that were collected before, while the ring is [held](Self::hold) and
+    /// workers get none. By worker, it is the part of `worker`. `None` when nothing may be filled
+    /// now.
     ///
     /// # Errors
     /// As [`try_claim`](Self::try_claim).
@@ -229,8 +233,8 @@ impl Ring {
     /// As [`claim`](Self::claim) without waiting: `None` when nothing may be filled now.
     ///
     /// # Errors
-    /// [`SlabError::Exhausted`] when only batches that are still alive keep the worker from going on,
-    /// [`SlabError::NoMemory`] when there is none for another slab.
+    /// [`SlabError::Exhausted`] when only batches that are still alive keep the worker from going
+    /// on, [`SlabError::NoMemory`] when there is none for another slab.
     ///
     /// # Panics
     /// As [`claim`](Self::claim).
@@ -253,8 +257,8 @@ impl Ring {
     /// Asks for one more slab, unless one that was asked for is still to come.
     ///
     /// # Errors
-    /// [`SlabError::Exhausted`] when batches that are still alive hold every slab, [`SlabError::NoMemory`] when they do and
-    /// there is no memory for another.
+    /// [`SlabError::Exhausted`] when batches that are still alive hold every slab,
+    /// [`SlabError::NoMemory`] when they do and there is no memory for another.
     pub fn request(&self) -> Result<(), SlabError> {
         self.locked(|states| states.ask())?;
         self.waits.wake_workers();
@@ -264,8 +268,8 @@ impl Ring {
     /// Asks for one more slab and waits until it is complete.
     ///
     /// # Errors
-    /// [`SlabError::Exhausted`] and [`SlabError::NoMemory`] as [`request`](Self::request); [`SlabError::Stopped`] once the ring
-    /// is stopped and all complete slabs were taken.
+    /// [`SlabError::Exhausted`] and [`SlabError::NoMemory`] as [`request`](Self::request);
+    /// [`SlabError::Stopped`] once the ring is stopped and all complete slabs were taken.
     pub fn next(self: &Arc<Self>) -> Result<Lease, SlabError> {
         loop {
             if let Some(lease) = self.wait_for_next(None)? {
@@ -274,8 +278,8 @@ impl Ring {
         }
     }
 
-    /// As [`next`](Self::next), but waits no longer than `timeout`: `None` when no slab was complete by then. The next call
-    /// asks for the same slab.
+    /// As [`next`](Self::next), but waits no longer than `timeout`: `None` when no slab was
+    /// complete by then. The next call asks for the same slab.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -311,14 +315,16 @@ impl Ring {
         Ok(taken.map(|taken| self.lease_and_wake(taken)))
     }
 
-    /// Waits until [`next`](Self::next) does not wait for the slab that was requested last, and takes none.
+    /// Waits until [`next`](Self::next) does not wait for the slab that was requested last, and
+    /// takes none.
     pub fn wait_until_ready(&self) {
         let ready = |states: &mut SlabStates| states.answers().then_some(());
         while self.waits.wait(&self.states, None, ready).is_none() {}
     }
 
-    /// Calls `attempt` after each change in the ring, and each ring of its bell, until it returns something or `timeout` has passed.
-    /// Runs the pump for workers in other processes meanwhile. `attempt` must not use the ring.
+    /// Calls `attempt` after each change in the ring, and each ring of its bell, until it returns
+    /// something or `timeout` has passed. Runs the pump for workers in other processes meanwhile.
+    /// `attempt` must not use the ring.
     pub fn wait_within<R>(
         &self,
         timeout: Duration,
@@ -337,8 +343,8 @@ impl Ring {
         Some(self.lease_and_wake(taken?))
     }
 
-    /// Refuses all further claims, wakes all waiters, and cuts claimed parts short at their next step; these no longer complete
-    /// a slab. Complete slabs can still be taken.
+    /// Refuses all further claims, wakes all waiters, and cuts claimed parts short at their next
+    /// step; these no longer complete a slab. Complete slabs can still be taken.
     pub fn stop(&self) {
         self.locked(|states| {
             states.stopped = true;
@@ -347,7 +353,8 @@ impl Ring {
         self.waits.wake_everyone();
     }
 
-    /// Starts no slab from number `end` on: workers that ask for one wait, and the consumer gets [`SlabError::Stopped`].
+    /// Starts no slab from number `end` on: workers that ask for one wait, and the consumer gets
+    /// [`SlabError::Stopped`].
     pub fn end_at(&self, end: u64) {
         if self.locked(|states| std::mem::replace(&mut states.end, end)) != end {
             self.waits.wake_everyone();
@@ -360,7 +367,8 @@ impl Ring {
         self.locked(|states| states.paused)
     }
 
-    /// Lends nothing until [`resume`](Self::resume). Returns whether every part is committed or dropped.
+    /// Lends nothing until [`resume`](Self::resume). Returns whether every part is committed or
+    /// dropped.
     pub fn hold(&self) -> bool {
         self.locked(|states| {
             states.paused = true;
@@ -368,7 +376,8 @@ impl Ring {
         }) || (self.waits.pump() && self.locked(|states| states.is_quiet()))
     }
 
-    /// As [`hold`](Self::hold), but waits up to `timeout` until every claimed part is committed or dropped.
+    /// As [`hold`](Self::hold), but waits up to `timeout` until every claimed part is committed or
+    /// dropped.
     pub fn hold_within(&self, timeout: Duration) -> bool {
         let quiet = |states: &mut SlabStates| states.is_quiet().then_some(());
         self.hold()
@@ -391,7 +400,8 @@ impl Ring {
         self.waits.wake_everyone();
     }
 
-    /// Cuts all parts short at their next step, also those that are claimed later; with `false`, no longer does.
+    /// Cuts all parts short at their next step, also those that are claimed later; with `false`, no
+    /// longer does.
     pub fn cut_all(&self, cut: bool) {
         self.locked(|states| {
             // Nothing takes a stop back.
@@ -401,9 +411,10 @@ impl Ring {
         });
     }
 
-    /// Retires `worker`: it claims no more parts. A part that it has dropped, or drops from now on, counts as committed with no step; a
-    /// part that it has claimed may still be committed. By worker, its part of every further slab stays empty; by arrival,
-    /// other workers fill it. Returns whether parts stay empty. Retiring a worker again changes nothing.
+    /// Retires `worker`: it claims no more parts. A part that it has dropped, or drops from now on,
+    /// counts as committed with no step; a part that it has claimed may still be committed. By
+    /// worker, its part of every further slab stays empty; by arrival, other workers fill it.
+    /// Returns whether parts stay empty. Retiring a worker again changes nothing.
     ///
     /// # Panics
     /// As [`claim`](Self::claim).
@@ -413,10 +424,11 @@ impl Ring {
         own
     }
 
-    /// Retires `worker` as [`retire`](Self::retire) does. By worker, those that are left fill its parts in turn, also one that it has
-    /// dropped, or drops from now on: the `n`-th of the parts without a worker in slab `seq` is that of number `seq + n` among these workers, all
-    /// counted from 0, and of what it has to fill in a slab, a worker claims the first part first. One that was claimed before comes last: see
-    /// [`Lease::order`].
+    /// Retires `worker` as [`retire`](Self::retire) does. By worker, those that are left fill its
+    /// parts in turn, also one that it has dropped, or drops from now on: the `n`-th of the parts
+    /// without a worker in slab `seq` is that of number `seq + n` among these workers, all counted
+    /// from 0, and of what it has to fill in a slab, a worker claims the first part first. One that
+    /// was claimed before comes last: see [`Lease::order`].
     ///
     /// # Panics
     /// As [`claim`](Self::claim).

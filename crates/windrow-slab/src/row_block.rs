@@ -6,14 +6,15 @@ use crate::arena::Arena;
 use crate::rows::{Block, Column, place};
 use crate::{Rows, RowsMut, SlabError};
 
-/// A single row of time with memory of its own: a cursor carries one from each part to the next, and tests drive an
-/// environment or a policy by hand with it.
+/// A single row of time with memory of its own: a cursor carries one from each part to the next,
+/// and tests drive an environment or a policy by hand with it.
 #[derive(Debug)]
 pub struct RowBlock {
     block: Block,
     /// Environments that there is memory for.
     envs: usize,
-    /// Bytes of values of variable size from which on it is worth while to drop those that were overwritten.
+    /// Bytes of values of variable size from which on it is worth while to drop those that were
+    /// overwritten.
     most: u64,
     /// The memory that `block` points into.
     _memory: HeapBuffer,
@@ -46,7 +47,8 @@ impl RowBlock {
         })
     }
 
-    /// Leaves out all environments but the first `envs`, or takes them in again; there is memory for as many as it was made with.
+    /// Leaves out all environments but the first `envs`, or takes them in again; there is memory
+    /// for as many as it was made with.
     ///
     /// # Errors
     /// [`SlabError::Envs`] for more, which changes nothing.
@@ -63,8 +65,8 @@ impl RowBlock {
     #[inline(always)]
     #[must_use]
     pub fn rows(&self) -> Rows<'_> {
-        // SAFETY: the block holds one zeroed row of every column (zero is valid for all dtypes), written only
-        // through `rows_mut`, which borrows `self` exclusively.
+        // SAFETY: the block holds one zeroed row of every column (zero is valid for all dtypes),
+        // written only through `rows_mut`, which borrows `self` exclusively.
         unsafe { Rows::new(&self.block, 0) }
     }
 
@@ -79,7 +81,8 @@ impl RowBlock {
         unsafe { RowsMut::new(&self.block, 0) }
     }
 
-    /// Drops values that were overwritten. Without memory for copies of the others, everything stays as it is.
+    /// Drops values that were overwritten. Without memory for copies of the others, everything
+    /// stays as it is.
     #[cold]
     fn compact(&mut self) {
         // All environments have values, also those that are left out at present.

@@ -12,8 +12,8 @@ use crate::arena::{Arena, copy_cells};
 
 /// The `n`-th leaf of a spec, known to hold `T`.
 ///
-/// Obtained once, outside the step loop: `Key::new(0)` is the first leaf, which is the only one of most specs. A `Key<[u8]>` names a leaf
-/// of values of variable size.
+/// Obtained once, outside the step loop: `Key::new(0)` is the first leaf, which is the only one of
+/// most specs. A `Key<[u8]>` names a leaf of values of variable size.
 pub struct Key<T: ?Sized> {
     leaf: usize,
     element: PhantomData<fn() -> T>,
@@ -96,9 +96,9 @@ fn wrong_leaf(lane: Option<&Lane>, leaf: usize, leaves: usize, got: DType) -> Sl
 
 /// Some columns of one part, at a place in memory that does not change.
 ///
-/// Rows are two words, this and a row number, so that they are passed in registers: as larger values they would be
-/// written to the stack piece by piece and read back at once in wider pieces, which makes a processor wait for every
-/// store before.
+/// Rows are two words, this and a row number, so that they are passed in registers: as larger
+/// values they would be written to the stack piece by piece and read back at once in wider pieces,
+/// which makes a processor wait for every store before.
 #[derive(Debug)]
 pub(crate) struct Block {
     envs: usize,
@@ -117,7 +117,8 @@ struct Lane {
     dtype: DType,
 }
 
-// SAFETY: only addresses; `Rows::new` and `RowsMut::new` demand shared or exclusive access of their callers.
+// SAFETY: only addresses; `Rows::new` and `RowsMut::new` demand shared or exclusive access of their
+// callers.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -158,7 +159,8 @@ impl Block {
         self.arena.as_ref().map_or(0, |arena| arena.used())
     }
 
-    /// Moves the values of a block of one row to an arena without others. Without memory for that, everything stays as it is.
+    /// Moves the values of a block of one row to an arena without others. Without memory for that,
+    /// everything stays as it is.
     ///
     /// # Safety
     /// Nobody else uses the block.
@@ -200,7 +202,8 @@ impl Block {
         }
     }
 
-    /// Copies `bytes` bytes of a lane's row to one of `to`, of the same dtype, together with what cells name.
+    /// Copies `bytes` bytes of a lane's row to one of `to`, of the same dtype, together with what
+    /// cells name.
     ///
     /// # Errors
     /// [`SlabError::NoRoom`] and others of an arena, for values of variable size alone.
@@ -282,12 +285,14 @@ impl Lane {
     /// Where row `t` starts.
     #[inline(always)]
     fn row(&self, t: usize) -> *mut u8 {
-        // Wrapping, since the callers of `Rows::new` promise to stay inside, and this function does not.
+        // Wrapping, since the callers of `Rows::new` promise to stay inside, and this function does
+        // not.
         self.start.as_ptr().wrapping_add(t * self.stride)
     }
 }
 
-/// One row of time of some columns, for all environments of a part: `[envs, *shape]` a leaf, contiguous.
+/// One row of time of some columns, for all environments of a part: `[envs, *shape]` a leaf,
+/// contiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     block: &'a Block,
@@ -299,7 +304,8 @@ impl<'a> Rows<'a> {
     ///
     /// # Safety
     /// For every lane, the `envs * elements` elements from `start + t * stride` on must lie in one
-    /// allocation, aligned and holding valid values of its dtype, and no one may write them during `'a`.
+    /// allocation, aligned and holding valid values of its dtype, and no one may write them during
+    /// `'a`.
     #[inline(always)]
     pub(crate) unsafe fn new(block: &'a Block, t: usize) -> Self {
         Self { block, t }
@@ -321,7 +327,8 @@ impl<'a> Rows<'a> {
     /// All environments' values of one leaf: `[envs * elements]`.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's
+    /// spec.
     #[inline(always)]
     pub fn get<T: Element>(&self, key: Key<T>) -> Result<&'a [T], SlabError> {
         let (lane, start) = self.block.typed(key, self.t)?;
@@ -332,7 +339,8 @@ impl<'a> Rows<'a> {
     /// One leaf of values of variable size: those of all environments, `envs * elements`.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec; [`SlabError::Stray`].
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's
+    /// spec; [`SlabError::Stray`].
     pub fn strings(&self, key: Key<[u8]>) -> Result<Vec<&'a [u8]>, SlabError> {
         let rows = self.iter();
         let each = rows.map(|row| row.strings(key));
@@ -365,7 +373,8 @@ impl<'a> Row<'a> {
     /// The values of one leaf: `[elements]`.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's
+    /// spec.
     #[inline(always)]
     pub fn get<T: Element>(&self, key: Key<T>) -> Result<&'a [T], SlabError> {
         let (lane, start) = self.rows.block.typed(key, self.rows.t)?;
@@ -378,12 +387,13 @@ impl<'a> Row<'a> {
     /// The value of variable size at place `element` of a leaf, 0 for a scalar one.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec, [`SlabError::Length`] when it has no
-    /// such element; [`SlabError::Stray`].
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's
+    /// spec, [`SlabError::Length`] when it has no such element; [`SlabError::Stray`].
     pub fn string(&self, key: Key<[u8]>, element: usize) -> Result<&'a [u8], SlabError> {
         let (lane, start, arena) = self.rows.block.cells(key, self.rows.t)?;
         let place = lane.element(key, element)?;
-        // SAFETY: a cell that `Rows::new` promises, since `env < envs`. Arenas are emptied when there are no rows.
+        // SAFETY: a cell that `Rows::new` promises, since `env < envs`. Arenas are emptied when
+        // there are no rows.
         unsafe { arena.get(start.add(self.env * lane.elements + place).read()) }
     }
 
@@ -415,7 +425,8 @@ impl<'a> Row<'a> {
     }
 }
 
-/// One row of time of some columns, to be written by its one writer: `[envs, *shape]` a leaf, contiguous.
+/// One row of time of some columns, to be written by its one writer: `[envs, *shape]` a leaf,
+/// contiguous.
 #[derive(Debug)]
 pub struct RowsMut<'a> {
     rows: Rows<'a>,
@@ -469,13 +480,14 @@ impl<'a> RowsMut<'a> {
     /// All environments' values of one leaf: `[envs * elements]`.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's
+    /// spec.
     #[inline(always)]
     pub fn get_mut<T: Element>(&mut self, key: Key<T>) -> Result<&mut [T], SlabError> {
         let Rows { block, t } = self.rows;
         let (lane, start) = block.typed(key, t)?;
-        // SAFETY: `RowsMut::new` promises these elements exclusively; the borrow of `self` keeps a second
-        // slice of the same row from being made meanwhile.
+        // SAFETY: `RowsMut::new` promises these elements exclusively; the borrow of `self` keeps a
+        // second slice of the same row from being made meanwhile.
         Ok(unsafe { std::slice::from_raw_parts_mut(start, block.envs * lane.elements) })
     }
 
@@ -499,7 +511,8 @@ impl<'a> RowsMut<'a> {
     pub fn zero(&mut self, leaf: usize) -> Result<(), SlabError> {
         let Rows { block, t } = self.rows;
         let lane = block.lane(leaf)?;
-        // SAFETY: the row is exclusive, as `RowsMut::new` promises, and zero is valid for every dtype.
+        // SAFETY: the row is exclusive, as `RowsMut::new` promises, and zero is valid for every
+        // dtype.
         unsafe { lane.row(t).write_bytes(0, lane.bytes) };
         Ok(())
     }
@@ -507,9 +520,10 @@ impl<'a> RowsMut<'a> {
     /// Copies every leaf of the environments `envs` of `from` to those from `at` on.
     ///
     /// # Errors
-    /// [`SlabError::Envs`] when one side has fewer environments, [`SlabError::Mismatch`] at the first leaf of another dtype
-    /// or shape, [`SlabError::NoSuchLeaf`] when `from` has fewer leaves: nothing is written then. [`SlabError::NoRoom`] and others of
-    /// values of variable size, of which some may be written then.
+    /// [`SlabError::Envs`] when one side has fewer environments, [`SlabError::Mismatch`] at the
+    /// first leaf of another dtype or shape, [`SlabError::NoSuchLeaf`] when `from` has fewer
+    /// leaves: nothing is written then. [`SlabError::NoRoom`] and others of values of variable
+    /// size, of which some may be written then.
     pub fn copy_envs(
         &mut self,
         at: usize,
@@ -539,8 +553,8 @@ impl<'a> RowsMut<'a> {
         }
         for (to, source) in lanes() {
             let bytes = to.elements * to.dtype.size();
-            // SAFETY: both sides have the environments, as compared above, of `bytes` bytes each in this lane; the receiving side is
-            // exclusive, so they cannot overlap.
+            // SAFETY: both sides have the environments, as compared above, of `bytes` bytes each in
+            // this lane; the receiving side is exclusive, so they cannot overlap.
             unsafe {
                 let row = source.row(from.t).add(envs.start * bytes);
                 let own = (to.row(t).add(at * bytes), block);
@@ -553,8 +567,9 @@ impl<'a> RowsMut<'a> {
     /// Copies every leaf of `from`, which must be laid out alike.
     ///
     /// # Errors
-    /// [`SlabError::Mismatch`] at the first leaf that differs in dtype or size, [`SlabError::NoSuchLeaf`] when
-    /// `from` has fewer leaves, [`SlabError::NoRoom`] and others of values of variable size; leaves before it are written then.
+    /// [`SlabError::Mismatch`] at the first leaf that differs in dtype or size,
+    /// [`SlabError::NoSuchLeaf`] when `from` has fewer leaves, [`SlabError::NoRoom`] and others of
+    /// values of variable size; leaves before it are written then.
     #[inline(always)]
     pub fn copy_from(&mut self, from: Rows<'_>) -> Result<(), SlabError> {
         let block = self.rows.block;
@@ -593,8 +608,8 @@ impl<'a> RowsMut<'a> {
         if source.dtype != to.dtype || source.bytes != to.bytes {
             return Err(mismatch(leaf, (to, block.envs), (source, from.envs())));
         }
-        // SAFETY: both sides hold `bytes` bytes of the same dtype, as compared above; the receiving side is
-        // exclusive, so they cannot overlap.
+        // SAFETY: both sides hold `bytes` bytes of the same dtype, as compared above; the receiving
+        // side is exclusive, so they cannot overlap.
         unsafe {
             let row = (source, source.row(from.t).cast_const());
             from.block.copy_row(row, (to.row(t), block), to.bytes)
@@ -604,8 +619,8 @@ impl<'a> RowsMut<'a> {
     /// Copies leaf `leaf` of `from` to leaf `place`, of the same element type and as many elements.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`], [`SlabError::Mismatch`]; of values of variable size also [`SlabError::NoRoom`] and
-    /// [`SlabError::Stray`].
+    /// [`SlabError::NoSuchLeaf`], [`SlabError::Mismatch`]; of values of variable size also
+    /// [`SlabError::NoRoom`] and [`SlabError::Stray`].
     pub fn copy_leaf(
         &mut self,
         place: usize,
@@ -630,7 +645,8 @@ fn mismatch(leaf: usize, to: (&Lane, usize), from: (&Lane, usize)) -> SlabError 
     }
 }
 
-/// Copies `bytes` bytes; 16 at a time when there are few, since a call to `memcpy` costs more than a small row.
+/// Copies `bytes` bytes; 16 at a time when there are few, since a call to `memcpy` costs more than
+/// a small row.
 ///
 /// # Safety
 /// Both ranges are valid for `bytes` bytes and do not overlap.
@@ -677,12 +693,14 @@ impl<'a> RowMut<'a> {
     /// The values of one leaf: `[elements]`.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's
+    /// spec.
     #[inline(always)]
     pub fn get_mut<T: Element>(&mut self, key: Key<T>) -> Result<&mut [T], SlabError> {
         let Row { rows, env } = self.row;
         let (lane, start) = rows.block.typed(key, rows.t)?;
-        // SAFETY: a part of the elements that `RowsMut::new` promises, since `env < envs`; borrowed from `self`.
+        // SAFETY: a part of the elements that `RowsMut::new` promises, since `env < envs`; borrowed
+        // from `self`.
         Ok(
             unsafe {
                 std::slice::from_raw_parts_mut(start.add(env * lane.elements), lane.elements)
@@ -690,11 +708,13 @@ impl<'a> RowMut<'a> {
         )
     }
 
-    /// Writes a copy of `value` at place `element` of a leaf of values of variable size, 0 for a scalar one.
+    /// Writes a copy of `value` at place `element` of a leaf of values of variable size, 0 for a
+    /// scalar one.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec, [`SlabError::Length`] when it has no
-    /// such element; [`SlabError::NoRoom`] and [`SlabError::LongValue`] when there is no room for the value.
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's
+    /// spec, [`SlabError::Length`] when it has no such element; [`SlabError::NoRoom`] and
+    /// [`SlabError::LongValue`] when there is no room for the value.
     pub fn write_string(
         &mut self,
         key: Key<[u8]>,
@@ -722,7 +742,8 @@ impl<'a> RowMut<'a> {
             return Err(mismatch(place, (to, 1), (source, 1)));
         }
         let bytes = to.elements * to.dtype.size();
-        // SAFETY: both lanes have the environments of their rows, of `bytes` bytes each; the receiving side is exclusive.
+        // SAFETY: both lanes have the environments of their rows, of `bytes` bytes each; the
+        // receiving side is exclusive.
         unsafe {
             let row = source.row(from.rows.t).add(from.env * bytes);
             let own = (to.row(rows.t).add(env * bytes), rows.block);
@@ -733,7 +754,8 @@ impl<'a> RowMut<'a> {
     /// Writes one leaf.
     ///
     /// # Errors
-    /// As [`get_mut`](Self::get_mut), and [`SlabError::Length`] when `values` has another length than the leaf.
+    /// As [`get_mut`](Self::get_mut), and [`SlabError::Length`] when `values` has another length
+    /// than the leaf.
     #[inline(always)]
     pub fn write<T: Element>(&mut self, key: Key<T>, values: &[T]) -> Result<(), SlabError> {
         let to = self.get_mut(key)?;
@@ -749,7 +771,8 @@ impl<'a> RowMut<'a> {
     }
 }
 
-/// Places `steps * envs` values of a leaf at `end`, and moves `end` to the next aligned byte after them.
+/// Places `steps * envs` values of a leaf at `end`, and moves `end` to the next aligned byte after
+/// them.
 pub(crate) fn place(leaf: &LeafSpec, end: &mut usize, steps: usize, envs: usize) -> Option<Column> {
     let elements = leaf
         .shape

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use tensordict::TensorDict;
 
-/// A destination of batches, such as a replay buffer. Several writers may be attached at a time, each in a thread of its
-/// own.
+/// A destination of batches, such as a replay buffer. Several writers may be attached at a time,
+/// each in a thread of its own.
 ///
-/// A collector attaches when it begins, writes batch after batch, and detaches once, at its end; it may attach again. Ids of
-/// trajectories are unique to one collector: two collectors use the same ids for different trajectories. A sink that counts
-/// its frames:
+/// A collector attaches when it begins, writes batch after batch, and detaches once, at its end; it
+/// may attach again. Ids of trajectories are unique to one collector: two collectors use the same
+/// ids for different trajectories. A sink that counts its frames:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -48,25 +48,28 @@ use tensordict::TensorDict;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Sink: Send + Sync + Debug {
-    /// A collector begins to write: readers may wait for its frames. No other writer has the same id.
+    /// A collector begins to write: readers may wait for its frames. No other writer has the same
+    /// id.
     fn attach(&self) -> WriterId;
 
-    /// As [`attach`](Self::attach), by a collector that continues its earlier trajectories. `first` is its id from its first
-    /// call of `attach`.
+    /// As [`attach`](Self::attach), by a collector that continues its earlier trajectories. `first`
+    /// is its id from its first call of `attach`.
     fn attach_again(&self, first: WriterId) -> WriterId {
         let _ = first;
         self.attach()
     }
 
-    /// Copies `batch`, `[time]` or `[…, time]`: all of it becomes visible, or none. May wait for room.
+    /// Copies `batch`, `[time]` or `[…, time]`: all of it becomes visible, or none. May wait for
+    /// room.
     ///
     /// # Errors
-    /// [`SinkError::Detached`] when the writer was detached, also while it waited; [`SinkError::Failed`] when the sink cannot
-    /// take the batch.
+    /// [`SinkError::Detached`] when the writer was detached, also while it waited;
+    /// [`SinkError::Failed`] when the sink cannot take the batch.
     fn extend(&self, writer: WriterId, batch: &TensorDict) -> Result<(), SinkError>;
 
-    /// The collector writes no more; if it failed, readers that wait for its frames get `error`. Wakes a call of
-    /// [`extend`](Self::extend) by the same writer in another thread. Detaching again does nothing.
+    /// The collector writes no more; if it failed, readers that wait for its frames get `error`.
+    /// Wakes a call of [`extend`](Self::extend) by the same writer in another thread. Detaching
+    /// again does nothing.
     fn detach(&self, writer: WriterId, error: Option<SinkError>);
 }
 
@@ -92,7 +95,8 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WriterId(pub u64);
 
-/// The reason why a sink refused a batch, or why its writer ended. Cheap to clone, since each waiting reader gets one.
+/// The reason why a sink refused a batch, or why its writer ended. Cheap to clone, since each
+/// waiting reader gets one.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {

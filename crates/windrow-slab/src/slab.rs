@@ -63,8 +63,8 @@ impl Slab {
     /// A slab in `memory`.
     ///
     /// # Safety
-    /// The memory has at least as many bytes as the layout. It was zeroed, and only parts of the same layout were written
-    /// since.
+    /// The memory has at least as many bytes as the layout. It was zeroed, and only parts of the
+    /// same layout were written since.
     pub(crate) unsafe fn over(memory: Memory, layout: &Layout, arenas: Box<[Arc<Arena>]>) -> Self {
         let base = memory.ptr();
         let part = |(part, PartLayout { columns, .. }): (usize, &PartLayout)| {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 #[cfg(not(any(loom, shuttle)))]
 use windrow_sync::atomic::{AtomicU32, Ordering};
 
-/// Decides by the length of the last wait whether the next one spins before it sleeps: a thread that waits long leaves its core to the
-/// threads that it waits for.
+/// Decides by the length of the last wait whether the next one spins before it sleeps: a thread
+/// that waits long leaves its core to the threads that it waits for.
 ///
-/// Waking a sleeping thread costs a futex round trip (about 15 µs), reaching a spinning one far less. Models leave
-/// spinning out: it adds states and no new behaviour.
+/// Waking a sleeping thread costs a futex round trip (about 15 µs), reaching a spinning one far
+/// less. Models leave spinning out: it adds states and no new behaviour.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct AdaptiveSpin {
@@ -27,7 +27,8 @@ pub(crate) struct Waiting {
 
 #[cfg(not(any(loom, shuttle)))]
 impl AdaptiveSpin {
-    /// The length of a long wait: some futex round trips, so that a short wait does not count as long because the thread slept.
+    /// The length of a long wait: some futex round trips, so that a short wait does not count as
+    /// long because the thread slept.
     const LONG_MICROS: u32 = 100;
 
     pub(crate) fn new() -> Self {
@@ -69,10 +70,12 @@ impl Waiting {
         self.spins
     }
 
-    /// Spins until `changed`, for some microseconds at most; returns whether it has. Returns at once after a long wait.
+    /// Spins until `changed`, for some microseconds at most; returns whether it has. Returns at
+    /// once after a long wait.
     ///
-    /// The limit is a time, since one round takes some processors far longer than others. A few yields follow: if
-    /// workers outnumber cores, a spinning thread may occupy the core that the awaited thread needs.
+    /// The limit is a time, since one round takes some processors far longer than others. A few
+    /// yields follow: if workers outnumber cores, a spinning thread may occupy the core that the
+    /// awaited thread needs.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn spin_until(&self, mut changed: impl FnMut() -> bool) -> bool {
         const SPINNING: Duration = Duration::from_micros(5);
@@ -91,8 +94,8 @@ impl Waiting {
         yield_until(30, changed)
     }
 
-    /// As [`spin_until`](Self::spin_until), but yields instead of spinning: for waits between processes, which often outnumber cores, so
-    /// that a spinning one delays the next (ADR 0014).
+    /// As [`spin_until`](Self::spin_until), but yields instead of spinning: for waits between
+    /// processes, which often outnumber cores, so that a spinning one delays the next (ADR 0014).
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn yield_until(&self, changed: impl FnMut() -> bool) -> bool {
         self.spins && yield_until(50, changed)

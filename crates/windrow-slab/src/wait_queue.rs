@@ -10,8 +10,8 @@ use windrow_sync::{Condvar, Mutex, lock, unpoisoned};
 
 use crate::spin::AdaptiveSpin;
 
-/// The threads that wait for a change of the value in a mutex. Waking spinning threads costs one atomic addition, waking sleeping ones
-/// a system call.
+/// The threads that wait for a change of the value in a mutex. Waking spinning threads costs one
+/// atomic addition, waking sleeping ones a system call.
 ///
 /// The lock is `std`'s, or that of loom or shuttle in a build for them.
 #[derive(Debug)]
@@ -45,12 +45,15 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes all threads that wait. Call it after the lock was released, so that they find it free. No thread misses the change: one
-    /// that has not seen it took the lock before the change, and was counted as asleep before it released the lock.
+    /// Wakes all threads that wait. Call it after the lock was released, so that they find it free.
+    /// No thread misses the change: one that has not seen it took the lock before the change, and
+    /// was counted as asleep before it released the lock.
     ///
-    /// Of several that sleep, the first wakes the others. Linux puts a thread back on the core that it last ran on if that is idle, and looks for
-    /// no other where all have been busy. The caller's core becomes idle when the caller sleeps, as it mostly does next: if the caller woke
-    /// all, the last of as many threads as cores would come to share a core with another, for 8 ms each time.
+    /// Of several that sleep, the first wakes the others. Linux puts a thread back on the core that
+    /// it last ran on if that is idle, and looks for no other where all have been busy. The
+    /// caller's core becomes idle when the caller sleeps, as it mostly does next: if the caller
+    /// woke all, the last of as many threads as cores would come to share a core with another, for
+    /// 8 ms each time.
     pub fn wake_all(&self) {
         self.wakes.fetch_add(1, Ordering::Release);
         let asleep = self.asleep.load(Ordering::Relaxed);
@@ -62,8 +65,8 @@ impl WaitQueue {
         }
     }
 
-    /// Waits until `attempt` returns something: spins at first, then sleeps. Every change that could make it succeed must
-    /// [wake](Self::wake_all).
+    /// Waits until `attempt` returns something: spins at first, then sleeps. Every change that
+    /// could make it succeed must [wake](Self::wake_all).
     pub fn wait<T, R>(&self, mutex: &Mutex<T>, mut attempt: impl FnMut(&mut T) -> Option<R>) -> R {
         loop {
             if let Some(out) = self.wait_within(mutex, None, &mut attempt) {
@@ -72,7 +75,8 @@ impl WaitQueue {
         }
     }
 
-    /// As [`wait`](Self::wait), but no longer than `timeout`: `None` if `attempt` has returned nothing by then.
+    /// As [`wait`](Self::wait), but no longer than `timeout`: `None` if `attempt` has returned
+    /// nothing by then.
     pub fn wait_within<T, R>(
         &self,
         mutex: &Mutex<T>,

@@ -1,7 +1,7 @@
 //! Every interleaving of up to three threads on one ring: run with `cargo xtask models`.
 //!
-//! Beside each part's memory lies a loom cell that is written with the part and read with the lease, so two owners at
-//! once, or a read that is not ordered behind its write, fail the model.
+//! Beside each part's memory lies a loom cell that is written with the part and read with the
+//! lease, so two owners at once, or a read that is not ordered behind its write, fail the model.
 #![cfg(loom)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
@@ -378,7 +378,8 @@ fn a_cut_from_another_thread_leaves_a_step_and_a_stop_its_end() {
     });
 }
 
-/// A worker that somebody else retires, twice, whatever it is at: it fills its parts or gives them back.
+/// A worker that somebody else retires, twice, whatever it is at: it fills its parts or gives them
+/// back.
 fn retired_by_another(order: Order, commits: bool) {
     model(2, move || {
         let ring = ring(order, 2, 2, 0, 1);

@@ -1,4 +1,5 @@
-//! Every interleaving of up to three threads around a bell and a pump: run with `cargo xtask models`.
+//! Every interleaving of up to three threads around a bell and a pump: run with
+//! `cargo xtask models`.
 //!
 //! A missed wake-up leaves a thread asleep for ever, which fails the model.
 #![cfg(all(loom, target_os = "linux"))]
@@ -217,7 +218,8 @@ fn a_batch_dropped_elsewhere_has_the_worker_go_on_whoever_pumps() {
         let worker = lane.worker(2);
         let lease = ring.next().unwrap();
         let reader = thread::spawn(move || drop(lease.part(0).unwrap()));
-        // Ends when the answer to the second order is taken, which nobody gives before the batch is dropped.
+        // Ends when the answer to the second order is taken, which nobody gives before the batch is
+        // dropped.
         worker.join().unwrap();
         ring.pause();
         assert!(lane.part.lock().unwrap().is_none());

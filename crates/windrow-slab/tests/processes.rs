@@ -98,7 +98,8 @@ struct Lane(Mapping);
 
 impl Lane {
     fn words(&self) -> &Words {
-        // SAFETY: zeroed at first, for which all of these types are valid, changed as atomics only, and mapped as long as `self`.
+        // SAFETY: zeroed at first, for which all of these types are valid, changed as atomics only,
+        // and mapped as long as `self`.
         unsafe { self.0.ptr().cast::<Words>().as_ref() }
     }
 }
@@ -331,7 +332,8 @@ fn child_entry() {
 
 fn open(path: &str) -> SharedFile {
     let file = File::options().read(true).write(true).open(path).unwrap();
-    // SAFETY: this program fills the parts that it is told of, and the other leaves these alone meanwhile.
+    // SAFETY: this program fills the parts that it is told of, and the other leaves these alone
+    // meanwhile.
     unsafe { SharedFile::from_fd(file.into()) }.unwrap()
 }
 

@@ -1,5 +1,5 @@
-//! A ring whose parts are filled elsewhere: every call that waits, or changes what workers may do, has the pump run. The workers
-//! are threads that see the ring as another process does.
+//! A ring whose parts are filled elsewhere: every call that waits, or changes what workers may do,
+//! has the pump run. The workers are threads that see the ring as another process does.
 #![cfg(all(target_os = "linux", not(any(loom, shuttle))))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
@@ -180,7 +180,8 @@ impl Scene {
         }
     }
 
-    /// Ends the thread of `worker`, which has begun a part, before it writes any of it. Puts another in its place.
+    /// Ends the thread of `worker`, which has begun a part, before it writes any of it. Puts
+    /// another in its place.
     fn replace(&mut self, worker: usize) {
         let workers = self.crew.lanes.lock().unwrap().len();
         let lane = self.start(worker, workers);

@@ -1,4 +1,5 @@
-//! The ring from outside: who gets what, when, and that nothing is seen too early or overwritten too soon.
+//! The ring from outside: who gets what, when, and that nothing is seen too early or overwritten
+//! too soon.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -756,7 +757,8 @@ fn others_fill_the_parts_of_a_reassigned_worker_in_turn_and_each_slab_is_whole()
             if worker == substitute {
                 expected.push((seq, 1));
             }
-            // It was begun in the first slab; whether it was lost before or after a worker's own part must not matter.
+            // It was begun in the first slab; whether it was lost before or after a worker's own
+            // part must not matter.
             if seq > 0 {
                 expected.sort_unstable();
             }

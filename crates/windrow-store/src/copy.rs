@@ -1,6 +1,7 @@
 //! Loops that copy one field of many rows, one for each common width.
 
-/// Copies `rows` of a field, which start at `base + row * stride`, to `to`, contiguously and in this order.
+/// Copies `rows` of a field, which start at `base + row * stride`, to `to`, contiguously and in
+/// this order.
 type Gather = unsafe fn(base: *const u8, stride: usize, rows: &[u32], bytes: usize, to: *mut u8);
 
 /// Copies `n` rows of `bytes` bytes that lie `from.1` bytes apart to places `to.1` bytes apart.
@@ -10,7 +11,8 @@ type Scatter = unsafe fn(from: (*const u8, isize), to: (*mut u8, usize), n: usiz
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Copies {
     /// # Safety
-    /// Each row may be read from `base` on; `rows.len() * bytes` bytes may be written to `to` and do not overlap the rows.
+    /// Each row may be read from `base` on; `rows.len() * bytes` bytes may be written to `to` and
+    /// do not overlap the rows.
     pub(crate) gather: Gather,
     /// # Safety
     /// The bytes may be read and written, and do not overlap.

@@ -1,14 +1,16 @@
-//! The lock between one writer and many readers. The crate's README describes the protocol, ADR 0005 its reasons.
+//! The lock between one writer and many readers. The crate's README describes the protocol, ADR
+//! 0005 its reasons.
 
 use std::ops::Range;
 
 use windrow_sync::{Condvar, Mutex, MutexGuard, lock, unpoisoned};
 
-/// Readers never wait. A writer waits for the writer before it and for the readers that registered before it began; later
-/// readers get its rows, and skip them.
+/// Readers never wait. A writer waits for the writer before it and for the readers that registered
+/// before it began; later readers get its rows, and skip them.
 ///
-/// Readers are counted in two epochs. A writer starts the other epoch and waits until the old one is empty; the next writer
-/// uses that one again, which is empty because the writer before has waited for it.
+/// Readers are counted in two epochs. A writer starts the other epoch and waits until the old one
+/// is empty; the next writer uses that one again, which is empty because the writer before has
+/// waited for it.
 #[derive(Debug)]
 pub(crate) struct EpochLock {
     state: Mutex<Epochs>,
@@ -115,7 +117,8 @@ impl EpochLock {
     pub(crate) fn leave(&self, token: ReadToken) {
         let mut state = self.state();
         state.readers[token.epoch] -= 1;
-        // The epoch differs only if a writer has started another one, and waits for the readers of this one.
+        // The epoch differs only if a writer has started another one, and waits for the readers of
+        // this one.
         let awaited = state.current != token.epoch && state.readers[token.epoch] == 0;
         drop(state);
         if awaited {

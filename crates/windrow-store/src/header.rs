@@ -16,7 +16,8 @@ const FINGERPRINT: usize = 1;
 const CAPACITY: usize = 2;
 /// Twice the number of finished writes, and one more while another is under way.
 const SEQUENCE: usize = 3;
-/// Two notes of [`Note::WORDS`] each: write `n` uses note `n % 2`, so that the last finished one stays.
+/// Two notes of [`Note::WORDS`] each: write `n` uses note `n % 2`, so that the last finished one
+/// stays.
 const NOTES: usize = 4;
 
 /// The first word of a mapped file, which includes the version of the format.
@@ -33,9 +34,10 @@ const MOST: u64 = 1 << 62;
 
 /// Words and bits in front of the rows, shared by the one writer and any number of readers.
 ///
-/// A write records its rows, sets the sequence to odd, clears its rows' bits, copies, sets the bits, and
-/// sets the sequence to even. All of it lies in the store's memory, so that a mapped file can be read after its process
-/// died at any instruction: an odd sequence means that the rows of the latest record are torn.
+/// A write records its rows, sets the sequence to odd, clears its rows' bits, copies, sets the
+/// bits, and sets the sequence to even. All of it lies in the store's memory, so that a mapped file
+/// can be read after its process died at any instruction: an odd sequence means that the rows of
+/// the latest record are torn.
 #[derive(Debug)]
 pub(crate) struct Header {
     /// The start of the store's memory, `len(capacity)` words of it.
@@ -75,8 +77,8 @@ impl Header {
     }
 
     /// # Safety
-    /// `start` is the start of `len(capacity)` aligned words that live as long as the result and are accessed through
-    /// it alone.
+    /// `start` is the start of `len(capacity)` aligned words that live as long as the result and
+    /// are accessed through it alone.
     #[cfg(not(loom))]
     pub(crate) unsafe fn new(start: std::ptr::NonNull<u8>, capacity: usize) -> Self {
         Self {
@@ -99,8 +101,8 @@ impl Header {
     #[inline(always)]
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at < Self::len(self.capacity), "word {at} is in the header");
-        // SAFETY: `at` is below `len(capacity)`: one of the first words, or the word of a row below the capacity; `new`
-        // promises these words.
+        // SAFETY: `at` is below `len(capacity)`: one of the first words, or the word of a row below
+        // the capacity; `new` promises these words.
         unsafe { AtomicU64::from_ptr(self.start.add(at).as_ptr()) }
     }
 
@@ -116,7 +118,8 @@ impl Header {
         word >> (row % 64) & 1 == 1
     }
 
-    /// Records the beginning of a write, and clears its rows' bits. Only the writer calls this and the other methods that change words.
+    /// Records the beginning of a write, and clears its rows' bits. Only the writer calls this and
+    /// the other methods that change words.
     pub(crate) fn begin(&self, write: PendingWrite, after: u64) {
         let sequence = self.load(SEQUENCE);
         let note = Note {
@@ -127,7 +130,8 @@ impl Header {
         };
         self.put((sequence / 2 % 2) as usize, note);
         self.word(SEQUENCE).store(sequence + 1, Ordering::Release);
-        // Not a byte of the rows may change before the header says so, or a file could hold torn rows that look whole.
+        // Not a byte of the rows may change before the header says so, or a file could hold torn
+        // rows that look whole.
         fence(Ordering::SeqCst);
         self.set(write, false);
         fence(Ordering::SeqCst);
@@ -377,7 +381,8 @@ mod tests {
     #[test]
     fn a_recovery_that_died_half_way_is_done_again() {
         let (header, _memory) = filled(10);
-        // Of the entry that says that nothing was written, the length is there and the count is not.
+        // Of the entry that says that nothing was written, the length is there and the count is
+        // not.
         let half_undone = Note {
             first: 4,
             len: 0,

@@ -6,11 +6,12 @@ use crate::StoreError;
 use crate::copy::Copies;
 use crate::header::Header;
 
-/// Fields of at least this many bytes lie in a block of their own, so that the small ones stay close to each other.
+/// Fields of at least this many bytes lie in a block of their own, so that the small ones stay
+/// close to each other.
 const LARGE: usize = 4096;
 
-/// Rows as records: the small fields of one frame lie together, so that a frame taken at random costs one or two cache
-/// misses instead of one for each field.
+/// Rows as records: the small fields of one frame lie together, so that a frame taken at random
+/// costs one or two cache misses instead of one for each field.
 #[derive(Debug)]
 pub(crate) struct FrameLayout {
     pub(crate) leaves: Vec<LeafSpec>,

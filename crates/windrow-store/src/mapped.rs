@@ -13,8 +13,8 @@ use windrow_sync::unpoisoned;
 use crate::StoreError;
 use crate::header::UNMADE;
 
-/// Memory of at least this many bytes gets large pages: in small ones, every other cache miss of a random read is preceded
-/// by one in the page tables.
+/// Memory of at least this many bytes gets large pages: in small ones, every other cache miss of a
+/// random read is preceded by one in the page tables.
 pub(crate) const HUGE: usize = 4 << 20;
 
 /// Zeroed memory, in large pages if the system has some.
@@ -38,7 +38,8 @@ pub(crate) struct Mapped {
     path: PathBuf,
 }
 
-/// Values of variable size begin at a multiple of this, behind the rows: more than a page of any system.
+/// Values of variable size begin at a multiple of this, behind the rows: more than a page of any
+/// system.
 const VALUES: u64 = 1 << 16;
 
 /// Bytes of a file that get room at a time.
@@ -47,9 +48,9 @@ const PIECE: usize = 16 << 20;
 impl Mapped {
     /// Maps the file at `path`. Creates a missing one with `bytes` bytes: [`UNMADE`], then zeros.
     ///
-    /// Allocates the disk space at once where the system can: otherwise a full disk would end the process at the first write
-    /// to a page without space.
-    /// The file may be longer where it `has_values`.
+    /// Allocates the disk space at once where the system can: otherwise a full disk would end the
+    /// process at the first write to a page without space. The file may be longer where it
+    /// `has_values`.
     pub(crate) fn open(path: &Path, bytes: usize, has_values: bool) -> Result<Self, StoreError> {
         let file = OpenOptions::new()
             .read(true)
@@ -61,8 +62,9 @@ impl Mapped {
         Self::over(file, path, bytes, has_values)
     }
 
-    /// As [`open`](Self::open), for a file that is already open, new and to be gone with this. It takes room on the disk only where
-    /// [`make_room`](Self::make_room) was called. Errors call it `path`.
+    /// As [`open`](Self::open), for a file that is already open, new and to be gone with this. It
+    /// takes room on the disk only where [`make_room`](Self::make_room) was called. Errors call it
+    /// `path`.
     pub(crate) fn sparse(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
         let sized = mark(&file).and_then(|()| file.set_len(bytes as u64));
         sized.map_err(failed("write", path))?;
@@ -83,7 +85,8 @@ impl Mapped {
         Ok(found.saturating_sub(self.values_start()))
     }
 
-    /// Makes sure that there is room on the disk for the first `len` bytes of values: whoever made the file longer may have died.
+    /// Makes sure that there is room on the disk for the first `len` bytes of values: whoever made
+    /// the file longer may have died.
     pub(crate) fn reserve_values(&self, len: u64) -> Result<(), StoreError> {
         let room = allocate(&self.file, self.values_start(), len);
         room.map_err(failed("make room for", &self.path))
@@ -102,7 +105,8 @@ impl Mapped {
         let start = self.values_start() + at;
         let room = self.file.set_len(start + len).and_then(|()| {
             let room = allocate(&self.file, start, len);
-            // What has no room is not to be taken for memory of values when the file is opened again.
+            // What has no room is not to be taken for memory of values when the file is opened
+            // again.
             room.inspect_err(|_| drop(self.file.set_len(start)))
         });
         room.map_err(failed("make room for", &self.path))?;
@@ -118,7 +122,8 @@ impl Mapped {
         (self.map.len() as u64).next_multiple_of(VALUES)
     }
 
-    /// Makes room on the disk for these bytes of the file, without which a full disk would end the process when they are written.
+    /// Makes room on the disk for these bytes of the file, without which a full disk would end the
+    /// process when they are written.
     ///
     /// # Errors
     /// An error of the system if there is too little; the call then takes no room.
@@ -211,8 +216,8 @@ pub(crate) fn failed(op: &'static str, path: &Path) -> impl Fn(io::Error) -> Sto
     }
 }
 
-/// Marks an empty file as a store's before it gets its length: if its maker dies from here on, the file differs from one of
-/// another program, which may begin with anything.
+/// Marks an empty file as a store's before it gets its length: if its maker dies from here on, the
+/// file differs from one of another program, which may begin with anything.
 fn mark(mut file: &File) -> io::Result<()> {
     file.rewind()?;
     file.write_all(&UNMADE.to_ne_bytes())
@@ -239,7 +244,8 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         // Some file systems cannot allocate ahead.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(error) => {
-            // The file system may have allocated all the rest of the disk, which other programs need.
+            // The file system may have allocated all the rest of the disk, which other programs
+            // need.
             file.set_len(0)?;
             Err(error.into())
         }

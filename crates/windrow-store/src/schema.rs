@@ -4,7 +4,8 @@ use tensordict::{Entry, LeafSpec, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::StoreError;
 
-/// One entry of the frames that are written: where its first row lies, and the bytes from one row to the next.
+/// One entry of the frames that are written: where its first row lies, and the bytes from one row
+/// to the next.
 pub(crate) type RowPointer = (*const u8, isize);
 
 /// Number of frames, after checking that there is one batch dimension.
@@ -17,7 +18,8 @@ pub(crate) fn flat(frames: &TensorDict) -> Result<usize, StoreError> {
     }
 }
 
-/// Whether `frames` have exactly the leaves, with `n` rows each. Calls `each` with the tensors, one after the other.
+/// Whether `frames` have exactly the leaves, with `n` rows each. Calls `each` with the tensors, one
+/// after the other.
 pub(crate) fn fit(
     leaves: &[LeafSpec],
     frames: &TensorDict,
@@ -31,7 +33,8 @@ pub(crate) fn fit(
 /// Where the `n` rows of each leaf lie. Copies rows that are not contiguous into `copies` first.
 ///
 /// # Errors
-/// The errors of [`misfit`] if the frames do not fit; [`StoreError::Tensor`] if there is no memory for a copy.
+/// The errors of [`misfit`] if the frames do not fit; [`StoreError::Tensor`] if there is no memory
+/// for a copy.
 pub(crate) fn sources(
     leaves: &[LeafSpec],
     frames: &TensorDict,
@@ -80,7 +83,8 @@ impl Name<'_> {
     }
 }
 
-/// As [`fit`], for a dict within others. Leaves and tensors are in the order of their names, so one pass is enough.
+/// As [`fit`], for a dict within others. Leaves and tensors are in the order of their names, so one
+/// pass is enough.
 fn matching(
     frames: &TensorDict,
     n: usize,

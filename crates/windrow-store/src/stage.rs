@@ -10,7 +10,8 @@ const LINE: usize = 64;
 /// Most bytes that are copied at once: they stay in the first-level cache.
 pub(crate) const STAGE: usize = 6 << 10;
 
-/// Copies cache lines past the caches: to where, from where, and how many. Both pointers are at the start of a line.
+/// Copies cache lines past the caches: to where, from where, and how many. Both pointers are at the
+/// start of a line.
 pub(crate) type Stream = unsafe fn(*mut u8, *const u8, usize);
 
 /// The fastest that this processor has, if it has any.
@@ -26,8 +27,8 @@ pub(crate) fn stream() -> Option<Stream> {
 
 /// Where rows are put together before they are copied past the caches.
 ///
-/// A cache line that is written as a whole need not be fetched from memory first. There is room for one more line, since the rows
-/// begin as far from the start of a line here as they do in memory.
+/// A cache line that is written as a whole need not be fetched from memory first. There is room for
+/// one more line, since the rows begin as far from the start of a line here as they do in memory.
 #[repr(C, align(64))]
 pub(crate) struct Stage {
     rows: [u8; STAGE + LINE],
@@ -44,16 +45,17 @@ impl Stage {
         }
     }
 
-    /// Has `put` write `bytes` bytes, [`STAGE`] at most, and copies them to `to`. Other threads may see them only after
-    /// [`end`](Self::end).
+    /// Has `put` write `bytes` bytes, [`STAGE`] at most, and copies them to `to`. Other threads may
+    /// see them only after [`end`](Self::end).
     ///
     /// # Safety
     /// `put` writes `bytes` bytes at most, and as many may be written to `to`.
     #[inline]
     pub(crate) unsafe fn copy(&mut self, to: *mut u8, bytes: usize, put: impl FnOnce(*mut u8)) {
         debug_assert!(bytes <= STAGE);
-        // SAFETY: there is room for a line and `STAGE` bytes; the rest is promised by the caller. Behind `head`, both sides are at the start
-        // of a line. The processor has what `stream` needs, as `new` was promised.
+        // SAFETY: there is room for a line and `STAGE` bytes; the rest is promised by the caller.
+        // Behind `head`, both sides are at the start of a line. The processor has what `stream`
+        // needs, as `new` was promised.
         unsafe {
             let from = self.rows.as_mut_ptr().add(to.addr() % LINE);
             put(from);
@@ -76,7 +78,8 @@ impl Stage {
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_by_64(to: *mut u8, from: *const u8, lines: usize) {
     for at in (0..lines).map(|line| line * LINE) {
-        // SAFETY: the caller promises that both sides have `lines` lines, and are at the start of one.
+        // SAFETY: the caller promises that both sides have `lines` lines, and are at the start of
+        // one.
         unsafe { _mm512_stream_si512(to.add(at).cast(), _mm512_load_si512(from.add(at).cast())) };
     }
 }
@@ -113,7 +116,8 @@ mod tests {
             ] {
                 let mut memory = vec![7u8; STAGE + 4 * LINE];
                 let first = memory.as_ptr().align_offset(LINE) + first;
-                // SAFETY: the processor has these instructions; `bytes` bytes are written, and there is room for them.
+                // SAFETY: the processor has these instructions; `bytes` bytes are written, and
+                // there is room for them.
                 unsafe {
                     let mut stage = Stage::new(stream);
                     stage.copy(memory[first..].as_mut_ptr(), bytes, |to| {

@@ -28,9 +28,9 @@ use read::StoreRef;
 
 /// Rows of frames in memory or in a file, shared by one writer at a time and any number of readers.
 ///
-/// Readers never wait. A write waits for the readers that registered before it, not for later ones; to these its rows
-/// hold no frame until the write is whole. So no reader ever sees half a frame, and rows that a reader could read when it
-/// registered do not change until it is dropped.
+/// Readers never wait. A write waits for the readers that registered before it, not for later ones;
+/// to these its rows hold no frame until the write is whole. So no reader ever sees half a frame,
+/// and rows that a reader could read when it registered do not change until it is dropped.
 #[derive(Debug)]
 pub struct Store {
     layout: FrameLayout,
@@ -49,8 +49,8 @@ pub struct Store {
     shadow: Box<[windrow_sync::Shadow]>,
 }
 
-// SAFETY: the bytes behind `start` are read and written as the epoch lock allows: rows by one writer while no one reads
-// them, words of the header as atomics. All else is `Sync` by itself.
+// SAFETY: the bytes behind `start` are read and written as the epoch lock allows: rows by one
+// writer while no one reads them, words of the header as atomics. All else is `Sync` by itself.
 unsafe impl Sync for Store {}
 // SAFETY: as above; nothing depends on the thread.
 unsafe impl Send for Store {}
@@ -82,7 +82,8 @@ impl Store {
     /// An empty store in memory, of `capacity` rows of these leaves.
     ///
     /// # Errors
-    /// [`StoreError::Capacity`], [`StoreError::NoEntries`], [`StoreError::TooLarge`] and [`StoreError::NoMemory`].
+    /// [`StoreError::Capacity`], [`StoreError::NoEntries`], [`StoreError::TooLarge`] and
+    /// [`StoreError::NoMemory`].
     pub fn new(leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
         let layout = FrameLayout::new(leaves, capacity)?;
         let bytes = layout.bytes;
@@ -94,17 +95,18 @@ impl Store {
 
     /// A store in the file at `path`; creates the file where it is missing or empty.
     ///
-    /// An existing file must hold as many rows of the same leaves. However its process ended, each row holds a whole frame
-    /// or none, and an unfinished write has left none. (When the machine dies, rows that it had not yet written back to disk
-    /// are lost.)
+    /// An existing file must hold as many rows of the same leaves. However its process ended, each
+    /// row holds a whole frame or none, and an unfinished write has left none. (When the machine
+    /// dies, rows that it had not yet written back to disk are lost.)
     ///
-    /// The store locks its file against other stores. Other programs can ignore that lock: when one shortens the file while
-    /// the store is open, the next access to a missing row ends the process with `SIGBUS`, which no library can turn into
-    /// an error.
+    /// The store locks its file against other stores. Other programs can ignore that lock: when one
+    /// shortens the file while the store is open, the next access to a missing row ends the process
+    /// with `SIGBUS`, which no library can turn into an error.
     ///
     /// # Errors
-    /// As [`new`](Store::new); [`StoreError::File`], without a change to the file, when it does not belong to a store, belongs
-    /// to a different one or is damaged; [`StoreError::InUse`] when it is open elsewhere, [`StoreError::Io`].
+    /// As [`new`](Store::new); [`StoreError::File`], without a change to the file, when it does not
+    /// belong to a store, belongs to a different one or is damaged; [`StoreError::InUse`] when it
+    /// is open elsewhere, [`StoreError::Io`].
     #[cfg(not(loom))]
     pub fn open(path: &Path, leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
         let layout = FrameLayout::new(leaves, capacity)?;
@@ -112,8 +114,9 @@ impl Store {
         Self::mapped(layout, file, path)
     }
 
-    /// An empty store in `file`, which is open for reading and writing, new, and gone with the store, such as one without a name. It takes
-    /// room on the disk as rows are written, some at a time; a write that finds too little is an error. Errors call it `path`.
+    /// An empty store in `file`, which is open for reading and writing, new, and gone with the
+    /// store, such as one without a name. It takes room on the disk as rows are written, some at a
+    /// time; a write that finds too little is an error. Errors call it `path`.
     ///
     /// # Errors
     /// As [`new`](Store::new); [`StoreError::Io`].
@@ -137,8 +140,8 @@ impl Store {
     fn mapped(layout: FrameLayout, file: mapped::Mapped, path: &Path) -> Result<Self, StoreError> {
         let (capacity, fingerprint) = (layout.capacity, layout.fingerprint());
         let start = file.start().ok_or(StoreError::TooLarge { capacity })?;
-        // SAFETY: the file has the layout's size and is mapped, to a page, as long as the backing lives; its lock keeps
-        // other stores away from it.
+        // SAFETY: the file has the layout's size and is mapped, to a page, as long as the backing
+        // lives; its lock keeps other stores away from it.
         let store = unsafe { Self::over(layout, start, Backing::File(file)) };
         if store.header.is_unmade() {
             store.header.create(fingerprint);
@@ -189,8 +192,9 @@ impl Store {
     /// No other thread accesses the row.
     unsafe fn each_cell(&self, row: usize, mut each: impl FnMut(&mut Cell)) {
         for (_, field, count) in self.layout.cells() {
-            // SAFETY: the row's cells lie within the memory; fields of the widest elements come first in a record, whose size is a
-            // multiple of 8, so they are aligned. The caller has them alone.
+            // SAFETY: the row's cells lie within the memory; fields of the widest elements come
+            // first in a record, whose size is a multiple of 8, so they are aligned. The caller has
+            // them alone.
             let cells = unsafe {
                 let first = self.field(field).add(row * field.stride).cast::<Cell>();
                 std::slice::from_raw_parts_mut(first, count)
@@ -208,7 +212,8 @@ impl Store {
         }
     }
 
-    /// Copies the values of `frames` to where no row names them; their cells, in place of those of the frames.
+    /// Copies the values of `frames` to where no row names them; their cells, in place of those of
+    /// the frames.
     ///
     /// # Errors
     /// As [`Values::put`]; nothing is kept then.
@@ -238,8 +243,8 @@ impl Store {
     }
 
     /// # Safety
-    /// `backing` keeps `layout.bytes` initialised bytes from `start` on alive, 64-byte aligned, and no one else accesses
-    /// them.
+    /// `backing` keeps `layout.bytes` initialised bytes from `start` on alive, 64-byte aligned, and
+    /// no one else accesses them.
     unsafe fn over(layout: FrameLayout, start: NonNull<u8>, backing: Backing) -> Self {
         Self {
             // SAFETY: the layout begins with the header.
@@ -275,8 +280,8 @@ impl Store {
             .collect())
     }
 
-    /// Most rows of these leaves that fit into `bytes` bytes, up to 2³² - 1; 0 when none does. What values of variable size take comes on
-    /// top.
+    /// Most rows of these leaves that fit into `bytes` bytes, up to 2³² - 1; 0 when none does. What
+    /// values of variable size take comes on top.
     #[must_use]
     pub fn rows_within(leaves: &[LeafSpec], bytes: usize) -> usize {
         FrameLayout::rows_within(leaves, bytes)
@@ -308,10 +313,12 @@ impl Store {
         self.header.last().after
     }
 
-    /// Checks that `frames` have one batch dimension and the entries, types and shapes of this store.
+    /// Checks that `frames` have one batch dimension and the entries, types and shapes of this
+    /// store.
     ///
     /// # Errors
-    /// [`StoreError::NotFlat`], [`StoreError::Missing`], [`StoreError::Extra`], [`StoreError::Entry`].
+    /// [`StoreError::NotFlat`], [`StoreError::Missing`], [`StoreError::Extra`],
+    /// [`StoreError::Entry`].
     pub fn check(&self, frames: &TensorDict) -> Result<(), StoreError> {
         let n = flat(frames)?;
         if fit(&self.layout.leaves, frames, n, &mut |_| ()) {
@@ -322,13 +329,15 @@ impl Store {
 
     /// Writes frames `[n]` into rows `first, first + 1, …`, wrapping to row 0 after the last.
     ///
-    /// Readers that register after this returns see all of them. Waits for another write and for the readers that registered
-    /// before: a thread that holds such a reader itself would wait forever.
+    /// Readers that register after this returns see all of them. Waits for another write and for
+    /// the readers that registered before: a thread that holds such a reader itself would wait
+    /// forever.
     ///
     /// # Errors
-    /// As [`check`](Store::check); [`StoreError::NoSuchRow`] and [`StoreError::TooMany`]; [`StoreError::Tensor`] when there
-    /// is no memory for a copy of rows that are not contiguous, or for values of variable size; [`StoreError::Io`] when their file has
-    /// no room. Nothing is written then.
+    /// As [`check`](Store::check); [`StoreError::NoSuchRow`] and [`StoreError::TooMany`];
+    /// [`StoreError::Tensor`] when there is no memory for a copy of rows that are not contiguous,
+    /// or for values of variable size; [`StoreError::Io`] when their file has no room. Nothing is
+    /// written then.
     pub fn write(&self, first: usize, frames: &TensorDict) -> Result<(), StoreError> {
         let (n, capacity) = (flat(frames)?, self.layout.capacity);
         if first >= capacity {
@@ -358,8 +367,9 @@ impl Store {
         }
         self.header
             .begin(rows, self.written().wrapping_add(n as u64));
-        // SAFETY: the guard is ours and readers of these rows are gone; `sources` has compared shapes, the number of rows
-        // included, and types, so every source has `n` rows of its field's width, which `frames`, `copies` and `values` keep alive.
+        // SAFETY: the guard is ours and readers of these rows are gone; `sources` has compared
+        // shapes, the number of rows included, and types, so every source has `n` rows of its
+        // field's width, which `frames`, `copies` and `values` keep alive.
         unsafe {
             if !values.is_empty() {
                 for row in before_seam.clone().chain(after_seam.clone()) {
@@ -392,7 +402,8 @@ impl Store {
     /// Copies rows `from, from + 1, …` of the sources into `rows`.
     ///
     /// # Safety
-    /// There is one source for each field, in order, with the field's width and `rows.len()` rows; no other thread accesses `rows`.
+    /// There is one source for each field, in order, with the field's width and `rows.len()` rows;
+    /// no other thread accesses `rows`.
     unsafe fn fill(&self, sources: &[RowPointer], from: usize, rows: Range<usize>) {
         #[cfg(loom)]
         self.shadow[rows.clone()].iter().for_each(|row| row.write());
@@ -407,7 +418,8 @@ impl Store {
             unsafe { self.fill_past_caches(stream, sources, from, rows, record) };
             return;
         }
-        // Some rows at a time, so that a record is still in the cache when its last field is written.
+        // Some rows at a time, so that a record is still in the cache when its last field is
+        // written.
         for start in rows.clone().step_by(CHUNK) {
             let n = CHUNK.min(rows.end - start);
             self.prefetch(start + n..rows.end.min(start + n + CHUNK));
@@ -421,10 +433,12 @@ impl Store {
         }
     }
 
-    /// As [`fill`](Self::fill), of records of `record` bytes: whole cache lines go to memory without being fetched first.
+    /// As [`fill`](Self::fill), of records of `record` bytes: whole cache lines go to memory
+    /// without being fetched first.
     ///
     /// # Safety
-    /// As [`fill`](Self::fill), where all fields lie in records; [`stream`](stage::stream) has returned `stream`.
+    /// As [`fill`](Self::fill), where all fields lie in records; [`stream`](stage::stream) has
+    /// returned `stream`.
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
     unsafe fn fill_past_caches(
         &self,
@@ -442,7 +456,8 @@ impl Store {
         for start in rows.clone().step_by(most) {
             let n = most.min(rows.end - start);
             let skip = from + start - rows.start;
-            // SAFETY: promised by the caller; records lie within the memory, and `n` of them within the stage.
+            // SAFETY: promised by the caller; records lie within the memory, and `n` of them within
+            // the stage.
             unsafe {
                 let to = self.start.as_ptr().add(base + start * record);
                 stage.copy(to, n * record, |staged| {
@@ -455,7 +470,8 @@ impl Store {
         stage.end();
     }
 
-    /// Copies rows `rows` of the sources, field by field, to where `to` says that the first one goes.
+    /// Copies rows `rows` of the sources, field by field, to where `to` says that the first one
+    /// goes.
     ///
     /// # Safety
     /// The sources have these rows, and each field has room for as many.
@@ -476,7 +492,8 @@ impl Store {
         }
     }
 
-    /// Prefetches `rows` while earlier rows are written: writing goes from field to field, which no processor predicts.
+    /// Prefetches `rows` while earlier rows are written: writing goes from field to field, which no
+    /// processor predicts.
     fn prefetch(&self, rows: Range<usize>) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Some(field) = self.layout.fields.last()
@@ -513,7 +530,8 @@ impl Store {
         drop(guard);
     }
 
-    /// Fills all rows, which no reader may read, with conspicuous bytes, so that late reads are easy to see.
+    /// Fills all rows, which no reader may read, with conspicuous bytes, so that late reads are
+    /// easy to see.
     fn poison(&self) {
         if cfg!(debug_assertions) {
             let start = self.layout.rows_start();
@@ -523,7 +541,8 @@ impl Store {
                 _ => std::iter::once(start..self.layout.bytes).collect(),
             };
             for bytes in bytes {
-                // SAFETY: the caller holds the write guard and no reader is left; behind the header there are rows only.
+                // SAFETY: the caller holds the write guard and no reader is left; behind the header
+                // there are rows only.
                 unsafe {
                     let rows = self.start.as_ptr().add(bytes.start);
                     rows.write_bytes(0xA5, bytes.len());
@@ -561,7 +580,8 @@ impl Store {
 /// Rows that are copied field by field at a time: as many as stay in the first-level cache.
 const CHUNK: usize = 32;
 
-/// Bytes of the smallest store whose rows have left the caches when they are sampled: what is written need not go through them.
+/// Bytes of the smallest store whose rows have left the caches when they are sampled: what is
+/// written need not go through them.
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
 const LEAVES_CACHES: usize = 32 << 20;
 

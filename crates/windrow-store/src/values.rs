@@ -1,4 +1,5 @@
-//! Values of variable size: the bytes that cells of rows name, in blocks that are used again (ADR 0031).
+//! Values of variable size: the bytes that cells of rows name, in blocks that are used again (ADR
+//! 0031).
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -17,9 +18,11 @@ const LEAST: u64 = 16;
 /// The least memory that is taken at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Blocks of bytes, each of a power of two, in memory that grows. A value has the smallest block that holds it.
+/// Blocks of bytes, each of a power of two, in memory that grows. A value has the smallest block
+/// that holds it.
 ///
-/// The protocol of rows guards them: a block is written before a row names it, and freed when nobody reads that row any more.
+/// The protocol of rows guards them: a block is written before a row names it, and freed when
+/// nobody reads that row any more.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     state: Mutex<Blocks>,
@@ -58,7 +61,8 @@ impl Values {
     /// Appends a copy of `value` to a free block; returns a cell that names it.
     ///
     /// # Errors
-    /// [`StoreError::Tensor`] for a value that is too long, or without memory; [`StoreError::Io`] without room in the file.
+    /// [`StoreError::Tensor`] for a value that is too long, or without memory; [`StoreError::Io`]
+    /// without room in the file.
     pub(crate) fn put(&self, value: &[u8], room: Room<'_>) -> Result<Cell, StoreError> {
         let Ok(len) = u32::try_from(value.len()) else {
             let len = value.len();
@@ -106,7 +110,8 @@ impl Values {
         }
     }
 
-    /// Takes over the blocks at the end of `file` that `cells` name, all that there are. `None` if these cannot be blocks of a store.
+    /// Takes over the blocks at the end of `file` that `cells` name, all that there are. `None` if
+    /// these cannot be blocks of a store.
     #[cfg(not(loom))]
     pub(crate) fn recover(
         &self,

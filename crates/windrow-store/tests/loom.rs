@@ -1,7 +1,7 @@
 //! Every interleaving of readers and writers on one store: run with `cargo xtask models`.
 //!
-//! Beside each row lies a loom cell that is written with the row and read with it, so a row that is read while it is
-//! written, or a read that is not ordered behind its write, fails the model.
+//! Beside each row lies a loom cell that is written with the row and read with it, so a row that is
+//! read while it is written, or a read that is not ordered behind its write, fails the model.
 #![cfg(loom)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 

@@ -1,4 +1,5 @@
-//! A store from outside: what is written is what is read, in memory and in a file, whatever the order of things.
+//! A store from outside: what is written is what is read, in memory and in a file, whatever the
+//! order of things.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::ops::Range;

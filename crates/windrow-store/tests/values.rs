@@ -151,7 +151,8 @@ fn a_file_with_a_cell_beyond_its_end_is_refused() {
     store.write(0, &frames(1..2)).unwrap();
     drop(store);
     let mut bytes = std::fs::read(&path).unwrap();
-    // The first entry by name is the pair, whose first value is in the first block, and the text is in the third.
+    // The first entry by name is the pair, whose first value is in the first block, and the text is
+    // in the third.
     let len = text(1).len() as u32;
     let cell = [&32u64.to_ne_bytes()[..], &len.to_ne_bytes(), &[0; 4]].concat();
     let at = bytes.windows(16).position(|window| window == cell).unwrap();

@@ -1,7 +1,7 @@
 /// 64 random bits from the operating system.
 ///
-/// The keys of the standard library's hash maps are no source of such numbers: a forked process has those of its parent, so that all
-/// children draw the same.
+/// The keys of the standard library's hash maps are no source of such numbers: a forked process has
+/// those of its parent, so that all children draw the same.
 ///
 /// # Panics
 /// If the operating system has no random numbers.

@@ -3,8 +3,8 @@ use std::fmt::Write;
 
 /// What `error` says, and after it what each of its sources says: `a: b: c`.
 ///
-/// An error of windrow does not repeat its source. `anyhow` and others print sources by themselves; this does where a program or a log
-/// has nothing but the error.
+/// An error of windrow does not repeat its source. `anyhow` and others print sources by themselves;
+/// this does where a program or a log has nothing but the error.
 ///
 /// ```
 /// # use windrow_sync as windrow;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 #[cfg(not(loom))]
 use crate::mpsc::{Receiver, RecvTimeoutError};
 
-/// A check that waits run every [tenth of a second](Self::SLICE), in the thread that waits: its error ends the wait. Whatever may
-/// wait long gets one when it is built, for signals or for a flag that another thread sets.
+/// A check that waits run every [tenth of a second](Self::SLICE), in the thread that waits: its
+/// error ends the wait. Whatever may wait long gets one when it is built, for signals or for a flag
+/// that another thread sets.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -87,7 +88,8 @@ impl Interrupt {
         self.check.as_ref().map_or(Ok(()), |check| check())
     }
 
-    /// Calls `attempt` until it gives something. It may wait itself, for as long as the duration that it gets.
+    /// Calls `attempt` until it gives something. It may wait itself, for as long as the duration
+    /// that it gets.
     ///
     /// # Errors
     /// That of the check, which runs after each attempt in vain.

@@ -9,7 +9,8 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The guard in `locked`, also after a panic of another thread that had the lock.
 ///
-/// Right where no panic leaves what the lock guards half changed: no user code runs under it, or each change is one assignment.
+/// Right where no panic leaves what the lock guards half changed: no user code runs under it, or
+/// each change is one assignment.
 pub fn unpoisoned<G>(locked: LockResult<G>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

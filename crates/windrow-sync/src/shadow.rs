@@ -1,6 +1,7 @@
 use loom::cell::UnsafeCell;
 
-/// Stands for memory that loom does not see: a model fails in which one thread writes it while another accesses it.
+/// Stands for memory that loom does not see: a model fails in which one thread writes it while
+/// another accesses it.
 #[derive(Debug, Default)]
 pub struct Shadow(UnsafeCell<u64>);
 

@@ -1,8 +1,9 @@
 //! `Collector` on native CartPole beside the loop that one would write by hand, and beside C.
 //!
-//! All sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64), which stay in the cache of a core, or 131,072,
-//! which do not. The lines `c_*`, on Linux, compare processor time, which other programs hardly change; the C compiler is `cc` or what
-//! `CC` names. Beside C with polynomials, the environments have `fast_math`, too.
+//! All sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64), which
+//! stay in the cache of a core, or 131,072, which do not. The lines `c_*`, on Linux, compare
+//! processor time, which other programs hardly change; the C compiler is `cc` or what `CC` names.
+//! Beside C with polynomials, the environments have `fast_math`, too.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/hand.rs"]

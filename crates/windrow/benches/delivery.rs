@@ -69,8 +69,9 @@ fn two_threads() {
     timing::report("two_threads", 1.9, pairs.collect());
 }
 
-/// Flat batches of two workers with `envs` environments each over those of one worker with all of them, and the pages that a batch of the
-/// former touches for the first time. A flag of 64 environments fills a cache line: with fewer, both workers write the same lines.
+/// Flat batches of two workers with `envs` environments each over those of one worker with all of
+/// them, and the pages that a batch of the former touches for the first time. A flag of 64
+/// environments fills a cache line: with fewer, both workers write the same lines.
 fn flat_batches(
     name: &str,
     envs: usize,
@@ -199,7 +200,8 @@ fn handover() {
     });
 }
 
-/// Eight environments, four of 1 ms and four of 5 ms a step: as they come, over threads that only step.
+/// Eight environments, four of 1 ms and four of 5 ms a step: as they come, over threads that only
+/// step.
 fn unequal_steps() {
     let millis = |worker: usize| Duration::from_millis(if worker < 4 { 1 } else { 5 });
     let env = move |worker| LedgerEnv::new(worker as i64).with_step_time(millis(worker));

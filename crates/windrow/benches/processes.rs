@@ -1,6 +1,7 @@
 //! What workers in processes cost, over workers in threads and by themselves.
 //!
-//! `cartpole` is at least its target, all others are at most. Both sides of a hand-over are awake: they follow each other without a pause.
+//! `cartpole` is at least its target, all others are at most. Both sides of a hand-over are awake:
+//! they follow each other without a pause.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[cfg(target_os = "linux")]

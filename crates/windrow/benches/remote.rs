@@ -1,4 +1,5 @@
-//! A policy over a Unix socket against the same policy here: what a round trip costs beyond the forward.
+//! A policy over a Unix socket against the same policy here: what a round trip costs beyond the
+//! forward.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/mod.rs"]

@@ -1,5 +1,5 @@
-//! A full buffer of 10^6 CartPole transitions, beside NumPy's fancy indexing of the same five fields, a plain copy of the
-//! same bytes, and itself.
+//! A full buffer of 10^6 CartPole transitions, beside NumPy's fancy indexing of the same five
+//! fields, a plain copy of the same bytes, and itself.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/net.rs"]
@@ -39,7 +39,8 @@ fn main() {
     while_collecting();
 }
 
-/// Transitions `[frames]` with episodes of 200: observation, action, reward, next observation, done.
+/// Transitions `[frames]` with episodes of 200: observation, action, reward, next observation,
+/// done.
 fn transitions(frames: usize) -> TensorDict {
     let mut batch = TensorDict::new([frames]);
     let numbers = |width: usize| {
@@ -126,8 +127,8 @@ fn prioritized() {
     );
 }
 
-/// 64 batches in turn, more than a core keeps in caches of its own, beside copies of their columns to as many rows of memory of
-/// the same kind, so that both fetch what they read and write.
+/// 64 batches in turn, more than a core keeps in caches of its own, beside copies of their columns
+/// to as many rows of memory of the same kind, so that both fetch what they read and write.
 fn extend() {
     const PARTS: usize = 64;
     const TURNS: usize = CAPACITY / WRITE;
@@ -164,8 +165,9 @@ fn extend() {
     );
 }
 
-/// Memory as a store has it: in large pages where the system gives them, and written once. On the heap, size, alignment
-/// and kind of the pages would depend on what was allocated before, and with them the speed of a copy.
+/// Memory as a store has it: in large pages where the system gives them, and written once. On the
+/// heap, size, alignment and kind of the pages would depend on what was allocated before, and with
+/// them the speed of a copy.
 fn pages(bytes: usize) -> MmapMut {
     let mut memory = MmapMut::map_anon(bytes).unwrap();
     #[cfg(target_os = "linux")]
@@ -174,9 +176,9 @@ fn pages(bytes: usize) -> MmapMut {
     memory
 }
 
-/// Sampling while a collector with the network writes to the same buffer, beside sampling alone. What of that is the price
-/// of sharing the buffer, and not only cores and memory, goes to standard error: the same beside sampling while the
-/// collector writes to another buffer.
+/// Sampling while a collector with the network writes to the same buffer, beside sampling alone.
+/// What of that is the price of sharing the buffer, and not only cores and memory, goes to standard
+/// error: the same beside sampling while the collector writes to another buffer.
 fn while_collecting() {
     const NAME: &str = "sample_while_collecting";
     if !timing::is_chosen(NAME) {

@@ -1,7 +1,8 @@
-//! What a worker pays for a part: a claim and a commit, alone and with a second worker doing the same.
+//! What a worker pays for a part: a claim and a commit, alone and with a second worker doing the
+//! same.
 //!
-//! Values are nanoseconds and targets are upper limits. Parts are as small as they can be, one step of one
-//! environment, so that nothing but the ring is timed.
+//! Values are nanoseconds and targets are upper limits. Parts are as small as they can be, one step
+//! of one environment, so that nothing but the ring is timed.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/mod.rs"]

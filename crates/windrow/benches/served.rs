@@ -1,7 +1,9 @@
-//! A served policy against threads that only step, and against a pipeline of policy and environments that loses nothing.
+//! A served policy against threads that only step, and against a pipeline of policy and
+//! environments that loses nothing.
 //!
-//! The policy of 2 ms sleeps, as a thread does whose accelerator is at work. The ideal pipeline of it is the slower one of two: the policy
-//! alone, with all rows in each call, and the environments alone, stepped by as many threads on the same cores.
+//! The policy of 2 ms sleeps, as a thread does whose accelerator is at work. The ideal pipeline of
+//! it is the slower one of two: the policy alone, with all rows in each call, and the environments
+//! alone, stepped by as many threads on the same cores.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/free.rs"]
@@ -42,8 +44,8 @@ fn main() {
     }
 }
 
-/// Frames a second of `collector`, after its first batches; over whole rounds of its workers, whose batches are complete at the same time
-/// where they act together.
+/// Frames a second of `collector`, after its first batches; over whole rounds of its workers, whose
+/// batches are complete at the same time where they act together.
 fn rate(mut collector: Collector) -> f64 {
     let mut round = || -> usize {
         let batches = collector.by_ref().take(WORKERS);
@@ -95,7 +97,8 @@ fn unequal_steps() {
     timing::report(name, 0.95, (0..PAIRS).map(|_| (served(), free())).collect());
 }
 
-/// Eight workers of eight CartPoles, each of which works for `rounds` rounds a step, with a policy of 2 ms: over the ideal.
+/// Eight workers of eight CartPoles, each of which works for `rounds` rounds a step, with a policy
+/// of 2 ms: over the ideal.
 fn pipeline(name: &str, target: f64, rounds: u64) {
     if !timing::is_chosen(name) {
         return;
@@ -132,7 +135,8 @@ fn slow() -> impl Policy + Clone + 'static {
     })
 }
 
-/// Keeps a core busy; work, not time, so that threads that take turns do not each count the others' turns.
+/// Keeps a core busy; work, not time, so that threads that take turns do not each count the others'
+/// turns.
 fn work(rounds: u64) -> u64 {
     (0..rounds).fold(1, |x: u64, round| {
         black_box(x.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round)

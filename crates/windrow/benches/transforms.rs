@@ -1,7 +1,7 @@
 //! What transforms add to a frame, around eight environments with the numbers of HalfCheetah.
 //!
-//! Values are microseconds a frame and targets are upper limits. The environments copy numbers that were drawn before, and the time of
-//! the same steps without transforms is taken off.
+//! Values are microseconds a frame and targets are upper limits. The environments copy numbers that
+//! were drawn before, and the time of the same steps without transforms is taken off.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Every class of collector on CartPole-v1: what its batches look like, how quick it is, how far its policy lags behind.
-//! Then what comes of a worker whose environment fails.
+//! Every class of collector on CartPole-v1: what its batches look like, how quick it is, how far
+//! its policy lags behind. Then what comes of a worker whose environment fails.
 //!
 //! `cargo run --release --example collectors`
 
@@ -68,7 +68,8 @@ fn classes() -> Vec<(&'static str, CollectorBuilder)> {
     ]
 }
 
-/// Collects all frames, publishes weights after each batch as a learner would, and prints a line of the table.
+/// Collects all frames, publishes weights after each batch as a learner would, and prints a line of
+/// the table.
 fn run(name: &str, builder: CollectorBuilder) -> Result<(), Box<dyn Error>> {
     let network = network();
     let weights = network.weights();
@@ -99,8 +100,8 @@ fn run(name: &str, builder: CollectorBuilder) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs two workers, of which the second one has an environment that fails in its 300th step, and prints what is heard
-/// of it. The program goes on.
+/// Runs two workers, of which the second one has an environment that fails in its 300th step, and
+/// prints what is heard of it. The program goes on.
 fn fail(failure: Failure) -> Result<(), Box<dyn Error>> {
     let envs = [u64::MAX, 300]
         .map(|step| move || FailingEnv::new(CartPole::v1(), FailAt::Step(step), failure));

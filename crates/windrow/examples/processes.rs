@@ -1,4 +1,5 @@
-//! Every class of collector on worker processes, one of which is killed in the middle: what comes of it with each `OnLoss`.
+//! Every class of collector on worker processes, one of which is killed in the middle: what comes
+//! of it with each `OnLoss`.
 //!
 //! `cargo run --release --example processes`
 

@@ -1,5 +1,6 @@
-//! Environments that step at speeds of their own, and one policy for all of them, evaluated in batches by a server: how full
-//! its batches are, and how long requests wait and forwards take, with both ways of making batches of frames.
+//! Environments that step at speeds of their own, and one policy for all of them, evaluated in
+//! batches by a server: how full its batches are, and how long requests wait and forwards take,
+//! with both ways of making batches of frames.
 //!
 //! `cargo run --release --example served` (`-- --check` for a short run that judges itself)
 
@@ -36,7 +37,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Workers whose environments take 1 or 5 ms for a step, and a network that is evaluated for all of them.
+/// Workers whose environments take 1 or 5 ms for a step, and a network that is evaluated for all of
+/// them.
 fn builder() -> CollectorBuilder {
     let millis = |worker: usize| if worker < WORKERS / 2 { 1 } else { 5 };
     let envs = (0..WORKERS).map(|worker| {

@@ -20,7 +20,8 @@ use windrow_policy::PolicyError;
 use windrow_slab::SinkError;
 use windrow_sync::Interrupted;
 
-/// `error`, and from the outside in what it came from: sources, and errors whose text it has as its own.
+/// `error`, and from the outside in what it came from: sources, and errors whose text it has as its
+/// own.
 pub fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {

@@ -1,4 +1,5 @@
-//! Reinforcement-learning data collection: a policy runs in many environments, batches of experience come back.
+//! Reinforcement-learning data collection: a policy runs in many environments, batches of
+//! experience come back.
 //!
 //! ```
 //! use windrow::Collector;
@@ -15,7 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Workers in threads collect side by side, and take up newer weights of a policy; an evaluator plays whole episodes with them:
+//! Workers in threads collect side by side, and take up newer weights of a policy; an evaluator
+//! plays whole episodes with them:
 //!
 //! ```
 //! use windrow::{Evaluator, Head, MultiSyncCollector, NetworkPolicy, Policy, nn::Sequential};
@@ -40,19 +42,23 @@
 //!
 //! The names used most stand here. The others, in the order of the data flow:
 //!
-//! * [`envs`]: environments, their specs, transforms, and native classic control and toy texts that follow Gymnasium.
-//! * [`policy`]: what a policy implements, random actions, served policies and weights; [`nn`]: small networks, evaluated without
-//!   a framework.
+//! * [`envs`]: environments, their specs, transforms, and native classic control and toy texts that
+//!   follow Gymnasium.
+//! * [`policy`]: what a policy implements, random actions, served policies and weights; [`nn`]:
+//!   small networks, evaluated without a framework.
 //! * [`postproc`]: changes to a batch before it is delivered, such as [`Gae`](postproc::Gae).
-//! * [`replay`]: buffers that keep batches and sample from them; shuffled [`Minibatches`](replay::Minibatches) of a batch.
-//! * `remote`, with the feature of that name: policies and weights that a server in another process or on another machine has.
+//! * [`replay`]: buffers that keep batches and sample from them; shuffled
+//!   [`Minibatches`](replay::Minibatches) of a batch.
+//! * `remote`, with the feature of that name: policies and weights that a server in another process
+//!   or on another machine has.
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 //!
 //! # Errors
 //!
-//! Each operation has an error of its own: [`BuildError`] of builders, [`NextError`] of batches, [`ControlError`] of weights, pauses,
-//! states and the end, [`EvaluateError`] of evaluations. A function with several operations returns `Box<dyn std::error::Error>`, or
-//! the error of a crate such as `anyhow`. No error repeats its source: they print both, and so does [`error_chain`].
+//! Each operation has an error of its own: [`BuildError`] of builders, [`NextError`] of batches,
+//! [`ControlError`] of weights, pauses, states and the end, [`EvaluateError`] of evaluations. A
+//! function with several operations returns `Box<dyn std::error::Error>`, or the error of a crate
+//! such as `anyhow`. No error repeats its source: they print both, and so does [`error_chain`].
 //!
 //! ```
 //! use windrow::{BuildError, Collector, ErrorKind, error_chain};
@@ -65,8 +71,9 @@
 //!
 //! # Waiting
 //!
-//! The iterator waits for the next batch. [`Collector::try_next`] does not, and [`Collector::into_stream`] wakes a task or a thread that
-//! waits for several things. [`CollectorBuilder::interrupt`] ends a wait, such as after Ctrl-C.
+//! The iterator waits for the next batch. [`Collector::try_next`] does not, and
+//! [`Collector::into_stream`] wakes a task or a thread that waits for several things.
+//! [`CollectorBuilder::interrupt`] ends a wait, such as after Ctrl-C.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -87,9 +94,9 @@
 //!
 //! # Events
 //!
-//! A subscriber of `tracing` gets events with the target `windrow_collect`: of each worker that was lost, that starts over, or that
-//! others go on without; of weights that were refused; and of writes to a replay buffer that took a second or more. Without a
-//! subscriber they cost nothing.
+//! A subscriber of `tracing` gets events with the target `windrow_collect`: of each worker that was
+//! lost, that starts over, or that others go on without; of weights that were refused; and of
+//! writes to a replay buffer that took a second or more. Without a subscriber they cost nothing.
 //!
 //! # Rows
 //!

@@ -1,7 +1,9 @@
-//! A run in simulations of MuJoCo that was cut between two batches goes on bit for bit, in other processes too.
+//! A run in simulations of MuJoCo that was cut between two batches goes on bit for bit, in other
+//! processes too.
 //!
-//! Needs MuJoCo and Gymnasium in the Python of `WINDROW_PYTHON`: `cargo xtask test` sets it and asks for these tests, which others leave out.
-//! `WINDROW_RESUME_FRAMES=1000000 cargo test --release -p windrow --features mujoco --test mujoco -- --ignored` compares as many frames of
+//! Needs MuJoCo and Gymnasium in the Python of `WINDROW_PYTHON`: `cargo xtask test` sets it and
+//! asks for these tests, which others leave out. `WINDROW_RESUME_FRAMES=1000000 cargo test
+//! --release -p windrow --features mujoco --test mujoco -- --ignored` compares as many frames of
 //! HalfCheetah, and a tenth of Ant.
 #![allow(clippy::unwrap_used, reason = "a test, helper functions included")]
 
@@ -17,7 +19,8 @@ use windrow::policy::Scale;
 use windrow::tensordict::TensorDict;
 use windrow::{Collector, Head, NetworkPolicy, Policy, nn::Sequential};
 
-/// Environments, with the lengths of their observations and actions, and how many of the frames each has.
+/// Environments, with the lengths of their observations and actions, and how many of the frames
+/// each has.
 const ENVS: [(&str, usize, usize, usize); 2] =
     [("HalfCheetah-v4", 17, 6, 1), ("Ant-v5", 105, 8, 10)];
 const NUM_ENVS: usize = 4;
@@ -77,7 +80,8 @@ fn digests(collector: &mut Collector, batches: usize) -> Vec<u64> {
     digests.collect()
 }
 
-/// Not a test by itself: goes on from the state in a file for some batches, and writes digests and state there.
+/// Not a test by itself: goes on from the state in a file for some batches, and writes digests and
+/// state there.
 #[test]
 fn one_leg_of_a_run() {
     let (Ok(folder), Ok(run)) = (env::var(STATE), env::var(RUN)) else {

@@ -1,7 +1,7 @@
 //! Deep Q-learning: a network that learns what actions are worth.
 //!
-//! Sources: Mnih et al., "Human-level control through deep reinforcement learning", 2015; van Hasselt et al., "Deep
-//! reinforcement learning with double Q-learning", 2016.
+//! Sources: Mnih et al., "Human-level control through deep reinforcement learning", 2015; van
+//! Hasselt et al., "Deep reinforcement learning with double Q-learning", 2016.
 
 use anyhow::Result;
 use candle_core::{D, DType, Tensor};
@@ -81,10 +81,12 @@ impl Learner {
     }
 }
 
-/// What each action is worth, `[frames, actions]`: a mean of the rewards to come, later ones counting less.
+/// What each action is worth, `[frames, actions]`: a mean of the rewards to come, later ones
+/// counting less.
 ///
-/// It is 1 where an episode never ends, and that is what a network which knows nothing expects. To learn where episodes
-/// do end takes far less time than to count up, frame by frame, how long they last.
+/// It is 1 where an episode never ends, and that is what a network which knows nothing expects. To
+/// learn where episodes do end takes far less time than to count up, frame by frame, how long they
+/// last.
 fn values(network: &Network, observation: &Tensor) -> Result<Tensor> {
     Ok((network.forward(observation)? + 1.0)?)
 }

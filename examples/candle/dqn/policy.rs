@@ -6,9 +6,11 @@ use windrow::{
     ExplorationType, Head, Key, NetworkPolicy, Policy, PolicyError, RowsMut, Spec, Tensor, Weights,
 };
 
-/// The action to which the network gives the largest value; with probability `epsilon` any action, while exploring.
+/// The action to which the network gives the largest value; with probability `epsilon` any action,
+/// while exploring.
 ///
-/// Its weights are those of the network, and `"epsilon"`: so the learner decides how much is explored.
+/// Its weights are those of the network, and `"epsilon"`: so the learner decides how much is
+/// explored.
 #[derive(Clone)]
 pub(crate) struct EpsilonGreedy {
     greedy: NetworkPolicy,
@@ -22,7 +24,8 @@ const EPSILON: &str = "epsilon";
 const ACTION: Key<i64> = Key::new(0);
 
 impl EpsilonGreedy {
-    /// `network` gives a value for each action. Before it has been given weights, all actions are random.
+    /// `network` gives a value for each action. Before it has been given weights, all actions are
+    /// random.
     pub(crate) fn new(network: Sequential) -> Self {
         Self {
             greedy: NetworkPolicy::new(network, Head::Deterministic),
@@ -65,7 +68,8 @@ impl Policy for EpsilonGreedy {
             return Ok(());
         }
         for (row, action) in out.get_mut(ACTION)?.iter_mut().enumerate() {
-            // A generator of its own would make actions depend on how environments are spread over workers.
+            // A generator of its own would make actions depend on how environments are spread over
+            // workers.
             let mut noise = input.envs.noise(row);
             if noise.f32() < self.epsilon {
                 *action = noise.below(self.actions as u64) as i64;

@@ -48,7 +48,8 @@ impl Learner {
         self.actor.weights()
     }
 
-    /// Learns from a batch `[env, time]`, at a rate that falls with `remaining`, the share of training still to come.
+    /// Learns from a batch `[env, time]`, at a rate that falls with `remaining`, the share of
+    /// training still to come.
     pub(crate) fn learn(&mut self, batch: &TensorDict, remaining: f64) -> Result<()> {
         let mut frames = batch.clone();
         let reward = to_candle(batch.get(("next", "reward"))?, &Device::Cpu)?;
@@ -95,8 +96,8 @@ fn column(batch: &TensorDict, key: impl AsKey) -> Result<Tensor> {
     Ok(rows.reshape((batch.numel(), ()))?)
 }
 
-/// Minus the mean of `min(ratio · advantage, clamp(ratio) · advantage)`: actions that turned out better than expected shall become likelier, the others
-/// less likely, but neither by much.
+/// Minus the mean of `min(ratio · advantage, clamp(ratio) · advantage)`: actions that turned out
+/// better than expected shall become likelier, the others less likely, but neither by much.
 fn policy_loss(actor: &Network, observation: &Tensor, minibatch: &TensorDict) -> Result<Tensor> {
     let advantage = standardized(&column(minibatch, "advantage")?)?;
     let action = column(minibatch, "action")?;

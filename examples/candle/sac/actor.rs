@@ -1,4 +1,5 @@
-//! The actor's distribution over actions, once more in candle so that a loss reaches its parameters.
+//! The actor's distribution over actions, once more in candle so that a loss reaches its
+//! parameters.
 //!
 //! It is the one of [`windrow::Head::TanhNormal`] with [`windrow::policy::Scale::softplus`].
 
@@ -22,7 +23,8 @@ pub(super) struct Sample {
     pub(super) log_prob: Tensor,
 }
 
-/// Draws an action for each `observation`, `[rows, 3]`, in such a way that both results can be differentiated.
+/// Draws an action for each `observation`, `[rows, 3]`, in such a way that both results can be
+/// differentiated.
 pub(super) fn sample(actor: &Network, observation: &Tensor, rng: &mut impl Rng) -> Result<Sample> {
     let outputs = actor.forward(observation)?;
     let mean = outputs.narrow(1, 0, 1)?;

@@ -1,7 +1,8 @@
 //! Soft actor-critic: an actor that looks for rewards and stays as random as it can afford to.
 //!
-//! Sources: Haarnoja et al., "Soft actor-critic algorithms and applications", 2018; Fujimoto et al., "Addressing function
-//! approximation error in actor-critic methods", 2018, for the two critics.
+//! Sources: Haarnoja et al., "Soft actor-critic algorithms and applications", 2018; Fujimoto et
+//! al., "Addressing function approximation error in actor-critic methods", 2018, for the two
+//! critics.
 
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor, Var};
@@ -48,8 +49,8 @@ impl Learner {
         self.actor.weights()
     }
 
-    /// Learns from frames sampled from a replay buffer, `[frames]`, at a rate that falls with `remaining`, the share of
-    /// training still to come.
+    /// Learns from frames sampled from a replay buffer, `[frames]`, at a rate that falls with
+    /// `remaining`, the share of training still to come.
     pub(crate) fn learn(&mut self, frames: &TensorDict, remaining: f64) -> Result<()> {
         let minibatch = Minibatch::of(frames)?;
         let rate = LEARNING_RATE * remaining;

@@ -18,8 +18,11 @@ from windrow import WorkerError
 
 from windrow.collectors import AsyncBatchedCollector
 
+
 class Fails(nn.Module):
-    """Raises at some of its calls, counted from the first that acts, and may wait in the next call until the loss is counted."""
+    """Raises at some of its calls, counted from the first that acts, and may wait in the next call
+    until the loss is counted.
+    """
 
     def __init__(self, *at: int, is_counted: Callable[[], bool] = lambda: True) -> None:
         super().__init__()
@@ -44,18 +47,33 @@ def test_what_the_policy_raises_is_raised_with_its_cause(build: Build) -> None:
 
 
 def test_a_failing_call_is_that_of_its_own_requests(build: Build) -> None:
-    # One environment in each worker, and one worker in each call. The other one might collect all frames before the loss is counted.
+    # One environment in each worker, and one worker in each call. The other one might collect all
+    # frames before the loss is counted.
     policy = Fails(5, is_counted=lambda: collector.stats()["restarts"] == 1)
-    collector = build(2, policy, policy_backend="torch", max_batch_size=1, on_loss=1, frames_per_batch=10, total_frames=100)
+    collector = build(
+        2,
+        policy,
+        policy_backend="torch",
+        max_batch_size=1,
+        on_loss=1,
+        frames_per_batch=10,
+        total_frames=100,
+    )
     assert sum(batch.numel() for batch in collector) == 100
     assert collector.stats()["restarts"] == 1 and collector.server_stats()["failed_batches"] == 1
     assert ["no idea at 5" in loss for loss in collector.losses()] == [True]
 
 
 def test_workers_are_replaced_and_go_on(build: Build) -> None:
-    collector = build(4, Fails(3, 11), policy_backend="torch", on_loss=5, frames_per_batch=20, total_frames=400)
-    frames = torch.cat([batch.select("env_index", ("collector", "traj_ids")) for batch in collector])
-    assert frames.shape == (400,) and torch.equal(frames["env_index"], frames["collector", "traj_ids"] % 4)
+    collector = build(
+        4, Fails(3, 11), policy_backend="torch", on_loss=5, frames_per_batch=20, total_frames=400
+    )
+    frames = torch.cat(
+        [batch.select("env_index", ("collector", "traj_ids")) for batch in collector]
+    )
+    assert frames.shape == (400,) and torch.equal(
+        frames["env_index"], frames["collector", "traj_ids"] % 4
+    )
     assert collector.stats()["restarts"] >= 2
 
 
@@ -69,7 +87,12 @@ def test_a_policy_that_cannot_be_called_is_an_error_at_once(build: Build) -> Non
 def test_an_error_after_start_is_raised_by_the_next_call(build: Build) -> None:
     from windrow.data import LazyTensorStorage, ReplayBuffer
 
-    collector = build(2, Fails(9), policy_backend="torch", replay_buffer=ReplayBuffer(storage=LazyTensorStorage(100)))
+    collector = build(
+        2,
+        Fails(9),
+        policy_backend="torch",
+        replay_buffer=ReplayBuffer(storage=LazyTensorStorage(100)),
+    )
     collector.start()
     until(lambda: not collector.is_running())
     with pytest.raises(WorkerError, match="no idea at 9"):
@@ -88,7 +111,9 @@ def test_a_slow_learner_stops_the_environments(build: Build) -> None:
     until(lambda: collected() >= (workers + 1) * 20 or collector.stats()["slabs"] > workers + 2)
     bound = collected()
     for _ in range(50):
-        assert collected() <= (2 * workers + 1) * 20 and collector.stats()["slabs"] <= 2 * workers + 2
+        assert (
+            collected() <= (2 * workers + 1) * 20 and collector.stats()["slabs"] <= 2 * workers + 2
+        )
         threading.Event().wait(0.002)
     assert bound <= (2 * workers + 1) * 20 and batch.numel() == 20
 
@@ -112,7 +137,9 @@ def test_a_call_that_does_not_return_is_left_behind(build: Build) -> None:
 
 def test_no_thread_is_left() -> None:
     before = set(threads())
-    with AsyncBatchedCollector([cartpole] * 4, Fails(), policy_backend="torch", frames_per_batch=20) as collector:
+    with AsyncBatchedCollector(
+        [cartpole] * 4, Fails(), policy_backend="torch", frames_per_batch=20
+    ) as collector:
         next(collector)
         assert set(threads()) - before
     until(lambda: not set(threads()) - before)

@@ -22,6 +22,8 @@ from windrow import WorkerError
 from windrow.envs import GymEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
+
+
 @pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
     before = children()
@@ -47,10 +49,19 @@ def test_each_environment_of_python_has_a_process(build: Build) -> None:
         policies.append(Right())
         return policies[-1]
 
-    collector = build([Counting] * 3, None, policy_factory=factory, frames_per_batch=20, total_frames=200)
-    frames = torch.cat([batch.select("observation", "env_index", "action", "next") for batch in collector])
-    pids = {int(env): set(frames["observation"][frames["env_index"] == env, 1].int().tolist()) for env in frames["env_index"].unique()}
-    assert all(len(own) == 1 for own in pids.values()) and len(set.union(*pids.values())) == len(pids)
+    collector = build(
+        [Counting] * 3, None, policy_factory=factory, frames_per_batch=20, total_frames=200
+    )
+    frames = torch.cat(
+        [batch.select("observation", "env_index", "action", "next") for batch in collector]
+    )
+    pids = {
+        int(env): set(frames["observation"][frames["env_index"] == env, 1].int().tolist())
+        for env in frames["env_index"].unique()
+    }
+    assert all(len(own) == 1 for own in pids.values()) and len(set.union(*pids.values())) == len(
+        pids
+    )
     # float32 holds numbers of processes exactly.
     assert os.getpid() not in set.union(*pids.values()) and policies[0].pids == {os.getpid()}
     for env in pids:
@@ -69,7 +80,10 @@ def test_threads_share_the_interpreter(build: Build) -> None:
 
 def test_what_cannot_be_sent_runs_in_threads_with_a_warning(build: Build) -> None:
     lock = threading.Lock()
-    with pytest.warns(UserWarning, match='in threads, where Python code takes turns: .*lock.*cannot be pickled.*backend="threading"'):
+    with pytest.warns(
+        UserWarning,
+        match='in threads, where Python code takes turns: .*lock.*cannot be pickled.*backend="threading"',
+    ):
         collector = build([lambda: Counting(lock.locked)] * 2, Right())
     assert (collector.next()["observation"][:, 1] == os.getpid()).all()
     with pytest.raises(TypeError, match='cannot be pickled.*backend="threading"'):
@@ -77,7 +91,9 @@ def test_what_cannot_be_sent_runs_in_threads_with_a_warning(build: Build) -> Non
 
 
 def test_native_ones_and_those_of_python_may_be_mixed(build: Build) -> None:
-    native, python = (partial(GymEnv, "CartPole-v1", backend=backend) for backend in ("native", "gymnasium"))
+    native, python = (
+        partial(GymEnv, "CartPole-v1", backend=backend) for backend in ("native", "gymnasium")
+    )
     collector = build([native, python], nn.Linear(4, 2), frames_per_batch=10, total_frames=200)
     frames = torch.cat([batch.select("observation", "env_index") for batch in collector])
     assert collector.stats()["workers"] == 2 and frames.shape == (200,)
@@ -93,7 +109,9 @@ def test_environments_are_reached_in_their_processes(build: Build) -> None:
     assert pids <= set(collector.map_fn("env.told", [[os.getpid]] * 2))
     collector.shutdown()
     after = collector.state_dict()["env_state_dict"]
-    assert all(after[worker]["resets"] >= states[worker]["resets"] for worker in states), "those that were known last"
+    assert all(after[worker]["resets"] >= states[worker]["resets"] for worker in states), (
+        "those that were known last"
+    )
     again = build([Stateful] * 2, Right(), frames_per_batch=20)
     again.load_state_dict(collector.state_dict())
     assert next(again).shape == (20,)

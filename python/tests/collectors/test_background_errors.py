@@ -16,7 +16,13 @@ from waiting import until
 
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
-from windrow.data import LazyTensorStorage, PrioritizedSampler, RandomSampler, ReplayBuffer, TensorDictReplayBuffer
+from windrow.data import (
+    LazyTensorStorage,
+    PrioritizedSampler,
+    RandomSampler,
+    ReplayBuffer,
+    TensorDictReplayBuffer,
+)
 
 
 class Fails:
@@ -45,24 +51,35 @@ def policy(td: Any) -> Any:
 
 #: Collectors that fail before their first batch is written, and what that raises.
 FAILING = {
-    "inline": (lambda buffer: Collector(cartpole, Fails(), frames_per_batch=20, replay_buffer=buffer), WorkerError),
+    "inline": (
+        lambda buffer: Collector(cartpole, Fails(), frames_per_batch=20, replay_buffer=buffer),
+        WorkerError,
+    ),
     "sync": (
-        lambda buffer: MultiSyncCollector([cartpole] * 2, Fails(), placement="threads", frames_per_batch=20, replay_buffer=buffer),
+        lambda buffer: MultiSyncCollector(
+            [cartpole] * 2, Fails(), placement="threads", frames_per_batch=20, replay_buffer=buffer
+        ),
         WorkerError,
     ),
     "async": (
-        lambda buffer: MultiAsyncCollector([cartpole] * 2, Fails(), placement="threads", frames_per_batch=20, replay_buffer=buffer),
+        lambda buffer: MultiAsyncCollector(
+            [cartpole] * 2, Fails(), placement="threads", frames_per_batch=20, replay_buffer=buffer
+        ),
         WorkerError,
     ),
     "postproc": (
-        lambda buffer: Collector(cartpole, frames_per_batch=20, replay_buffer=buffer, postproc=failing_hook),
+        lambda buffer: Collector(
+            cartpole, frames_per_batch=20, replay_buffer=buffer, postproc=failing_hook
+        ),
         ValueError,
     ),
 }
 
 
 def buffer_of(count: int = 0, **arguments: Any) -> ReplayBuffer:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(1000), sampler=PrioritizedSampler(), batch_size=5, **arguments)
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(1000), sampler=PrioritizedSampler(), batch_size=5, **arguments
+    )
     if count:
         buffer.extend(frames(count))
     return buffer
@@ -93,7 +110,9 @@ CALLS_OF_BUFFERS = {
     "all rows": lambda buffer: buffer[:],
     "an entry": lambda buffer: buffer["number"],
     "setting rows": lambda buffer: buffer.__setitem__([0], frames(1)),
-    "setting an entry": lambda buffer: buffer.__setitem__("number", torch.zeros(len(buffer), dtype=torch.int64)),
+    "setting an entry": lambda buffer: buffer.__setitem__(
+        "number", torch.zeros(len(buffer), dtype=torch.int64)
+    ),
     "update_priority": lambda buffer: buffer.update_priority([0], [1.0]),
     "set_beta": lambda buffer: buffer.set_beta(0.5),
     "set_sampler": lambda buffer: buffer.set_sampler(RandomSampler()),
@@ -126,7 +145,9 @@ CALLS_OF_COLLECTORS = {
 
 
 @pytest.mark.parametrize("call", CALLS_OF_BUFFERS)
-def test_each_call_of_the_buffer_raises_it_once(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_call_of_the_buffer_raises_it_once(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     buffer = buffer_of(20)
     collector = failed("inline", buffer)
@@ -284,8 +305,22 @@ def test_another_collector_of_the_buffer_goes_on(through_python: bool) -> None:
         return batch
 
     postproc = look if through_python else None
-    other = Collector(cartpole, policy, frames_per_batch=20, total_frames=60, replay_buffer=buffer, postproc=postproc)
-    background = Collector(cartpole, policy, frames_per_batch=20, total_frames=60, replay_buffer=buffer, postproc=postproc)
+    other = Collector(
+        cartpole,
+        policy,
+        frames_per_batch=20,
+        total_frames=60,
+        replay_buffer=buffer,
+        postproc=postproc,
+    )
+    background = Collector(
+        cartpole,
+        policy,
+        frames_per_batch=20,
+        total_frames=60,
+        replay_buffer=buffer,
+        postproc=postproc,
+    )
     collector = failed("inline", buffer)
     assert list(other) == [None] * 3
     background.start()

@@ -11,7 +11,9 @@ from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollecto
 
 
 def collector(**arguments: object) -> Collector:
-    return Collector(cartpole, **{"frames_per_batch": 50, "total_frames": 100, "seed": 3, **arguments})
+    return Collector(
+        cartpole, **{"frames_per_batch": 50, "total_frames": 100, "seed": 3, **arguments}
+    )
 
 
 def test_a_batch_is_a_tensordict_with_the_keys_of_torchrl() -> None:
@@ -57,12 +59,17 @@ def test_observations_follow_each_other() -> None:
     assert torch.equal(following[~done[:-1]], root[~done[:-1]])
     assert done.any(), "a random policy lets the pole fall within 50 steps"
     assert not torch.equal(following[done[:-1]], root[done[:-1]])
-    assert torch.equal(batch["collector", "traj_ids"][1:] != batch["collector", "traj_ids"][:-1], done[:-1])
+    assert torch.equal(
+        batch["collector", "traj_ids"][1:] != batch["collector", "traj_ids"][:-1], done[:-1]
+    )
 
 
 def test_kept_tensors_keep_their_values() -> None:
     source = collector(total_frames=-1, max_frames_per_traj=20)
-    kept = [(batch["observation"], batch["next"][3:7], batch.clone()) for _, batch in zip(range(5), source)]
+    kept = [
+        (batch["observation"], batch["next"][3:7], batch.clone())
+        for _, batch in zip(range(5), source)
+    ]
     for _ in range(100):
         next(source)
     for observation, crop, copied in kept:
@@ -108,7 +115,9 @@ def test_batches_go_through_tensordicts_operations() -> None:
 
 def test_shapes_of_several_workers() -> None:
     def shape(**arguments: object) -> list[int]:
-        with MultiSyncCollector(cartpole, num_workers=3, placement="threads", frames_per_batch=60, seed=0, **arguments) as source:
+        with MultiSyncCollector(
+            cartpole, num_workers=3, placement="threads", frames_per_batch=60, seed=0, **arguments
+        ) as source:
             return list(next(source).batch_size)
 
     assert shape() == [60]
@@ -116,7 +125,9 @@ def test_shapes_of_several_workers() -> None:
     assert shape(num_envs=2) == [6, 10]
     assert shape(num_envs=2, cat_results=-1) == [2, 30]
     assert shape(num_envs=2, cat_results="stack") == [3, 2, 10]
-    with MultiAsyncCollector(cartpole, num_workers=3, placement="threads", frames_per_batch=60) as source:
+    with MultiAsyncCollector(
+        cartpole, num_workers=3, placement="threads", frames_per_batch=60
+    ) as source:
         assert list(next(source).batch_size) == [60]
 
 
@@ -129,12 +140,20 @@ def test_whole_trajectories_are_padded_or_one_after_the_other() -> None:
     assert flat.ndim == 1 and int(flat["next", "done"].sum()) == 4
 
 
-@pytest.mark.parametrize("form", [{}, {"split_trajs": True}, {"trajs_per_batch": 2}, {"num_envs": 2}], ids=" ".join)
+@pytest.mark.parametrize(
+    "form", [{}, {"split_trajs": True}, {"trajs_per_batch": 2}, {"num_envs": 2}], ids=" ".join
+)
 def test_tracked_versions_stand_at_the_root_and_under_next(form: dict[str, object]) -> None:
     from torchrl.collectors import Collector as TheirCollector
     from torchrl.envs import GymEnv
 
-    theirs = next(iter(TheirCollector(GymEnv("CartPole-v1"), None, frames_per_batch=50, track_policy_version=True)))
+    theirs = next(
+        iter(
+            TheirCollector(
+                GymEnv("CartPole-v1"), None, frames_per_batch=50, track_policy_version=True
+            )
+        )
+    )
     assert ("next", "policy_version") not in next(collector()).keys(True)
     batch = next(collector(track_policy_version=True, **form))
     root, following = batch["policy_version"], batch["next", "policy_version"]
@@ -155,7 +174,9 @@ def test_pieces_of_trajectories_are_rows() -> None:
 def test_batches_are_kept_in_any_number_with_a_warning(kind) -> None:
     workers = {} if kind is Collector else {"num_workers": 2, "placement": "threads"}
     with kind(cartpole, frames_per_batch=10, total_frames=2000, **workers) as collector:
-        with pytest.warns(UserWarning, match=r"\d+ batches of \d+ bytes each are kept alive") as warned:
+        with pytest.warns(
+            UserWarning, match=r"\d+ batches of \d+ bytes each are kept alive"
+        ) as warned:
             kept = [(batch["observation"], batch["observation"].clone()) for batch in collector]
     assert len(kept) == 200
     assert len(warned) == 1

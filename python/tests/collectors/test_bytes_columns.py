@@ -1,4 +1,6 @@
-"""Text and tensors whose shape changes, in one batch: from every place, through transforms, trajectories and files."""
+"""Text and tensors whose shape changes, in one batch: from every place, through transforms,
+trajectories and files.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ PLACES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_batch_has_them_wherever_its_workers_are(place: str) -> None:
-    with MultiSyncCollector([Both] * 2, None, frames_per_batch=28, total_frames=56, **PLACES[place]) as collector:
+    with MultiSyncCollector(
+        [Both] * 2, None, frames_per_batch=28, total_frames=56, **PLACES[place]
+    ) as collector:
         batches = list(collector)
     assert len(batches) == 2 and all(map(has_both, batches))
 
@@ -55,13 +59,24 @@ def test_transforms_that_do_not_read_them_leave_them_as_they_are() -> None:
     own = envs.UnsqueezeTransform(-1, in_keys=[("data", "count")], out_keys=["count"])
     env = envs.TransformedEnv(Both(), envs.Compose(own, envs.StepCounter(), envs.RewardSum()))
     batch = next(Collector(env, None, frames_per_batch=14))
-    assert has_both(batch) and batch["step_count"].flatten().tolist() == batch["data", "count"].flatten().tolist()
+    assert (
+        has_both(batch)
+        and batch["step_count"].flatten().tolist() == batch["data", "count"].flatten().tolist()
+    )
     with pytest.raises(Exception, match=r"text.*got bytes"):
-        next(Collector(envs.TransformedEnv(Both(), envs.UnsqueezeTransform(-1, in_keys=[TEXT])), None, frames_per_batch=14))
+        next(
+            Collector(
+                envs.TransformedEnv(Both(), envs.UnsqueezeTransform(-1, in_keys=[TEXT])),
+                None,
+                frames_per_batch=14,
+            )
+        )
 
 
 def test_trajectories_have_them() -> None:
-    for batch in Collector(Both(), None, frames_per_batch=14, total_frames=42, trajs_per_batch=2, track_traj_ids=True):
+    for batch in Collector(
+        Both(), None, frames_per_batch=14, total_frames=42, trajs_per_batch=2, track_traj_ids=True
+    ):
         mask = batch["collector", "mask"] if ("collector", "mask") in batch.keys(True) else None
         assert has_both(batch if mask is None else batch[mask])
 
@@ -94,7 +109,11 @@ def test_a_mapped_buffer_has_them_after_its_process_was_killed(tmp_path: Path) -
         program.wait(timeout=60)
     finally:
         program.kill()
-    buffer = ReplayBuffer(storage=LazyMemmapStorage(50, scratch_dir=tmp_path / "frames"), sampler=SliceSampler(slice_len=1), batch_size=8)
+    buffer = ReplayBuffer(
+        storage=LazyMemmapStorage(50, scratch_dir=tmp_path / "frames"),
+        sampler=SliceSampler(slice_len=1),
+        batch_size=8,
+    )
     # A row that was being written when the process died is empty.
     assert len(buffer) >= 36 and has_both(buffer[:]) and has_both(buffer.sample())
 
@@ -106,4 +125,7 @@ def test_objects_are_what_they_were(value: Any) -> None:
 
 
 def test_none_is_a_value_that_needs_no_pickle() -> None:
-    assert encoded(None, ["entry"])[:1] not in (b"", encoded(3, ["entry"])[:1]) and decoded(b"") is None
+    assert (
+        encoded(None, ["entry"])[:1] not in (b"", encoded(3, ["entry"])[:1])
+        and decoded(b"") is None
+    )

@@ -28,9 +28,18 @@ from windrow.envs import ParallelEnv
 
 ALL = [
     pytest.param(lambda **arguments: Collector(cartpole, **arguments), id="Collector"),
-    pytest.param(lambda **arguments: AsyncCollector(cartpole, placement="threads", **arguments), id="AsyncCollector"),
-    pytest.param(lambda **arguments: MultiSyncCollector([cartpole] * 2, placement="threads", **arguments), id="MultiSyncCollector"),
-    pytest.param(lambda **arguments: MultiAsyncCollector([cartpole] * 2, placement="threads", **arguments), id="MultiAsyncCollector"),
+    pytest.param(
+        lambda **arguments: AsyncCollector(cartpole, placement="threads", **arguments),
+        id="AsyncCollector",
+    ),
+    pytest.param(
+        lambda **arguments: MultiSyncCollector([cartpole] * 2, placement="threads", **arguments),
+        id="MultiSyncCollector",
+    ),
+    pytest.param(
+        lambda **arguments: MultiAsyncCollector([cartpole] * 2, placement="threads", **arguments),
+        id="MultiAsyncCollector",
+    ),
 ]
 
 
@@ -71,7 +80,10 @@ def test_a_collector_that_was_shut_down_says_so(make) -> None:
 
 @pytest.mark.parametrize("make", ALL)
 def test_an_endless_collector_has_no_length(make) -> None:
-    with make(frames_per_batch=40, total_frames=-1) as collector, pytest.raises(TypeError, match="endless"):
+    with (
+        make(frames_per_batch=40, total_frames=-1) as collector,
+        pytest.raises(TypeError, match="endless"),
+    ):
         len(collector)
 
 
@@ -92,7 +104,9 @@ def test_legacy_names_are_the_same_classes() -> None:
 
 def test_multi_collector_chooses_by_sync() -> None:
     for sync, kind in ((True, MultiSyncCollector), (False, MultiAsyncCollector)):
-        with MultiCollector([cartpole] * 2, placement="threads", frames_per_batch=20, total_frames=40, sync=sync) as collector:
+        with MultiCollector(
+            [cartpole] * 2, placement="threads", frames_per_batch=20, total_frames=40, sync=sync
+        ) as collector:
             assert type(collector) is kind
             assert sum(batch.numel() for batch in collector) == 40
     with pytest.raises(TypeError, match="sync=True or sync=False"):
@@ -102,14 +116,26 @@ def test_multi_collector_chooses_by_sync() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"frames_per_batch": 300, "total_frames": 1000}, ValueError, "use 900 or 1200.*set allow_partial_batch"),
+        (
+            {"frames_per_batch": 300, "total_frames": 1000},
+            ValueError,
+            "use 900 or 1200.*set allow_partial_batch",
+        ),
         ({"frames_per_batch": 0}, ValueError, "frames_per_batch must be a positive"),
         ({}, TypeError, "^Collector: missing a required argument: 'frames_per_batch'$"),
         ({"frames_per_batch": None}, TypeError, "frames_per_batch is missing"),
         ({"frames_per_batch": 10, "reset_when_done": False}, ValueError, "reset_when_done"),
-        ({"frames_per_batch": 10, "split_trajs": True, "track_traj_ids": False}, ValueError, "split_trajs needs track_traj_ids"),
+        (
+            {"frames_per_batch": 10, "split_trajs": True, "track_traj_ids": False},
+            ValueError,
+            "split_trajs needs track_traj_ids",
+        ),
         ({"frames_per_batch": 10, "traj_format": "cat"}, ValueError, "trajs_per_batch"),
-        ({"frames_per_batch": 10, "exploration_type": "greedy"}, ValueError, "RANDOM, MODE, MEAN or DETERMINISTIC"),
+        (
+            {"frames_per_batch": 10, "exploration_type": "greedy"},
+            ValueError,
+            "RANDOM, MODE, MEAN or DETERMINISTIC",
+        ),
         ({"frames_per_batch": 10, "policy_backend": "jax"}, ValueError, "policy_backend"),
         ({"frames_per_batch": 10, "num_workers": 3}, ValueError, "one worker, got 3"),
         ({"frames_per_batch": 10.5}, TypeError, "whole number"),
@@ -129,7 +155,9 @@ def test_wrong_numbers_of_workers_are_explained() -> None:
     with pytest.raises(ValueError, match="cat_results"):
         MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, cat_results=1)
     with pytest.raises(ValueError, match="preemptive_threshold"):
-        MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, preemptive_threshold=2.0)
+        MultiSyncCollector(
+            [cartpole] * 2, placement="threads", frames_per_batch=20, preemptive_threshold=2.0
+        )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -142,12 +170,16 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 def test_the_last_batch_may_be_short_and_shares_uneven() -> None:
     collector = Collector(cartpole, frames_per_batch=30, total_frames=70, allow_partial_batch=True)
     assert [batch.numel() for batch in collector] == [30, 30, 10]
-    with MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=[30, 10], total_frames=40) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 2, placement="threads", frames_per_batch=[30, 10], total_frames=40
+    ) as collector:
         assert [batch.numel() for batch in collector] == [40]
 
 
 def test_seeds_repeat_a_run_and_count_environments() -> None:
-    with MultiSyncCollector([cartpole] * 3, placement="threads", frames_per_batch=60, num_envs=2) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 3, placement="threads", frames_per_batch=60, num_envs=2
+    ) as collector:
         assert collector.set_seed(1) == 6
         first = next(collector)["observation"].clone()
         assert collector.set_seed(1, static_seed=True) == 1
@@ -155,13 +187,21 @@ def test_seeds_repeat_a_run_and_count_environments() -> None:
         assert torch.equal(same[0, 0], same[1, 0])
         collector.set_seed(1)
         assert torch.equal(next(collector)["observation"][:, 0], first[:, 0])
-    with MultiSyncCollector([cartpole] * 3, placement="threads", frames_per_batch=60, num_envs=2, seed=1) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 3, placement="threads", frames_per_batch=60, num_envs=2, seed=1
+    ) as collector:
         assert torch.equal(next(collector)["observation"], first)
 
 
 def test_workers_do_not_change_the_data() -> None:
     def frames(workers: int) -> torch.Tensor:
-        with MultiSyncCollector([cartpole] * workers, num_envs=4 // workers, placement="threads", frames_per_batch=80, seed=5) as collector:
+        with MultiSyncCollector(
+            [cartpole] * workers,
+            num_envs=4 // workers,
+            placement="threads",
+            frames_per_batch=80,
+            seed=5,
+        ) as collector:
             return next(collector)["observation"]
 
     assert torch.equal(frames(1), frames(2)) and torch.equal(frames(2), frames(4).reshape(4, 20, 4))
@@ -200,7 +240,9 @@ def test_an_error_in_postproc_ends_the_collector() -> None:
 
 
 def test_rollout_is_outside_of_the_count() -> None:
-    collector = Collector(cartpole, frames_per_batch=10, total_frames=20, postproc=lambda batch: batch.empty())
+    collector = Collector(
+        cartpole, frames_per_batch=10, total_frames=20, postproc=lambda batch: batch.empty()
+    )
     assert collector.rollout()["observation"].shape == (10, 4)
     assert collector.stats()["frames"] == 0
     assert len(list(collector)) == 2
@@ -208,7 +250,9 @@ def test_rollout_is_outside_of_the_count() -> None:
 
 def test_a_saved_state_goes_on() -> None:
     def make() -> Collector:
-        return Collector(cartpole, torch.nn.Linear(4, 2), frames_per_batch=10, total_frames=40, seed=1)
+        return Collector(
+            cartpole, torch.nn.Linear(4, 2), frames_per_batch=10, total_frames=40, seed=1
+        )
 
     first = make()
     next(first), next(first)
@@ -227,14 +271,18 @@ def test_limits_of_trajectories_are_counted_and_marked() -> None:
 
 
 def test_set_truncated_marks_the_end_and_compact_obs_drops_what_follows() -> None:
-    batch = next(Collector("Pendulum-v1", frames_per_batch=20, set_truncated=True, compact_obs=True))
+    batch = next(
+        Collector("Pendulum-v1", frames_per_batch=20, set_truncated=True, compact_obs=True)
+    )
     assert bool(batch["next", "truncated"][-1]) and not batch["next", "terminated"].any()
     assert set(batch["next"].keys()) == {"reward", "done", "terminated", "truncated"}
 
 
 def test_random_frames_come_first(network) -> None:
     def actions(**arguments) -> list[torch.Tensor]:
-        source = Collector(cartpole, network, frames_per_batch=50, total_frames=100, seed=1, **arguments)
+        source = Collector(
+            cartpole, network, frames_per_batch=50, total_frames=100, seed=1, **arguments
+        )
         return [batch["action"].clone() for batch in source]
 
     warm, plain = actions(init_random_frames=50), actions(init_random_frames=-1)
@@ -309,7 +357,9 @@ def test_a_paused_collector_starts_nothing() -> None:
 def test_a_pause_holds_the_background_and_no_more(make, through_python: bool) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=8)
     collector = make(
-        frames_per_batch=20, replay_buffer=buffer, postproc=(lambda batch: batch) if through_python else None
+        frames_per_batch=20,
+        replay_buffer=buffer,
+        postproc=(lambda batch: batch) if through_python else None,
     )
     collector.start()
     buffer.sample()
@@ -328,7 +378,9 @@ def test_a_pause_holds_the_background_and_no_more(make, through_python: bool) ->
 
 def test_profiles_are_written(tmp_path: Path) -> None:
     path = tmp_path / "worker_{worker_idx}.json"
-    with MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, total_frames=100) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 2, placement="threads", frames_per_batch=20, total_frames=100
+    ) as collector:
         collector.enable_profile(workers=[0, 1], num_rollouts=3, warmup_rollouts=1, save_path=path)
         assert collector.profile_config.should_profile_worker(1)
         for _ in collector:
@@ -354,13 +406,18 @@ def test_a_random_policy_is_the_engines() -> None:
 def test_repr_tells_the_state() -> None:
     collector = Collector(cartpole, frames_per_batch=20, total_frames=40)
     next(collector)
-    assert repr(collector) == "Collector(20 frames of 40, 20 a batch, 1 workers inline, 1 environments, policy=native)"
+    assert (
+        repr(collector)
+        == "Collector(20 frames of 40, 20 a batch, 1 workers inline, 1 environments, policy=native)"
+    )
 
 
 def test_a_learner_publishes_while_the_background_looks_for_new_weights() -> None:
     network = torch.nn.Linear(4, 2)
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=8)
-    collector = Collector(cartpole, network, frames_per_batch=20, replay_buffer=buffer, policy_backend="native")
+    collector = Collector(
+        cartpole, network, frames_per_batch=20, replay_buffer=buffer, policy_backend="native"
+    )
     collector.start()
     for _ in range(300):
         with torch.no_grad():
@@ -373,7 +430,9 @@ def test_a_learner_publishes_while_the_background_looks_for_new_weights() -> Non
 
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector, collectors.SyncDataCollector])
 def test_what_has_no_effect_is_told_at_the_line_that_says_it(kind) -> None:
-    with pytest.warns(UserWarning, match="use_buffers has no effect: batches are always written in place") as told:
+    with pytest.warns(
+        UserWarning, match="use_buffers has no effect: batches are always written in place"
+    ) as told:
         kind(cartpole, frames_per_batch=20, use_buffers=False, **in_threads(kind)).shutdown()
     assert told[0].filename == __file__
     with pytest.raises(TypeError, match=f"{kind.__name__} has no argument frames_per_batches"):
@@ -382,7 +441,9 @@ def test_what_has_no_effect_is_told_at_the_line_that_says_it(kind) -> None:
 
 @pytest.mark.parametrize("place", ["postproc", "pre_collect_hook", "post_collect_hook"])
 @pytest.mark.parametrize("placement", ["inline", "threads"])
-@pytest.mark.parametrize("ask", [next, BaseCollector.rollout, lambda collector: collector.pause().__enter__()])
+@pytest.mark.parametrize(
+    "ask", [next, BaseCollector.rollout, lambda collector: collector.pause().__enter__()]
+)
 def test_a_hook_that_would_wait_for_itself_is_told(place: str, placement: str, ask) -> None:
     told: list[str] = []
 
@@ -392,7 +453,9 @@ def test_a_hook_that_would_wait_for_itself_is_told(place: str, placement: str, a
         told.append(str(caught.value))
         return batch[0] if batch else None
 
-    collector = Collector(cartpole, frames_per_batch=10, total_frames=20, placement=placement, **{place: asks})
+    collector = Collector(
+        cartpole, frames_per_batch=10, total_frames=20, placement=placement, **{place: asks}
+    )
     assert len(list(collector)) == 2
     assert len(told) == 2 and all("from within its own hooks" in message for message in told)
 
@@ -409,7 +472,9 @@ def test_a_hook_can_end_the_collector(started: bool, placement: str) -> None:
 
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     arguments = {"replay_buffer": buffer} if started else {}
-    collector = Collector(cartpole, frames_per_batch=10, placement=placement, postproc=ends, **arguments)
+    collector = Collector(
+        cartpole, frames_per_batch=10, placement=placement, postproc=ends, **arguments
+    )
     if started:
         collector.start()
         while collector.is_running():

@@ -54,7 +54,11 @@ def test_an_unknown_option_is_refused() -> None:
 
 
 def test_numbers_of_numpy_are_numbers_and_none_is_not_given() -> None:
-    options = {"frames_per_batch": np.int64(10), "preemptive_threshold": np.float32(0.5), "total_frames": None}
+    options = {
+        "frames_per_batch": np.int64(10),
+        "preemptive_threshold": np.float32(0.5),
+        "total_frames": None,
+    }
     core = CollectorCore({"config": options, **OBJECTS})
     assert core.stats()["requested_frames_per_batch"] == 10
     assert core.len() is None

@@ -21,7 +21,8 @@ from windrow.envs import EnvCreator, GymEnv, ObservationNorm, TransformedEnv
 
 def normed() -> Any:
     return TheirTransformedEnv(
-        TheirGymEnv("CartPole-v1"), TheirCompose(VecNormV2(in_keys=["observation"]), TheirStepCounter(20))
+        TheirGymEnv("CartPole-v1"),
+        TheirCompose(VecNormV2(in_keys=["observation"]), TheirStepCounter(20)),
     )
 
 
@@ -51,7 +52,9 @@ def test_statistics_of_torchrls_environments_are_saved_with_a_collector(kind) ->
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
 def test_each_worker_has_the_statistics_of_its_environment(kind) -> None:
     with kind([normed] * 2, None, frames_per_batch=50, placement="threads") as collector:
-        while min(collector.stats("per_worker")[f"worker_{worker}/frames"] for worker in (0, 1)) < 300:
+        while (
+            min(collector.stats("per_worker")[f"worker_{worker}/frames"] for worker in (0, 1)) < 300
+        ):
             next(collector)
         state = collector.state_dict()
         assert state["env_state_dict"].keys() == {"worker0", "worker1"}
@@ -60,11 +63,17 @@ def test_each_worker_has_the_statistics_of_its_environment(kind) -> None:
             assert all(count(env) < 300 for env in fresh.get_distant_attr("env"))
             fresh.load_state_dict(state)
             assert all(count(env) >= 300 for env in fresh.get_distant_attr("env"))
-        with kind([normed] * 3, None, frames_per_batch=50, placement="threads") as fresh, pytest.raises(ValueError, match="of other environments"):
+        with (
+            kind([normed] * 3, None, frames_per_batch=50, placement="threads") as fresh,
+            pytest.raises(ValueError, match="of other environments"),
+        ):
             fresh.load_state_dict(state)
 
 
-@pytest.mark.parametrize("arguments", [{"create_env_fn": TheirSerialEnv(2, normed)}, {"create_env_fn": normed, "num_envs": 2}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"create_env_fn": TheirSerialEnv(2, normed)}, {"create_env_fn": normed, "num_envs": 2}],
+)
 def test_environments_that_step_together_have_a_state_each(arguments) -> None:
     with Collector(**arguments, frames_per_batch=50) as collector:
         next(collector)
@@ -88,7 +97,9 @@ def test_environments_without_a_state_have_an_empty_one() -> None:
 
 def test_numbers_that_the_engine_has_taken_over_have_to_be_the_same() -> None:
     def scaled(scale: float) -> TransformedEnv:
-        return TransformedEnv(GymEnv("CartPole-v1"), ObservationNorm(loc=0.0, scale=scale, in_keys=["observation"]))
+        return TransformedEnv(
+            GymEnv("CartPole-v1"), ObservationNorm(loc=0.0, scale=scale, in_keys=["observation"])
+        )
 
     with Collector(scaled(2.0), frames_per_batch=5) as collector:
         state = collector.state_dict()
@@ -97,7 +108,10 @@ def test_numbers_that_the_engine_has_taken_over_have_to_be_the_same() -> None:
         same.load_state_dict(state)
     with Collector(scaled(3.0), frames_per_batch=5) as other:
         next(other)
-        with pytest.raises(ValueError, match="env_state_dict has other numbers than .*before the collector is built"):
+        with pytest.raises(
+            ValueError,
+            match="env_state_dict has other numbers than .*before the collector is built",
+        ):
             other.load_state_dict(state)
         assert other.stats()["frames"] == 5
     env = scaled(3.0)
@@ -114,16 +128,22 @@ def test_statistics_stay_when_a_state_cannot_be_loaded() -> None:
         next(collector)
         before = str(env.state_dict())
         with pytest.raises(Exception, match="frames"):
-            collector.load_state_dict({name: value for name, value in state.items() if name != "frames"})
+            collector.load_state_dict(
+                {name: value for name, value in state.items() if name != "frames"}
+            )
         assert str(env.state_dict()) == before
 
 
 @pytest.mark.parametrize("share_memory", [True, False])
 def test_environments_of_one_creator_share_what_they_gather(share_memory) -> None:
     creator = EnvCreator(normed, share_memory=share_memory)
-    with MultiSyncCollector([creator] * 2, None, placement="threads", frames_per_batch=100) as collector:
+    with MultiSyncCollector(
+        [creator] * 2, None, placement="threads", frames_per_batch=100
+    ) as collector:
         next(collector)
         first, second = (count(env) for env in collector.get_distant_attr("env"))
         assert (first == second and first > 100) if share_memory else max(first, second) < 100
-    with MultiSyncCollector([EnvCreator(cartpole)] * 2, None, placement="threads", frames_per_batch=100) as collector:
+    with MultiSyncCollector(
+        [EnvCreator(cartpole)] * 2, None, placement="threads", frames_per_batch=100
+    ) as collector:
         assert next(collector).numel() == 100

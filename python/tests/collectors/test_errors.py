@@ -18,7 +18,13 @@ from tensordict import TensorDict
 
 from cartpole import cartpole
 from windrow import WorkerError
-from windrow.collectors import AsyncCollector, BaseCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncCollector,
+    BaseCollector,
+    Collector,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer
 
 
@@ -40,14 +46,20 @@ class Breaks:
     [
         lambda policy: Collector(cartpole, policy, frames_per_batch=10),
         lambda policy: AsyncCollector(cartpole, policy, placement="threads", frames_per_batch=10),
-        lambda policy: MultiSyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=10),
-        lambda policy: MultiAsyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=10),
+        lambda policy: MultiSyncCollector(
+            [cartpole] * 2, policy, placement="threads", frames_per_batch=10
+        ),
+        lambda policy: MultiAsyncCollector(
+            [cartpole] * 2, policy, placement="threads", frames_per_batch=10
+        ),
     ],
     ids=["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector"],
 )
 def test_an_error_of_a_worker_tells_where_it_came_from(make) -> None:
     collector = make(Breaks(60))
-    with pytest.raises(WorkerError, match=r"worker \d: the policy failed: ZeroDivisionError: the policy broke") as caught:
+    with pytest.raises(
+        WorkerError, match=r"worker \d: the policy failed: ZeroDivisionError: the policy broke"
+    ) as caught:
         for _ in collector:
             pass
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -142,7 +154,9 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("place", WAITING)
 def test_ctrl_c_is_heard(place) -> None:
     body = textwrap.indent(textwrap.dedent(WAITING[place]), "    ")
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM.format(body=body)], stdout=subprocess.PIPE, text=True)
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(body=body)], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert program.stdout.readline() == "waiting\n"
         time.sleep(0.3)
@@ -170,7 +184,9 @@ def test_a_batch_that_ctrl_c_kept_from_arriving_comes_later() -> None:
 
     probed: list[bool] = []
     first = threading.Lock()
-    collector = MultiSyncCollector([cartpole] * 2, waits, placement="threads", frames_per_batch=20, total_frames=40)
+    collector = MultiSyncCollector(
+        [cartpole] * 2, waits, placement="threads", frames_per_batch=20, total_frames=40
+    )
     probed.append(True)
     handler = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -198,18 +214,24 @@ class Wide(gymnasium.Env):
 
 
 def test_what_does_not_fit_into_memory_is_a_memory_error() -> None:
-    with pytest.raises(MemoryError, match="frames_per_batch=35184372088832 is too much: no memory for .* bytes"):
+    with pytest.raises(
+        MemoryError, match="frames_per_batch=35184372088832 is too much: no memory for .* bytes"
+    ):
         Collector("CartPole-v1", frames_per_batch=1 << 45)
     with pytest.raises(MemoryError, match="its size in bytes overflows"):
         Collector("CartPole-v1", frames_per_batch=(1 << 64) - 1)
     buffer = ReplayBuffer(storage=LazyTensorStorage((1 << 32) - 1))
     large = TensorDict({"pixels": torch.zeros(1, 1 << 20, dtype=torch.uint8)}, [1])
-    with pytest.raises(MemoryError, match="no memory for a store of 4294967295 rows of 1048576 bytes each"):
+    with pytest.raises(
+        MemoryError, match="no memory for a store of 4294967295 rows of 1048576 bytes each"
+    ):
         buffer.extend(large)
     collector = Collector(Wide, None, frames_per_batch=1, replay_buffer=buffer)
     with pytest.raises(MemoryError, match="4294967295 rows of 2097"):
         next(collector)
-    with pytest.raises(ValueError, match="a capacity of 1 to 4294967295 frames, got 10000000000000"):
+    with pytest.raises(
+        ValueError, match="a capacity of 1 to 4294967295 frames, got 10000000000000"
+    ):
         ReplayBuffer(storage=LazyTensorStorage(10**13))
     small = ReplayBuffer(storage=ListStorage((1 << 32) - 1))
     small.extend(TensorDict({"number": torch.arange(3)}, [3]))
@@ -242,7 +264,12 @@ class Raises(gymnasium.Env):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_ends_a_call_is_no_loss_and_inline_the_next_call_goes_on(error, on_loss) -> None:
     collector = MultiSyncCollector(
-        [lambda: Raises(error)] * 2, None, frames_per_batch=20, total_frames=100, placement="inline", on_loss=on_loss
+        [lambda: Raises(error)] * 2,
+        None,
+        frames_per_batch=20,
+        total_frames=100,
+        placement="inline",
+        on_loss=on_loss,
     )
     batches = [next(collector), next(collector)]
     for _ in range(2):
@@ -258,26 +285,38 @@ def test_what_ends_a_call_is_no_loss_and_inline_the_next_call_goes_on(error, on_
 @pytest.mark.parametrize("on_loss", ["raise", "continue", 5])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_in_a_thread_it_ends_the_collector(error, on_loss) -> None:
-    collector = MultiSyncCollector([lambda: Raises(error)] * 2, None, placement="threads", frames_per_batch=20, on_loss=on_loss)
+    collector = MultiSyncCollector(
+        [lambda: Raises(error)] * 2, None, placement="threads", frames_per_batch=20, on_loss=on_loss
+    )
     with pytest.raises(error):
         for _ in collector:
             pass
     assert collector.losses() == []
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=f"was ended by an error: worker .*{error.__name__}.*build a new one"):
+        with pytest.raises(
+            RuntimeError, match=f"was ended by an error: worker .*{error.__name__}.*build a new one"
+        ):
             next(collector)
     collector.shutdown(raise_on_error=False)
 
 
 @pytest.mark.parametrize("placement", ["inline", "threads"])
-def test_a_collector_that_an_error_has_ended_is_not_taken_for_a_finished_one(placement: str) -> None:
+def test_a_collector_that_an_error_has_ended_is_not_taken_for_a_finished_one(
+    placement: str,
+) -> None:
     collector = Collector(
-        lambda: Raises(ZeroDivisionError), None, frames_per_batch=10, total_frames=100, placement=placement
+        lambda: Raises(ZeroDivisionError),
+        None,
+        frames_per_batch=10,
+        total_frames=100,
+        placement=placement,
     )
     with pytest.raises(WorkerError, match="ZeroDivisionError"):
         list(collector)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="ended by an error: worker 0, .*ZeroDivisionError.*build a new one"):
+        with pytest.raises(
+            RuntimeError, match="ended by an error: worker 0, .*ZeroDivisionError.*build a new one"
+        ):
             list(collector)
     collector.shutdown()
     with pytest.raises(RuntimeError, match="ended by an error"):
@@ -292,8 +331,12 @@ def test_stop_iteration_of_a_hook_is_not_the_end_of_the_batches(place: str) -> N
         next(left)
         return batch[0] if batch else None
 
-    collector = Collector("CartPole-v1", None, frames_per_batch=10, total_frames=50, **{place: runs_out})
-    with pytest.raises(RuntimeError, match="a function passed to Collector raised StopIteration") as caught:
+    collector = Collector(
+        "CartPole-v1", None, frames_per_batch=10, total_frames=50, **{place: runs_out}
+    )
+    with pytest.raises(
+        RuntimeError, match="a function passed to Collector raised StopIteration"
+    ) as caught:
         list(collector)
     assert isinstance(caught.value.__context__, StopIteration)
     with pytest.raises(RuntimeError):
@@ -312,7 +355,12 @@ def test_a_batch_whose_postproc_was_interrupted_is_the_next(place: str, placemen
         return batch
 
     collector = Collector(
-        cartpole, None, frames_per_batch=10, total_frames=30, placement=placement, **{place: interrupted}
+        cartpole,
+        None,
+        frames_per_batch=10,
+        total_frames=30,
+        placement=placement,
+        **{place: interrupted},
     )
     batches = [next(collector)]
     with pytest.raises(KeyboardInterrupt):
@@ -339,7 +387,9 @@ def test_a_batch_whose_postproc_was_interrupted_is_the_next(place: str, placemen
 def test_who_asks_a_collector_that_waits_for_it_is_told(ask, placement: str) -> None:
     def policy(observation):
         if collectors:
-            assert collectors[0].stats()["frames"] == 0 and "Collector(0 frames" in repr(collectors[0])
+            assert collectors[0].stats()["frames"] == 0 and "Collector(0 frames" in repr(
+                collectors[0]
+            )
             with pytest.raises(RuntimeError, match="from within its own environment or policy"):
                 ask(collectors[0])
             asked.append(True)
@@ -378,7 +428,9 @@ class Steps(gymnasium.Env):
 def test_a_shutdown_cuts_the_batch_of_the_background_short(placement: str) -> None:
     env = Steps()
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
-    collector = Collector(env, None, frames_per_batch=1_000_000, replay_buffer=buffer, placement=placement)
+    collector = Collector(
+        env, None, frames_per_batch=1_000_000, replay_buffer=buffer, placement=placement
+    )
     collector.start()
     assert env.began.wait(60)
     collector.shutdown()

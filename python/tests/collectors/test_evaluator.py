@@ -38,7 +38,9 @@ def always(choice: int) -> nn.Linear:
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_an_evaluation_reports_whole_episodes(backend) -> None:
-    with Evaluator(cartpole, always(0), num_trajectories=3, max_steps=7, seed=0, policy_backend=backend) as evaluator:
+    with Evaluator(
+        cartpole, always(0), num_trajectories=3, max_steps=7, seed=0, policy_backend=backend
+    ) as evaluator:
         result = evaluator.evaluate(step=5)
     assert result["eval/num_episodes"] == 3 and result["eval/step"] == 5
     assert result["eval/reward"] == result["eval/episode_length"] == 7.0
@@ -54,7 +56,14 @@ def test_results_come_while_the_caller_goes_on() -> None:
         called.set()
 
     policy = always(0)
-    with Evaluator(cartpole, policy, num_trajectories=2, on_result=on_result, busy_policy="queue", log_prefix="test") as evaluator:
+    with Evaluator(
+        cartpole,
+        policy,
+        num_trajectories=2,
+        on_result=on_result,
+        busy_policy="queue",
+        log_prefix="test",
+    ) as evaluator:
         assert evaluator.poll() is None
         assert evaluator.trigger_eval(policy, step=1) and evaluator.trigger_eval(policy)
         assert [evaluator.wait(60)["test/step"] for _ in range(2)] == [1, 2]
@@ -75,7 +84,10 @@ def test_the_policy_is_copied_and_takes_new_weights() -> None:
     with Evaluator(cartpole, policy, num_trajectories=2, metrics_fn=metrics, seed=1) as evaluator:
         assert evaluator.evaluate()["eval/actions"] == 0.0
         assert evaluator.evaluate(always(1))["eval/actions"] == 1.0
-        assert evaluator.evaluate(weights_dict={"policy": always(0).state_dict()})["eval/actions"] == 0.0
+        assert (
+            evaluator.evaluate(weights_dict={"policy": always(0).state_dict()})["eval/actions"]
+            == 0.0
+        )
         with pytest.raises(ValueError, match="weights_dict names all weights"):
             evaluator.evaluate(always(1), weights_dict={"policy": always(0)})
     assert figures["batches"] == 3 and torch.equal(policy.bias.detach(), torch.eye(2)[0])
@@ -83,7 +95,13 @@ def test_the_policy_is_copied_and_takes_new_weights() -> None:
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
 def test_without_a_policy_actions_are_random(backend) -> None:
-    with Evaluator(cartpole, num_trajectories=20, seed=0, backend=backend, metrics_fn=lambda batch: {"right": batch["action"].float().mean()}) as evaluator:
+    with Evaluator(
+        cartpole,
+        num_trajectories=20,
+        seed=0,
+        backend=backend,
+        metrics_fn=lambda batch: {"right": batch["action"].float().mean()},
+    ) as evaluator:
         assert 0.2 < evaluator.evaluate()["eval/right"] < 0.8
 
 
@@ -98,7 +116,9 @@ def test_wrong_arguments_are_explained() -> None:
         Evaluator(cartpole, always(0), backend="rays")
     with pytest.raises(TypeError, match="Evaluator has no argument num_episodes"):
         Evaluator(cartpole, always(0), num_episodes=3)
-    with pytest.raises(ValueError, match=r"reward_keys must be \('next', 'reward'\).*got \('next', 'score'\)"):
+    with pytest.raises(
+        ValueError, match=r"reward_keys must be \('next', 'reward'\).*got \('next', 'score'\)"
+    ):
         Evaluator(cartpole, always(0), reward_keys=("next", "score"))
     with pytest.raises(ValueError, match="done_keys"):
         Evaluator(cartpole, always(0), done_keys="terminated")
@@ -121,7 +141,13 @@ def test_arguments_without_a_meaning_are_told(name, value) -> None:
     assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Evaluator(cartpole, always(0), reward_keys=[("next", "reward")], done_keys=("next", "done"), **{name: None}).shutdown()
+        Evaluator(
+            cartpole,
+            always(0),
+            reward_keys=[("next", "reward")],
+            done_keys=("next", "done"),
+            **{name: None},
+        ).shutdown()
 
 
 @pytest.mark.parametrize("timeout", [None, math.inf, 1e300, 60.0])
@@ -138,7 +164,9 @@ def test_nobody_waits_where_nothing_is_pending(timeout) -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, -math.inf])
 def test_times_are_checked(seconds) -> None:
-    with pytest.raises(ValueError, match="shutdown_timeout must be a number of seconds, 0 or more, got"):
+    with pytest.raises(
+        ValueError, match="shutdown_timeout must be a number of seconds, 0 or more, got"
+    ):
         Evaluator(cartpole, always(0), shutdown_timeout=seconds)
     evaluator = Evaluator(cartpole, always(0), shutdown_timeout=math.inf)
     with pytest.raises(ValueError, match="^timeout must be a number of seconds"):
@@ -225,14 +253,18 @@ def test_an_error_of_metrics_is_that_of_the_evaluation(kind) -> None:
 
 
 def test_metrics_that_are_no_numbers_are_told() -> None:
-    with Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=lambda batch: {"name": "long"}) as evaluator:
+    with Evaluator(
+        cartpole, always(0), num_trajectories=1, metrics_fn=lambda batch: {"name": "long"}
+    ) as evaluator:
         with pytest.raises(TypeError, match="str"):
             evaluator.evaluate()
 
 
 @pytest.mark.parametrize("ask", [Evaluator.evaluate, Evaluator.trigger_eval, Evaluator.shutdown])
 def test_an_error_that_nobody_read_is_raised_by_the_next_call(ask) -> None:
-    evaluator = Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=failing(ValueError("unread")))
+    evaluator = Evaluator(
+        cartpole, always(0), num_trajectories=1, metrics_fn=failing(ValueError("unread"))
+    )
     evaluator.trigger_eval()
     until_idle(evaluator)
     with pytest.raises(ValueError, match="unread"):
@@ -242,7 +274,9 @@ def test_an_error_that_nobody_read_is_raised_by_the_next_call(ask) -> None:
 
 def test_an_error_that_leaves_a_context_is_the_one_to_be_seen(unraisable) -> None:
     with pytest.raises(KeyError, match="mine"):
-        with Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=failing(ValueError("unread"))) as evaluator:
+        with Evaluator(
+            cartpole, always(0), num_trajectories=1, metrics_fn=failing(ValueError("unread"))
+        ) as evaluator:
             evaluator.trigger_eval()
             until_idle(evaluator)
             raise KeyError("mine")
@@ -250,7 +284,9 @@ def test_an_error_that_leaves_a_context_is_the_one_to_be_seen(unraisable) -> Non
 
 
 def test_an_error_that_nobody_asks_for_is_shown(unraisable) -> None:
-    evaluator = Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=failing(SystemExit("unread")))
+    evaluator = Evaluator(
+        cartpole, always(0), num_trajectories=1, metrics_fn=failing(SystemExit("unread"))
+    )
     evaluator.trigger_eval()
     until_idle(evaluator)
     del evaluator
@@ -266,7 +302,7 @@ def test_an_error_of_on_result_is_shown_and_changes_nothing(unraisable) -> None:
 
 
 def test_a_program_ends_all_its_evaluators_quietly() -> None:
-    program = '''
+    program = """
 import threading
 import torch
 from windrow.collectors import Evaluator
@@ -285,8 +321,10 @@ for evaluator in evaluators:
     evaluator.trigger_eval()
 while len(probed) < 4:
     pass
-'''
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -310,7 +348,9 @@ def test_a_recurrent_policy_begins_each_episode_anew(name) -> None:
         seen.append(batch[batch["collector", "mask"]].clone())
         return {}
 
-    with Evaluator(cartpole, policy, num_trajectories=3, max_steps=12, seed=0, metrics_fn=metrics) as evaluator:
+    with Evaluator(
+        cartpole, policy, num_trajectories=3, max_steps=12, seed=0, metrics_fn=metrics
+    ) as evaluator:
         evaluator.evaluate()
         recurrent.check(seen, policy, state)
         other = make()
@@ -330,8 +370,16 @@ def test_a_compiled_policy_takes_weights_in_every_form(backend) -> None:
 
     compiled = torch.compile(always(0), backend="eager")
     one = always(1)
-    forms = [one, torch.compile(one), TensorDict.from_module(one), one.state_dict(), Evaluator.extract_weights(one)]
-    with Evaluator(cartpole, compiled, num_trajectories=1, metrics_fn=actions, policy_backend=backend) as evaluator:
+    forms = [
+        one,
+        torch.compile(one),
+        TensorDict.from_module(one),
+        one.state_dict(),
+        Evaluator.extract_weights(one),
+    ]
+    with Evaluator(
+        cartpole, compiled, num_trajectories=1, metrics_fn=actions, policy_backend=backend
+    ) as evaluator:
         for weights in forms:
             assert evaluator.evaluate(compiled)["eval/actions"] == 0.0
             assert evaluator.evaluate(weights)["eval/actions"] == 1.0
@@ -342,5 +390,7 @@ def test_a_compiled_policy_takes_weights_in_every_form(backend) -> None:
 
 def test_episodes_are_cut_although_the_environment_counts_its_steps() -> None:
     env = TransformedEnv(cartpole(), StepCounter())
-    with Evaluator(env, lambda observation: observation[..., 2].gt(0).long(), max_steps=5, num_trajectories=3) as evaluator:
+    with Evaluator(
+        env, lambda observation: observation[..., 2].gt(0).long(), max_steps=5, num_trajectories=3
+    ) as evaluator:
         assert evaluator.evaluate()["eval/episode_length"] == 5

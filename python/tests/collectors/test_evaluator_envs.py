@@ -34,7 +34,9 @@ def module() -> TensorDictModule:
 
 
 def with_vecnorm(norm: Any = VecNormV2) -> TheirTransformedEnv:
-    return TheirTransformedEnv(TheirGymEnv("Pendulum-v1"), TheirCompose(TheirStepCounter(), norm(in_keys=["observation"])))
+    return TheirTransformedEnv(
+        TheirGymEnv("Pendulum-v1"), TheirCompose(TheirStepCounter(), norm(in_keys=["observation"]))
+    )
 
 
 def with_wrappers() -> gymnasium.Env:
@@ -43,7 +45,11 @@ def with_wrappers() -> gymnasium.Env:
 
 def vecnorm(env: TheirTransformedEnv) -> float:
     norm = env.transform[1]
-    counts = norm._count if isinstance(norm, VecNormV2) else norm.state_dict()["_extra_state"]["observation_count"]
+    counts = (
+        norm._count
+        if isinstance(norm, VecNormV2)
+        else norm.state_dict()["_extra_state"]["observation_count"]
+    )
     return float(counts["observation"] if isinstance(norm, VecNormV2) else counts)
 
 
@@ -51,13 +57,18 @@ def wrappers(env: gymnasium.Env) -> float:
     return float(env.return_rms.count + env.env.obs_rms.count)
 
 
-#: What makes an environment that gathers statistics, how many steps it has gathered, and in what it may be given.
+#: What makes an environment that gathers statistics, how many steps it has gathered, and in what it
+#: may be given.
 GATHERING = {
     "VecNormV2": (with_vecnorm, vecnorm, lambda env: env),
     "VecNorm": (lambda: with_vecnorm(VecNorm), vecnorm, lambda env: env),
     "wrappers of Gymnasium": (with_wrappers, wrappers, lambda env: env),
     "in a GymWrapper": (with_wrappers, wrappers, GymWrapper),
-    "in a TransformedEnv": (with_wrappers, wrappers, lambda env: TransformedEnv(GymWrapper(env), RewardSum())),
+    "in a TransformedEnv": (
+        with_wrappers,
+        wrappers,
+        lambda env: TransformedEnv(GymWrapper(env), RewardSum()),
+    ),
     "in a SerialEnv": (with_wrappers, wrappers, lambda env: SerialEnv(1, [env])),
 }
 
@@ -110,7 +121,9 @@ def test_an_environment_that_was_given_frozen_stays_so() -> None:
     assert env.transform[1].frozen
 
 
-def test_one_environment_is_made_in_the_thread_of_the_evaluator_and_shown_to_the_policys_function() -> None:
+def test_one_environment_is_made_in_the_thread_of_the_evaluator_and_shown_to_the_policys_function() -> (
+    None
+):
     seen: list[tuple[str, Any, str]] = []
 
     def note(what: str, value: Any) -> Any:
@@ -139,7 +152,9 @@ def test_one_environment_is_made_in_the_thread_of_the_evaluator_and_shown_to_the
     assert seen[0][2] != threading.current_thread().name
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", cartpole(), cartpole], ids=["id", "object", "function"])
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", cartpole(), cartpole], ids=["id", "object", "function"]
+)
 def test_the_function_that_makes_a_policy_is_given_the_environment(env: Any) -> None:
     def policy(env: Any) -> nn.Module:
         return nn.Linear(env.observation_spec["observation"].shape[-1], env.action_spec.space.n)
@@ -192,9 +207,19 @@ def test_extracted_weights_are_a_copy_that_tensordict_knows() -> None:
     assert not (weights["last", "weight"] == 7.0).any()
 
 
-@pytest.mark.parametrize("backend", ["thread", pytest.param("process", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"))])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "thread",
+        pytest.param(
+            "process", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+        ),
+    ],
+)
 @pytest.mark.parametrize("decay", [1.0, 0.99])
-def test_statistics_that_have_seen_nothing_leave_observations_as_they_are(backend: str, decay: float) -> None:
+def test_statistics_that_have_seen_nothing_leave_observations_as_they_are(
+    backend: str, decay: float
+) -> None:
     """An evaluator is usually made before the training begins."""
     from torchrl.envs import GymEnv, TransformedEnv, VecNormV2
 
@@ -207,13 +232,17 @@ def test_statistics_that_have_seen_nothing_leave_observations_as_they_are(backen
     policy = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
     rewards = []
     for make in (plain, normed, normed()):
-        with Evaluator(make, policy, num_trajectories=1, max_steps=20, seed=3, backend=backend) as evaluator:
+        with Evaluator(
+            make, policy, num_trajectories=1, max_steps=20, seed=3, backend=backend
+        ) as evaluator:
             rewards.append(evaluator.evaluate(step=0)["eval/reward"])
     assert rewards[1] == rewards[2] == pytest.approx(rewards[0], rel=1e-4)
     # It gathers as before, and evaluations use the statistics gathered so far.
     make.set_seed(0)
     make.rollout(30)
-    with Evaluator(make, policy, num_trajectories=1, max_steps=20, seed=3, backend=backend) as evaluator:
+    with Evaluator(
+        make, policy, num_trajectories=1, max_steps=20, seed=3, backend=backend
+    ) as evaluator:
         assert evaluator.evaluate(step=0)["eval/reward"] != pytest.approx(rewards[0], rel=1e-4)
 
 
@@ -241,7 +270,10 @@ def test_whatever_dumps_is_told_once(kind: str) -> None:
     recorder = Dumping()
     if kind == "recorder":
         recorder.logger = None
-    around = {"in a compose": lambda: Compose(StepCounter(), recorder, Others()), "own compose": lambda: Telling(StepCounter(), recorder)}
+    around = {
+        "in a compose": lambda: Compose(StepCounter(), recorder, Others()),
+        "own compose": lambda: Telling(StepCounter(), recorder),
+    }
     env = TransformedEnv(GymEnv("Pendulum-v1"), around.get(kind, lambda: recorder)())
     policy = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
     with Evaluator(env, policy, num_trajectories=1, max_steps=3) as evaluator:
@@ -265,7 +297,12 @@ def test_recorders_write_after_each_evaluation(dumps: bool) -> None:
     policy = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
     seen: list[list[int | None]] = []
     with Evaluator(
-        env, policy, num_trajectories=1, max_steps=3, dump_video=dumps, on_result=lambda result: seen.append(list(steps))
+        env,
+        policy,
+        num_trajectories=1,
+        max_steps=3,
+        dump_video=dumps,
+        on_result=lambda result: seen.append(list(steps)),
     ) as evaluator:
         evaluator.evaluate(step=7)
         evaluator.evaluate()

@@ -17,7 +17,13 @@ import pytest
 import torch
 
 import windrow
-from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.data import LazyTensorStorage, ReplayBuffer
 
 pytestmark = [
@@ -32,7 +38,11 @@ class Stuck:
     """What environments wait for from their 30th step on, with Ctrl-C once the first of them does."""
 
     def __init__(self) -> None:
-        self.go_on, self.is_stuck, self.came_back = threading.Event(), threading.Event(), threading.Event()
+        self.go_on, self.is_stuck, self.came_back = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self.pressed = threading.Thread(target=self._press)
         self.pressed.start()
 
@@ -88,7 +98,9 @@ def interrupted(stuck: Stuck, run: Callable[[], Any]) -> KeyboardInterrupt:
 
 
 def says_that_it_was_left(error: BaseException, name: str) -> bool:
-    return any(note.startswith(f"{name} was left with a step") for note in getattr(error, "__notes__", []))
+    return any(
+        note.startswith(f"{name} was left with a step") for note in getattr(error, "__notes__", [])
+    )
 
 
 def build(kind: Any, stuck: Stuck, **arguments: Any) -> Any:
@@ -112,7 +124,9 @@ def test_a_context_is_left_at_once_and_says_what_was_left_behind(kind: Any, stuc
 
 @pytest.mark.parametrize("kind", [Collector, *KINDS])
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_collection_in_the_background_holds_nothing_back(kind: Any, paused: bool, stuck: Stuck) -> None:
+def test_a_collection_in_the_background_holds_nothing_back(
+    kind: Any, paused: bool, stuck: Stuck
+) -> None:
     def run() -> None:
         buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
         with build(kind, stuck, replay_buffer=buffer) as collector:
@@ -134,7 +148,9 @@ def test_a_shutdown_that_follows_does_not_take_its_place(kind: Any, stuck: Stuck
             collector.start()
             stuck.go_on.wait(60)
         finally:
-            with pytest.warns(windrow.Warning, match=f"{kind.__name__} was left with a step") as told:
+            with pytest.warns(
+                windrow.Warning, match=f"{kind.__name__} was left with a step"
+            ) as told:
                 collector.async_shutdown()
             assert told[0].filename == __file__
 
@@ -166,7 +182,9 @@ def zero(observation: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("ask", ["evaluate", "wait", "nothing"])
 def test_an_evaluator_is_left_whatever_time_its_shutdown_has(ask: str, stuck: Stuck) -> None:
     def run() -> None:
-        with Evaluator(stuck.env, zero, num_trajectories=1, max_steps=1000, shutdown_timeout=float("inf")) as evaluator:
+        with Evaluator(
+            stuck.env, zero, num_trajectories=1, max_steps=1000, shutdown_timeout=float("inf")
+        ) as evaluator:
             if ask == "evaluate":
                 evaluator.evaluate()
             evaluator.trigger_eval()
@@ -188,7 +206,9 @@ def test_an_evaluator_that_nobody_has_named_holds_nothing_back(stuck: Stuck) -> 
 
 def test_a_shutdown_of_an_evaluator_that_follows_does_not_take_its_place(stuck: Stuck) -> None:
     def run() -> None:
-        evaluator = Evaluator(stuck.env, zero, num_trajectories=1, max_steps=1000, shutdown_timeout=float("inf"))
+        evaluator = Evaluator(
+            stuck.env, zero, num_trajectories=1, max_steps=1000, shutdown_timeout=float("inf")
+        )
         try:
             evaluator.evaluate()
         finally:
@@ -232,6 +252,8 @@ raise KeyboardInterrupt
 
 
 def test_a_step_that_comes_back_while_the_program_ends_does_not_abort_it() -> None:
-    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=120
+    )
     assert "KeyboardInterrupt" in ended.stderr
     assert ended.returncode in (130, -signal.SIGINT)

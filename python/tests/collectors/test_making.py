@@ -81,8 +81,12 @@ class Closing(gymnasium.Wrapper):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda env: MultiSyncCollector([env] * 3, placement="threads", frames_per_batch=30, num_envs=2),
-        lambda env: MultiAsyncCollector([env] * 3, placement="threads", frames_per_batch=30, num_envs=2),
+        lambda env: MultiSyncCollector(
+            [env] * 3, placement="threads", frames_per_batch=30, num_envs=2
+        ),
+        lambda env: MultiAsyncCollector(
+            [env] * 3, placement="threads", frames_per_batch=30, num_envs=2
+        ),
         lambda env: Evaluator(env, lambda observation: None),
     ],
     ids=["MultiSyncCollector", "MultiAsyncCollector", "Evaluator"],
@@ -151,7 +155,9 @@ def test_environments_are_made_one_after_the_other(num_envs: int | None) -> None
     alone = Alone()
 
     def collect() -> None:
-        with MultiSyncCollector([alone] * 3, placement="threads", frames_per_batch=30, num_envs=num_envs) as collector:
+        with MultiSyncCollector(
+            [alone] * 3, placement="threads", frames_per_batch=30, num_envs=num_envs
+        ) as collector:
             next(collector)
 
     others = [threading.Thread(target=collect) for _ in range(2)]
@@ -165,7 +171,13 @@ def test_environments_are_made_one_after_the_other(num_envs: int | None) -> None
 
 def test_environments_of_lost_workers_are_made_one_after_the_other() -> None:
     alone = Alone()
-    with MultiSyncCollector([lambda: alone(fails=True)] * 3, placement="threads", frames_per_batch=30, total_frames=90, on_loss=20) as collector:
+    with MultiSyncCollector(
+        [lambda: alone(fails=True)] * 3,
+        placement="threads",
+        frames_per_batch=30,
+        total_frames=90,
+        on_loss=20,
+    ) as collector:
         assert sum(batch.numel() for batch in collector) == 90
     assert alone.most == 1 and alone.made > 3
 
@@ -174,9 +186,15 @@ def test_environments_of_lost_workers_are_made_one_after_the_other() -> None:
     "use",
     [
         lambda inner: next(Collector(inner, frames_per_batch=4)),
-        lambda inner: next(MultiSyncCollector([inner] * 2, placement="threads", frames_per_batch=4)),
-        lambda inner: next(MultiAsyncCollector([inner] * 2, placement="threads", frames_per_batch=4)),
-        lambda inner: Evaluator(inner, lambda observation: torch.zeros(observation.shape[:-1], dtype=torch.int64)).shutdown(),
+        lambda inner: next(
+            MultiSyncCollector([inner] * 2, placement="threads", frames_per_batch=4)
+        ),
+        lambda inner: next(
+            MultiAsyncCollector([inner] * 2, placement="threads", frames_per_batch=4)
+        ),
+        lambda inner: Evaluator(
+            inner, lambda observation: torch.zeros(observation.shape[:-1], dtype=torch.int64)
+        ).shutdown(),
         lambda inner: windrow.envs.SerialEnv(2, inner).reset(),
     ],
     ids=["Collector", "MultiSyncCollector", "MultiAsyncCollector", "Evaluator", "SerialEnv"],

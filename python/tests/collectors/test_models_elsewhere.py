@@ -1,4 +1,6 @@
-"""Weights for models that are not the policy: modules in transforms of environments and of replay buffers."""
+"""Weights for models that are not the policy: modules in transforms of environments and of replay
+buffers.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def levels(batch: Any) -> set[float]:
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_model_in_an_environment_is_loaded_where_the_environment_is(by_name: bool) -> None:
     path = "env.transform.module"
-    given = {"weights_dict": {path: biased(2.0)}} if by_name else {"model_id": path, "weights": biased(2.0)}
+    given = (
+        {"weights_dict": {path: biased(2.0)}}
+        if by_name
+        else {"model_id": path, "weights": biased(2.0)}
+    )
     with Collector(make(), frames_per_batch=10) as collector:
         assert levels(next(collector)) == {0.0}
         collector.update_policy_weights_(**given)
@@ -72,7 +78,9 @@ def test_a_model_in_a_replay_buffer_and_the_policy_are_loaded_at_once() -> None:
     buffer.append_transform(Embedded())
     new = {name: torch.ones_like(value) for name, value in policy.state_dict().items()}
     with Collector("CartPole-v1", policy, frames_per_batch=10, replay_buffer=buffer) as collector:
-        collector.update_policy_weights_(weights_dict={"policy": new, "replay_buffer.transform[0].module": biased(5.0)})
+        collector.update_policy_weights_(
+            weights_dict={"policy": new, "replay_buffer.transform[0].module": biased(5.0)}
+        )
         assert collector.policy_version == 1 and torch.equal(policy.weight, torch.ones(2, 4))
     assert buffer.transform[0].module.bias.tolist() == [5.0, 5.0]
 
@@ -82,15 +90,27 @@ def test_models_that_there_are_not_are_errors_that_name_them() -> None:
         with pytest.raises(KeyError, match=r"no model is called 'env\.transform\.other'"):
             collector.update_policy_weights_(model_id="env.transform.other", weights=biased(1.0))
         with pytest.raises(RuntimeError, match="size mismatch"):
-            collector.update_policy_weights_(model_id="env.transform.module", weights={"weight": torch.zeros(3, 7), "bias": torch.zeros(3)})
+            collector.update_policy_weights_(
+                model_id="env.transform.module",
+                weights={"weight": torch.zeros(3, 7), "bias": torch.zeros(3)},
+            )
         with pytest.raises(ValueError, match="there is no worker 3"):
-            collector.update_policy_weights_(model_id="env.transform.module", weights=biased(1.0), worker_ids=3)
+            collector.update_policy_weights_(
+                model_id="env.transform.module", weights=biased(1.0), worker_ids=3
+            )
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
     buffer.append_transform(Embedded())
     path, innocent = "env.transform.module", "replay_buffer.transform[0].module"
-    with MultiSyncCollector([make, make], frames_per_batch=10, placement="threads", replay_buffer=buffer) as collector:
-        with pytest.raises(ValueError, match='env.transform.module.* in environments that threads step meanwhile: choose placement="processes"'):
-            collector.update_policy_weights_(weights_dict={innocent: biased(1.0), path: biased(1.0)})
+    with MultiSyncCollector(
+        [make, make], frames_per_batch=10, placement="threads", replay_buffer=buffer
+    ) as collector:
+        with pytest.raises(
+            ValueError,
+            match='env.transform.module.* in environments that threads step meanwhile: choose placement="processes"',
+        ):
+            collector.update_policy_weights_(
+                weights_dict={innocent: biased(1.0), path: biased(1.0)}
+            )
 
 
 @pytest.mark.parametrize(
@@ -98,8 +118,13 @@ def test_models_that_there_are_not_are_errors_that_name_them() -> None:
     [{"model_id": "env.transform.module"}, {"weights": biased(1.0)}],
     ids=["model_id", "weights"],
 )
-def test_weights_that_are_given_twice_are_refused_before_any_is_loaded(more: dict[str, Any]) -> None:
+def test_weights_that_are_given_twice_are_refused_before_any_is_loaded(
+    more: dict[str, Any],
+) -> None:
     env = make()
-    with Collector(env, frames_per_batch=10) as collector, pytest.raises(ValueError, match="weights_dict names all weights"):
+    with (
+        Collector(env, frames_per_batch=10) as collector,
+        pytest.raises(ValueError, match="weights_dict names all weights"),
+    ):
         collector.update_policy_weights_(weights_dict={"env.transform.module": biased(2.0)}, **more)
     assert not env.transform.module.bias.any()

@@ -12,7 +12,12 @@ import torch
 from cartpole import KINDS, TWO, cartpole
 from torch import nn
 
-from windrow.collectors import AsyncBatchedCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    Collector,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.collectors._progress import Returns
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.torchrl.collectors import MultiSyncCollector as OfTorchRL
@@ -36,8 +41,14 @@ def returns_of(batches: list[Any]) -> list[float]:
     return [sum(found[number]) for number in sorted(over)]
 
 
-@pytest.mark.parametrize(("kind", "envs"), [*KINDS, (OfTorchRL, TWO)], ids=lambda value: getattr(value, "__qualname__", ""))
-def test_a_bar_shows_all_frames_and_returns_of_every_class(kind: Any, envs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "envs"),
+    [*KINDS, (OfTorchRL, TWO)],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_a_bar_shows_all_frames_and_returns_of_every_class(
+    kind: Any, envs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with kind(envs, frames_per_batch=100, total_frames=900, seed=0, progress=True) as collector:
         returns = returns_of([batch.clone() for batch in collector])
         assert collector._progress._bar._shown is None
@@ -59,8 +70,12 @@ def test_a_bar_shows_all_frames_and_returns_of_every_class(kind: Any, envs: Any,
     ],
     ids=str,
 )
-def test_returns_of_episodes_over_several_batches_are_whole(kind: Any, envs: Any, arguments: dict[str, Any]) -> None:
-    with kind(envs, total_frames=1200, seed=0, **{"allow_partial_batch": True, **arguments}) as collector:
+def test_returns_of_episodes_over_several_batches_are_whole(
+    kind: Any, envs: Any, arguments: dict[str, Any]
+) -> None:
+    with kind(
+        envs, total_frames=1200, seed=0, **{"allow_partial_batch": True, **arguments}
+    ) as collector:
         returns, batches = Returns(collector.stats()["num_envs"], None), []
         for batch in collector:
             returns.add(batch)
@@ -70,7 +85,9 @@ def test_returns_of_episodes_over_several_batches_are_whole(kind: Any, envs: Any
 
 
 def test_an_episode_that_a_reset_has_cut_is_none() -> None:
-    with Collector("CartPole-v1", frames_per_batch=5, total_frames=400, seed=0, reset_at_each_iter=True) as collector:
+    with Collector(
+        "CartPole-v1", frames_per_batch=5, total_frames=400, seed=0, reset_at_each_iter=True
+    ) as collector:
         returns = Returns(1)
         for batch in collector:
             returns.add(batch)
@@ -78,8 +95,12 @@ def test_an_episode_that_a_reset_has_cut_is_none() -> None:
     assert not returns.recent
 
 
-def test_frames_outside_of_the_count_belong_to_their_episodes(capsys: pytest.CaptureFixture[str]) -> None:
-    with Collector("CartPole-v1", frames_per_batch=20, total_frames=400, seed=0, progress=True) as collector:
+def test_frames_outside_of_the_count_belong_to_their_episodes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Collector(
+        "CartPole-v1", frames_per_batch=20, total_frames=400, seed=0, progress=True
+    ) as collector:
         batches = []
         for batch in collector:
             batches += [batch.clone(), collector.rollout().clone()]
@@ -94,7 +115,14 @@ def test_a_batch_that_comes_again_is_counted_once(capsys: pytest.CaptureFixture[
         if interrupted:
             raise interrupted.pop()
 
-    with Collector("CartPole-v1", frames_per_batch=200, total_frames=400, seed=0, progress=True, post_collect_hook=hook) as collector:
+    with Collector(
+        "CartPole-v1",
+        frames_per_batch=200,
+        total_frames=400,
+        seed=0,
+        progress=True,
+        post_collect_hook=hook,
+    ) as collector:
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 next(collector)
@@ -102,21 +130,33 @@ def test_a_batch_that_comes_again_is_counted_once(capsys: pytest.CaptureFixture[
         assert [*collector._progress._returns.recent] == returns
 
 
-def test_a_policy_shows_how_far_behind_its_weights_are(network: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
-    with MultiSyncCollector(TWO, network, frames_per_batch=20, total_frames=60, progress=True) as collector:
+def test_a_policy_shows_how_far_behind_its_weights_are(
+    network: nn.Module, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MultiSyncCollector(
+        TWO, network, frames_per_batch=20, total_frames=60, progress=True
+    ) as collector:
         for _ in collector:
             collector.update_policy_weights_()
     assert shown(capsys)[-1].endswith("lag=0]")
 
 
 @pytest.mark.parametrize("arguments", [{"track_traj_ids": False}, {"set_truncated": True}], ids=str)
-def test_a_return_that_cannot_be_known_is_not_shown(arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    list(Collector("CartPole-v1", frames_per_batch=100, total_frames=300, progress=True, **arguments))
+def test_a_return_that_cannot_be_known_is_not_shown(
+    arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    list(
+        Collector("CartPole-v1", frames_per_batch=100, total_frames=300, progress=True, **arguments)
+    )
     assert "return" not in (last := shown(capsys)[-1]) and "300/300" in last
 
 
-def test_a_loop_that_is_left_closes_the_bar_and_the_next_begins_where_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
-    with Collector("CartPole-v1", frames_per_batch=10, total_frames=100, progress=True) as collector:
+def test_a_loop_that_is_left_closes_the_bar_and_the_next_begins_where_it_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Collector(
+        "CartPole-v1", frames_per_batch=10, total_frames=100, progress=True
+    ) as collector:
         for _ in collector:
             assert collector._progress._bar._shown is not None
             break
@@ -137,12 +177,17 @@ def test_errors_close_the_bar() -> None:
         return torch.tensor(0)
 
     calls: list[int] = []
-    collector = Collector(cartpole, policy, frames_per_batch=40, progress=True, policy_backend="torch")
+    collector = Collector(
+        cartpole, policy, frames_per_batch=40, progress=True, policy_backend="torch"
+    )
     with pytest.raises(Exception, match="no more"):
         for _ in collector:
             pass
     assert collector._progress._bar._shown is None
-    with pytest.raises(KeyError, match="in the loop"), Collector("CartPole-v1", frames_per_batch=10, progress=True) as endless:
+    with (
+        pytest.raises(KeyError, match="in the loop"),
+        Collector("CartPole-v1", frames_per_batch=10, progress=True) as endless,
+    ):
         for _ in endless:
             raise KeyError("in the loop")
     assert endless._progress._bar._shown is None
@@ -150,7 +195,9 @@ def test_errors_close_the_bar() -> None:
 
 def test_a_bar_of_the_background_counts_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=8)
-    with MultiSyncCollector(TWO, frames_per_batch=100, total_frames=900, replay_buffer=buffer, progress=True) as collector:
+    with MultiSyncCollector(
+        TWO, frames_per_batch=100, total_frames=900, replay_buffer=buffer, progress=True
+    ) as collector:
         collector.start()
         while collector.is_running():
             buffer.sample()
@@ -162,14 +209,27 @@ def test_a_buffer_has_the_same_frames_with_a_bar() -> None:
     written = []
     for progress in (False, True):
         buffer = ReplayBuffer(storage=LazyTensorStorage(300))
-        list(Collector("CartPole-v1", frames_per_batch=100, total_frames=300, seed=0, replay_buffer=buffer, progress=progress))
+        list(
+            Collector(
+                "CartPole-v1",
+                frames_per_batch=100,
+                total_frames=300,
+                seed=0,
+                replay_buffer=buffer,
+                progress=progress,
+            )
+        )
         written.append(buffer[:])
     assert (written[0] == written[1]).all()
 
 
 def test_without_a_bar_a_collector_is_its_own_iterator() -> None:
     with Collector("CartPole-v1", frames_per_batch=10) as collector:
-        assert iter(collector) is collector and collector._progress is None and collector.progress is False
+        assert (
+            iter(collector) is collector
+            and collector._progress is None
+            and collector.progress is False
+        )
 
 
 def test_without_tqdm_an_error_names_the_extra() -> None:
@@ -183,5 +243,10 @@ try:
 except ImportError as error:
     print(error)
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == 'progress=True needs tqdm, which is not installed: pip install "windrow-rl[progress]"'
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (
+        told.stdout.strip()
+        == 'progress=True needs tqdm, which is not installed: pip install "windrow-rl[progress]"'
+    )

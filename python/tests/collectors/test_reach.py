@@ -18,7 +18,13 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from waiting import until
 
-from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector, VanillaWeightUpdater
+from windrow.collectors import (
+    AsyncCollector,
+    Collector,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+    VanillaWeightUpdater,
+)
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import ParallelEnv
 
@@ -43,11 +49,17 @@ def test_the_only_worker_is_the_first(kind: Any) -> None:
 
 
 def test_figures_of_workers_add_up() -> None:
-    with MultiSyncCollector([cartpole] * 3, placement="threads", frames_per_batch=[30, 20, 10], total_frames=120) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 3, placement="threads", frames_per_batch=[30, 20, 10], total_frames=120
+    ) as collector:
         list(collector)
-        total, each, both = (collector.stats(workers) for workers in ("aggregate", "per_worker", "both"))
+        total, each, both = (
+            collector.stats(workers) for workers in ("aggregate", "per_worker", "both")
+        )
         assert [each[f"worker_{worker}/frames"] for worker in range(3)] == [60, 40, 20]
-        assert total["workers_waited"] == pytest.approx(sum(each[f"worker_{worker}/waited"] for worker in range(3)))
+        assert total["workers_waited"] == pytest.approx(
+            sum(each[f"worker_{worker}/waited"] for worker in range(3))
+        )
         assert set(both) == set(total) | set(each)
         assert collector.stats() == total
         for wrong in ("all", "", None):
@@ -63,7 +75,13 @@ def test_a_lost_worker_is_told_apart() -> None:
     def faulty() -> Any:
         return Faulty(Ledger())
 
-    collector = MultiSyncCollector([Ledger, faulty], placement="threads", frames_per_batch=20, total_frames=60, on_loss="continue")
+    collector = MultiSyncCollector(
+        [Ledger, faulty],
+        placement="threads",
+        frames_per_batch=20,
+        total_frames=60,
+        on_loss="continue",
+    )
     with collector:
         list(collector)
         figures = collector.stats("both")
@@ -91,7 +109,9 @@ def failing(after: int, failed: threading.Event | None = None, waits: bool = Fal
 
 
 @pytest.mark.parametrize("after", [1, 7, 25])
-@pytest.mark.parametrize("goes", ["sync", "stack", "async", "one batch", "trajectories", "start", "start python"])
+@pytest.mark.parametrize(
+    "goes", ["sync", "stack", "async", "one batch", "trajectories", "start", "start python"]
+)
 def test_a_collector_says_once_that_it_goes_on_without_a_worker(goes: str, after: int) -> None:
     kind = MultiAsyncCollector if goes == "async" else MultiSyncCollector
     buffer = ReplayBuffer(storage=LazyTensorStorage(100)) if "start" in goes else None
@@ -102,7 +122,8 @@ def test_a_collector_says_once_that_it_goes_on_without_a_worker(goes: str, after
         "start python": {"postproc": lambda batch: batch},
     }.get(goes, {})
     options = {"frames_per_batch": 20, "total_frames": 120, "replay_buffer": buffer, **options}
-    # Whoever is first delivers: worker 0 waits, or it might take all frames before worker 1 comes to that step.
+    # Whoever is first delivers: worker 0 waits, or it might take all frames before worker 1 comes
+    # to that step.
     failed = threading.Event()
     envs = [partial(failing, 0, failed, goes == "async"), partial(failing, after, failed)]
     with warnings.catch_warnings(record=True) as told:
@@ -114,11 +135,20 @@ def test_a_collector_says_once_that_it_goes_on_without_a_worker(goes: str, after
                 collector.start()
                 while collector.is_running():
                     time.sleep(0.01)
-            assert ["worker 1" in loss for loss in collector.losses()] == [True] and collector.losses() == []
+            assert ["worker 1" in loss for loss in collector.losses()] == [
+                True
+            ] and collector.losses() == []
     said = [str(warning.message) for warning in told if "on_loss" in str(warning.message)]
-    assert len(said) == 1 and "worker 1" in said[0] and "OSError: broken" in said[0] and "on_loss=3" in said[0]
+    assert (
+        len(said) == 1
+        and "worker 1" in said[0]
+        and "OSError: broken" in said[0]
+        and "on_loss=3" in said[0]
+    )
     short = goes not in ("async", "trajectories")
-    assert ("fewer than frames_per_batch" if short else "batches come from 1 of 2 workers") in said[0]
+    assert ("fewer than frames_per_batch" if short else "batches come from 1 of 2 workers") in said[
+        0
+    ]
     assert ("allow_partial_batch=False" in said[0]) == short
 
 
@@ -137,25 +167,43 @@ class Lost(Ledger):
 @pytest.mark.parametrize("cat_results", [None, "stack", -1])
 @pytest.mark.parametrize("placement", ["threads", "inline"])
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_batches_keep_their_size_where_the_others_fill_the_share_of_a_lost_worker(placement: str, cat_results: Any, lost: int) -> None:
+def test_batches_keep_their_size_where_the_others_fill_the_share_of_a_lost_worker(
+    placement: str, cat_results: Any, lost: int
+) -> None:
     envs = [Lost if worker == lost else Ledger for worker in range(3)]
-    options = {"frames_per_batch": 30, "total_frames": 300, "cat_results": cat_results, "placement": placement}
+    options = {
+        "frames_per_batch": 30,
+        "total_frames": 300,
+        "cat_results": cat_results,
+        "placement": placement,
+    }
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        with MultiSyncCollector(envs, None, on_loss="continue", allow_partial_batch=False, **options) as collector:
+        with MultiSyncCollector(
+            envs, None, on_loss="continue", allow_partial_batch=False, **options
+        ) as collector:
             batches = list(collector)
             assert [batch.shape for batch in batches] == [collector.fake_tensordict().shape] * 10
             assert collector.stats()["workers_alive"] == 2
     said = [str(warning.message) for warning in told if "on_loss" in str(warning.message)]
-    assert len(said) == 1 and "batches come from 2 of 3 workers" in said[0] and "allow_partial_batch" not in said[0]
+    assert (
+        len(said) == 1
+        and "batches come from 2 of 3 workers" in said[0]
+        and "allow_partial_batch" not in said[0]
+    )
     # Each environment's frames are there once, row by row and batch by batch in the order of time.
     at: dict[int, list[int]] = {}
     for batch in batches:
-        frames = (batch[key].flatten(0, batch.ndim - 1).int().tolist() for key in ("observation", ("next", "observation")))
+        frames = (
+            batch[key].flatten(0, batch.ndim - 1).int().tolist()
+            for key in ("observation", ("next", "observation"))
+        )
         for now, then, done in zip(*frames, batch["next", "done"].flatten().tolist(), strict=True):
             number, episode, step = now
             assert [episode, step] == at.get(number, [0, 0])
-            assert then == [number, episode, step + 1] and done == (step + 1 == length(number, episode))
+            assert then == [number, episode, step + 1] and done == (
+                step + 1 == length(number, episode)
+            )
             at[number] = [episode + 1, 0] if done else [episode, step + 1]
     assert len(at) == 3
 
@@ -167,12 +215,16 @@ def test_nothing_is_said_where_no_worker_is_missed(on_loss: Any) -> None:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "environments written in Python")
         envs = [partial(failing, 0), lambda: failing(next(fails, 0))]
-        with MultiSyncCollector(envs, placement="threads", frames_per_batch=20, total_frames=40, on_loss=on_loss) as collector:
+        with MultiSyncCollector(
+            envs, placement="threads", frames_per_batch=20, total_frames=40, on_loss=on_loss
+        ) as collector:
             assert [batch.numel() for batch in collector] == [20, 20]
 
 
 def test_workers_tell_whose_weights_act(network: nn.Module) -> None:
-    with MultiSyncCollector([cartpole] * 2, network, placement="threads", frames_per_batch=20) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 2, network, placement="threads", frames_per_batch=20
+    ) as collector:
         next(collector)
         collector.update_policy_weights_()
         figures = collector.stats("per_worker")
@@ -197,12 +249,24 @@ def doubled(batch: Any) -> Any:
     "make",
     [
         lambda: Collector(cartpole, frames_per_batch=20),
-        lambda: Collector(ParallelEnv(3, cartpole), frames_per_batch=30, max_frames_per_traj=5, device="cpu"),
-        lambda: Collector(cartpole, frames_per_batch=20, compact_obs=True, track_policy_version=True),
+        lambda: Collector(
+            ParallelEnv(3, cartpole), frames_per_batch=30, max_frames_per_traj=5, device="cpu"
+        ),
+        lambda: Collector(
+            cartpole, frames_per_batch=20, compact_obs=True, track_policy_version=True
+        ),
         lambda: Collector(cartpole, frames_per_batch=20, postproc=doubled, track_traj_ids=False),
         lambda: AsyncCollector("Pendulum-v1", frames_per_batch=20, set_truncated=True),
-        lambda: MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=40, num_envs=2, cat_results="stack"),
-        lambda: MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=40, num_envs=2, cat_results=-1),
+        lambda: MultiSyncCollector(
+            [cartpole] * 2,
+            placement="threads",
+            frames_per_batch=40,
+            num_envs=2,
+            cat_results="stack",
+        ),
+        lambda: MultiSyncCollector(
+            [cartpole] * 2, placement="threads", frames_per_batch=40, num_envs=2, cat_results=-1
+        ),
         lambda: MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=40),
     ],
 )
@@ -218,7 +282,9 @@ def test_a_fake_batch_is_shaped_as_a_real_one(make: Any) -> None:
 
 def test_what_a_policy_writes_is_in_a_fake_batch() -> None:
     def act(observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.zeros(observation.shape[:-1], dtype=torch.int64), observation.sum(-1, keepdim=True)
+        return torch.zeros(observation.shape[:-1], dtype=torch.int64), observation.sum(
+            -1, keepdim=True
+        )
 
     policy = TensorDictModule(act, ["observation"], ["action", ("extra", "sum")])
     collector = Collector(cartpole, policy, frames_per_batch=20)
@@ -285,7 +351,13 @@ def test_each_worker_has_what_was_made_for_it() -> None:
         return Policy(next(names))
 
     with MultiSyncCollector(
-        Ledger, num_workers=2, num_envs=3, policy_factory=policy, placement="threads", frames_per_batch=24, cat_results="stack"
+        Ledger,
+        num_workers=2,
+        num_envs=3,
+        policy_factory=policy,
+        placement="threads",
+        frames_per_batch=24,
+        cat_results="stack",
     ) as collector:
         batch = next(collector)
         numbers = batch["observation"][..., 0, 0].int().tolist()
@@ -333,13 +405,17 @@ def test_paths_of_a_direct_collector_begin_at_itself() -> None:
 
 def test_methods_are_called_once_for_each_worker() -> None:
     policy = Policy()
-    with MultiSyncCollector([Ledger] * 2, policy, placement="threads", frames_per_batch=20) as collector:
+    with MultiSyncCollector(
+        [Ledger] * 2, policy, placement="threads", frames_per_batch=20
+    ) as collector:
         next(collector)
         weights = [TensorDict.from_module(Policy()).data for _ in range(2)]
         collector.map_fn("update_policy_weights_", [(weights[0],), (weights[1],)])
         next(collector)
         assert versions(collector) == [1, 2]
-        collector.map_fn("update_policy_weights_", list_of_kwargs=[{"weights": weights[1]}, {"policy": policy}])
+        collector.map_fn(
+            "update_policy_weights_", list_of_kwargs=[{"weights": weights[1]}, {"policy": policy}]
+        )
         next(collector)
         assert versions(collector) == [3, 4]
         for wrong in ([(weights[0],)], [(weights[0],)] * 3):
@@ -351,7 +427,9 @@ def test_methods_are_called_once_for_each_worker() -> None:
 
 def test_paths_that_lead_nowhere() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
-    with MultiSyncCollector([Ledger] * 2, placement="threads", frames_per_batch=20, replay_buffer=buffer) as collector:
+    with MultiSyncCollector(
+        [Ledger] * 2, placement="threads", frames_per_batch=20, replay_buffer=buffer
+    ) as collector:
         next(collector)
         assert collector.cascade_execute("replay_buffer.stats")["frames"] == 20
         assert collector.cascade_execute("replay_buffer.write_count") == 20
@@ -380,7 +458,9 @@ def test_an_updater_can_be_changed(network: nn.Module) -> None:
 @pytest.mark.parametrize("kind", [Collector, MultiAsyncCollector])
 def test_a_paused_collector_can_be_looked_at(kind) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
-    with kind([cartpole], frames_per_batch=10, replay_buffer=buffer, **in_threads(kind)) as collector:
+    with kind(
+        [cartpole], frames_per_batch=10, replay_buffer=buffer, **in_threads(kind)
+    ) as collector:
         collector.start()
         until(lambda: buffer.write_count)
         with collector.pause():

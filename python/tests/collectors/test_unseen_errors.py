@@ -36,15 +36,21 @@ while collector.is_running(): time.sleep(0.01)
 """
 
 
-def test_an_error_in_the_background_that_nobody_asked_for_is_shown_at_the_end_of_the_program() -> None:
-    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+def test_an_error_in_the_background_that_nobody_asked_for_is_shown_at_the_end_of_the_program() -> (
+    None
+):
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=120
+    )
     assert "Exception in thread windrow-collector" in ended.stderr and "it broke" in ended.stderr
     assert ended.returncode == 0
 
 
 @pytest.mark.filterwarnings("ignore:environments written in Python")
 @pytest.mark.parametrize("kind", [AsyncCollector, MultiAsyncCollector])
-def test_an_error_of_a_worker_that_nobody_asked_for_is_shown(kind: Any, unraisable: list[BaseException | None]) -> None:
+def test_an_error_of_a_worker_that_nobody_asked_for_is_shown(
+    kind: Any, unraisable: list[BaseException | None]
+) -> None:
     delivered, broke = threading.Event(), threading.Event()
 
     class Breaks(gymnasium.Wrapper):

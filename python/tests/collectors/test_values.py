@@ -13,7 +13,13 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 from windrow.collectors import Collector, MultiSyncCollector
-from windrow.data import LazyTensorStorage, PrioritizedSampler, RateLimiter, ReplayBuffer, SliceSampler
+from windrow.data import (
+    LazyTensorStorage,
+    PrioritizedSampler,
+    RateLimiter,
+    ReplayBuffer,
+    SliceSampler,
+)
 from windrow.envs import GymEnv, GymWrapper
 
 BYTES = np.array([2, 0, 255], np.uint8)
@@ -22,7 +28,12 @@ BYTES = np.array([2, 0, 255], np.uint8)
 class World(gymnasium.Env):
     """Always observes the same, whatever it is."""
 
-    def __init__(self, observation: Any = 0, observed: spaces.Space = spaces.Discrete(2), acted: spaces.Space = spaces.Discrete(2)):
+    def __init__(
+        self,
+        observation: Any = 0,
+        observed: spaces.Space = spaces.Discrete(2),
+        acted: spaces.Space = spaces.Discrete(2),
+    ):
         self.observation_space = observed
         self.action_space = acted
         self.observation = observation
@@ -40,7 +51,9 @@ def observe(space: spaces.Space, observation: Any) -> torch.Tensor:
 
 def act(space: spaces.Space, action: torch.Tensor, **arguments: Any) -> torch.Tensor:
     policy = lambda observation: action  # noqa: E731
-    return next(Collector(lambda: World(acted=space), policy, frames_per_batch=4, **arguments))["action"]
+    return next(Collector(lambda: World(acted=space), policy, frames_per_batch=4, **arguments))[
+        "action"
+    ]
 
 
 def box(dtype: Any, *shape: int) -> spaces.Box:
@@ -69,8 +82,15 @@ def test_booleans_that_are_other_bytes_are_true() -> None:
 
 def test_observations_may_lie_in_any_order() -> None:
     numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
-    behind_a_byte = np.frombuffer(b"\0" + numbers.tobytes(), np.uint8)[1:].view(np.float32).reshape(2, 3)
-    for given in (np.asfortranarray(numbers), numbers[::-1][::-1], numbers.astype(">f4"), behind_a_byte):
+    behind_a_byte = (
+        np.frombuffer(b"\0" + numbers.tobytes(), np.uint8)[1:].view(np.float32).reshape(2, 3)
+    )
+    for given in (
+        np.asfortranarray(numbers),
+        numbers[::-1][::-1],
+        numbers.astype(">f4"),
+        behind_a_byte,
+    ):
         assert observe(box(np.float32, 2, 3), given).tolist() == numbers.tolist()
 
 
@@ -87,7 +107,10 @@ def test_observations_may_lie_in_any_order() -> None:
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_observations_that_do_not_fit_are_errors(dtype: Any, value: np.ndarray) -> None:
     largest = str(value.max()).replace("+", r"\+")
-    with pytest.raises(RuntimeError, match=f'observation "observation" of World: expected values that .* can hold, got {largest}'):
+    with pytest.raises(
+        RuntimeError,
+        match=f'observation "observation" of World: expected values that .* can hold, got {largest}',
+    ):
         observe(box(dtype, 2), value)
 
 
@@ -112,7 +135,9 @@ def test_observations_that_fit_are_taken() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_actions_that_do_not_fit_are_errors(dtype: Any, action: torch.Tensor, type_name: str) -> None:
+def test_actions_that_do_not_fit_are_errors(
+    dtype: Any, action: torch.Tensor, type_name: str
+) -> None:
     with pytest.raises(RuntimeError, match=f"action.* that {type_name} can hold, got "):
         act(box(dtype, 1), action)
 
@@ -126,25 +151,38 @@ def test_actions_have_the_shape_of_the_batch_and_the_space() -> None:
     numbers = torch.arange(6.0) / 6
     space = box(np.float32, 3)
     for wrong in (numbers.reshape(3, 2), numbers, numbers[:3]):
-        with pytest.raises(RuntimeError, match=r'"action": expected float32 \[3\] for each of 2 environments, got float32'):
+        with pytest.raises(
+            RuntimeError,
+            match=r'"action": expected float32 \[3\] for each of 2 environments, got float32',
+        ):
             act(space, wrong, num_envs=2)
     with pytest.raises(RuntimeError, match=r"got float32 \[3, 2\]"):
         act(box(np.float32, 2, 3), numbers.reshape(3, 2))
-    assert act(space, numbers.reshape(2, 3), num_envs=2)[:, 0].tolist() == numbers.reshape(2, 3).tolist()
+    assert (
+        act(space, numbers.reshape(2, 3), num_envs=2)[:, 0].tolist()
+        == numbers.reshape(2, 3).tolist()
+    )
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1), (2, 1, 1)])
 @pytest.mark.parametrize("space", [box(np.float32), box(np.float32, 1)])
-def test_dimensions_of_size_1_may_be_left_out_or_added(space: spaces.Box, shape: tuple[int, ...]) -> None:
-    assert act(space, torch.tensor([0.25, 0.5]).reshape(shape), num_envs=2)[:, 0].flatten().tolist() == [0.25, 0.5]
+def test_dimensions_of_size_1_may_be_left_out_or_added(
+    space: spaces.Box, shape: tuple[int, ...]
+) -> None:
+    assert act(space, torch.tensor([0.25, 0.5]).reshape(shape), num_envs=2)[
+        :, 0
+    ].flatten().tolist() == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("wrong", [[0, 0, 0], [0, 2, 0], [-1, 1, 1], [0, 1, 2]])
 def test_one_hot_actions_mark_a_choice(wrong: list[int]) -> None:
-    with pytest.raises(RuntimeError, match='"action": expected a 1 among zeros for each choice, got'):
+    with pytest.raises(
+        RuntimeError, match='"action": expected a 1 among zeros for each choice, got'
+    ):
         act(spaces.Discrete(3), torch.tensor(wrong))
     assert act(spaces.Discrete(3), torch.tensor([0, 1, 0])).tolist() == [[0, 1, 0]] * 4
-    # Options with equal values, all of which TorchRL's modules mark: the first one is taken, and recorded.
+    # Options with equal values, all of which TorchRL's modules mark: the first one is taken, and
+    # recorded.
     assert act(spaces.Discrete(3), torch.tensor([0, 1, 1])).tolist() == [[0, 1, 0]] * 4
     both = act(spaces.MultiDiscrete([2, 3]), torch.tensor([False, True, True, True, True]))
     assert both.tolist() == [[0, 1, 1, 0, 0]] * 4
@@ -153,16 +191,23 @@ def test_one_hot_actions_mark_a_choice(wrong: list[int]) -> None:
 
 
 def test_outputs_that_cannot_be_read_are_named() -> None:
-    with pytest.raises(RuntimeError, match='"action": expected a tensor of bool.*got DLPack type 2 of 16 bits'):
+    with pytest.raises(
+        RuntimeError, match='"action": expected a tensor of bool.*got DLPack type 2 of 16 bits'
+    ):
         act(box(np.float32, 1), torch.zeros(1, dtype=torch.float16))
-    with pytest.raises(TypeError, match="'action': expected a tensor, an array, a number or a list of numbers, got str"):
+    with pytest.raises(
+        TypeError,
+        match="'action': expected a tensor, an array, a number or a list of numbers, got str",
+    ):
         act(box(np.float32, 1), "left")  # type: ignore[arg-type]
 
 
 # Endings
 
 
-@pytest.mark.parametrize("flag", [None, "False", float("nan"), 0.5, [False], np.array([True, False])])
+@pytest.mark.parametrize(
+    "flag", [None, "False", float("nan"), 0.5, [False], np.array([True, False])]
+)
 def test_what_is_no_boolean_ends_no_episode(flag: Any) -> None:
     class Ending(World):
         def step(self, action):
@@ -172,7 +217,9 @@ def test_what_is_no_boolean_ends_no_episode(flag: Any) -> None:
         GymWrapper(Ending()).rollout(1)
 
 
-@pytest.mark.parametrize("flag", [True, 1, 1.0, np.True_, np.array(True), np.array([True]), torch.tensor(True)])
+@pytest.mark.parametrize(
+    "flag", [True, 1, 1.0, np.True_, np.array(True), np.array([True]), torch.tensor(True)]
+)
 def test_what_equals_a_boolean_ends_an_episode(flag: Any) -> None:
     class Ending(World):
         def step(self, action):
@@ -188,7 +235,11 @@ def test_what_equals_a_boolean_ends_an_episode(flag: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "expected"),
     [
-        ({"seed": -1}, ValueError, "seed must be a whole number from 0 to 18446744073709551615, got -1"),
+        (
+            {"seed": -1},
+            ValueError,
+            "seed must be a whole number from 0 to 18446744073709551615, got -1",
+        ),
         ({"seed": 2**64}, ValueError, "seed must be a whole number from 0 to"),
         ({"num_envs": 1.5}, TypeError, r"num_envs must be a whole number, got 1\.5"),
         ({"num_envs": True}, TypeError, "num_envs must be a whole number, got True"),
@@ -198,29 +249,71 @@ def test_what_equals_a_boolean_ends_an_episode(flag: Any) -> None:
         ({"pre_collect_hook": "x"}, TypeError, "pre_collect_hook must be a function, got 'x'"),
         ({"post_collect_hook": "x"}, TypeError, "post_collect_hook must be a function, got 'x'"),
         ({"init_fn": "x"}, TypeError, "init_fn must be a function, got 'x'"),
-        ({"create_env_kwargs": 2.0}, TypeError, r"create_env_kwargs must be a dictionary or several, got 2\.0"),
-        ({"create_env_kwargs": "x"}, TypeError, "create_env_kwargs must be a dictionary or several, got 'x'"),
-        ({"create_env_kwargs": [3]}, TypeError, r"create_env_kwargs must be a dictionary or several, got \[3\]"),
+        (
+            {"create_env_kwargs": 2.0},
+            TypeError,
+            r"create_env_kwargs must be a dictionary or several, got 2\.0",
+        ),
+        (
+            {"create_env_kwargs": "x"},
+            TypeError,
+            "create_env_kwargs must be a dictionary or several, got 'x'",
+        ),
+        (
+            {"create_env_kwargs": [3]},
+            TypeError,
+            r"create_env_kwargs must be a dictionary or several, got \[3\]",
+        ),
         ({"num_envs": 2**63}, ValueError, "num_envs=9223372036854775808 is too much"),
-        ({"max_frames_per_traj": 2**64}, ValueError, "max_frames_per_traj must be a whole number from 0"),
-        ({"preemptive_threshold": "x"}, TypeError, "preemptive_threshold must be a number, got 'x'"),
+        (
+            {"max_frames_per_traj": 2**64},
+            ValueError,
+            "max_frames_per_traj must be a whole number from 0",
+        ),
+        (
+            {"preemptive_threshold": "x"},
+            TypeError,
+            "preemptive_threshold must be a number, got 'x'",
+        ),
         ({"allow_partial_batch": 3}, TypeError, "allow_partial_batch must be True or False, got 3"),
-        ({"frames_per_batch": float("nan")}, TypeError, "frames_per_batch must be a whole number of frames, got nan"),
-        ({"frames_per_batch": float("inf")}, TypeError, "frames_per_batch must be a whole number of frames, got inf"),
-        ({"frames_per_batch": "5"}, TypeError, "frames_per_batch must be a whole number of frames, got '5'"),
-        ({"total_frames": [1]}, TypeError, r"total_frames must be a whole number of frames, got \[1\]"),
+        (
+            {"frames_per_batch": float("nan")},
+            TypeError,
+            "frames_per_batch must be a whole number of frames, got nan",
+        ),
+        (
+            {"frames_per_batch": float("inf")},
+            TypeError,
+            "frames_per_batch must be a whole number of frames, got inf",
+        ),
+        (
+            {"frames_per_batch": "5"},
+            TypeError,
+            "frames_per_batch must be a whole number of frames, got '5'",
+        ),
+        (
+            {"total_frames": [1]},
+            TypeError,
+            r"total_frames must be a whole number of frames, got \[1\]",
+        ),
         ({"total_frames": 2}, ValueError, "use 4, or set allow"),
         ({"num_workers": "x"}, TypeError, "num_workers must be a whole number, got 'x'"),
         ({"num_workers": 0}, ValueError, "num_workers must be 1 or more, got 0"),
         ({"on_loss": 1.5}, TypeError, r"on_loss must be .* got 1\.5"),
     ],
 )
-def test_arguments_that_make_no_sense_are_named(arguments: dict[str, Any], kind: type[Exception], expected: str) -> None:
+def test_arguments_that_make_no_sense_are_named(
+    arguments: dict[str, Any], kind: type[Exception], expected: str
+) -> None:
     with pytest.raises(kind, match=expected):
-        MultiSyncCollector(World, **{"num_workers": 1, "frames_per_batch": 4, "placement": "threads", **arguments})
+        MultiSyncCollector(
+            World, **{"num_workers": 1, "frames_per_batch": 4, "placement": "threads", **arguments}
+        )
 
 
-@pytest.mark.parametrize("given", [MappingProxyType({"length": 3}), [MappingProxyType({"length": 3})]])
+@pytest.mark.parametrize(
+    "given", [MappingProxyType({"length": 3}), [MappingProxyType({"length": 3})]]
+)
 def test_arguments_of_environments_are_any_mapping(given: Any) -> None:
     made = []
 
@@ -236,7 +329,12 @@ def test_arguments_of_environments_are_any_mapping(given: Any) -> None:
 def test_whole_numbers_of_others_are_numbers(whole: Any) -> None:
     network = torch.nn.Linear(4, 2)
     collector = MultiSyncCollector(
-        "CartPole-v1", network, num_workers=whole(2), num_envs=whole(1), frames_per_batch=whole(4), seed=whole(3)
+        "CartPole-v1",
+        network,
+        num_workers=whole(2),
+        num_envs=whole(1),
+        frames_per_batch=whole(4),
+        seed=whole(3),
     )
     assert next(collector).numel() == 4
     collector.update_policy_weights_(network, worker_ids=whole(0))
@@ -260,9 +358,16 @@ def values(module: torch.nn.Module) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("damage", [{"seed": None}, {"policy_version": -5}, {"traj_pool": {"traj_id": -1}}, {"frames": -1}])
-def test_a_state_that_is_refused_leaves_the_collector_as_it_was(backend: str, damage: dict[str, Any]) -> None:
-    state = Collector("CartPole-v1", linear(), frames_per_batch=4, policy_backend=backend).state_dict()
+@pytest.mark.parametrize(
+    "damage",
+    [{"seed": None}, {"policy_version": -5}, {"traj_pool": {"traj_id": -1}}, {"frames": -1}],
+)
+def test_a_state_that_is_refused_leaves_the_collector_as_it_was(
+    backend: str, damage: dict[str, Any]
+) -> None:
+    state = Collector(
+        "CartPole-v1", linear(), frames_per_batch=4, policy_backend=backend
+    ).state_dict()
     state = {name: value for name, value in {**state, **damage}.items() if value is not None}
     mine = linear()
     collector = Collector("CartPole-v1", mine, frames_per_batch=4, policy_backend=backend)
@@ -286,7 +391,9 @@ def test_weights_are_taken_all_or_none() -> None:
 
 def test_a_state_that_is_refused_leaves_the_buffer_as_it_was() -> None:
     def filled(start: int) -> ReplayBuffer:
-        buffer = ReplayBuffer(storage=LazyTensorStorage(10), sampler=PrioritizedSampler(10, 0.7, 0.9), batch_size=2)
+        buffer = ReplayBuffer(
+            storage=LazyTensorStorage(10), sampler=PrioritizedSampler(10, 0.7, 0.9), batch_size=2
+        )
         buffer.extend(TensorDict({"number": torch.arange(start, start + 15)}, [15]))
         buffer.update_priority(torch.tensor([1]), torch.tensor([2.0]))
         return buffer
@@ -319,14 +426,26 @@ def test_a_state_that_is_refused_leaves_the_buffer_as_it_was() -> None:
         (lambda: LazyTensorStorage(1.5), "max_size must be a whole number, got 1.5"),
         (lambda: ReplayBuffer(batch_size=0), "batch_size must be 1 or more, got 0"),
         (lambda: ReplayBuffer(seed=-1), "seed must be 0 or more, got -1"),
-        (lambda: ReplayBuffer(sample_timeout="long"), "sample_timeout must be a number, got 'long'"),
-        (lambda: ReplayBuffer(sample_timeout=-1), "sample_timeout must be a finite number of seconds, 0 or more, got -1"),
-        (lambda: ReplayBuffer(sample_timeout=math.inf), "sample_timeout must be a finite number of seconds, 0 or more, got inf"),
+        (
+            lambda: ReplayBuffer(sample_timeout="long"),
+            "sample_timeout must be a number, got 'long'",
+        ),
+        (
+            lambda: ReplayBuffer(sample_timeout=-1),
+            "sample_timeout must be a finite number of seconds, 0 or more, got -1",
+        ),
+        (
+            lambda: ReplayBuffer(sample_timeout=math.inf),
+            "sample_timeout must be a finite number of seconds, 0 or more, got inf",
+        ),
         (lambda: ReplayBuffer().sample(True), "batch_size must be a whole number, got True"),
         (lambda: SliceSampler(slice_len=-1), "slice_len must be 1 or more, got -1"),
         (lambda: PrioritizedSampler(10, alpha="x"), "alpha must be a number, got 'x'"),
         (lambda: RateLimiter.min_size(1.5), "min_size_to_sample must be a whole number, got 1.5"),
-        (lambda: GymEnv(5), "expected the id of an environment or an environment of Gymnasium, got 5"),
+        (
+            lambda: GymEnv(5),
+            "expected the id of an environment or an environment of Gymnasium, got 5",
+        ),
         (lambda: GymEnv("CartPole-v1", frame_skip=0), "frame_skip must be 1 or more, got 0"),
         (lambda: GymEnv("CartPole-v1").rollout(0), "max_steps must be 1 or more, got 0"),
     ],
@@ -338,4 +457,6 @@ def test_arguments_of_parts_are_named_with_what_came(make, message: str) -> None
 
 def test_numbers_of_numpy_and_torch_are_numbers() -> None:
     storage = LazyTensorStorage(np.int64(10))
-    assert ReplayBuffer(storage=storage, batch_size=torch.tensor(2), seed=np.uint8(3)).batch_size == 2
+    assert (
+        ReplayBuffer(storage=storage, batch_size=torch.tensor(2), seed=np.uint8(3)).batch_size == 2
+    )

@@ -42,18 +42,32 @@ FORMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
 @pytest.mark.parametrize("form", FORMS)
-def test_each_evaluation_writes_a_video_of_its_first_episode(form: str, backend: Any, tmp_path: Path) -> None:
+def test_each_evaluation_writes_a_video_of_its_first_episode(
+    form: str, backend: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "videos"
-    with Evaluator(FORMS[form](), nn.Linear(4, 2), num_trajectories=1, max_steps=20, seed=0, backend=backend, video=folder) as evaluator:
+    with Evaluator(
+        FORMS[form](),
+        nn.Linear(4, 2),
+        num_trajectories=1,
+        max_steps=20,
+        seed=0,
+        backend=backend,
+        video=folder,
+    ) as evaluator:
         lengths = [evaluator.evaluate(step=step)["eval/episode_length"] for step in (100, 200)]
     assert sorted(path.name for path in folder.iterdir()) == ["eval_100.mp4", "eval_200.mp4"]
     # The first picture is that of the reset.
-    assert [frames_of(folder / f"eval_{step}.mp4") for step in (100, 200)] == [(1 + length, (600, 400)) for length in lengths]
+    assert [frames_of(folder / f"eval_{step}.mp4") for step in (100, 200)] == [
+        (1 + length, (600, 400)) for length in lengths
+    ]
 
 
 def test_an_environment_is_native_again_after_its_evaluator(tmp_path: Path) -> None:
     env = GymEnv("CartPole-v1")
-    with Evaluator(env, num_trajectories=1, backend="thread", video=tmp_path, log_prefix="test") as evaluator:
+    with Evaluator(
+        env, num_trajectories=1, backend="thread", video=tmp_path, log_prefix="test"
+    ) as evaluator:
         assert env.backend == "gymnasium"
         evaluator.evaluate()
     assert env.backend == "native" and (tmp_path / "test_0.mp4").exists()
@@ -67,9 +81,13 @@ def test_episodes_are_the_same_with_and_without_a_video(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
-def test_a_video_that_cannot_be_written_is_the_error_of_its_evaluation(backend: Any, tmp_path: Path) -> None:
+def test_a_video_that_cannot_be_written_is_the_error_of_its_evaluation(
+    backend: Any, tmp_path: Path
+) -> None:
     (tmp_path / "videos").write_text("a file, not a folder")
-    with Evaluator("CartPole-v1", num_trajectories=1, backend=backend, video=tmp_path / "videos") as evaluator:
+    with Evaluator(
+        "CartPole-v1", num_trajectories=1, backend=backend, video=tmp_path / "videos"
+    ) as evaluator:
         with pytest.raises((OSError, RuntimeError), match="videos"):
             evaluator.evaluate()
         (tmp_path / "videos").unlink()
@@ -91,14 +109,33 @@ class Growing(CartPoleEnv):
 @pytest.mark.parametrize(
     ("env", "error", "told"),
     [
-        (gymnasium.make("CartPole-v1"), ValueError, 'an environment that was made with render_mode="rgb_array", got render_mode=None'),
-        (lambda: gymnasium.make("CartPole-v1"), ValueError, 'an environment that was made with render_mode="rgb_array", got render_mode=None'),
-        (GymEnv("CartPole-v1", backend="native"), ValueError, "native environments cannot be drawn"),
+        (
+            gymnasium.make("CartPole-v1"),
+            ValueError,
+            'an environment that was made with render_mode="rgb_array", got render_mode=None',
+        ),
+        (
+            lambda: gymnasium.make("CartPole-v1"),
+            ValueError,
+            'an environment that was made with render_mode="rgb_array", got render_mode=None',
+        ),
+        (
+            GymEnv("CartPole-v1", backend="native"),
+            ValueError,
+            "native environments cannot be drawn",
+        ),
         (GymEnv("CartPole-v1", num_envs=2), TypeError, "video films one environment of Gymnasium"),
         (SerialEnv(2, drawn), TypeError, "video films one environment of Gymnasium"),
-        (lambda: Growing(render_mode="rgb_array"), WorkerError, r"one shape, expected \(8, 32, 3\), got \(16, 32, 3\)"),
+        (
+            lambda: Growing(render_mode="rgb_array"),
+            WorkerError,
+            r"one shape, expected \(8, 32, 3\), got \(16, 32, 3\)",
+        ),
     ],
 )
 def test_what_cannot_be_filmed_is_refused(env: Any, error: Any, told: str, tmp_path: Path) -> None:
-    with pytest.raises(error, match=told), Evaluator(env, num_trajectories=1, backend="thread", video=tmp_path) as evaluator:
+    with (
+        pytest.raises(error, match=told),
+        Evaluator(env, num_trajectories=1, backend="thread", video=tmp_path) as evaluator,
+    ):
         evaluator.evaluate()

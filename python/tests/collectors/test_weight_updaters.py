@@ -52,7 +52,12 @@ def build() -> Iterator[Callable[..., Any]]:
 
     def make(kind: Any, updater: Any = None, policy: Any = None, **options: Any) -> Any:
         envs: Any = cartpole if kind in (Collector, AsyncCollector) else [cartpole] * 2
-        options = {"frames_per_batch": 20, "track_policy_version": True, "weight_updater": updater, **options}
+        options = {
+            "frames_per_batch": 20,
+            "track_policy_version": True,
+            "weight_updater": updater,
+            **options,
+        }
         built.append(kind(envs, always(0) if policy is None else policy, **options))
         return built[-1]
 
@@ -62,7 +67,9 @@ def build() -> Iterator[Callable[..., Any]]:
 
 
 def settled(collector: Any) -> Any:
-    """A batch of the newest weights alone: where workers run ahead, the first ones were begun before."""
+    """A batch of the newest weights alone: where workers run ahead, the first ones were begun
+    before.
+    """
     for _ in range(20):
         batch = next(collector)
         if (batch["policy_version"] == collector.policy_version).all():
@@ -86,7 +93,11 @@ class Doubled(WeightUpdaterBase):
         return TensorDict.from_module(self.policy).data
 
     def _maybe_map_weights(self, policy_or_weights: Any) -> Any:
-        return policy_or_weights * 2 if isinstance(policy_or_weights, TensorDict) else policy_or_weights
+        return (
+            policy_or_weights * 2
+            if isinstance(policy_or_weights, TensorDict)
+            else policy_or_weights
+        )
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
@@ -143,7 +154,15 @@ def test_an_updater_takes_weights_in_every_form(build, kind, options) -> None:
     assert collector.policy_version == len(forms), "what was refused is no version"
 
 
-@pytest.mark.parametrize("updater", [VanillaWeightUpdater, MultiProcessedWeightUpdater, RayWeightUpdater, RemoteModuleWeightUpdater])
+@pytest.mark.parametrize(
+    "updater",
+    [
+        VanillaWeightUpdater,
+        MultiProcessedWeightUpdater,
+        RayWeightUpdater,
+        RemoteModuleWeightUpdater,
+    ],
+)
 def test_an_updater_pushes_to_chosen_workers(build, updater) -> None:
     collector = build(MultiSyncCollector, updater(), placement="threads")
     actions = []
@@ -167,20 +186,30 @@ def test_copies_of_the_weights_follow(build) -> None:
     assert torch.equal(shared.bias, always(1).bias), "these weights are one worker's"
 
     device = torch.device("cpu")
-    collector.weight_updater = MultiProcessedWeightUpdater(policy_weights={device: TensorDict.from_module(on_cpu)})
+    collector.weight_updater = MultiProcessedWeightUpdater(
+        policy_weights={device: TensorDict.from_module(on_cpu)}
+    )
     collector.update_policy_weights_(always(1))
     assert acts(collector) == 1 and torch.equal(on_cpu.bias, always(1).bias)
     collector.update_policy_weights_()
     assert acts(collector) == 0 and torch.equal(on_cpu.bias, policy.bias)
     version = collector.policy_version
     collector.update_policy_weights_(always(1), worker_ids=device)
-    assert torch.equal(on_cpu.bias, always(1).bias) and collector.policy_version == version, "it is no worker"
+    assert torch.equal(on_cpu.bias, always(1).bias) and collector.policy_version == version, (
+        "it is no worker"
+    )
     with pytest.raises(ValueError, match=r"there is no device meta: policy_weights has \['cpu'\]"):
         collector.update_policy_weights_(always(1), worker_ids=[torch.device("meta")])
     with pytest.raises(ValueError, match="weights of another policy"):
         collector.weight_updater.push_weights(nn.Linear(3, 2), device)
-    assert torch.equal(VanillaWeightUpdater.from_policy(policy)._get_server_weights()["bias"], policy.bias)
-    assert MultiProcessedWeightUpdater.from_policy(policy) is None is WeightUpdaterBase.from_policy(policy)
+    assert torch.equal(
+        VanillaWeightUpdater.from_policy(policy)._get_server_weights()["bias"], policy.bias
+    )
+    assert (
+        MultiProcessedWeightUpdater.from_policy(policy)
+        is None
+        is WeightUpdaterBase.from_policy(policy)
+    )
 
 
 def test_an_updater_without_weights_of_its_own_says_so(build) -> None:
@@ -192,7 +221,9 @@ def test_an_updater_without_weights_of_its_own_says_so(build) -> None:
         assert updater.collector is None and updater.collectors == []
     made: Any = {"policy_factory": lambda: always(0), "weight_updater": VanillaWeightUpdater()}
     with Collector(cartpole, frames_per_batch=20, **made) as without:
-        with pytest.raises(RuntimeError, match="no weights were given, and the collector has no module"):
+        with pytest.raises(
+            RuntimeError, match="no weights were given, and the collector has no module"
+        ):
             without.update_policy_weights_()
 
 
@@ -204,7 +235,10 @@ def test_hooks_are_called_in_their_order_after_each_push(build) -> None:
     updater.register_post_hook(lambda: told.append(("second", collector.policy_version)))
     collector.update_policy_weights_(always(1))
     updater(always(1))
-    assert told == [("first", 1), ("second", 1), ("first", 2), ("second", 2)] and len(updater.post_hooks) == 2
+    assert (
+        told == [("first", 1), ("second", 1), ("first", 2), ("second", 2)]
+        and len(updater.post_hooks) == 2
+    )
     with pytest.raises(ValueError, match="weights of another policy"):
         collector.update_policy_weights_(nn.Linear(3, 2))
     assert len(told) == 4, "nothing was pushed"
@@ -222,7 +256,9 @@ def test_a_version_can_be_counted_without_new_weights(build, kind, options) -> N
 
 def test_one_updater_serves_several_collectors(build) -> None:
     updater = VanillaWeightUpdater()
-    collectors = [build(kind, updater, placement="threads") for kind in (MultiSyncCollector, AsyncCollector)]
+    collectors = [
+        build(kind, updater, placement="threads") for kind in (MultiSyncCollector, AsyncCollector)
+    ]
     updater.push_weights(always(1))
     assert [acts(collector) for collector in collectors] == [1, 1]
     assert set(updater.collectors) == set(collectors)
@@ -261,12 +297,19 @@ def test_schemes_of_weights_need_no_effect_where_the_store_has_it(build) -> None
     scheme = SharedMemWeightSyncScheme()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        quiet = {"policy": scheme, "postproc.adv_module": scheme, "replay_buffer.transform[0].module": scheme}
+        quiet = {
+            "policy": scheme,
+            "postproc.adv_module": scheme,
+            "replay_buffer.transform[0].module": scheme,
+        }
         collector = build(MultiSyncCollector, weight_sync_schemes=quiet, placement="threads")
     collector.update_policy_weights_(always(1))
     assert acts(collector) == 1
     for path, other in (("env.transform[0]", scheme), ("policy", NoWeightSyncScheme())):
-        with pytest.warns(UserWarning, match="weight_sync_schemes.* has no effect: each update_policy_weights_ publishes") as told:
+        with pytest.warns(
+            UserWarning,
+            match="weight_sync_schemes.* has no effect: each update_policy_weights_ publishes",
+        ) as told:
             build(Collector, weight_sync_schemes={path: other})
         assert len(told) == 1 and told[0].filename == __file__
 

@@ -37,7 +37,9 @@ def test_a_collector_acts_with_the_policy_as_it_is(backend) -> None:
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_workers_in_threads_act_with_what_was_published(backend) -> None:
     policy = always(0)
-    with MultiSyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=20, policy_backend=backend) as source:
+    with MultiSyncCollector(
+        [cartpole] * 2, policy, placement="threads", frames_per_batch=20, policy_backend=backend
+    ) as source:
         assert (next(source)["action"] == 0).all()
         set_choice(policy, 1)
         assert (next(source)["action"] == 0).all(), "nothing is shared with the learner's tensors"
@@ -72,7 +74,9 @@ def test_weights_come_in_every_form(backend) -> None:
         lambda source, new: source.update_policy_weights_({0: new, 1: new.state_dict()}),
         lambda source, new: source.update_policy_weights_(new, worker_ids=[0, 1]),
     ]
-    with MultiSyncCollector([cartpole] * 2, always(0), placement="threads", frames_per_batch=20, policy_backend=backend) as source:
+    with MultiSyncCollector(
+        [cartpole] * 2, always(0), placement="threads", frames_per_batch=20, policy_backend=backend
+    ) as source:
         for number, form in enumerate(forms):
             choice = (number + 1) % 2
             form(source, always(choice))
@@ -82,7 +86,9 @@ def test_weights_come_in_every_form(backend) -> None:
 
 
 def test_weights_that_make_no_sense_are_explained() -> None:
-    with MultiSyncCollector([cartpole] * 2, always(0), placement="threads", frames_per_batch=20) as source:
+    with MultiSyncCollector(
+        [cartpole] * 2, always(0), placement="threads", frames_per_batch=20
+    ) as source:
         with pytest.raises(ValueError, match="one source, got 2"):
             source.update_policy_weights_(always(1), weights=always(1))
         with pytest.raises(KeyError, match="no model is called 'critic'"):
@@ -97,14 +103,23 @@ def test_weights_that_make_no_sense_are_explained() -> None:
             source.update_policy_weights_(3)
         with pytest.warns(DeprecationWarning, match="policy_weights"):
             source.update_policy_weights_(policy_weights=always(1))
-    with Collector(cartpole, frames_per_batch=20) as source, pytest.raises(RuntimeError, match="no module"):
+    with (
+        Collector(cartpole, frames_per_batch=20) as source,
+        pytest.raises(RuntimeError, match="no module"),
+    ):
         source.update_policy_weights_()
 
 
 def test_an_updater_is_gone_through() -> None:
     policy = always(0)
-    for updater in (VanillaWeightUpdater(), VanillaWeightUpdater, VanillaWeightUpdater(weight_getter=lambda: policy)):
-        with MultiSyncCollector([cartpole], policy, placement="threads", frames_per_batch=20, weight_updater=updater) as source:
+    for updater in (
+        VanillaWeightUpdater(),
+        VanillaWeightUpdater,
+        VanillaWeightUpdater(weight_getter=lambda: policy),
+    ):
+        with MultiSyncCollector(
+            [cartpole], policy, placement="threads", frames_per_batch=20, weight_updater=updater
+        ) as source:
             set_choice(policy, 1)
             source.update_policy_weights_()
             assert (next(source)["action"] == 1).all()
@@ -123,11 +138,21 @@ def test_each_worker_has_a_policy_of_its_factory() -> None:
 
         return make
 
-    with MultiSyncCollector([cartpole] * 2, policy_factory=[factory(0), factory(1)], placement="threads", frames_per_batch=20) as source:
+    with MultiSyncCollector(
+        [cartpole] * 2,
+        policy_factory=[factory(0), factory(1)],
+        placement="threads",
+        frames_per_batch=20,
+    ) as source:
         assert next(source)["action"].tolist() == [0] * 10 + [1] * 10
     assert sorted(made) == [0, 1]
     with pytest.raises(TypeError, match="one of them"):
-        Collector(cartpole, lambda observation: observation, policy_factory=factory(0), frames_per_batch=20)
+        Collector(
+            cartpole,
+            lambda observation: observation,
+            policy_factory=factory(0),
+            frames_per_batch=20,
+        )
 
 
 def test_no_two_workers_share_a_module() -> None:
@@ -138,7 +163,9 @@ def test_no_two_workers_share_a_module() -> None:
             seen.setdefault(threading.get_ident(), set()).add(id(self))
             return torch.zeros((), dtype=torch.int64)
 
-    with MultiSyncCollector([cartpole] * 3, Counts(), placement="threads", frames_per_batch=30, total_frames=60) as source:
+    with MultiSyncCollector(
+        [cartpole] * 3, Counts(), placement="threads", frames_per_batch=30, total_frames=60
+    ) as source:
         seen.clear()
         for _ in source:
             pass
@@ -148,14 +175,18 @@ def test_no_two_workers_share_a_module() -> None:
 
 def test_updates_before_each_batch() -> None:
     policy = always(0)
-    with MultiSyncCollector([cartpole], policy, placement="threads", frames_per_batch=20, update_at_each_batch=True) as source:
+    with MultiSyncCollector(
+        [cartpole], policy, placement="threads", frames_per_batch=20, update_at_each_batch=True
+    ) as source:
         next(source)
         set_choice(policy, 1)
         assert (next(source)["action"] == 1).all()
 
 
 def test_frames_tell_the_version_that_acted() -> None:
-    with MultiSyncCollector([cartpole], always(0), placement="threads", frames_per_batch=20, track_policy_version=True) as source:
+    with MultiSyncCollector(
+        [cartpole], always(0), placement="threads", frames_per_batch=20, track_policy_version=True
+    ) as source:
         assert (next(source)["policy_version"] == 0).all()
         source.update_policy_weights_(always(1))
         batch = next(source)
@@ -195,11 +226,14 @@ def shift(layer: nn.Linear, other: nn.Linear) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize(
-    "rebind", [rebind_data, rebind_parameter, load_by_assignment, set_in_place, transpose, repeat, shift]
+    "rebind",
+    [rebind_data, rebind_parameter, load_by_assignment, set_in_place, transpose, repeat, shift],
 )
 def test_parameters_are_followed_wherever_they_are_kept(kind, backend, rebind) -> None:
     policy = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-    with kind([cartpole], policy, frames_per_batch=40, seed=0, policy_backend=backend, **in_threads(kind)) as source:
+    with kind(
+        [cartpole], policy, frames_per_batch=40, seed=0, policy_backend=backend, **in_threads(kind)
+    ) as source:
         next(source)
         rebind(policy[0], nn.Linear(4, 4))
         source.update_policy_weights_()
@@ -217,7 +251,9 @@ def test_what_a_factory_has_made_may_keep_its_parameters_elsewhere(rebind) -> No
         made.append(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
         return made[-1]
 
-    with MultiSyncCollector([cartpole], policy_factory=make, placement="threads", frames_per_batch=40, seed=0) as source:
+    with MultiSyncCollector(
+        [cartpole], policy_factory=make, placement="threads", frames_per_batch=40, seed=0
+    ) as source:
         next(source)
         for module in made:
             rebind(module[0], nn.Linear(4, 4))
@@ -230,9 +266,18 @@ def test_what_a_factory_has_made_may_keep_its_parameters_elsewhere(rebind) -> No
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("given", [False, True])
-def test_weights_that_are_published_are_a_version_although_they_did_not_change(kind, backend, given: bool) -> None:
+def test_weights_that_are_published_are_a_version_although_they_did_not_change(
+    kind, backend, given: bool
+) -> None:
     policy = always(0)
-    with kind([cartpole], policy, frames_per_batch=20, policy_backend=backend, track_policy_version=True, **in_threads(kind)) as source:
+    with kind(
+        [cartpole],
+        policy,
+        frames_per_batch=20,
+        policy_backend=backend,
+        track_policy_version=True,
+        **in_threads(kind),
+    ) as source:
         assert (next(source)["policy_version"] == 0).all()
         for version in (1, 2):
             source.update_policy_weights_(policy if given else None)
@@ -244,10 +289,16 @@ def test_weights_that_are_published_are_a_version_although_they_did_not_change(k
 
 @pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])
 @pytest.mark.parametrize("change", ["layer", "activation", "module", "hook", "forward"])
-def test_a_policy_that_was_read_is_read_again_where_other_than_its_weights_has_changed(kind, change: str) -> None:
-    policy = TensorDictModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), ["observation"], ["action"])
+def test_a_policy_that_was_read_is_read_again_where_other_than_its_weights_has_changed(
+    kind, change: str
+) -> None:
+    policy = TensorDictModule(
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), ["observation"], ["action"]
+    )
     workers = {} if kind is Collector else {"num_workers": 2, "placement": "threads"}
-    collector = kind(cartpole, policy, frames_per_batch=20, seed=0, policy_backend="native", **workers)
+    collector = kind(
+        cartpole, policy, frames_per_batch=20, seed=0, policy_backend="native", **workers
+    )
     next(collector)
     policy.module[2].weight = nn.Parameter(torch.zeros(2, 8))
     policy.module[2].bias.data = torch.tensor([0.0, 1.0])
@@ -266,7 +317,10 @@ def test_a_policy_that_was_read_is_read_again_where_other_than_its_weights_has_c
         case "forward":
             policy.module.forward = lambda observation: observation[..., :2]
     if change == "module":
-        with pytest.raises(RuntimeError, match=r"policy\.module has changed \(it has other weights\): build a new collector"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"policy\.module has changed \(it has other weights\): build a new collector",
+        ):
             collector.update_policy_weights_()
         return
     collector.update_policy_weights_()

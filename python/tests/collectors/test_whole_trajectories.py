@@ -14,10 +14,21 @@ from windrow.data import LazyTensorStorage, ReplayBuffer
 
 COLLECTORS = [
     pytest.param(lambda **arguments: Collector(Ledger, **arguments), id="Collector"),
-    pytest.param(lambda **arguments: Collector(Ledger, num_envs=3, **arguments), id="three in lockstep"),
-    pytest.param(lambda **arguments: AsyncCollector(Ledger, placement="threads", **arguments), id="AsyncCollector"),
-    pytest.param(lambda **arguments: MultiSyncCollector([Ledger] * 2, placement="threads", **arguments), id="MultiSyncCollector"),
-    pytest.param(lambda **arguments: MultiAsyncCollector([Ledger] * 2, placement="threads", **arguments), id="MultiAsyncCollector"),
+    pytest.param(
+        lambda **arguments: Collector(Ledger, num_envs=3, **arguments), id="three in lockstep"
+    ),
+    pytest.param(
+        lambda **arguments: AsyncCollector(Ledger, placement="threads", **arguments),
+        id="AsyncCollector",
+    ),
+    pytest.param(
+        lambda **arguments: MultiSyncCollector([Ledger] * 2, placement="threads", **arguments),
+        id="MultiSyncCollector",
+    ),
+    pytest.param(
+        lambda **arguments: MultiAsyncCollector([Ledger] * 2, placement="threads", **arguments),
+        id="MultiAsyncCollector",
+    ),
 ]
 
 
@@ -50,7 +61,9 @@ class Recording(ReplayBuffer):
 @pytest.mark.parametrize("make", COLLECTORS)
 @pytest.mark.parametrize("buffer", [Recorder, Recording])
 @pytest.mark.parametrize("trajs_per_write", [1, 3, None])
-def test_nothing_is_lost_or_written_twice(make: Any, buffer: Any, trajs_per_write: int | None) -> None:
+def test_nothing_is_lost_or_written_twice(
+    make: Any, buffer: Any, trajs_per_write: int | None
+) -> None:
     recorder = buffer()
     with make(
         frames_per_batch=18,
@@ -129,7 +142,12 @@ def test_buffers_of_torchrl_are_filled_in_the_background() -> None:
     data = pytest.importorskip("torchrl.data")
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(1000))
     collector = Collector(
-        Ledger, frames_per_batch=20, total_frames=400, trajs_per_batch=4, trajs_per_write=2, replay_buffer=buffer
+        Ledger,
+        frames_per_batch=20,
+        total_frames=400,
+        trajs_per_batch=4,
+        trajs_per_write=2,
+        replay_buffer=buffer,
     )
     collector.start()
     while collector.is_running():
@@ -151,7 +169,12 @@ def test_what_ctrl_c_kept_from_being_written_is_written_later() -> None:
 
     recorder = Interrupted()
     with Collector(
-        Ledger, frames_per_batch=40, total_frames=40, trajs_per_batch=1, trajs_per_write=1, replay_buffer=recorder
+        Ledger,
+        frames_per_batch=40,
+        total_frames=40,
+        trajs_per_batch=1,
+        trajs_per_write=1,
+        replay_buffer=recorder,
     ) as collector:
         with pytest.raises(KeyboardInterrupt):
             next(collector)

@@ -62,7 +62,9 @@ def test_other_columns_do_not_show_it(make: Any, arguments: dict[str, Any]) -> N
             before = batch.clone()
             tensor.copy_(~tensor if tensor.dtype == torch.bool else tensor + 1)
             for other, now in leaves(batch).items():
-                assert other == key or torch.equal(now, before[other]), f"{other} shows what was written to {key}"
+                assert other == key or torch.equal(now, before[other]), (
+                    f"{other} shows what was written to {key}"
+                )
 
 
 @pytest.mark.parametrize("make", [one, stacked])

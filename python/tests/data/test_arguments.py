@@ -66,7 +66,11 @@ def buffer_of(**arguments: Any) -> ReplayBuffer:
         (lambda **a: SliceSampler(slice_len=2, **a), "trajectories", torch.zeros(3)),
         (lambda **a: SliceSampler(slice_len=2, **a), "ends", torch.zeros(3, dtype=torch.bool)),
         (lambda **a: PrioritizedSampler(10, 0.7, 0.9, **a), "dtype", torch.float64),
-        (lambda **a: PrioritizedSliceSampler(10, 0.7, 0.9, slice_len=2, **a), "max_priority_within_buffer", True),
+        (
+            lambda **a: PrioritizedSliceSampler(10, 0.7, 0.9, slice_len=2, **a),
+            "max_priority_within_buffer",
+            True,
+        ),
         (lambda **a: PrioritizedReplayBuffer(alpha=0.7, beta=0.9, **a), "dtype", torch.float64),
     ],
 )
@@ -78,28 +82,47 @@ def test_arguments_without_effect_say_why(make: Any, argument: str, value: Any) 
         make(**{argument: torch.float32 if argument == "dtype" else None})
 
 
-@pytest.mark.parametrize("make", [buffer_of, lambda **a: SliceSampler(slice_len=2, **a), lambda **a: PrioritizedSampler(**a)])
+@pytest.mark.parametrize(
+    "make",
+    [buffer_of, lambda **a: SliceSampler(slice_len=2, **a), lambda **a: PrioritizedSampler(**a)],
+)
 def test_arguments_that_there_are_not(make: Any) -> None:
     with pytest.raises(TypeError, match="has no argument prefetsch"):
         make(prefetsch=3)
 
 
 def public_classes() -> list[type]:
-    return [value for name, value in vars(windrow.data).items() if isinstance(value, type) and not name.startswith("_")]
+    return [
+        value
+        for name, value in vars(windrow.data).items()
+        if isinstance(value, type) and not name.startswith("_")
+    ]
 
 
 @pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: kind.__name__)
 def test_every_argument_is_visible_and_documented(kind: type) -> None:
     parameters = inspect.signature(kind).parameters
     # One that makes a buffer of any class passes that class its arguments.
-    passed_on = [name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD]
+    passed_on = [
+        name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD
+    ]
     assert passed_on == (["arguments"] if "replay_buffer_cls" in parameters else [])
     documented = f"{inspect.getdoc(kind)}\n{inspect.getdoc(kind.__init__)}"
-    assert [name for name in parameters if not re.search(rf"^ *{name}(:| =| {{4}})", documented, re.MULTILINE)] == []
+    assert [
+        name
+        for name in parameters
+        if not re.search(rf"^ *{name}(:| =| {{4}})", documented, re.MULTILINE)
+    ] == []
 
 
 #: Of TorchRL's, what asks for another thing than windrow makes.
-NOT_TAKEN = {"args", "service_backend", "service_backend_options", "use_ray_service", "track_generations"}
+NOT_TAKEN = {
+    "args",
+    "service_backend",
+    "service_backend_options",
+    "use_ray_service",
+    "track_generations",
+}
 
 
 def test_other_arguments_of_torchrl_are_taken() -> None:
@@ -107,15 +130,23 @@ def test_other_arguments_of_torchrl_are_taken() -> None:
     for kind in public_classes():
         if theirs := getattr(torchrl.data, kind.__name__, None):
             known = inspect.signature(theirs).parameters.values()
-            names = {parameter.name for parameter in known if parameter.kind is not parameter.VAR_KEYWORD}
+            names = {
+                parameter.name for parameter in known if parameter.kind is not parameter.VAR_KEYWORD
+            }
             missing[kind.__name__] = names - inspect.signature(kind).parameters.keys() - NOT_TAKEN
     missing = {name: names for name, names in missing.items() if names}
     assert missing == {}
 
 
 def test_parts_show_what_they_were_given() -> None:
-    assert repr(LazyTensorStorage(20, device="cuda", existsok=True)) == "LazyTensorStorage(max_size=20, device='cuda')"
-    assert repr(SliceSampler(slice_len=3, strict_length=False)) == "SliceSampler(slice_len=3, strict_length=False)"
+    assert (
+        repr(LazyTensorStorage(20, device="cuda", existsok=True))
+        == "LazyTensorStorage(max_size=20, device='cuda')"
+    )
+    assert (
+        repr(SliceSampler(slice_len=3, strict_length=False))
+        == "SliceSampler(slice_len=3, strict_length=False)"
+    )
     assert repr(TensorStorage(frames(6))) == "TensorStorage(6 frames, max_size=6)"
 
 
@@ -179,11 +210,15 @@ def test_memory_is_pinned_where_there_is_a_gpu() -> None:
     [
         lambda here, there: (here, [there], "text"),
         lambda here, there: {"here": here, 0: there},
-        lambda here, there: TensorDict({"here": here, "inner": {"there": there}}, [3]).set("text", NonTensorStack(*"abc")),
+        lambda here, there: TensorDict({"here": here, "inner": {"there": there}}, [3]).set(
+            "text", NonTensorStack(*"abc")
+        ),
     ],
     ids=["tuple", "dictionary", "TensorDict"],
 )
-def test_tensors_that_are_not_on_a_gpu_are_pinned_in_any_sample(sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_that_are_not_on_a_gpu_are_pinned_in_any_sample(
+    sample: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pinned = []
 
     def pin(tensor: torch.Tensor) -> torch.Tensor:
@@ -194,7 +229,9 @@ def test_tensors_that_are_not_on_a_gpu_are_pinned_in_any_sample(sample: Any, mon
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     # In the place of a GPU.
     expected = sample(torch.ones(3), torch.zeros(3, device="meta"))
-    found = buffer_of(pin_memory=True, transform=lambda _: sample(torch.zeros(3), torch.zeros(3, device="meta"))).sample()
+    found = buffer_of(
+        pin_memory=True, transform=lambda _: sample(torch.zeros(3), torch.zeros(3, device="meta"))
+    ).sample()
     assert pinned == ["cpu"] and type(found) is type(expected) and str(found) == str(expected)
 
 
@@ -292,12 +329,23 @@ def _check_copies(copies: list[Any]) -> None:
 
 
 def test_processes_of_multiprocessing_are_sent_copies() -> None:
-    storages = [LazyTensorStorage(20), LazyTensorStorage(20, shared_init=True), LazyMemmapStorage(20), ListStorage(20)]
-    buffers = [kind(storage=storage, batch_size=4) for storage in storages for kind in (ReplayBuffer, TensorDictReplayBuffer)]
+    storages = [
+        LazyTensorStorage(20),
+        LazyTensorStorage(20, shared_init=True),
+        LazyMemmapStorage(20),
+        ListStorage(20),
+    ]
+    buffers = [
+        kind(storage=storage, batch_size=4)
+        for storage in storages
+        for kind in (ReplayBuffer, TensorDictReplayBuffer)
+    ]
     for buffer in buffers:
         buffer.extend(frames(10))
     process = multiprocessing.get_context("spawn").Process(target=_check_copies, args=(buffers,))
-    with pytest.warns(UserWarning, match="a ReplayBuffer that is sent to another process is a copy there"):
+    with pytest.warns(
+        UserWarning, match="a ReplayBuffer that is sent to another process is a copy there"
+    ):
         process.start()
     process.join(120)
     assert process.exitcode == 0 and {len(buffer) for buffer in buffers} == {10}
@@ -312,8 +360,14 @@ def test_a_buffer_with_a_directory_of_its_own_is_not_copied(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("data.replay_buffers", ["ReplayBuffer", "SliceSampler", "TensorStorage", "RoundRobinWriter"]),
-        ("data.replay_buffers.replay_buffers", ["ReplayBuffer", "TensorDictPrioritizedReplayBuffer"]),
+        (
+            "data.replay_buffers",
+            ["ReplayBuffer", "SliceSampler", "TensorStorage", "RoundRobinWriter"],
+        ),
+        (
+            "data.replay_buffers.replay_buffers",
+            ["ReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
+        ),
         ("data.replay_buffers.samplers", ["SamplerWithoutReplacement", "PrioritizedSliceSampler"]),
         ("data.replay_buffers.storages", ["LazyMemmapStorage", "LazyStackStorage", "ListStorage"]),
         ("data.replay_buffers.writers", ["TensorDictMaxValueWriter"]),
@@ -324,11 +378,23 @@ def test_a_buffer_with_a_directory_of_its_own_is_not_copied(tmp_path: Path) -> N
 def test_modules_are_where_torchrl_has_them(module: str, names: list[str]) -> None:
     for name in names:
         assert hasattr(importlib.import_module(f"torchrl.{module}"), name)
-        assert getattr(importlib.import_module(f"windrow.{module}"), name) is getattr(windrow.data, name)
+        assert getattr(importlib.import_module(f"windrow.{module}"), name) is getattr(
+            windrow.data, name
+        )
 
 
 @pytest.mark.parametrize(
-    "name", ["Bounded", "Categorical", "OneHot", "Composite", "Unbounded", "Binary", "MultiCategorical", "MultiOneHot"]
+    "name",
+    [
+        "Bounded",
+        "Categorical",
+        "OneHot",
+        "Composite",
+        "Unbounded",
+        "Binary",
+        "MultiCategorical",
+        "MultiOneHot",
+    ],
 )
 def test_specs_are_those_of_torchrl(name: str) -> None:
     assert getattr(windrow.data, name) is getattr(torchrl.data, name)
@@ -342,18 +408,27 @@ def test_without_torchrl_specs_say_what_is_missing() -> None:
         "try: windrow.data.Bounded\n"
         "except ImportError as error: print(error)\n"
     )
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert out == ["windrow.data has no 'Bounded' of its own, and torchrl, which may have it, is not installed"]
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert out == [
+        "windrow.data has no 'Bounded' of its own, and torchrl, which may have it, is not installed"
+    ]
 
 
 def test_what_only_torchrl_has_is_found_and_misspelt_names_are_not() -> None:
     assert windrow.data.ReplayBufferEnsemble is torchrl.data.ReplayBufferEnsemble
-    with pytest.raises(AttributeError, match="module 'windrow.data' has no attribute 'Bound', nor has torchrl.data"):
+    with pytest.raises(
+        AttributeError, match="module 'windrow.data' has no attribute 'Bound', nor has torchrl.data"
+    ):
         windrow.data.Bound
 
 
 def test_an_ensemble_of_torchrls_refuses_buffers_of_windrow() -> None:
-    with pytest.raises(TypeError, match="expected buffers of torchrl.data in an ensemble of TorchRL's, got one of windrow's"):
+    with pytest.raises(
+        TypeError,
+        match="expected buffers of torchrl.data in an ensemble of TorchRL's, got one of windrow's",
+    ):
         windrow.data.ReplayBufferEnsemble(ReplayBuffer(), ReplayBuffer(), batch_size=4)
 
 
@@ -361,7 +436,13 @@ def postprocessed() -> TensorDict:
     number = torch.arange(24)
     ends = (number % 7 == 6)[:, None]
     following = TensorDict(
-        {"reward": number[:, None].float(), "observation": number[:, None], "done": ends, "terminated": ends.clone()}, [24]
+        {
+            "reward": number[:, None].float(),
+            "observation": number[:, None],
+            "done": ends,
+            "terminated": ends.clone(),
+        },
+        [24],
     )
     return TensorDict({"number": number, "episode": (number // 5).int(), "next": following}, [24])
 
@@ -380,7 +461,9 @@ def test_multi_step_is_that_of_torchrl(n_steps: int, shape: tuple[int, ...]) -> 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
 @pytest.mark.parametrize("names", [[None, None], [None, "time"]])
-def test_multi_step_and_splitting_leave_the_device_and_multi_step_the_names(device: str | None, names: list[str | None]) -> None:
+def test_multi_step_and_splitting_leave_the_device_and_multi_step_the_names(
+    device: str | None, names: list[str | None]
+) -> None:
     batch = postprocessed().reshape(2, 12).to(device)
     batch.names = names
     stepped = MultiStep(0.9, 3)(batch)
@@ -410,7 +493,10 @@ def test_trajectories_are_split_as_by_torchrl(arguments: dict[str, Any], with_id
     if with_ids:
         batch["collector", "traj_ids"] = torch.arange(24) // 9
         batch["nested", "ids"] = torch.arange(24) // 11
-    theirs, ours = split_by_torchrl(batch.clone(), **arguments), split_trajectories(batch, **arguments)
+    theirs, ours = (
+        split_by_torchrl(batch.clone(), **arguments),
+        split_trajectories(batch, **arguments),
+    )
     assert ours.shape == theirs.shape
     assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
     for key in theirs.keys(True, True):
@@ -427,7 +513,10 @@ def test_nested_trajectories_are_those_of_torchrl(with_ids: bool, shape: tuple[i
     if with_ids:
         batch["collector", "traj_ids"] = torch.tensor([0] * 5 + [1] * 7 + [2] * 9 + [3] * 3)
     batch = batch.reshape(shape)
-    theirs, ours = split_by_torchrl(batch.clone(), as_nested=True), split_trajectories(batch, as_nested=True)
+    theirs, ours = (
+        split_by_torchrl(batch.clone(), as_nested=True),
+        split_trajectories(batch, as_nested=True),
+    )
     assert ours.shape == theirs.shape and set(ours.keys(True, True)) == set(theirs.keys(True, True))
     for key in theirs.keys(True, True):
         pairs = zip(ours[key].unbind(), theirs[key].unbind(), strict=True)
@@ -438,9 +527,13 @@ def test_a_mask_may_have_a_dimension_of_one_more() -> None:
     batch = postprocessed().reshape(2, 12)
     mask = torch.arange(12).expand(2, 12) < torch.tensor([[12], [7]])
     flat = MultiStep(0.9, 3)(batch.clone().set(("collector", "mask"), mask))
-    theirs = torchrl.data.MultiStep(0.9, 3)(batch.clone().set(("collector", "mask"), mask[..., None]))
+    theirs = torchrl.data.MultiStep(0.9, 3)(
+        batch.clone().set(("collector", "mask"), mask[..., None])
+    )
     ours = MultiStep(0.9, 3)(batch.clone().set(("collector", "mask"), mask[..., None]))
-    assert torch.equal(ours["next", "reward"], flat["next", "reward"]) and ours["collector", "mask"].shape == (2, 12, 1)
+    assert torch.equal(ours["next", "reward"], flat["next", "reward"]) and ours[
+        "collector", "mask"
+    ].shape == (2, 12, 1)
     # Theirs looks ahead beyond the mask.
     assert torch.allclose(ours["next", "reward"][:, :5], theirs["next", "reward"][:, :5])
     split = split_trajectories(batch.set(("collector", "mask"), mask[..., None]))
@@ -448,5 +541,7 @@ def test_a_mask_may_have_a_dimension_of_one_more() -> None:
 
 
 def test_trajectories_that_cannot_be_split() -> None:
-    with pytest.raises(ValueError, match=r"expected the ids \('ids',\) or the flag \('next', 'over'\)"):
+    with pytest.raises(
+        ValueError, match=r"expected the ids \('ids',\) or the flag \('next', 'over'\)"
+    ):
         split_trajectories(postprocessed(), trajectory_key="ids", done_key="over")

@@ -32,7 +32,12 @@ def same(batch: Any) -> Any:
 
 def collector(buffer: ReplayBuffer, seed: int, **arguments: Any) -> Collector:
     return Collector(
-        "Pendulum-v1", frames_per_batch=50, total_frames=100, replay_buffer=buffer, seed=seed, **arguments
+        "Pendulum-v1",
+        frames_per_batch=50,
+        total_frames=100,
+        replay_buffer=buffer,
+        seed=seed,
+        **arguments,
     )
 
 
@@ -40,7 +45,9 @@ def collector(buffer: ReplayBuffer, seed: int, **arguments: Any) -> Collector:
 WAYS = [pytest.param({}, id="engine"), pytest.param({"postproc": same}, id="python")]
 SAMPLERS = [
     pytest.param(lambda: SliceSampler(slice_len=LEN), id="slices"),
-    pytest.param(lambda: PrioritizedSliceSampler(1000, alpha=0.6, beta=0.4, slice_len=LEN), id="prioritized"),
+    pytest.param(
+        lambda: PrioritizedSliceSampler(1000, alpha=0.6, beta=0.4, slice_len=LEN), id="prioritized"
+    ),
 ]
 
 
@@ -76,10 +83,19 @@ def test_trajectories_of_collectors_with_the_same_ids_are_told_apart(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
-def test_trajectories_of_collectors_that_write_at_once_are_told_apart(kind: Any, way: dict[str, Any]) -> None:
+def test_trajectories_of_collectors_that_write_at_once_are_told_apart(
+    kind: Any, way: dict[str, Any]
+) -> None:
     buffer = buffer_of(SAMPLERS[0].values[0])
     collectors = [
-        kind(["Pendulum-v1"] * 2, frames_per_batch=60, total_frames=300, replay_buffer=buffer, seed=seed, **way)
+        kind(
+            ["Pendulum-v1"] * 2,
+            frames_per_batch=60,
+            total_frames=300,
+            replay_buffer=buffer,
+            seed=seed,
+            **way,
+        )
         for seed in (0, 1000)
     ]
     for each in collectors:
@@ -92,7 +108,9 @@ def test_trajectories_of_collectors_that_write_at_once_are_told_apart(kind: Any,
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_collector_that_went_back_does_not_go_on_in_what_it_wrote_since(way: dict[str, Any]) -> None:
+def test_a_collector_that_went_back_does_not_go_on_in_what_it_wrote_since(
+    way: dict[str, Any],
+) -> None:
     buffer = buffer_of(SAMPLERS[0].values[0])
     one = collector(buffer, 0, max_frames_per_traj=80, **way)
     before = one.state_dict()
@@ -140,17 +158,27 @@ def run_ahead(buffer: ReplayBuffer, way: dict[str, Any], total_frames: int) -> l
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         one = Collector(
-            "Pendulum-v1", frames_per_batch=20, total_frames=total_frames, replay_buffer=buffer, **way
+            "Pendulum-v1",
+            frames_per_batch=20,
+            total_frames=total_frames,
+            replay_buffer=buffer,
+            **way,
         )
         one.start()
         while one.is_running():
             time.sleep(0.001)
         one.shutdown()
-    return [str(warning.message) for warning in caught if "since the last sample" in str(warning.message)]
+    return [
+        str(warning.message)
+        for warning in caught
+        if "since the last sample" in str(warning.message)
+    ]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_started_collector_that_overwrites_all_that_nobody_sampled_warns_once(way: dict[str, Any]) -> None:
+def test_a_started_collector_that_overwrites_all_that_nobody_sampled_warns_once(
+    way: dict[str, Any],
+) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(40), batch_size=4)
     told = run_ahead(buffer, way, 400)
     assert len(told) == 1 and "the 40 frames of the replay buffer" in told[0]
@@ -161,6 +189,11 @@ def test_a_started_collector_that_overwrites_less_does_not_warn() -> None:
 
 
 def test_a_limiter_that_waits_for_more_than_there_is_room_for_is_refused() -> None:
-    for limiter in (RateLimiter.min_size(1000), RateLimiter.sample_to_insert_ratio(1.0, 1000, 10.0)):
-        with pytest.raises(ValueError, match="expected at most 10 frames, which the buffer has room for, got 1000"):
+    for limiter in (
+        RateLimiter.min_size(1000),
+        RateLimiter.sample_to_insert_ratio(1.0, 1000, 10.0),
+    ):
+        with pytest.raises(
+            ValueError, match="expected at most 10 frames, which the buffer has room for, got 1000"
+        ):
             ReplayBuffer(storage=LazyTensorStorage(10), limiter=limiter)

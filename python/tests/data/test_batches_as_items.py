@@ -23,7 +23,9 @@ STORAGES = ["LazyTensorStorage", "LazyMemmapStorage", "ListStorage"]
 
 def batch(*shape: int, first: int = 0) -> TensorDict:
     numbers = torch.arange(first, first + torch.Size(shape).numel()).reshape(shape)
-    after = TensorDict({"done": torch.zeros(*shape, 1, dtype=torch.bool), "half": numbers.half()}, shape)
+    after = TensorDict(
+        {"done": torch.zeros(*shape, 1, dtype=torch.bool), "half": numbers.half()}, shape
+    )
     return TensorDict({"number": numbers, "next": after}, shape)
 
 
@@ -49,13 +51,20 @@ def test_an_added_batch_is_one_item(storage: str, shape: tuple[int, ...]) -> Non
     for buffer in (ours, theirs):
         assert [int(buffer.add(item)) for item in items] == [0, 1] and len(buffer) == 2
     sample, expected = ours.sample(), theirs.sample()
-    assert sample.shape == expected.shape == (4, *shape) and sample["next"].batch_size == sample.shape
-    described = [{key: (value.shape, value.dtype) for key, value in of.items(True, True)} for of in (sample, expected)]
+    assert (
+        sample.shape == expected.shape == (4, *shape) and sample["next"].batch_size == sample.shape
+    )
+    described = [
+        {key: (value.shape, value.dtype) for key, value in of.items(True, True)}
+        for of in (sample, expected)
+    ]
     assert described[0] == described[1]
     for item, row in zip(sample, sample["index"].reshape(4, -1)[:, 0].tolist(), strict=True):
         assert (item.exclude("index") == items[row]).all()
     for index in (0, -1, slice(None), [1, 0]):
-        assert (ours[index] == (items[index] if isinstance(index, int) else torch.stack(items)[index])).all()
+        assert (
+            ours[index] == (items[index] if isinstance(index, int) else torch.stack(items)[index])
+        ).all()
     ours[0] = items[1]
     assert (ours[0] == items[1]).all() and ours["number"].shape == (2, *shape)
 
@@ -63,10 +72,17 @@ def test_an_added_batch_is_one_item(storage: str, shape: tuple[int, ...]) -> Non
 def test_items_of_another_shape_and_single_frames_are_refused() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
     buffer.add(batch(3))
-    for write in (lambda: buffer.add(batch()), lambda: buffer.add(batch(4)), lambda: buffer.extend(batch(3))):
+    for write in (
+        lambda: buffer.add(batch()),
+        lambda: buffer.add(batch(4)),
+        lambda: buffer.extend(batch(3)),
+    ):
         with pytest.raises(ValueError, match=r"\(batch 3\)"):
             write()
-    with pytest.raises(TypeError, match=r"entry word: expected a tensor, as the item is a batch \[2\], got an object"):
+    with pytest.raises(
+        TypeError,
+        match=r"entry word: expected a tensor, as the item is a batch \[2\], got an object",
+    ):
         buffer.add(TensorDict({"word": NonTensorStack("a", "b")}, [2]))
     assert len(buffer) == 1
 
@@ -90,11 +106,15 @@ def test_a_buffer_that_crops_in_time_has_trajectories_as_items(dim: int) -> None
         sample = buffer.sample()
         assert sample.shape == (4, 2)
         starts = sample["number"][:, 0]
-        assert (sample["number"][:, 1] == starts + 1).all() and (starts // 5 == sample["index"][:, 0]).all()
+        assert (sample["number"][:, 1] == starts + 1).all() and (
+            starts // 5 == sample["index"][:, 0]
+        ).all()
 
 
 def test_frames_of_slices_are_cropped_as_their_transforms_shape_them() -> None:
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=SliceSampler(num_slices=2), batch_size=6)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(100), sampler=SliceSampler(num_slices=2), batch_size=6
+    )
     buffer.append_transform(lambda sample: sample.reshape(2, 3)).append_transform(crop())
     frames = batch(2, 10)
     frames["next", "done"][:, -1] = True
@@ -105,7 +125,9 @@ def test_frames_of_slices_are_cropped_as_their_transforms_shape_them() -> None:
 def test_a_priority_for_each_item() -> None:
     for library in (windrow.data, torchrl.data):
         storage = library.LazyTensorStorage(10)
-        buffer = library.TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=storage, batch_size=50)
+        buffer = library.TensorDictPrioritizedReplayBuffer(
+            alpha=1.0, beta=1.0, storage=storage, batch_size=50
+        )
         for first in (0, 100, 200):
             buffer.add(batch(3, first=first))
         sample = buffer.sample()
@@ -114,8 +136,15 @@ def test_a_priority_for_each_item() -> None:
         assert (buffer.sample()["index"] == 1).all() and sample["priority_weight"].shape == (50, 3)
 
 
-def test_collectors_of_several_environments_write_trajectories_to_a_buffer_that_crops_them() -> None:
+def test_collectors_of_several_environments_write_trajectories_to_a_buffer_that_crops_them() -> (
+    None
+):
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4, transform=crop(-1))
-    for _ in Collector(lambda: SerialEnv(2, lambda: GymEnv("CartPole-v1")), frames_per_batch=20, total_frames=40, replay_buffer=buffer):
+    for _ in Collector(
+        lambda: SerialEnv(2, lambda: GymEnv("CartPole-v1")),
+        frames_per_batch=20,
+        total_frames=40,
+        replay_buffer=buffer,
+    ):
         pass
     assert len(buffer) == 4 and buffer[:].shape == (4, 10) and buffer.sample().shape == (4, 2)

@@ -14,7 +14,9 @@ import windrow.data
 
 TRANSFORMS = {
     "scaling": lambda: of.RewardScaling(0.5, 2.0, in_keys=[("next", "reward")]),
-    "several": lambda: of.Compose(of.RenameTransform(["observation"], ["seen"]), of.CatTensors(["seen", "action"], "both")),
+    "several": lambda: of.Compose(
+        of.RenameTransform(["observation"], ["seen"]), of.CatTensors(["seen", "action"], "both")
+    ),
     "next observations": lambda: of.NextStateReconstructor(fill_value=-1.0),
     "deltas": lambda: of.NextObservationDelta(in_keys=["observation"]),
     "several steps": lambda: of.MultiStepTransform(n_steps=3, gamma=0.9),
@@ -29,7 +31,14 @@ TRANSFORMS = {
 
 def frames() -> TensorDict:
     number = torch.arange(24.0)[:, None]
-    following = TensorDict({"reward": number, "done": number % 8 == 7, "delta": {"observation": torch.ones(24, 3).half()}}, [24])
+    following = TensorDict(
+        {
+            "reward": number,
+            "done": number % 8 == 7,
+            "delta": {"observation": torch.ones(24, 3).half()},
+        },
+        [24],
+    )
     return TensorDict(
         {
             "observation": number.expand(24, 3).clone(),
@@ -43,16 +52,24 @@ def frames() -> TensorDict:
 
 #: TorchRL's buffers do not call `forward` of an inverted transform, which is all that these have.
 ONE_WAY = {"next observations", "deltas"}
-CASES = [(name, way) for name in TRANSFORMS for way in ("argument", "factory", "appended", "inverted")]
+CASES = [
+    (name, way) for name in TRANSFORMS for way in ("argument", "factory", "appended", "inverted")
+]
 
 
-@pytest.mark.parametrize(("name", "way"), [case for case in CASES if case[1] != "inverted" or case[0] not in ONE_WAY])
+@pytest.mark.parametrize(
+    ("name", "way"), [case for case in CASES if case[1] != "inverted" or case[0] not in ONE_WAY]
+)
 def test_samples_and_rows_are_those_of_torchrl(name: str, way: str) -> None:
     samples = []
     for library in (windrow.data, torchrl.data):
         arguments: dict[str, Any] = {}
         if way in ("argument", "factory"):
-            arguments = {"transform": TRANSFORMS[name]()} if way == "argument" else {"transform_factory": TRANSFORMS[name]}
+            arguments = (
+                {"transform": TRANSFORMS[name]()}
+                if way == "argument"
+                else {"transform_factory": TRANSFORMS[name]}
+            )
         buffer = library.ReplayBuffer(
             storage=library.LazyTensorStorage(100),
             sampler=library.SamplerWithoutReplacement(shuffle=False),
@@ -75,7 +92,9 @@ def test_samples_and_rows_are_those_of_torchrl(name: str, way: str) -> None:
 
 def test_a_buffer_follows_a_compose_that_changes() -> None:
     several = windrow.envs.Compose(windrow.envs.RenameTransform(["observation"], ["seen"]))
-    buffer = windrow.data.ReplayBuffer(storage=windrow.data.LazyTensorStorage(100), batch_size=10, transform=several)
+    buffer = windrow.data.ReplayBuffer(
+        storage=windrow.data.LazyTensorStorage(100), batch_size=10, transform=several
+    )
     buffer.extend(frames())
 
     def entries() -> set[str]:

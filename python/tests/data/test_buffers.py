@@ -72,14 +72,18 @@ def test_samples() -> None:
 
 
 def test_every_frame_once() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=SamplerWithoutReplacement(), batch_size=25)
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(100), sampler=SamplerWithoutReplacement(), batch_size=25
+    )
     buffer.extend(frames(100))
     seen = torch.cat([buffer.sample()["number"] for _ in range(4)])
     assert sorted(seen.tolist()) == list(range(100))
 
 
 def test_slices_stay_within_episodes() -> None:
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=SliceSampler(slice_len=4), batch_size=32)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(100), sampler=SliceSampler(slice_len=4), batch_size=32
+    )
     buffer.extend(frames(100))
     sample = buffer.sample()
     assert torch.equal(sample["index"], sample["number"])
@@ -107,7 +111,12 @@ def test_slices_that_make_no_sense(error: type[Exception], arguments: dict[str, 
 
 def test_priorities() -> None:
     buffer = TensorDictPrioritizedReplayBuffer(
-        alpha=1.0, beta=1.0, storage=LazyTensorStorage(10), batch_size=64, priority_key="error", seed=0
+        alpha=1.0,
+        beta=1.0,
+        storage=LazyTensorStorage(10),
+        batch_size=64,
+        priority_key="error",
+        seed=0,
     )
     buffer.extend(frames(10))
     buffer.update_priority(torch.arange(10), 0.0)
@@ -123,9 +132,13 @@ def test_priorities() -> None:
 
 def test_slices_by_priority() -> None:
     sampler = PrioritizedSliceSampler(100, alpha=1.0, beta=1.0, slice_len=5)
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=20, seed=0)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(100), sampler=sampler, batch_size=20, seed=0
+    )
     buffer.extend(frames(100))
-    buffer.update_priority(list(range(100)), [1.0 if number == 42 else 0.0 for number in range(100)])
+    buffer.update_priority(
+        list(range(100)), [1.0 if number == 42 else 0.0 for number in range(100)]
+    )
     assert buffer.sample()["number"].reshape(4, 5).tolist() == [[42, 43, 44, 45, 46]] * 4
 
 
@@ -152,7 +165,9 @@ def test_transforms_go_both_ways() -> None:
 
 def test_errors_tell_what_was_expected() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
-    with pytest.raises(RuntimeError, match="cannot draw 4 frames: the buffer is empty; .*no writer is attached"):
+    with pytest.raises(
+        RuntimeError, match="cannot draw 4 frames: the buffer is empty; .*no writer is attached"
+    ):
         buffer.sample()
     with pytest.raises(TypeError, match="expected a TensorDict, .*, got builtins.str"):
         buffer.extend("text")
@@ -189,7 +204,9 @@ def test_a_file_is_gone_on_with(tmp_path: Path) -> None:
     buffer = ReplayBuffer(storage=LazyMemmapStorage(20, scratch_dir=tmp_path))
     buffer.extend(frames(12))
     del buffer
-    assert ReplayBuffer(storage=LazyMemmapStorage(20, scratch_dir=tmp_path))[:]["number"].tolist() == list(range(12))
+    assert ReplayBuffer(storage=LazyMemmapStorage(20, scratch_dir=tmp_path))[:][
+        "number"
+    ].tolist() == list(range(12))
 
 
 def test_threads_share_a_buffer() -> None:
@@ -218,11 +235,23 @@ def test_collectors_fill_buffers(by_way_of_python: bool) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=16)
     postproc = (lambda batch: batch) if by_way_of_python else None
     collector = MultiSyncCollector(
-        [cartpole] * 2, placement="threads", frames_per_batch=100, total_frames=300, seed=3, replay_buffer=buffer, postproc=postproc
+        [cartpole] * 2,
+        placement="threads",
+        frames_per_batch=100,
+        total_frames=300,
+        seed=3,
+        replay_buffer=buffer,
+        postproc=postproc,
     )
     assert list(collector) == [None, None, None]
-    batches = list(MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=100, total_frames=300, seed=3))
-    assert torch.equal(buffer[:]["observation"], torch.cat([batch["observation"] for batch in batches]))
+    batches = list(
+        MultiSyncCollector(
+            [cartpole] * 2, placement="threads", frames_per_batch=100, total_frames=300, seed=3
+        )
+    )
+    assert torch.equal(
+        buffer[:]["observation"], torch.cat([batch["observation"] for batch in batches])
+    )
     assert buffer.sample()["next", "reward"].shape == (16, 1)
 
 
@@ -246,7 +275,13 @@ def test_whole_trajectories_fill_buffers() -> None:
 
 def test_samples_wait_for_a_collector_that_was_started() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=300)
-    collector = MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=50, total_frames=500, replay_buffer=buffer)
+    collector = MultiAsyncCollector(
+        [cartpole] * 2,
+        placement="threads",
+        frames_per_batch=50,
+        total_frames=500,
+        replay_buffer=buffer,
+    )
     collector.start()
     assert buffer.sample().shape == (300,)
     collector.async_shutdown()
@@ -254,10 +289,19 @@ def test_samples_wait_for_a_collector_that_was_started() -> None:
 
 
 def test_samples_wait_no_longer_than_they_are_told() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=300, sample_timeout=0.3, sampler=SliceSampler(slice_len=300))
-    collector = Collector(cartpole, frames_per_batch=50, max_frames_per_traj=10, replay_buffer=buffer)
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(1000),
+        batch_size=300,
+        sample_timeout=0.3,
+        sampler=SliceSampler(slice_len=300),
+    )
+    collector = Collector(
+        cartpole, frames_per_batch=50, max_frames_per_traj=10, replay_buffer=buffer
+    )
     collector.start()
-    with pytest.raises(RuntimeError, match=r"cannot draw 300 frames: .*; waited \d+\.\d s for . writer"):
+    with pytest.raises(
+        RuntimeError, match=r"cannot draw 300 frames: .*; waited \d+\.\d s for . writer"
+    ):
         buffer.sample()
     collector.async_shutdown()
 
@@ -282,7 +326,9 @@ def test_multi_step() -> None:
 
     assert rewards(1.0, 2) == [1, 3, 5, 7, 9, 11, 13, 15, 17, 9, 21, 11]
     assert rewards(0.5, 3)[0] == 0 + 0.5 * 1 + 0.25 * 2
-    batches = Collector(cartpole, frames_per_batch=20, total_frames=20, postproc=MultiStep(0.9, 3), seed=0)
+    batches = Collector(
+        cartpole, frames_per_batch=20, total_frames=20, postproc=MultiStep(0.9, 3), seed=0
+    )
     assert next(batches)["steps_to_next_obs"].max() == 3
     for gamma, steps in [(0.0, 1), (1.5, 1), (0.9, 0)]:
         with pytest.raises(ValueError, match="must be"):
@@ -303,7 +349,12 @@ def test_a_with_statement_closes_a_buffer(tmp_path) -> None:
         with ReplayBuffer(storage=storage, batch_size=4) as buffer:
             buffer.extend(frames)
             sample = buffer.sample()
-        for ask in (buffer.sample, lambda: buffer.extend(frames), lambda: len(buffer), buffer.state_dict):
+        for ask in (
+            buffer.sample,
+            lambda: buffer.extend(frames),
+            lambda: len(buffer),
+            buffer.state_dict,
+        ):
             with pytest.raises(RuntimeError, match="the replay buffer was closed"):
                 ask()
         assert "closed" in repr(buffer) and len(sample) == 4

@@ -36,7 +36,16 @@ def frames() -> TensorDict:
         torch.stack([frames()[at] for at in range(6)]),
         TensorDict.lazy_stack([frames()[at] for at in range(6)]),
     ],
-    ids=["tensordict", "dict", "tensorclass", "list", "dicts", "tensorclasses", "stack", "lazy stack"],
+    ids=[
+        "tensordict",
+        "dict",
+        "tensorclass",
+        "list",
+        "dicts",
+        "tensorclasses",
+        "stack",
+        "lazy stack",
+    ],
 )
 def test_frames_come_in_many_ways(storage: Any, content: Any) -> None:
     buffer = ReplayBuffer(storage=storage(20), batch_size=4)
@@ -44,7 +53,9 @@ def test_frames_come_in_many_ways(storage: Any, content: Any) -> None:
     assert torch.equal(buffer["number"], torch.arange(6)) and buffer["flag"].shape == (6, 1)
 
 
-@pytest.mark.parametrize("content", [frames()[2], frames()[2].to_dict(), Frame(**frames().to_dict(), batch_size=[6])[2]])
+@pytest.mark.parametrize(
+    "content", [frames()[2], frames()[2].to_dict(), Frame(**frames().to_dict(), batch_size=[6])[2]]
+)
 def test_a_frame_comes_in_many_ways(content: Any) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(20))
     assert buffer.add(content) == 0
@@ -62,7 +73,10 @@ def test_a_frame_comes_in_many_ways(content: Any) -> None:
     ],
 )
 def test_what_are_no_frames(content: Any, got: str) -> None:
-    with pytest.raises(TypeError, match=f"expected a TensorDict, a tensorclass, a tensor, .*, got {got}: .* in a ListStorage"):
+    with pytest.raises(
+        TypeError,
+        match=f"expected a TensorDict, a tensorclass, a tensor, .*, got {got}: .* in a ListStorage",
+    ):
         ReplayBuffer(storage=LazyTensorStorage(20)).extend(content)
 
 

@@ -1,4 +1,6 @@
-"""What is stored is what was given at the time of the call, whatever becomes of its tensors while the write waits."""
+"""What is stored is what was given at the time of the call, whatever becomes of its tensors while
+the write waits.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,18 @@ def frames(count: int, value: float = 0.0) -> TensorDict:
 def full(storage: Any, **arguments: Any) -> ReplayBuffer:
     """A buffer whose limiter keeps the next write waiting for samples."""
     limiter = RateLimiter.sample_to_insert_ratio(1.0, min_size_to_sample=10, error_buffer=20.0)
-    buffer = ReplayBuffer(storage=storage(1000), limiter=limiter, batch_size=10, sample_timeout=60.0, **arguments)
+    buffer = ReplayBuffer(
+        storage=storage(1000), limiter=limiter, batch_size=10, sample_timeout=60.0, **arguments
+    )
     buffer.extend(frames(30))
     return buffer
 
 
 @pytest.fixture
 def in_turn() -> Iterator[None]:
-    """No thread takes the interpreter's lock away from another: it waits until that one lets go of it."""
+    """No thread takes the interpreter's lock away from another: it waits until that one lets go of
+    it.
+    """
     kept = sys.getswitchinterval()
     sys.setswitchinterval(1000.0)
     yield
@@ -55,7 +61,9 @@ def in_turn() -> Iterator[None]:
 
 
 def is_within(thread: threading.Thread, call: str) -> bool:
-    """Whether the thread is in this call of the engine, and has let go of the interpreter's lock, where threads run in turn."""
+    """Whether the thread is in this call of the engine, and has let go of the interpreter's lock,
+    where threads run in turn.
+    """
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and call in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
@@ -75,7 +83,9 @@ DOORS = [(extend, "core.extend("), (add, "core.add(")]
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize(("write", "call"), DOORS, ids=["extend", "add"])
 @pytest.mark.usefixtures("in_turn")
-def test_a_write_that_waits_stores_what_was_given(write: Callable[..., None], call: str, storage: Any) -> None:
+def test_a_write_that_waits_stores_what_was_given(
+    write: Callable[..., None], call: str, storage: Any
+) -> None:
     buffer = full(storage)
     # As many as one sample lets in, so that `add` waits with the first of them.
     given = frames(1 if write is add else 10, 1.0)
@@ -94,7 +104,9 @@ def test_a_write_that_waits_stores_what_was_given(write: Callable[..., None], ca
     assert (stored["flag"].view(torch.uint8) == 1).all()
 
 
-@pytest.mark.parametrize("arguments", [{}, {"writer": TensorDictMaxValueWriter()}], ids=["round robin", "max value"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"writer": TensorDictMaxValueWriter()}], ids=["round robin", "max value"]
+)
 def test_a_write_of_a_background_stores_what_was_given(arguments: dict[str, Any]) -> None:
     buffer, given = full(LazyTensorStorage, **arguments), frames(10, 1.0)
 
@@ -116,7 +128,9 @@ def test_a_write_that_waits_for_nobody_takes_no_copy() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(4))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert buffer.extend(given).numel() == 4
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (
+        1 if sys.platform == "darwin" else 1024
+    )
     assert grown < given["row"].numel() // 8
 
 
@@ -134,7 +148,9 @@ def test_bytes_that_are_no_booleans_are_stored_as_such(storage: Any) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_threads_that_write_and_save_at_once_wait_for_each_other(storage: Any, tmp_path: Path) -> None:
+def test_threads_that_write_and_save_at_once_wait_for_each_other(
+    storage: Any, tmp_path: Path
+) -> None:
     buffer = ReplayBuffer(storage=storage(200), batch_size=10)
     buffer.extend(frames(100))
     state = buffer.state_dict()

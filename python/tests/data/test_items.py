@@ -29,36 +29,61 @@ from windrow.data import (
 )
 
 DENSE = [LazyTensorStorage, LazyMemmapStorage]
-ODD = [torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.uint16, torch.float8_e4m3fn]
+ODD = [
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+    torch.uint16,
+    torch.float8_e4m3fn,
+]
 
 
 def frames(count: int = 6) -> TensorDict:
-    return TensorDict({"number": torch.arange(count), "next": {"reward": torch.arange(count)[:, None].float()}}, [count])
+    return TensorDict(
+        {"number": torch.arange(count), "next": {"reward": torch.arange(count)[:, None].float()}},
+        [count],
+    )
 
 
 def in_order(library: Any, storage: Any, **arguments: Any) -> Any:
     """A buffer that draws all items in their order."""
     return library.ReplayBuffer(
-        storage=storage(library)(100), sampler=library.SamplerWithoutReplacement(shuffle=False), batch_size=5, **arguments
+        storage=storage(library)(100),
+        sampler=library.SamplerWithoutReplacement(shuffle=False),
+        batch_size=5,
+        **arguments,
     )
 
 
 def alike(ours: Any, theirs: Any) -> bool:
     if isinstance(theirs, torch.Tensor):
-        return isinstance(ours, torch.Tensor) and ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+        return (
+            isinstance(ours, torch.Tensor)
+            and ours.dtype == theirs.dtype
+            and torch.equal(ours, theirs)
+        )
     if isinstance(theirs, TensorDictBase):
         theirs, ours = theirs.to_dict(), ours.to_dict()
     if isinstance(theirs, dict):
         return ours.keys() == theirs.keys() and all(alike(ours[key], theirs[key]) for key in theirs)
     if isinstance(theirs, (list, tuple)):
-        return type(ours) is type(theirs) and len(ours) == len(theirs) and all(map(alike, ours, theirs))
+        return (
+            type(ours) is type(theirs)
+            and len(ours) == len(theirs)
+            and all(map(alike, ours, theirs))
+        )
     return bool(ours == theirs)
 
 
 TREES = {
     "a tensor": torch.arange(20.0).reshape(10, 2),
     "a tuple": (torch.arange(10), torch.arange(10)[:, None].double()),
-    "a tree": {"a": torch.arange(10), "b": {"c": (torch.zeros(10, 2), [torch.ones(10, 1)])}, 30: -torch.ones(10)},
+    "a tree": {
+        "a": torch.arange(10),
+        "b": {"c": (torch.zeros(10, 2), [torch.ones(10, 1)])},
+        30: -torch.ones(10),
+    },
     "a list of tensors": [torch.full((3,), float(value)) for value in range(10)],
     "half": torch.arange(10).half(),
 }
@@ -67,11 +92,18 @@ TREES = {
 @pytest.mark.parametrize("storage", ["LazyTensorStorage", "LazyMemmapStorage"])
 @pytest.mark.parametrize("content", TREES)
 def test_trees_of_tensors_come_back_as_torchrl_gives_them(content: str, storage: str) -> None:
-    ours, theirs = (in_order(library, lambda of: getattr(of, storage)) for library in (windrow.data, torchrl.data))
+    ours, theirs = (
+        in_order(library, lambda of: getattr(of, storage))
+        for library in (windrow.data, torchrl.data)
+    )
     for buffer in (ours, theirs):
         buffer.extend(TREES[content])
     assert alike(ours.sample(), theirs.sample())
-    assert alike(ours[3], theirs[3]) and alike(ours[2:4], theirs[2:4]) and len(ours.storage) == len(theirs.storage)
+    assert (
+        alike(ours[3], theirs[3])
+        and alike(ours[2:4], theirs[2:4])
+        and len(ours.storage) == len(theirs.storage)
+    )
 
 
 @pytest.mark.parametrize("storage", DENSE)
@@ -82,7 +114,9 @@ def test_dictionaries_of_a_tree_keep_the_order_of_their_keys(storage: Any) -> No
     buffer.extend(tree)
     for given in (buffer.sample(4), buffer[:], copy.deepcopy(buffer).sample(4)):
         assert [leaf[0].item() for leaf in tree_leaves(given)] == [0, 1, 2, 3, 4, 5]
-    assert list(buffer[2]) == list(buffer.storage[2]) == ["b", 30, "a", 7] and list(buffer.sample(2)[30]) == ["z", "c"]
+    assert list(buffer[2]) == list(buffer.storage[2]) == ["b", 30, "a", 7] and list(
+        buffer.sample(2)[30]
+    ) == ["z", "c"]
 
 
 def test_items_are_added_one_by_one() -> None:
@@ -100,7 +134,10 @@ OBJECTS = {
     "a set": (set(range(10)), lambda items: sorted(items)),
     "tensors": ([torch.full((2,), value) for value in range(10)], None),
     "a tensor": (torch.arange(20).reshape(10, 2), None),
-    "dictionaries": ([{"a": torch.tensor(value), "b": (torch.zeros(2),)} for value in range(10)], None),
+    "dictionaries": (
+        [{"a": torch.tensor(value), "b": (torch.zeros(2),)} for value in range(10)],
+        None,
+    ),
 }
 
 
@@ -129,13 +166,17 @@ class Item:
 
 @pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement, PrioritizedSampler])
 def test_objects_live_as_long_as_their_rows(sampler: Any) -> None:
-    buffer = ReplayBuffer(storage=ListStorage(4), sampler=sampler(), batch_size=2, collate_fn=lambda items: items)
+    buffer = ReplayBuffer(
+        storage=ListStorage(4), sampler=sampler(), batch_size=2, collate_fn=lambda items: items
+    )
     items = [Item() for _ in range(10)]
     alive = [weakref.ref(item) for item in items]
     buffer.extend(items[:3])
     buffer.add(items[3])
     buffer.extend(items[4:])
-    assert set(map(id, buffer[:])) == set(map(id, items[6:])) and set(buffer.sample(4)) <= set(items[6:])
+    assert set(map(id, buffer[:])) == set(map(id, items[6:])) and set(buffer.sample(4)) <= set(
+        items[6:]
+    )
     buffer[1] = Item()
     del items
     gc.collect()
@@ -170,10 +211,17 @@ def test_objects_are_drawn_while_others_are_written() -> None:
 @pytest.mark.parametrize("dtype", ODD)
 def test_entries_of_other_types_come_back_bit_by_bit(dtype: torch.dtype, storage: Any) -> None:
     values = torch.randint(0, 255, (6, 32), dtype=torch.uint8).view(dtype)
-    buffer = ReplayBuffer(storage=storage(10), sampler=SamplerWithoutReplacement(shuffle=False), batch_size=6)
+    buffer = ReplayBuffer(
+        storage=storage(10), sampler=SamplerWithoutReplacement(shuffle=False), batch_size=6
+    )
     buffer.extend(frames().set(("next", "odd"), values))
     assert buffer.sample()["next", "odd"].dtype == dtype
-    for found in (buffer.sample(), buffer[:], buffer[torch.arange(6).reshape(2, 3)].reshape(-1), buffer.storage[:6]):
+    for found in (
+        buffer.sample(),
+        buffer[:],
+        buffer[torch.arange(6).reshape(2, 3)].reshape(-1),
+        buffer.storage[:6],
+    ):
         assert torch.equal(found["next", "odd"].view(torch.uint8), values.view(torch.uint8))
     assert set(buffer[2].keys(True, True)) == {"number", ("next", "reward"), ("next", "odd")}
 
@@ -181,7 +229,9 @@ def test_entries_of_other_types_come_back_bit_by_bit(dtype: torch.dtype, storage
 @pytest.mark.parametrize("storage", [*DENSE, ListStorage])
 def test_entries_that_are_no_tensors_are_kept_as_they_are(storage: Any) -> None:
     buffer = TensorDictReplayBuffer(storage=storage(8), batch_size=4)
-    text = frames().set("text", NonTensorStack(*"abcdef")).set_non_tensor(("next", "same"), {"x": 1})
+    text = (
+        frames().set("text", NonTensorStack(*"abcdef")).set_non_tensor(("next", "same"), {"x": 1})
+    )
     buffer.extend(text)
     buffer.add(text[0].set_non_tensor("text", "z"))
     assert buffer[:]["text"] == list("abcdefz") and buffer[6]["next", "same"] == {"x": 1}
@@ -203,12 +253,17 @@ def test_objects_that_are_tensors_stay_objects(storage: Any) -> None:
     buffer.extend(frames().set("object", NonTensorStack(*items)))
     found = buffer[:].get("object").tolist()
     assert isinstance(buffer[:].get("object"), NonTensorStack)
-    assert all(type(one) is type(other) for one, other in zip(found, items, strict=True)) and torch.equal(found[0], items[0])
+    assert all(
+        type(one) is type(other) for one, other in zip(found, items, strict=True)
+    ) and torch.equal(found[0], items[0])
 
 
 def test_entries_that_are_read_as_numbers_have_to_be_of_the_engines_types() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(8), batch_size=4)
-    with pytest.raises(TypeError, match="entry td_error: expected float32, as the sampler or writer reads it, got float16"):
+    with pytest.raises(
+        TypeError,
+        match="entry td_error: expected float32, as the sampler or writer reads it, got float16",
+    ):
         buffer.extend(frames().set("td_error", torch.zeros(6).half()))
 
 
@@ -255,8 +310,13 @@ def test_checkpoints_keep_types_and_trees_but_no_objects(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("content", ["half", "a tree"])
-def test_checkpoints_are_written_and_read_where_row_0_holds_no_frame(content: str, tmp_path: Any) -> None:
-    buffer, loaded = (ReplayBuffer(storage=LazyTensorStorage(10), consume_after_n_samples=1, seed=2) for _ in range(2))
+def test_checkpoints_are_written_and_read_where_row_0_holds_no_frame(
+    content: str, tmp_path: Any
+) -> None:
+    buffer, loaded = (
+        ReplayBuffer(storage=LazyTensorStorage(10), consume_after_n_samples=1, seed=2)
+        for _ in range(2)
+    )
     buffer.extend(TREES[content])
     buffer.sample(5)
     with pytest.raises(IndexError, match="row 0"):
@@ -279,7 +339,12 @@ def test_objects_are_in_no_checkpoint_where_row_0_holds_no_frame(tmp_path: Any) 
 
 
 def test_objects_may_be_drawn_and_given_up_while_they_are_written() -> None:
-    buffer = ReplayBuffer(storage=ListStorage(8), consume_after_n_samples=1, batch_size=2, collate_fn=lambda items: items)
+    buffer = ReplayBuffer(
+        storage=ListStorage(8),
+        consume_after_n_samples=1,
+        batch_size=2,
+        collate_fn=lambda items: items,
+    )
     core, drawn = buffer._core, []
 
     class Drawing:
@@ -305,8 +370,16 @@ def test_names_with_a_word_in_parentheses_are_names(name: str, tmp_path: Any) ->
     buffer.dumps(tmp_path)
     loaded.loads(tmp_path)
     for other in (buffer, loaded):
-        assert set(other.sample(3).keys(True, True)) == {"number", ("next", "reward"), name, "half (m)"}
-        assert other[:][name].tolist() == [0, 1, 2, 3, 4, 5] and other[:]["half (m)"].dtype == torch.float16
+        assert set(other.sample(3).keys(True, True)) == {
+            "number",
+            ("next", "reward"),
+            name,
+            "half (m)",
+        }
+        assert (
+            other[:][name].tolist() == [0, 1, 2, 3, 4, 5]
+            and other[:]["half (m)"].dtype == torch.float16
+        )
 
 
 def test_frames_in_a_directory_come_back_in_their_types(tmp_path: Any) -> None:
@@ -314,17 +387,25 @@ def test_frames_in_a_directory_come_back_in_their_types(tmp_path: Any) -> None:
     buffer.extend(TREES["half"])
     del buffer
     gc.collect()
-    assert alike(ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path))[:], TREES["half"])
+    assert alike(
+        ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path))[:], TREES["half"]
+    )
     buffer = ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path / "other"))
     buffer.extend(frames().set_non_tensor("text", "a"))
     del buffer
     gc.collect()
-    assert ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path / "other"))[:]["text"] == ["a"] * 6
+    assert (
+        ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path / "other"))[:]["text"]
+        == ["a"] * 6
+    )
 
 
 def test_a_storage_may_begin_with_items() -> None:
     buffer = ReplayBuffer(storage=TensorStorage(torch.arange(12).reshape(6, 2)))
-    assert buffer[:].tolist() == torch.arange(12).reshape(6, 2).tolist() and buffer.storage.max_size == 6
+    assert (
+        buffer[:].tolist() == torch.arange(12).reshape(6, 2).tolist()
+        and buffer.storage.max_size == 6
+    )
 
 
 def test_transforms_see_items_as_they_were_given() -> None:
@@ -337,7 +418,10 @@ def test_a_storage_is_indexed_as_its_buffer() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(10))
     assert len(buffer.storage) == 0 and buffer._storage is buffer.storage
     buffer.extend(frames())
-    assert buffer.storage[:4]["number"].tolist() == [0, 1, 2, 3] and buffer.storage.get(2)["number"] == 2
+    assert (
+        buffer.storage[:4]["number"].tolist() == [0, 1, 2, 3]
+        and buffer.storage.get(2)["number"] == 2
+    )
     buffer.storage.set(2, frames()[5])
     assert buffer[2]["number"] == 5 and len(buffer._storage) == 6
     with pytest.raises(RuntimeError, match="expected a storage of one buffer, got one of 0"):
@@ -353,7 +437,10 @@ def test_a_storage_may_be_given_as_a_class() -> None:
 def test_samples_without_what_the_sampler_adds() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=2)
     buffer.extend(frames())
-    assert "index" in buffer.sample().keys() and "index" not in buffer.sample(include_info=False).keys()
+    assert (
+        "index" in buffer.sample().keys()
+        and "index" not in buffer.sample(include_info=False).keys()
+    )
     sample, info = buffer.sample(return_info=True)
     assert info["index"].tolist() == sample["index"].tolist()
     objects = TensorDictReplayBuffer(storage=ListStorage(10), batch_size=2)
@@ -365,7 +452,11 @@ def test_samples_without_what_the_sampler_adds() -> None:
 def test_what_cannot_be_stacked_needs_a_collate_fn() -> None:
     buffer = ReplayBuffer(storage=ListStorage(10))
     buffer.extend(["a", "b"])
-    with pytest.raises(TypeError, match="cannot stack items, got builtins.str: give the buffer a collate_fn"):
+    with pytest.raises(
+        TypeError, match="cannot stack items, got builtins.str: give the buffer a collate_fn"
+    ):
         buffer.sample(2)
-    with pytest.raises(TypeError, match="expected a list of items, or a tensor of them, got builtins.str"):
+    with pytest.raises(
+        TypeError, match="expected a list of items, or a tensor of them, got builtins.str"
+    ):
         buffer.extend("text")

@@ -17,11 +17,16 @@ LIBRARIES = [torchrl.data, windrow.data]
 
 def frames(count: int, start: int = 0) -> TensorDict:
     number = torch.arange(start, start + count)
-    return TensorDict({"number": number, "episode": number // 5, "next": {"done": (number % 5 == 4)[:, None]}}, [count])
+    return TensorDict(
+        {"number": number, "episode": number // 5, "next": {"done": (number % 5 == 4)[:, None]}},
+        [count],
+    )
 
 
 def buffer_of(library: Any, sampler: Any, batch_size: int | None = 20, storage: int = 100) -> Any:
-    return library.ReplayBuffer(storage=library.LazyTensorStorage(storage), sampler=sampler, batch_size=batch_size)
+    return library.ReplayBuffer(
+        storage=library.LazyTensorStorage(storage), sampler=sampler, batch_size=batch_size
+    )
 
 
 def both(run: Any) -> Any:
@@ -35,7 +40,9 @@ def both(run: Any) -> Any:
 @pytest.mark.parametrize(("drop_last", "sizes"), [(False, [20, 20, 10]), (True, [20, 20])])
 def test_a_loop_is_one_pass(shuffle: bool, drop_last: bool, sizes: list[int]) -> None:
     def run(library: Any) -> Any:
-        buffer = buffer_of(library, library.SamplerWithoutReplacement(drop_last=drop_last, shuffle=shuffle))
+        buffer = buffer_of(
+            library, library.SamplerWithoutReplacement(drop_last=drop_last, shuffle=shuffle)
+        )
         buffer.extend(frames(50))
         passes = [[batch["number"] for batch in islice(buffer, 20)] for _ in range(2)]
         for batches in passes:
@@ -64,7 +71,9 @@ def test_every_pass_is_over_all_frames() -> None:
         seen = []
         for start in (0, 50, 100):
             buffer.extend(frames(50, start))
-            seen.append(sorted(torch.cat([batch["number"] for batch in islice(buffer, 20)]).tolist()))
+            seen.append(
+                sorted(torch.cat([batch["number"] for batch in islice(buffer, 20)]).tolist())
+            )
         return seen
 
     assert both(run) == [list(range(50)), list(range(100)), list(range(50, 150))]
@@ -76,7 +85,10 @@ def test_a_loop_over_slices_is_one_pass() -> None:
         buffer = buffer_of(library, sampler)
         buffer.extend(frames(50))
         passes = [[batch["episode"][::5] for batch in islice(buffer, 20)] for _ in range(2)]
-        return [([len(batch) for batch in batches], sorted(torch.cat(batches).tolist())) for batches in passes]
+        return [
+            ([len(batch) for batch in batches], sorted(torch.cat(batches).tolist()))
+            for batches in passes
+        ]
 
     assert both(run) == [([4, 4, 2], list(range(10)))] * 2
 
@@ -93,10 +105,14 @@ def test_with_replacement_there_is_no_end() -> None:
 def test_next_tells_the_end_of_a_pass_with_none() -> None:
     def run(library: Any) -> Any:
         buffer = library.TensorDictReplayBuffer(
-            storage=library.LazyTensorStorage(100), sampler=library.SamplerWithoutReplacement(), batch_size=20
+            storage=library.LazyTensorStorage(100),
+            sampler=library.SamplerWithoutReplacement(),
+            batch_size=20,
         )
         buffer.extend(frames(50))
-        return [None if batch is None else len(batch) for batch in (buffer.next() for _ in range(6))]
+        return [
+            None if batch is None else len(batch) for batch in (buffer.next() for _ in range(6))
+        ]
 
     assert both(run) == [20, 20, 10, None, 20, 20]
 

@@ -27,7 +27,9 @@ def frames(count: int) -> TensorDict:
 
 
 def buffer_of(limiter: RateLimiter, **arguments: Any) -> ReplayBuffer:
-    return ReplayBuffer(storage=LazyTensorStorage(10_000), limiter=limiter, batch_size=10, **arguments)
+    return ReplayBuffer(
+        storage=LazyTensorStorage(10_000), limiter=limiter, batch_size=10, **arguments
+    )
 
 
 def even(error_buffer: float = 20.0) -> RateLimiter:
@@ -37,17 +39,28 @@ def even(error_buffer: float = 20.0) -> RateLimiter:
 
 #: Collectors that write by way of the engine, and by way of Python.
 WAYS = [
-    pytest.param(lambda buffer: Collector(cartpole, frames_per_batch=10, replay_buffer=buffer), id="inline"),
     pytest.param(
-        lambda buffer: MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=10, replay_buffer=buffer), id="threads"
+        lambda buffer: Collector(cartpole, frames_per_batch=10, replay_buffer=buffer), id="inline"
     ),
     pytest.param(
-        lambda buffer: Collector(cartpole, frames_per_batch=10, replay_buffer=buffer, postproc=lambda batch: batch),
+        lambda buffer: MultiSyncCollector(
+            [cartpole] * 2, placement="threads", frames_per_batch=10, replay_buffer=buffer
+        ),
+        id="threads",
+    ),
+    pytest.param(
+        lambda buffer: Collector(
+            cartpole, frames_per_batch=10, replay_buffer=buffer, postproc=lambda batch: batch
+        ),
         id="postproc",
     ),
     pytest.param(
         lambda buffer: MultiAsyncCollector(
-            [cartpole] * 2, placement="threads", frames_per_batch=10, replay_buffer=buffer, postproc=lambda batch: batch
+            [cartpole] * 2,
+            placement="threads",
+            frames_per_batch=10,
+            replay_buffer=buffer,
+            postproc=lambda batch: batch,
         ),
         id="threads and postproc",
     ),
@@ -66,7 +79,9 @@ def test_a_minimum_is_waited_for() -> None:
     buffer = buffer_of(RateLimiter.min_size(200))
     assert repr(buffer.limiter) == "RateLimiter.min_size(200)"
     buffer.extend(frames(199))
-    with pytest.raises(RuntimeError, match="the limiter waits for 200 frames, the buffer holds 199; .*no writer"):
+    with pytest.raises(
+        RuntimeError, match="the limiter waits for 200 frames, the buffer holds 199; .*no writer"
+    ):
         buffer.sample()
     buffer.extend(frames(1))
     assert buffer.sample().shape == (10,)
@@ -80,7 +95,9 @@ def test_a_thread_that_samples_waits_for_a_collector() -> None:
         buffer.sample()
         written.append(buffer.write_count)
 
-    with Collector(cartpole, frames_per_batch=10, total_frames=500, replay_buffer=buffer) as collector:
+    with Collector(
+        cartpole, frames_per_batch=10, total_frames=500, replay_buffer=buffer
+    ) as collector:
         collector.start()
         sampler = threading.Thread(target=sample)
         sampler.start()
@@ -121,10 +138,17 @@ def test_a_collector_that_waits_for_samples_can_be_asked_and_ended(make: Any) ->
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_weights_reach_a_collector_that_waits_for_samples(backend: str, network: torch.nn.Module) -> None:
+def test_weights_reach_a_collector_that_waits_for_samples(
+    backend: str, network: torch.nn.Module
+) -> None:
     buffer = buffer_of(even())
     collector = MultiSyncCollector(
-        [cartpole] * 2, network, policy_backend=backend, placement="threads", frames_per_batch=10, replay_buffer=buffer
+        [cartpole] * 2,
+        network,
+        policy_backend=backend,
+        placement="threads",
+        frames_per_batch=10,
+        replay_buffer=buffer,
     )
     with collector:
         collector.start()
@@ -151,7 +175,9 @@ def test_a_pause_begins_between_two_writes(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", WAYS)
-def test_a_pause_does_not_wait_for_samples_for_ever(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_does_not_wait_for_samples_for_ever(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_control, "PATIENCE", 0.1)
     buffer = buffer_of(even())
     with make(buffer) as collector:
@@ -183,7 +209,10 @@ def test_samples_and_writes_of_users_wait_no_longer_than_they_are_told() -> None
     buffer.extend(frames(10))
     with pytest.raises(RuntimeError, match=rf"cannot write 6 frames: .* = 16 > 15; {WAITED}"):
         buffer.extend(frames(6))
-    with pytest.raises(RuntimeError, match="11 frames can never be written together: error_buffer=5 must be at least 5.5"):
+    with pytest.raises(
+        RuntimeError,
+        match="11 frames can never be written together: error_buffer=5 must be at least 5.5",
+    ):
         buffer.extend(frames(11))
     with pytest.raises(RuntimeError, match="11 frames can never be sampled together"):
         buffer.sample(11)
@@ -192,11 +221,17 @@ def test_samples_and_writes_of_users_wait_no_longer_than_they_are_told() -> None
         buffer.add(frames(1)[0])
     # More than are collected in that time.
     large = ReplayBuffer(
-        storage=LazyTensorStorage(10**6), limiter=RateLimiter.min_size(10**6), batch_size=10, sample_timeout=0.3
+        storage=LazyTensorStorage(10**6),
+        limiter=RateLimiter.min_size(10**6),
+        batch_size=10,
+        sample_timeout=0.3,
     )
     collector = Collector(cartpole, frames_per_batch=10, replay_buffer=large)
     collector.start()
-    with pytest.raises(RuntimeError, match=r"the limiter waits for 1000000 frames, .*; waited \d+\.\d s for . writer"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"the limiter waits for 1000000 frames, .*; waited \d+\.\d s for . writer",
+    ):
         collector.replay_buffer.sample()
     collector.async_shutdown()
 
@@ -255,7 +290,10 @@ def test_what_ctrl_c_kept_from_being_written_is_written_later(make: Any) -> None
     with make(buffer) as collector:
         assert [next(collector) for _ in range(3)] == [None] * 3
         # It has collected the batch that it may not write yet.
-        with pytest.raises(KeyboardInterrupt), ctrl_c(lambda: collector._core.stats()["frames"] == 40):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            ctrl_c(lambda: collector._core.stats()["frames"] == 40),
+        ):
             next(collector)
         collected = collector.stats()["frames"]
         assert (collected, buffer.write_count) == (40, 30)
@@ -275,9 +313,18 @@ def test_a_state_keeps_what_was_counted() -> None:
 @pytest.mark.parametrize(
     ("limiter", "message"),
     [
-        (RateLimiter.sample_to_insert_ratio(0.0, 1, 2.0), "samples_per_insert: expected a positive number, got 0"),
-        (RateLimiter.sample_to_insert_ratio(1.0, 0, 2.0), "min_size_to_sample: expected at least 1, got 0"),
-        (RateLimiter.sample_to_insert_ratio(3.0, 1, 2.9), "error_buffer: expected at least 3, got 2.9"),
+        (
+            RateLimiter.sample_to_insert_ratio(0.0, 1, 2.0),
+            "samples_per_insert: expected a positive number, got 0",
+        ),
+        (
+            RateLimiter.sample_to_insert_ratio(1.0, 0, 2.0),
+            "min_size_to_sample: expected at least 1, got 0",
+        ),
+        (
+            RateLimiter.sample_to_insert_ratio(3.0, 1, 2.9),
+            "error_buffer: expected at least 3, got 2.9",
+        ),
     ],
 )
 def test_limiters_that_let_nothing_through(limiter: RateLimiter, message: str) -> None:

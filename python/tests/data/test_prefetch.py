@@ -1,4 +1,6 @@
-"""Samples that are drawn ahead are those that would be drawn when asked for, and none of them outlives what it was drawn from."""
+"""Samples that are drawn ahead are those that would be drawn when asked for, and none of them
+outlives what it was drawn from.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,17 @@ def small_samples_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ahead, "_WORTH_A_THREAD", 0)
 
 
-def buffer_of(kind: type[ReplayBuffer] = ReplayBuffer, *, ahead: int | None = 3, filled: int = 20, **arguments: Any) -> ReplayBuffer:
-    buffer = kind(**{"storage": LazyTensorStorage(20), "batch_size": 4, "seed": 5, **arguments}, prefetch=ahead)
+def buffer_of(
+    kind: type[ReplayBuffer] = ReplayBuffer,
+    *,
+    ahead: int | None = 3,
+    filled: int = 20,
+    **arguments: Any,
+) -> ReplayBuffer:
+    buffer = kind(
+        **{"storage": LazyTensorStorage(20), "batch_size": 4, "seed": 5, **arguments},
+        prefetch=ahead,
+    )
     if filled:
         buffer.extend(frames(filled))
     return buffer
@@ -57,7 +68,13 @@ def buffer_of(kind: type[ReplayBuffer] = ReplayBuffer, *, ahead: int | None = 3,
         (ReplayBuffer, dict),
         (TensorDictReplayBuffer, dict),
         (ReplayBuffer, lambda: {"sampler": SliceSampler(slice_len=2)}),
-        (TensorDictReplayBuffer, lambda: {"sampler": SliceSampler(slice_len=2), "transform": lambda it: it.set("more", it["number"] + 1)}),
+        (
+            TensorDictReplayBuffer,
+            lambda: {
+                "sampler": SliceSampler(slice_len=2),
+                "transform": lambda it: it.set("more", it["number"] + 1),
+            },
+        ),
         (ReplayBuffer, lambda: {"storage": ListStorage(20), "collate_fn": list}),
         (TensorDictPrioritizedReplayBuffer, lambda: {"alpha": 0.7, "beta": 0.9}),
         (ReplayBuffer, lambda: {"sampler": SamplerWithoutReplacement()}),
@@ -71,7 +88,8 @@ def test_samples_are_those_of_a_buffer_that_draws_none_ahead(kind: Any, make: An
             assert [frame.to_dict() for frame in ahead] == [frame.to_dict() for frame in now]
         else:
             assert (ahead == now).all() and set(ahead.keys(True, True)) == set(now.keys(True, True))
-    # Samples of another size, and with `return_info`, are not drawn ahead. Before the end of a pass, one would be short.
+    # Samples of another size, and with `return_info`, are not drawn ahead. Before the end of a
+    # pass, one would be short.
     drawn_by(ours)
     assert len(ours.sample(6)) == 6
     assert ours.sample(return_info=True)[1]["index"].shape == (4,)
@@ -98,7 +116,9 @@ def drawn_by(buffer: ReplayBuffer) -> None:
     buffer._prefetch._pool.submit(lambda: None).result()
 
 
-def test_small_samples_without_more_are_drawn_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_samples_without_more_are_drawn_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(_ahead, "_WORTH_A_THREAD", 4 * 9 + 1)
     small, large = buffer_of(ahead=2), buffer_of(ahead=2)
     large.empty()
@@ -119,7 +139,9 @@ def test_each_pass_has_each_frame_once(ahead: int) -> None:
     buffer = buffer_of(ahead=ahead, sampler=SamplerWithoutReplacement(), batch_size=6)
     for _ in range(3):
         passed = torch.cat([batch["number"] for batch in buffer])
-        assert passed.sort().values.equal(torch.arange(20)) or len(passed) == 18 == len(passed.unique())
+        assert passed.sort().values.equal(torch.arange(20)) or len(passed) == 18 == len(
+            passed.unique()
+        )
     left = next(iter(buffer))["number"]
     rest = torch.cat([batch["number"] for batch in buffer])
     assert len(torch.cat([left, rest]).unique()) == len(left) + len(rest) > 12
@@ -140,7 +162,9 @@ def test_it_waits_for_frames_where_a_sample_does() -> None:
             limited.sample()
     limited.extend(frames(8))
     assert len(limited.sample()) == 4
-    with AsyncCollector("CartPole-v1", frames_per_batch=50, total_frames=-1, replay_buffer=buffer_of(filled=0)) as collector:
+    with AsyncCollector(
+        "CartPole-v1", frames_per_batch=50, total_frames=-1, replay_buffer=buffer_of(filled=0)
+    ) as collector:
         filled = collector.replay_buffer
         collector.start()
         assert all(len(filled.sample()) == 4 for _ in range(20))
@@ -211,7 +235,9 @@ def test_the_error_of_a_collector_is_raised_once() -> None:
         return td.set("action", torch.zeros(td.shape, dtype=torch.long))
 
     buffer = buffer_of(filled=0)
-    with AsyncCollector("CartPole-v1", fails_later, frames_per_batch=10, total_frames=-1, replay_buffer=buffer) as collector:
+    with AsyncCollector(
+        "CartPole-v1", fails_later, frames_per_batch=10, total_frames=-1, replay_buffer=buffer
+    ) as collector:
         collector.start()
         with pytest.raises(WorkerError, match="ZeroDivisionError: the policy"):
             for _ in range(100_000):
@@ -236,7 +262,12 @@ def test_a_transform_may_draw_samples_itself() -> None:
 
 
 def test_priorities_are_those_of_when_a_sample_was_drawn() -> None:
-    buffer = buffer_of(TensorDictReplayBuffer, ahead=2, sampler=PrioritizedSampler(20, alpha=1.0, beta=1.0), priority_key="error")
+    buffer = buffer_of(
+        TensorDictReplayBuffer,
+        ahead=2,
+        sampler=PrioritizedSampler(20, alpha=1.0, beta=1.0),
+        priority_key="error",
+    )
     buffer.sample(), buffer.sample()
     drawn_by(buffer)
     buffer.update_priority(torch.arange(20), [0.0] * 19 + [1.0])
@@ -246,7 +277,9 @@ def test_priorities_are_those_of_when_a_sample_was_drawn() -> None:
 
 
 def test_no_sample_is_lost_that_was_drawn_after_one_that_found_nothing() -> None:
-    buffer = buffer_of(filled=0, ahead=2, consume_after_n_samples=1, transform=lambda sample: sample)
+    buffer = buffer_of(
+        filled=0, ahead=2, consume_after_n_samples=1, transform=lambda sample: sample
+    )
     buffer.extend(frames(8))
     seen = [buffer.sample()["number"], buffer.sample()["number"]]
     drawn_by(buffer)
@@ -258,14 +291,23 @@ def test_no_sample_is_lost_that_was_drawn_after_one_that_found_nothing() -> None
 
 
 def test_a_buffer_that_nobody_has_lets_go_of_its_files(tmp_path: Any) -> None:
-    buffer = ReplayBuffer(storage=LazyMemmapStorage(20, scratch_dir=tmp_path), batch_size=4, prefetch=2)
+    buffer = ReplayBuffer(
+        storage=LazyMemmapStorage(20, scratch_dir=tmp_path), batch_size=4, prefetch=2
+    )
     buffer.extend(frames(20))
     buffer.sample(), buffer.sample()
     drawn_by(buffer)
     gc.disable()
     try:
         del buffer
-        assert len(ReplayBuffer(storage=LazyMemmapStorage(20, scratch_dir=tmp_path, existsok=True), batch_size=4)) == 20
+        assert (
+            len(
+                ReplayBuffer(
+                    storage=LazyMemmapStorage(20, scratch_dir=tmp_path, existsok=True), batch_size=4
+                )
+            )
+            == 20
+        )
     finally:
         gc.enable()
 
@@ -315,5 +357,7 @@ collector = AsyncCollector("CartPole-v1", frames_per_batch=100, total_frames=-1,
 collector.start()
 print(len(buffer.sample()), len(buffer.sample()))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0 and done.stdout == "8 8\n", done.stderr

@@ -59,7 +59,12 @@ def test_frames_bring_their_priorities(library: Any, shape: tuple[int, ...]) -> 
 
 def test_frames_without_priorities_have_the_highest() -> None:
     buffer = TensorDictPrioritizedReplayBuffer(
-        alpha=1.0, beta=1.0, storage=LazyTensorStorage(10), priority_key=("a", "b"), batch_size=8, generator=always()
+        alpha=1.0,
+        beta=1.0,
+        storage=LazyTensorStorage(10),
+        priority_key=("a", "b"),
+        batch_size=8,
+        generator=always(),
     )
     first = TensorDict({"number": torch.arange(2), "a": {"b": torch.tensor([1.0, 3.0])}}, [2])
     buffer.extend(first)
@@ -71,7 +76,9 @@ def test_frames_without_priorities_have_the_highest() -> None:
 
 
 def test_of_more_frames_than_rows_the_last_bring_theirs() -> None:
-    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(2), generator=always())
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, storage=LazyTensorStorage(2), generator=always()
+    )
     buffer.extend(frames(torch.tensor([9.0, 9.0, 1.0, 3.0])))
     assert shares(buffer, 4) == pytest.approx([0, 0, 1 / 4, 3 / 4], abs=0.02)
     writer = TensorDictMaxValueWriter("number")
@@ -91,7 +98,12 @@ def test_priorities_that_make_no_sense_are_not_written() -> None:
 
 @pytest.mark.parametrize(
     ("reduction", "expected"),
-    [("max", [4 / 9, 5 / 9]), ("min", [1 / 2, 1 / 2]), ("mean", [7 / 14, 7 / 14]), ("median", [2 / 3, 1 / 3])],
+    [
+        ("max", [4 / 9, 5 / 9]),
+        ("min", [1 / 2, 1 / 2]),
+        ("mean", [7 / 14, 7 / 14]),
+        ("median", [2 / 3, 1 / 3]),
+    ],
 )
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_several_priorities_make_one(library: Any, reduction: str, expected: list[float]) -> None:
@@ -105,7 +117,9 @@ def test_several_priorities_make_one(library: Any, reduction: str, expected: lis
     buffer.update_tensordict_priority(sample)
     assert shares(buffer, 2) == pytest.approx(expected, abs=0.02)
     if library is windrow.data:
-        brought = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler, generator=always())
+        brought = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(10), sampler=sampler, generator=always()
+        )
         brought.extend(frames(several))
         assert shares(brought, 2) == pytest.approx(expected, abs=0.02)
 
@@ -113,7 +127,13 @@ def test_several_priorities_make_one(library: Any, reduction: str, expected: lis
 def test_reductions_that_there_are_not() -> None:
     for sampler in (PrioritizedSampler, PrioritizedSliceSampler):
         with pytest.raises(ValueError, match='reduction must be "max", "min"'):
-            sampler(10, 1.0, 1.0, reduction="most", **({"slice_len": 2} if sampler is PrioritizedSliceSampler else {}))
+            sampler(
+                10,
+                1.0,
+                1.0,
+                reduction="most",
+                **({"slice_len": 2} if sampler is PrioritizedSliceSampler else {}),
+            )
 
 
 def test_collectors_bring_priorities() -> None:
@@ -124,7 +144,9 @@ def test_collectors_bring_priorities() -> None:
     buffer = TensorDictPrioritizedReplayBuffer(
         alpha=1.0, beta=1.0, storage=LazyTensorStorage(100), generator=always()
     )
-    for _ in Collector("Pendulum-v1", policy, frames_per_batch=50, total_frames=50, replay_buffer=buffer, seed=0):
+    for _ in Collector(
+        "Pendulum-v1", policy, frames_per_batch=50, total_frames=50, replay_buffer=buffer, seed=0
+    ):
         pass
     priority = buffer["td_error"].squeeze(-1)
     index = buffer.sample(50_000)["index"]
@@ -155,7 +177,9 @@ def test_samplers_are_changed() -> None:
 
 def test_a_sampler_and_its_buffer_have_one_beta() -> None:
     before, after = (PrioritizedSampler(alpha=1.0, beta=1.0) for _ in range(2))
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=before, batch_size=100, generator=always())
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(10), sampler=before, batch_size=100, generator=always()
+    )
     buffer.extend(frames(torch.tensor([1.0, 4.0])))
 
     def weights() -> list[float]:
@@ -181,11 +205,16 @@ def test_a_sampler_and_its_buffer_have_one_beta() -> None:
 
 
 def test_a_sampler_has_the_beta_that_its_buffer_loads(tmp_path: Path) -> None:
-    saved = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=PrioritizedSampler(alpha=1.0, beta=0.3))
+    saved = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(10), sampler=PrioritizedSampler(alpha=1.0, beta=0.3)
+    )
     saved.extend(frames(torch.tensor([1.0, 4.0])))
     saved.set_beta(0.5)
     saved.dumps(tmp_path / "saved")
-    for load in (lambda buffer: buffer.load_state_dict(saved.state_dict()), lambda buffer: buffer.loads(tmp_path / "saved")):
+    for load in (
+        lambda buffer: buffer.load_state_dict(saved.state_dict()),
+        lambda buffer: buffer.loads(tmp_path / "saved"),
+    ):
         sampler = PrioritizedSampler(alpha=1.0, beta=0.3)
         load(TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler))
         assert sampler.beta == 0.5
@@ -193,7 +222,9 @@ def test_a_sampler_has_the_beta_that_its_buffer_loads(tmp_path: Path) -> None:
 
 def test_a_sampler_of_a_closed_buffer_serves_others() -> None:
     sampler = PrioritizedSampler(alpha=1.0, beta=1.0)
-    buffer, closed = (TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler) for _ in range(2))
+    buffer, closed = (
+        TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler) for _ in range(2)
+    )
     closed.close()
     buffer.set_beta(0.5)
     assert sampler.beta == 0.5
@@ -201,7 +232,9 @@ def test_a_sampler_of_a_closed_buffer_serves_others() -> None:
 
 def test_a_sampler_of_slices_finds_trajectories_that_are_there() -> None:
     number = torch.arange(40)
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(30), batch_size=60, generator=always())
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(30), batch_size=60, generator=always()
+    )
     buffer.extend(TensorDict({"number": number, "episode": number // 7}, [40]))
     buffer.sampler = SliceSampler(slice_len=3, traj_key="episode")
     slices = buffer.sample()["number"].reshape(-1, 3)
@@ -219,7 +252,9 @@ def test_samplers_that_do_not_fit_are_refused() -> None:
         buffer.set_sampler(SliceSampler(slice_len=2, traj_key="episode"))
     with pytest.raises(TypeError, match="expected a sampler of windrow.data, got torchrl"):
         buffer.set_sampler(torchrl.data.PrioritizedSampler(10, 1.0, 1.0))
-    with pytest.raises(TypeError, match="expected a sampler of windrow.data, got builtins.NoneType"):
+    with pytest.raises(
+        TypeError, match="expected a sampler of windrow.data, got builtins.NoneType"
+    ):
         buffer.set_sampler(None)  # type: ignore[arg-type]
     assert isinstance(buffer.sampler, RandomSampler)
     assert buffer.sample().shape == (4,)
@@ -231,14 +266,21 @@ def test_only_tensordict_buffers_mark_slices() -> None:
         {
             "number": number,
             "is_init": torch.zeros(40, 1, dtype=torch.bool),
-            "next": {"done": (number % 10 == 9)[:, None], "truncated": torch.zeros(40, 1, dtype=torch.bool)},
+            "next": {
+                "done": (number % 10 == 9)[:, None],
+                "truncated": torch.zeros(40, 1, dtype=torch.bool),
+            },
         },
         [40],
     )
     for library in LIBRARIES:
         samples = []
         for kind in (library.ReplayBuffer, library.TensorDictReplayBuffer):
-            buffer = kind(storage=library.LazyTensorStorage(40), sampler=library.SliceSampler(slice_len=4), batch_size=32)
+            buffer = kind(
+                storage=library.LazyTensorStorage(40),
+                sampler=library.SliceSampler(slice_len=4),
+                batch_size=32,
+            )
             buffer.extend(data)
             sample, info = buffer.sample(return_info=True)
             samples.append(sample)
@@ -246,7 +288,9 @@ def test_only_tensordict_buffers_mark_slices() -> None:
             assert torch.equal(sample["number"], at.reshape(-1))
             ends = torch.arange(32) % 4 == 3
             assert torch.equal(info["next", "truncated"].squeeze(-1), ends)
-            assert torch.equal(info["next", "done"].squeeze(-1), ends | (sample["number"] % 10 == 9))
+            assert torch.equal(
+                info["next", "done"].squeeze(-1), ends | (sample["number"] % 10 == 9)
+            )
             assert torch.equal(info["is_init"].squeeze(-1), torch.arange(32) % 4 == 0)
         plain, marked = samples
         for key in [("next", "truncated"), ("next", "done"), "is_init"]:
@@ -272,10 +316,16 @@ def test_a_row_that_there_is_not_has_no_priority(row: int) -> None:
         ([1, 2], ["high", 1.0], "priority must be numbers, got ['high', 1.0]"),
         (None, 1.0, "index must be whole numbers, got None"),
         (torch.tensor([1.5]), 1.0, "index must be whole numbers, got tensor([1.5000])"),
-        (torch.tensor([True, False]), 1.0, "index must be whole numbers, got tensor([ True, False])"),
+        (
+            torch.tensor([True, False]),
+            1.0,
+            "index must be whole numbers, got tensor([ True, False])",
+        ),
     ],
 )
-def test_what_is_no_row_or_no_priority_is_refused_by_name(index: object, priority: object, message: str) -> None:
+def test_what_is_no_row_or_no_priority_is_refused_by_name(
+    index: object, priority: object, message: str
+) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=PrioritizedSampler(20, 0.7, 0.9))
     buffer.extend(TensorDict({"number": torch.arange(15)}, [15]))
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):

@@ -11,7 +11,13 @@ import torchrl.data
 from tensordict import TensorDict
 
 import windrow.data
-from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, TensorDictMaxValueWriter
+from windrow.data import (
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    SliceSampler,
+    TensorDictMaxValueWriter,
+)
 
 LIBRARIES = [torchrl.data, windrow.data]
 
@@ -119,7 +125,10 @@ def test_rows_that_cannot_be_set() -> None:
         buffer[11] = frames(1)[0]
     with pytest.raises(ValueError, match="number"):
         buffer[1] = frames(1)[0].exclude("number")
-    with pytest.raises(ValueError, match=r"expected frames \[3\], as there are rows, or one for all of them, got \[2\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected frames \[3\], as there are rows, or one for all of them, got \[2\]",
+    ):
         buffer[0:3] = frames(2)
     assert torch.equal(buffer["number"], torch.arange(10))
 

@@ -33,7 +33,9 @@ def frames(count: int, first: int = 0) -> TensorDict:
 
 SCHEDULES = {
     "linear": lambda of, sampler: of.LinearScheduler(sampler, "beta", final_value=1.0, num_steps=4),
-    "steps": lambda of, sampler: of.StepScheduler(sampler, "alpha", gamma=0.1, n_steps=2, mode="additive", max_value=0.75),
+    "steps": lambda of, sampler: of.StepScheduler(
+        sampler, "alpha", gamma=0.1, n_steps=2, mode="additive", max_value=0.75
+    ),
     "factor": lambda of, sampler: of.StepScheduler(sampler, "alpha", gamma=0.5, min_value=0.2),
     "function": lambda of, sampler: of.LambdaScheduler(sampler, "beta", lambda step: 0.9**step),
 }
@@ -54,7 +56,9 @@ def test_schedulers_set_what_torchrls_set(schedule: str) -> None:
 
 
 def test_buffers_follow_the_arguments_of_their_samplers() -> None:
-    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(2), batch_size=200, seed=0)
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, storage=LazyTensorStorage(2), batch_size=200, seed=0
+    )
     buffer.extend(frames(2))
     buffer.update_priority([0, 1], [1.0, 9.0])
     assert sorted(set(buffer.sample()["priority_weight"].tolist())) == pytest.approx([1 / 9, 1.0])
@@ -78,7 +82,9 @@ def test_buffers_follow_the_arguments_of_their_samplers() -> None:
 def test_schedulers_need_an_argument_that_can_be_set() -> None:
     with pytest.raises(ValueError, match="RandomSampler has no argument beta"):
         schedulers.LinearScheduler(RandomSampler(), "beta", 1.0, 4)
-    with pytest.raises(TypeError, match="expected a sampler or a replay buffer of windrow, got builtins.int"):
+    with pytest.raises(
+        TypeError, match="expected a sampler or a replay buffer of windrow, got builtins.int"
+    ):
         schedulers.LinearScheduler(3, "beta", 1.0, 4)
 
 
@@ -87,7 +93,9 @@ def test_schedulers_need_an_argument_that_can_be_set() -> None:
 def test_frames_are_removed_after_so_many_samples(times: int, storage: Any) -> None:
     for library in (windrow.data, torchrl.data):
         buffer = library.ReplayBuffer(
-            storage=getattr(library, storage.__name__)(8), consume_after_n_samples=times, batch_size=4
+            storage=getattr(library, storage.__name__)(8),
+            consume_after_n_samples=times,
+            batch_size=4,
         )
         buffer.extend(frames(8))
         drawn = [number for batch in buffer for number in batch["number"].tolist()]
@@ -97,7 +105,9 @@ def test_frames_are_removed_after_so_many_samples(times: int, storage: Any) -> N
 
 
 def test_rows_that_were_used_up_are_written_first() -> None:
-    buffer = ReplayBuffer(storage=ListStorage(4), sampler=ConsumingSampler(), collate_fn=lambda items: items)
+    buffer = ReplayBuffer(
+        storage=ListStorage(4), sampler=ConsumingSampler(), collate_fn=lambda items: items
+    )
     buffer.extend("abcd"[at] for at in range(4))
     gone = buffer.sample(2)
     buffer.extend(["e", "f"])
@@ -111,7 +121,9 @@ def test_consuming_needs_parts_that_suit_it() -> None:
     for sampler in (SamplerWithoutReplacement(), SliceSampler(slice_len=2), ConsumingSampler(3)):
         with pytest.raises(ValueError, match="consume_after_n_samples=2 needs a RandomSampler"):
             ReplayBuffer(storage=LazyTensorStorage(8), sampler=sampler, consume_after_n_samples=2)
-    assert ReplayBuffer(storage=LazyTensorStorage(8), sampler=ConsumingSampler(2), consume_after_n_samples=2).sampler
+    assert ReplayBuffer(
+        storage=LazyTensorStorage(8), sampler=ConsumingSampler(2), consume_after_n_samples=2
+    ).sampler
     with pytest.raises(ValueError, match="consume_after_n_samples must be 1 or more, got 0"):
         ReplayBuffer(storage=LazyTensorStorage(8), consume_after_n_samples=0)
     with pytest.raises(ValueError, match="writer"):
@@ -119,7 +131,10 @@ def test_consuming_needs_parts_that_suit_it() -> None:
 
 
 def test_a_state_keeps_how_often_frames_were_drawn() -> None:
-    buffer, other = (ReplayBuffer(storage=LazyTensorStorage(8), consume_after_n_samples=2, batch_size=3) for _ in range(2))
+    buffer, other = (
+        ReplayBuffer(storage=LazyTensorStorage(8), consume_after_n_samples=2, batch_size=3)
+        for _ in range(2)
+    )
     buffer.extend(frames(5))
     first = buffer.sample()["number"].tolist()
     other.load_state_dict(buffer.state_dict())
@@ -133,16 +148,32 @@ def test_writers_take_compilable() -> None:
             kind(compilable=True)
 
 
-@pytest.mark.parametrize("kind", ["ReplayBuffer", "TensorDictReplayBuffer", "TensorDictPrioritizedReplayBuffer"])
-@pytest.mark.parametrize(("storage", "named"), [("LazyTensorStorage", None), ("LazyTensorStorage", "cpu"), ("LazyMemmapStorage", None), ("ListStorage", None)])
-def test_samples_name_the_device_that_torchrls_do(kind: str, storage: str, named: str | None) -> None:
+@pytest.mark.parametrize(
+    "kind", ["ReplayBuffer", "TensorDictReplayBuffer", "TensorDictPrioritizedReplayBuffer"]
+)
+@pytest.mark.parametrize(
+    ("storage", "named"),
+    [
+        ("LazyTensorStorage", None),
+        ("LazyTensorStorage", "cpu"),
+        ("LazyMemmapStorage", None),
+        ("ListStorage", None),
+    ],
+)
+def test_samples_name_the_device_that_torchrls_do(
+    kind: str, storage: str, named: str | None
+) -> None:
     """So that `.to("cpu")` costs nothing."""
     devices = []
     for package in (windrow.data, torchrl.data):
         arguments = {"alpha": 0.7, "beta": 0.5} if "Prioritized" in kind else {}
-        buffer = getattr(package, kind)(storage=getattr(package, storage)(20), batch_size=4, **arguments)
+        buffer = getattr(package, kind)(
+            storage=getattr(package, storage)(20), batch_size=4, **arguments
+        )
         nested = TensorDict({"x": torch.zeros(10, 2)}, [10, 2])
-        buffer.extend(TensorDict({"number": torch.arange(10), "agents": nested}, [10], device=named))
+        buffer.extend(
+            TensorDict({"number": torch.arange(10), "agents": nested}, [10], device=named)
+        )
         read = buffer.sample(), buffer[:], buffer[[1, 2]]
         devices.append([(one.device, one["agents"].device) for one in read])
     assert devices[0] == devices[1]

@@ -1,4 +1,6 @@
-"""States of buffers, collectors and evaluators in files that ``torch.load`` reads without trusting them."""
+"""States of buffers, collectors and evaluators in files that ``torch.load`` reads without trusting
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import torch
 from cartpole import cartpole, in_threads
 from tensordict import TensorDict
 
-from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.data import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -44,7 +52,9 @@ def frames(count: int = 40) -> TensorDict:
     return TensorDict(
         {
             "number": torch.arange(count),
-            "next": TensorDict({"done": done, "reward": torch.arange(count).float().unsqueeze(-1)}, [count]),
+            "next": TensorDict(
+                {"done": done, "reward": torch.arange(count).float().unsqueeze(-1)}, [count]
+            ),
             "agents": TensorDict({"position": torch.rand(count, 3, 2)}, [count, 3]),
         },
         [count],
@@ -72,7 +82,10 @@ def check_goes_on(build: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
 def test_a_buffer(storage: Any, sampler: str, kind: Any, tmp_path: Path) -> None:
-    check_goes_on(lambda: kind(storage=storage(100), sampler=SAMPLERS[sampler](), batch_size=8, seed=0), tmp_path)
+    check_goes_on(
+        lambda: kind(storage=storage(100), sampler=SAMPLERS[sampler](), batch_size=8, seed=0),
+        tmp_path,
+    )
 
 
 @pytest.mark.parametrize("writer", [RoundRobinWriter, TensorDictMaxValueWriter])
@@ -82,7 +95,12 @@ def test_a_buffer_that_is_full(sampler: str, writer: Any, tmp_path: Path) -> Non
     storage = LazyTensorStorage(17)
     check_goes_on(
         lambda: ReplayBuffer(
-            storage=storage, sampler=SAMPLERS[sampler](), writer=writer(), limiter=limiter, batch_size=8, seed=0
+            storage=storage,
+            sampler=SAMPLERS[sampler](),
+            writer=writer(),
+            limiter=limiter,
+            batch_size=8,
+            seed=0,
         ),
         tmp_path,
     )
@@ -91,7 +109,9 @@ def test_a_buffer_that_is_full(sampler: str, writer: Any, tmp_path: Path) -> Non
 def test_a_buffer_without_frames(tmp_path: Path) -> None:
     other = ReplayBuffer(storage=LazyTensorStorage(10))
     other.extend(frames(3))
-    other.load_state_dict(reloaded(ReplayBuffer(storage=LazyTensorStorage(10)).state_dict(), tmp_path))
+    other.load_state_dict(
+        reloaded(ReplayBuffer(storage=LazyTensorStorage(10)).state_dict(), tmp_path)
+    )
     assert len(other) == 0 and other.write_count == 0
 
 
@@ -126,11 +146,20 @@ def test_a_state_that_lacks_frames_is_refused() -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("kind", [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector])
+@pytest.mark.parametrize(
+    "kind", [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector]
+)
 def test_a_collector(kind: Any, backend: str, network: torch.nn.Module, tmp_path: Path) -> None:
     def make() -> Any:
         envs = [cartpole] * 2 if kind in (MultiSyncCollector, MultiAsyncCollector) else cartpole
-        return kind(envs, network, policy_backend=backend, frames_per_batch=20, total_frames=60, **in_threads(kind))
+        return kind(
+            envs,
+            network,
+            policy_backend=backend,
+            frames_per_batch=20,
+            total_frames=60,
+            **in_threads(kind),
+        )
 
     with make() as collector, make() as other:
         next(collector)
@@ -154,6 +183,8 @@ def test_a_collector_of_an_environment_with_statistics(tmp_path: Path) -> None:
 
 
 def test_an_evaluator(tmp_path: Path) -> None:
-    with Evaluator(cartpole, lambda td: td.set("action", torch.zeros(2)), num_trajectories=1) as evaluator:
+    with Evaluator(
+        cartpole, lambda td: td.set("action", torch.zeros(2)), num_trajectories=1
+    ) as evaluator:
         evaluator.evaluate()
         assert reloaded(evaluator.state_dict(), tmp_path) == evaluator.state_dict()

@@ -33,7 +33,9 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files that are open have names there")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_nothing_stays_behind_when_the_process_is_killed(tmp_path: Path, end: signal.Signals) -> None:
+def test_nothing_stays_behind_when_the_process_is_killed(
+    tmp_path: Path, end: signal.Signals
+) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -47,7 +49,11 @@ def test_nothing_stays_behind_when_the_process_is_killed(tmp_path: Path, end: si
         assert program.wait(timeout=60) != 0
     finally:
         program.kill()
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".windrow", "windrow", ".tmp"))] == []
+    assert [
+        path.name
+        for path in tmp_path.iterdir()
+        if path.name.startswith((".windrow", "windrow", ".tmp"))
+    ] == []
 
 
 def test_entries_name_the_file_that_they_are_in(tmp_path: Path) -> None:

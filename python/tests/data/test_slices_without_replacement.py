@@ -15,7 +15,9 @@ from windrow.data import LazyTensorStorage, SliceSamplerWithoutReplacement, Tens
 
 def trajectories(lengths: list[int], first: int = 0) -> TensorDict:
     """Frames of trajectories of these lengths, with the number of the trajectory and the step."""
-    traj = torch.cat([torch.full((length,), first + number) for number, length in enumerate(lengths)])
+    traj = torch.cat(
+        [torch.full((length,), first + number) for number, length in enumerate(lengths)]
+    )
     step = torch.cat([torch.arange(length) for length in lengths])
     done = torch.cat([torch.arange(length) == length - 1 for length in lengths])[:, None]
     return TensorDict({"traj": traj, "step": step, "next": {"done": done}}, [sum(lengths)])
@@ -23,7 +25,9 @@ def trajectories(lengths: list[int], first: int = 0) -> TensorDict:
 
 def buffer_of(batch_size: int | None = None, **arguments: Any) -> TensorDictReplayBuffer:
     sampler = SliceSamplerWithoutReplacement(traj_key="traj", **arguments)
-    return TensorDictReplayBuffer(storage=LazyTensorStorage(1000), sampler=sampler, batch_size=batch_size, seed=0)
+    return TensorDictReplayBuffer(
+        storage=LazyTensorStorage(1000), sampler=sampler, batch_size=batch_size, seed=0
+    )
 
 
 def drawn(sample: Any, slice_len: int) -> list[int]:
@@ -52,7 +56,10 @@ def test_drop_last_leaves_out_what_does_not_fill_a_batch() -> None:
     buffer = buffer_of(12, slice_len=4, shuffle=False, drop_last=True)
     buffer.extend(trajectories([4] * 8))
     assert [drawn(buffer.sample(), 4) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
-    with pytest.raises(RuntimeError, match="with drop_last that takes 9 trajectories of at least 4 frames, there are 8"):
+    with pytest.raises(
+        RuntimeError,
+        match="with drop_last that takes 9 trajectories of at least 4 frames, there are 8",
+    ):
         buffer.sample(36)
     # What could not be drawn has changed nothing.
     assert drawn(buffer.sample(), 4) == [3, 4, 5]
@@ -66,7 +73,9 @@ def test_short_trajectories_take_part_where_length_is_not_strict() -> None:
     assert sample["next", "truncated"].flatten().nonzero().flatten().tolist() == [1, 5, 6]
     strict = buffer_of(16, slice_len=4)
     strict.extend(trajectories([2, 3, 1]))
-    with pytest.raises(RuntimeError, match="no trajectory has the 4 frames of a slice, the longest has 3"):
+    with pytest.raises(
+        RuntimeError, match="no trajectory has the 4 frames of a slice, the longest has 3"
+    ):
         strict.sample()
 
 
@@ -98,8 +107,12 @@ def test_a_state_goes_on_with_the_pass() -> None:
 
 def test_trajectories_of_a_collector() -> None:
     sampler = SliceSamplerWithoutReplacement(slice_len=5)
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(1000), sampler=sampler, batch_size=50, seed=0)
-    for _ in Collector(cartpole, frames_per_batch=100, total_frames=600, replay_buffer=buffer, seed=0):
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(1000), sampler=sampler, batch_size=50, seed=0
+    )
+    for _ in Collector(
+        cartpole, frames_per_batch=100, total_frames=600, replay_buffer=buffer, seed=0
+    ):
         pass
     count = len(buffer[:]["collector", "traj_ids"].unique())
     seen: list[int] = []

@@ -1,4 +1,6 @@
-"""Samples of offline data: mixed with online data, with goals in hindsight, with a burn-in, and through a DataLoader."""
+"""Samples of offline data: mixed with online data, with goals in hindsight, with a burn-in, and
+through a DataLoader.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def filled(frames: Any, **arguments: Any) -> ReplayBuffer:
 def test_each_sample_has_its_share_of_the_data_set(fraction: float, tmp_path: Path) -> None:
     with ParquetSink(tmp_path) as sink:
         sink.extend(steps([9, 9, 9]).set("only", torch.zeros(27)))
-    buffer = OfflineToOnlineReplayBuffer(tmp_path, online_capacity=100, offline_fraction=fraction, batch_size=16)
+    buffer = OfflineToOnlineReplayBuffer(
+        tmp_path, online_capacity=100, offline_fraction=fraction, batch_size=16
+    )
     assert buffer.sample()["observation"][:, 0].max() < 3 and buffer.batch_size == 16
     assert len(buffer.extend(steps([20], first=5))) == 20 and len(buffer) == 47
     for _ in range(5):
@@ -55,8 +59,12 @@ def test_each_sample_has_its_share_of_the_data_set(fraction: float, tmp_path: Pa
 @pytest.mark.parametrize("start", [False, True])
 def test_a_collector_writes_to_the_online_buffer(start: bool) -> None:
     online = ReplayBuffer(storage=LazyTensorStorage(1000))
-    buffer = OfflineToOnlineReplayBuffer({"observation": torch.full((10, 4), 9.0)}, online_buffer=online, batch_size=8)
-    collector = MultiAsyncCollector(["CartPole-v1"], frames_per_batch=100, total_frames=300, replay_buffer=buffer)
+    buffer = OfflineToOnlineReplayBuffer(
+        {"observation": torch.full((10, 4), 9.0)}, online_buffer=online, batch_size=8
+    )
+    collector = MultiAsyncCollector(
+        ["CartPole-v1"], frames_per_batch=100, total_frames=300, replay_buffer=buffer
+    )
     if start:
         collector.start()
         online.sample(1)
@@ -68,7 +76,10 @@ def test_a_collector_writes_to_the_online_buffer(start: bool) -> None:
 
 
 def test_rows_of_one_buffer_are_not_taken_for_those_of_the_other() -> None:
-    parts = [TensorDictPrioritizedReplayBuffer(storage=LazyTensorStorage(10), alpha=0.6, beta=0.4) for _ in range(2)]
+    parts = [
+        TensorDictPrioritizedReplayBuffer(storage=LazyTensorStorage(10), alpha=0.6, beta=0.4)
+        for _ in range(2)
+    ]
     buffer = OfflineToOnlineReplayBuffer(parts[0], online_buffer=parts[1], batch_size=4)
     for part in parts:
         part.extend(steps([4]))
@@ -80,11 +91,18 @@ def test_rows_of_one_buffer_are_not_taken_for_those_of_the_other() -> None:
 
 
 def test_data_that_does_not_fit_together_is_an_error_that_names_the_entry() -> None:
-    buffer = OfflineToOnlineReplayBuffer({"observation": torch.zeros(4, 3)}, online_capacity=10, batch_size=4)
+    buffer = OfflineToOnlineReplayBuffer(
+        {"observation": torch.zeros(4, 3)}, online_capacity=10, batch_size=4
+    )
     buffer.extend(steps([4]))
-    with pytest.raises(ValueError, match=r"entry 'observation': the data set has torch.float32 \[3\], what was written torch.float32 \[2\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"entry 'observation': the data set has torch.float32 \[3\], what was written torch.float32 \[2\]",
+    ):
         buffer.sample()
-    with pytest.raises(TypeError, match="expected one of online_storage, online_capacity, online_buffer, got none"):
+    with pytest.raises(
+        TypeError, match="expected one of online_storage, online_capacity, online_buffer, got none"
+    ):
         OfflineToOnlineReplayBuffer({"observation": torch.zeros(4, 3)})
     with pytest.raises(ValueError, match="offline_fraction must be from 0 to 1, got 2"):
         OfflineToOnlineReplayBuffer({"a": torch.zeros(1)}, online_capacity=1, offline_fraction=2)
@@ -111,14 +129,22 @@ def reached(frames: Any) -> torch.Tensor:
 @pytest.mark.parametrize("cls", [ReplayBuffer, TensorDictReplayBuffer])
 def test_a_share_of_a_sample_has_goals_of_its_own_trajectory(strategy: str, cls: Any) -> None:
     lengths = [4, 7, 5]
-    buffer = cls(storage=LazyTensorStorage(100), sampler=HERSampler(reached, her_ratio=0.75, strategy=strategy), batch_size=64)
+    buffer = cls(
+        storage=LazyTensorStorage(100),
+        sampler=HERSampler(reached, her_ratio=0.75, strategy=strategy),
+        batch_size=64,
+    )
     buffer.extend(goals(lengths))
     for _ in range(5):
         sample, info = buffer.sample(return_info=True)
         assert sample.shape == (64,) and info["index"].shape == (64,)
         new, old = sample[:48], sample[48:]
-        assert (old["desired_goal"] == -1).all() and torch.equal(old["next", "reward"], old["observation"][:, 1:])
-        assert torch.equal(new["desired_goal"], new["next", "desired_goal"]) and torch.equal(new["next", "reward"], reached(new)[:, None])
+        assert (old["desired_goal"] == -1).all() and torch.equal(
+            old["next", "reward"], old["observation"][:, 1:]
+        )
+        assert torch.equal(new["desired_goal"], new["next", "desired_goal"]) and torch.equal(
+            new["next", "reward"], reached(new)[:, None]
+        )
         (episode, step), (goal_episode, goal_step) = new["observation"].T, new["desired_goal"].T
         if strategy != "random":
             assert torch.equal(episode, goal_episode)
@@ -126,14 +152,22 @@ def test_a_share_of_a_sample_has_goals_of_its_own_trajectory(strategy: str, cls:
             assert (goal_step > step).all()
         if strategy == "final":
             assert torch.equal(goal_step, torch.tensor(lengths)[episode.long()].float())
-    assert torch.equal(buffer[:]["desired_goal"], goals(lengths)["desired_goal"]), "the buffer was changed"
+    assert torch.equal(buffer[:]["desired_goal"], goals(lengths)["desired_goal"]), (
+        "the buffer was changed"
+    )
 
 
 def test_wrong_goals_are_errors() -> None:
     buffer = filled(goals([4]), sampler=HERSampler(lambda frames: torch.zeros(3)), batch_size=10)
-    with pytest.raises(ValueError, match=r"reward_fn must return a reward for each of 8 frames, \[8, 1\], got \[3\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"reward_fn must return a reward for each of 8 frames, \[8, 1\], got \[3\]",
+    ):
         buffer.sample()
-    for arguments, told in (({"her_ratio": 2}, "her_ratio must be from 0 to 1"), ({"strategy": "past"}, 'strategy must be "future", "final"')):
+    for arguments, told in (
+        ({"her_ratio": 2}, "her_ratio must be from 0 to 1"),
+        ({"strategy": "past"}, 'strategy must be "future", "final"'),
+    ):
         with pytest.raises(ValueError, match=told):
             HERSampler(reached, **arguments)
     with pytest.raises(TypeError, match="reward_fn must be a function"):
@@ -153,17 +187,32 @@ def test_frames_of_a_burn_in_are_marked_and_first_frames_can_be_learned_from() -
     sampler = SliceSampler(slice_len=4, burn_in=2, span=(2, 0), strict_length=False)
     sample = filled(steps([6]), sampler=sampler, batch_size=400).sample()
     warming = sample["collector", "burn_in"]
-    assert warming.dtype == torch.bool and set(sample["observation"][~warming][:, 1].tolist()) == {0, 1, 2, 3, 4, 5}
-    whole = filled(steps([6]), sampler=SliceSampler(slice_len=4, burn_in=2), batch_size=40).sample()["collector", "burn_in"]
+    assert warming.dtype == torch.bool and set(sample["observation"][~warming][:, 1].tolist()) == {
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    }
+    whole = filled(
+        steps([6]), sampler=SliceSampler(slice_len=4, burn_in=2), batch_size=40
+    ).sample()["collector", "burn_in"]
     assert torch.equal(whole.reshape(10, 4), torch.tensor([True, True, False, False]).expand(10, 4))
 
 
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: SliceSampler(slice_len=4, burn_in=4), "burn_in.*fewer frames than the 4 of a slice.*4"),
+        (
+            lambda: SliceSampler(slice_len=4, burn_in=4),
+            "burn_in.*fewer frames than the 4 of a slice.*4",
+        ),
         (lambda: SliceSampler(slice_len=4, stride=0), "stride must be 1 or more"),
-        (lambda: PrioritizedSliceSampler(slice_len=4, stride=2), "stride.*1: a priority is that of a first frame.*2"),
+        (
+            lambda: PrioritizedSliceSampler(slice_len=4, stride=2),
+            "stride.*1: a priority is that of a first frame.*2",
+        ),
     ],
 )
 def test_slices_that_cannot_be_are_errors(make: Any, told: str) -> None:
@@ -178,12 +227,19 @@ def test_slices_that_cannot_be_are_errors(make: Any, told: str) -> None:
 def test_a_loader_has_each_frame_once_in_an_epoch(method: Any) -> None:
     frames = filled(steps([40, 61])).as_dataset()
     loader = DataLoader(
-        frames, batch_size=10, shuffle=True, collate_fn=frames.collate, num_workers=2 if method else 0, multiprocessing_context=method
+        frames,
+        batch_size=10,
+        shuffle=True,
+        collate_fn=frames.collate,
+        num_workers=2 if method else 0,
+        multiprocessing_context=method,
     )
     batches = list(loader)
     assert len(loader) == 11 and [len(batch) for batch in batches] == [10] * 10 + [1]
     found = torch.cat(batches)
-    assert sorted(map(tuple, found["observation"].tolist())) == sorted(map(tuple, steps([40, 61])["observation"].tolist()))
+    assert sorted(map(tuple, found["observation"].tolist())) == sorted(
+        map(tuple, steps([40, 61])["observation"].tolist())
+    )
     assert found[DONE].sum() == 2 and found[IDS].shape == (101,)
 
 
@@ -191,9 +247,20 @@ def test_a_frame_and_batches_of_a_sampler_are_there_too() -> None:
     buffer = filled(steps([10]))
     frames = buffer.as_dataset()
     assert frames[3]["observation"].tolist() == [0, 3] and len(frames) == 10
-    assert torch.equal(frames.collate([frames[1], frames[2]])["observation"], frames[[1, 2]]["observation"])
-    batches = list(DataLoader(frames, sampler=BatchSampler(RandomSampler(frames), 5, False), batch_size=None, collate_fn=frames.collate))
-    assert sorted(torch.cat([batch["observation"] for batch in batches])[:, 1].tolist()) == list(range(10))
+    assert torch.equal(
+        frames.collate([frames[1], frames[2]])["observation"], frames[[1, 2]]["observation"]
+    )
+    batches = list(
+        DataLoader(
+            frames,
+            sampler=BatchSampler(RandomSampler(frames), 5, False),
+            batch_size=None,
+            collate_fn=frames.collate,
+        )
+    )
+    assert sorted(torch.cat([batch["observation"] for batch in batches])[:, 1].tolist()) == list(
+        range(10)
+    )
     buffer.empty()
     assert len(frames) == 10, "the data set is not that of the moment it was made"
     objects = ReplayBuffer(storage=ListStorage(3), collate_fn=lambda items: items)

@@ -23,13 +23,21 @@ each_sink = pytest.mark.parametrize("make", SINKS)
 @pytest.mark.parametrize(
     "collect",
     [
-        lambda **to: Collector("CartPole-v1", frames_per_batch=100, total_frames=1000, seed=3, **to),
-        lambda **to: Collector(GymEnv("CartPole-v1", num_envs=4), frames_per_batch=100, total_frames=1000, seed=3, **to),
-        lambda **to: MultiSyncCollector(["CartPole-v1"] * 2, frames_per_batch=100, total_frames=1000, seed=3, **to),
+        lambda **to: Collector(
+            "CartPole-v1", frames_per_batch=100, total_frames=1000, seed=3, **to
+        ),
+        lambda **to: Collector(
+            GymEnv("CartPole-v1", num_envs=4), frames_per_batch=100, total_frames=1000, seed=3, **to
+        ),
+        lambda **to: MultiSyncCollector(
+            ["CartPole-v1"] * 2, frames_per_batch=100, total_frames=1000, seed=3, **to
+        ),
     ],
     ids=["one", "vector", "workers"],
 )
-def test_a_data_set_has_each_frame_that_was_collected_once_in_whole_episodes(make: Any, collect: Any, tmp_path: Path) -> None:
+def test_a_data_set_has_each_frame_that_was_collected_once_in_whole_episodes(
+    make: Any, collect: Any, tmp_path: Path
+) -> None:
     with make(tmp_path, rows_per_file=300) as sink:
         assert list(collect(replay_buffer=sink)) == [None] * 10
     assert sink.num_rows == 1000
@@ -38,7 +46,9 @@ def test_a_data_set_has_each_frame_that_was_collected_once_in_whole_episodes(mak
 
 
 @each_sink
-def test_what_is_read_has_the_entries_types_and_shapes_that_were_written(make: Any, tmp_path: Path) -> None:
+def test_what_is_read_has_the_entries_types_and_shapes_that_were_written(
+    make: Any, tmp_path: Path
+) -> None:
     batch = steps([3, 4])
     batch["pixels"] = torch.arange(7 * 2 * 3, dtype=torch.uint8).reshape(7, 2, 3)
     batch["agents", "half"] = torch.rand(7, 2).half()
@@ -52,7 +62,9 @@ def test_what_is_read_has_the_entries_types_and_shapes_that_were_written(make: A
 
 
 @each_sink
-def test_an_episode_goes_on_in_the_next_batch_and_no_file_has_a_part_of_it(make: Any, tmp_path: Path) -> None:
+def test_an_episode_goes_on_in_the_next_batch_and_no_file_has_a_part_of_it(
+    make: Any, tmp_path: Path
+) -> None:
     sink = make(tmp_path, rows_per_file=1)
     whole = steps([5, 9, 2, 6])
     for start in range(0, len(whole), 3):
@@ -80,9 +92,13 @@ def test_without_ids_an_episode_goes_on_in_the_same_row(make: Any, tmp_path: Pat
         for start in range(0, 12, 2):
             sink.extend(rows[:, start : start + 2])
     found = frames(tmp_path)["observation"]
-    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, rows["observation"].reshape(-1, 2).tolist()))
+    assert sorted(map(tuple, found.tolist())) == sorted(
+        map(tuple, rows["observation"].reshape(-1, 2).tolist())
+    )
     starts = found[:, 1] == 0
-    assert torch.equal(found[1:, 0][~starts[1:]], found[:-1, 0][~starts[1:]]), "two episodes were mixed"
+    assert torch.equal(found[1:, 0][~starts[1:]], found[:-1, 0][~starts[1:]]), (
+        "two episodes were mixed"
+    )
 
 
 @each_sink
@@ -91,27 +107,47 @@ def test_padding_is_not_written(make: Any, tmp_path: Path) -> None:
     padded["collector", "mask"] = torch.tensor([[True] * 4, [True, True, False, False]])
     with make(tmp_path) as sink:
         sink.extend(padded)
-    assert frames(tmp_path)["observation"].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1]]
+    assert frames(tmp_path)["observation"].tolist() == [
+        [0, 0],
+        [0, 1],
+        [0, 2],
+        [0, 3],
+        [1, 0],
+        [1, 1],
+    ]
 
 
 @each_sink
-def test_two_collectors_number_their_episodes_alike_and_are_told_apart(make: Any, tmp_path: Path) -> None:
+def test_two_collectors_number_their_episodes_alike_and_are_told_apart(
+    make: Any, tmp_path: Path
+) -> None:
     with make(tmp_path) as sink:
-        both = [Collector("CartPole-v1", frames_per_batch=7, total_frames=140, seed=seed, replay_buffer=sink) for seed in (1, 2)]
+        both = [
+            Collector(
+                "CartPole-v1", frames_per_batch=7, total_frames=140, seed=seed, replay_buffer=sink
+            )
+            for seed in (1, 2)
+        ]
         for _ in zip(*both, strict=True):
             pass
     found = frames(tmp_path)
     alone = [
-        batch.reshape(-1).clone() for seed in (1, 2) for batch in Collector("CartPole-v1", frames_per_batch=7, total_frames=140, seed=seed)
+        batch.reshape(-1).clone()
+        for seed in (1, 2)
+        for batch in Collector("CartPole-v1", frames_per_batch=7, total_frames=140, seed=seed)
     ]
     assert by_content(found) == by_content(torch.cat(alone))
     follows = found[IDS][1:] == found[IDS][:-1]
-    assert torch.equal(found["observation"][1:][follows], found["next", "observation"][:-1][follows])
+    assert torch.equal(
+        found["observation"][1:][follows], found["next", "observation"][:-1][follows]
+    )
 
 
 @each_sink
 @pytest.mark.parametrize(("unfinished", "rows"), [("truncate", 7), ("drop", 4)])
-def test_an_episode_that_is_cut_by_the_end_is_marked_or_dropped(make: Any, unfinished: Any, rows: int, tmp_path: Path) -> None:
+def test_an_episode_that_is_cut_by_the_end_is_marked_or_dropped(
+    make: Any, unfinished: Any, rows: int, tmp_path: Path
+) -> None:
     batch = steps([4, 3], ends=False)
     with make(tmp_path, unfinished=unfinished) as sink:
         sink.extend(batch)
@@ -133,7 +169,13 @@ def test_a_sink_of_a_folder_that_is_there_goes_on_with_it(make: Any, tmp_path: P
     assert (sink.num_rows, sink.num_episodes) == (15, 6)
     assert torch.equal(frames(tmp_path)["observation"], steps([3, 2] * 3)["observation"])
     assert not list(tmp_path.rglob("*.partial"))
-    with make(tmp_path) as sink, pytest.raises(ValueError, match="entry more: expected no such entry, as in the rest of .*, got float32"):
+    with (
+        make(tmp_path) as sink,
+        pytest.raises(
+            ValueError,
+            match="entry more: expected no such entry, as in the rest of .*, got float32",
+        ),
+    ):
         sink.extend(steps([1]).set("more", torch.zeros(1)))
 
 
@@ -169,14 +211,21 @@ except OSError as error:
 import os
 os._exit(0)
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert f"could not be written: File too large: '{tmp_path}/data/train-000000.parquet'" in told.stdout, told
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (
+        f"could not be written: File too large: '{tmp_path}/data/train-000000.parquet'"
+        in told.stdout
+    ), told
 
 
 def test_an_error_of_the_background_is_raised_by_the_next_call(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path, rows_per_file=1)
     (tmp_path / "data").write_text("")
-    collector = MultiAsyncCollector(["CartPole-v1"], frames_per_batch=200, total_frames=100_000, replay_buffer=sink)
+    collector = MultiAsyncCollector(
+        ["CartPole-v1"], frames_per_batch=200, total_frames=100_000, replay_buffer=sink
+    )
     collector.start()
     with pytest.raises(OSError, match="could not be written"):
         while collector.is_running():
@@ -187,7 +236,9 @@ def test_an_error_of_the_background_is_raised_by_the_next_call(tmp_path: Path) -
     frames(tmp_path)
 
 
-def test_frames_of_a_sink_that_nobody_closes_are_written_at_the_end_of_the_program(tmp_path: Path) -> None:
+def test_frames_of_a_sink_that_nobody_closes_are_written_at_the_end_of_the_program(
+    tmp_path: Path,
+) -> None:
     program = f"""
 from windrow.collectors import Collector
 from windrow.data import ParquetSink
@@ -203,7 +254,9 @@ def test_two_sinks_do_not_write_one_folder(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="is being written by another sink of this program"):
         ParquetSink(f"{tmp_path}/../{tmp_path.name}")
     program = f"from windrow.data import ParquetSink; ParquetSink({str(tmp_path)!r})"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert "is being written by another process" in told.stderr
     first.close()
     ParquetSink(tmp_path).close()
@@ -218,12 +271,22 @@ def test_two_sinks_do_not_write_one_folder(tmp_path: Path) -> None:
         (steps([2])[0], ValueError, "a single frame without dimensions"),
         (steps([2])[:0], ValueError, "expected a batch of at least one frame, got \\[0\\]"),
         (steps([2]).exclude(DONE, TRUNCATED), ValueError, 'expected an entry \\("next", "done"\\)'),
-        (steps([2]).set("short", torch.zeros(2, dtype=torch.bfloat16)), TypeError, "entry short is torch.bfloat16, for which numpy has no type"),
+        (
+            steps([2]).set("short", torch.zeros(2, dtype=torch.bfloat16)),
+            TypeError,
+            "entry short is torch.bfloat16, for which numpy has no type",
+        ),
         (steps([2]).set_non_tensor("text", "a"), TypeError, "entry text is no tensor"),
-        (steps([2]).set("next.reward", torch.zeros(2)), ValueError, "have one name in a data set, next.reward"),
+        (
+            steps([2]).set("next.reward", torch.zeros(2)),
+            ValueError,
+            "have one name in a data set, next.reward",
+        ),
     ],
 )
-def test_what_no_data_set_can_have_is_an_error_that_names_it(batch: Any, error: Any, told: str, tmp_path: Path) -> None:
+def test_what_no_data_set_can_have_is_an_error_that_names_it(
+    batch: Any, error: Any, told: str, tmp_path: Path
+) -> None:
     with ParquetSink(tmp_path) as sink, pytest.raises(error, match=told):
         sink.extend(batch)
 
@@ -233,7 +296,10 @@ def test_keys_choose_what_is_written(keys: Any, tmp_path: Path) -> None:
     with ParquetSink(tmp_path, keys=keys) as sink:
         sink.extend(steps([2]).set_non_tensor("text", "a"))
     assert set(frames(tmp_path).keys(True, True)) == {"observation", DONE, TRUNCATED, IDS}
-    with ParquetSink(tmp_path, keys=["absent"]) as sink, pytest.raises(KeyError, match="has no entry .'absent'"):
+    with (
+        ParquetSink(tmp_path, keys=["absent"]) as sink,
+        pytest.raises(KeyError, match="has no entry .'absent'"),
+    ):
         sink.extend(steps([2]))
 
 
@@ -245,5 +311,7 @@ def test_a_compression_that_is_none_is_an_error_before_frames_are_taken(tmp_path
 def test_collectors_must_number_episodes(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path)
     with pytest.raises(ValueError, match="track_traj_ids=False leaves out"):
-        next(Collector("CartPole-v1", frames_per_batch=100, track_traj_ids=False, replay_buffer=sink))
+        next(
+            Collector("CartPole-v1", frames_per_batch=100, track_traj_ids=False, replay_buffer=sink)
+        )
     sink.close()

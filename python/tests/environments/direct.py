@@ -15,13 +15,23 @@ from gymnasium.vector import AutoresetMode
 BARE = ("observation", "pixels", "action")
 
 
-def leaves(space: Any, value: Any, names: tuple[str, ...]) -> dict[tuple[str, ...], np.ndarray[Any, Any]]:
+def leaves(
+    space: Any, value: Any, names: tuple[str, ...]
+) -> dict[tuple[str, ...], np.ndarray[Any, Any]]:
     """The numbers of `value`, an element of `space`, under the names that batches have for them."""
     if isinstance(space, spaces.Dict):
-        return {key: leaf for name, one in space.items() for key, leaf in leaves(one, value[name], (*names, name)).items()}
+        return {
+            key: leaf
+            for name, one in space.items()
+            for key, leaf in leaves(one, value[name], (*names, name)).items()
+        }
     if isinstance(space, spaces.Tuple):
         inner = enumerate(space.spaces)
-        return {key: leaf for i, one in inner for key, leaf in leaves(one, value[i], (*names, str(i))).items()}
+        return {
+            key: leaf
+            for i, one in inner
+            for key, leaf in leaves(one, value[i], (*names, str(i))).items()
+        }
     if isinstance(space, spaces.Discrete):
         return {names: np.eye(int(space.n), dtype=np.int64)[int(value) - int(space.start)]}
     if not isinstance(space, (spaces.Box, spaces.MultiBinary)):
@@ -33,7 +43,12 @@ def observed(space: Any, value: Any) -> dict[tuple[str, ...], np.ndarray[Any, An
     """As :func:`leaves`, of an observation."""
     if isinstance(space, spaces.Dict):
         return leaves(space, value, ())
-    is_picture = isinstance(space, spaces.Box) and len(space.shape) == 3 and space.shape[-1] == 3 and space.dtype == np.uint8
+    is_picture = (
+        isinstance(space, spaces.Box)
+        and len(space.shape) == 3
+        and space.shape[-1] == 3
+        and space.dtype == np.uint8
+    )
     return leaves(space, value, ("pixels" if is_picture else "observation",))
 
 
@@ -46,7 +61,9 @@ def acted(space: Any, value: torch.Tensor) -> Any:
 
 
 def agree(frame: Any, seen: Mapping[tuple[str, ...], Any], where: str) -> int:
-    """Compares what is `seen` with a frame of a batch: every leaf, to the last bit. The number of values."""
+    """Compares what is `seen` with a frame of a batch: every leaf, to the last bit. The number of
+    values.
+    """
     for names, expected in seen.items():
         got = frame[names].numpy()
         if got.ndim < expected.ndim or (got.ndim == 0 and expected.ndim == 1):
@@ -56,16 +73,23 @@ def agree(frame: Any, seen: Mapping[tuple[str, ...], Any], where: str) -> int:
     return sum(expected.size for expected in seen.values())
 
 
-def agree_on_step(frame: Any, seen: Any, reward: Any, terminated: Any, truncated: Any, where: str) -> int:
+def agree_on_step(
+    frame: Any, seen: Any, reward: Any, terminated: Any, truncated: Any, where: str
+) -> int:
     following = frame["next"]
     assert following["reward"].item() == np.float32(reward), f"{where}: reward"
-    assert (following["terminated"].item(), following["truncated"].item()) == (bool(terminated), bool(truncated)), where
+    assert (following["terminated"].item(), following["truncated"].item()) == (
+        bool(terminated),
+        bool(truncated),
+    ), where
     assert following["done"].item() == bool(terminated or truncated), where
     return 4 + agree(following, seen, f"{where}, next")
 
 
 def compare_single(batch: Any, env: gymnasium.Env[Any, Any], seed: int) -> tuple[int, int]:
-    """Steps `env`, which was just made, with the actions in `batch` `[T]`. The numbers of values and of ends."""
+    """Steps `env`, which was just made, with the actions in `batch` `[T]`. The numbers of values
+    and of ends.
+    """
     space = env.observation_space
     observation, _ = env.reset(seed=seed)
     values, ends = 0, 0
@@ -81,10 +105,11 @@ def compare_single(batch: Any, env: gymnasium.Env[Any, Any], seed: int) -> tuple
 
 
 def compare_vector(batch: Any, vector: Any, seed: int | None) -> tuple[int, int]:
-    """As :func:`compare_single`, a vector that was just made, in its own autoreset mode, and `batch` `[N, T]`.
+    """As :func:`compare_single`, a vector that was just made, in its own autoreset mode, and
+    `batch` `[N, T]`.
 
-    In NEXT_STEP mode, an environment that has ended is reset by the next step instead of its frame: it then has fewer frames than
-    the others, and is stepped on until it has all of them.
+    In NEXT_STEP mode, an environment that has ended is reset by the next step instead of its frame:
+    it then has fewer frames than the others, and is stepped on until it has all of them.
     """
     mode = vector.metadata["autoreset_mode"]
     space, action_space = vector.single_observation_space, vector.single_action_space
@@ -98,14 +123,20 @@ def compare_vector(batch: Any, vector: Any, seed: int | None) -> tuple[int, int]
         frames = [batch[env, min(at[env], steps - 1)] for env in range(num_envs)]
         wanted = [env for env in range(num_envs) if not resets[env] and at[env] < steps]
         for env in wanted:
-            values += agree(frames[env], observed(space, one(observation, env)), f"environment {env}, step {at[env]}")
+            values += agree(
+                frames[env],
+                observed(space, one(observation, env)),
+                f"environment {env}, step {at[env]}",
+            )
         actions = np.stack([acted(action_space, frame["action"]) for frame in frames])
         observation, reward, terminated, truncated, info = vector.step(actions)
         for env in np.flatnonzero(resets):
             assert (reward[env], terminated[env], truncated[env]) == (0, False, False)
         over = np.logical_or(terminated, truncated)
         for env in wanted:
-            last = info["final_obs"] if over[env] and mode == AutoresetMode.SAME_STEP else observation
+            last = (
+                info["final_obs"] if over[env] and mode == AutoresetMode.SAME_STEP else observation
+            )
             outcome = reward[env], terminated[env], truncated[env]
             where = f"environment {env}, step {at[env]}"
             values += agree_on_step(frames[env], observed(space, one(last, env)), *outcome, where)

@@ -1,7 +1,9 @@
-"""Environments that people bring, in each way of giving them, against the same ones stepped by hand.
+"""Environments that people bring, in each way of giving them, against the same ones stepped by
+hand.
 
-A collector gathers 200 frames with random actions. Then the environment is made again, gets the same seed, and takes the actions of
-the batch: observations, rewards, ends and final observations are equal to the last bit.
+A collector gathers 200 frames with random actions. Then the environment is made again, gets the
+same seed, and takes the actions of the batch: observations, rewards, ends and final observations
+are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -45,11 +47,27 @@ def registered(module: str) -> None:
 
 #: Libraries, each with environments by id, and how many episodes end in 200 frames at least.
 SINGLE = {
-    "minigrid": [("MiniGrid-Empty-5x5-v0", {"max_steps": 30}, 6), ("MiniGrid-DoorKey-6x6-v0", {"max_steps": 50}, 4)],
-    "ale_py": [("ALE/Pong-v5", {"obs_type": "ram", "max_num_frames_per_episode": 200}, 3), ("ALE/Breakout-v5", {"repeat_action_probability": 0.25}, 1)],
-    "highway_env": [("highway-fast-v0", {"config": {"duration": 5, "vehicles_count": 2, "simulation_frequency": 3}}, 20)],
+    "minigrid": [
+        ("MiniGrid-Empty-5x5-v0", {"max_steps": 30}, 6),
+        ("MiniGrid-DoorKey-6x6-v0", {"max_steps": 50}, 4),
+    ],
+    "ale_py": [
+        ("ALE/Pong-v5", {"obs_type": "ram", "max_num_frames_per_episode": 200}, 3),
+        ("ALE/Breakout-v5", {"repeat_action_probability": 0.25}, 1),
+    ],
+    "highway_env": [
+        (
+            "highway-fast-v0",
+            {"config": {"duration": 5, "vehicles_count": 2, "simulation_frequency": 3}},
+            20,
+        )
+    ],
     "gymnasium_robotics": [("PointMaze_UMaze-v3", {"max_episode_steps": 60}, 3)],
-    "gymnasium": [("FrozenLake-v1", {}, 10), ("HalfCheetah-v5", {"max_episode_steps": 60}, 3), ("Blackjack-v1", {}, 50)],
+    "gymnasium": [
+        ("FrozenLake-v1", {}, 10),
+        ("HalfCheetah-v5", {"max_episode_steps": 60}, 3),
+        ("Blackjack-v1", {}, 50),
+    ],
 }
 
 #: How an environment is given, of an id and arguments.
@@ -94,7 +112,9 @@ def test_make_vec(case: str, mode: AutoresetMode) -> None:
     id, kwargs, _ = SINGLE[library][0]
 
     def make() -> Any:
-        return gymnasium.make_vec(id, 3, vectorization_mode=kind, vector_kwargs={"autoreset_mode": mode}, **kwargs)
+        return gymnasium.make_vec(
+            id, 3, vectorization_mode=kind, vector_kwargs={"autoreset_mode": mode}, **kwargs
+        )
 
     vector = make()
     batch = collect(vector)
@@ -106,7 +126,9 @@ def atari(mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs: Any) -> Any:
     registered("ale_py")
     from ale_py.vector_env import AtariVectorEnv
 
-    return AtariVectorEnv("breakout", 2, autoreset_mode=mode, max_num_frames_per_episode=120, **kwargs)
+    return AtariVectorEnv(
+        "breakout", 2, autoreset_mode=mode, max_num_frames_per_episode=120, **kwargs
+    )
 
 
 def pool(task: str, **kwargs: Any) -> Any:
@@ -117,7 +139,13 @@ def pool(task: str, **kwargs: Any) -> Any:
 VECTORS: dict[str, tuple[Callable[[], Any], int]] = {
     "ale_py AtariVectorEnv": (atari, 4),
     "ale_py AtariVectorEnv, SAME_STEP": (partial(atari, AutoresetMode.SAME_STEP), 4),
-    "ale_py make_vec": (lambda: registered("ale_py") or gymnasium.make_vec("ALE/Pong-v5", 2, max_num_frames_per_episode=120), 4),
+    "ale_py make_vec": (
+        lambda: (
+            registered("ale_py")
+            or gymnasium.make_vec("ALE/Pong-v5", 2, max_num_frames_per_episode=120)
+        ),
+        4,
+    ),
     "envpool CartPole": (partial(pool, "CartPole-v1"), 4),
     "envpool HalfCheetah": (partial(pool, "HalfCheetah-v4", max_episode_steps=40), 4),
     "envpool Pong": (partial(pool, "Pong-v5", max_episode_steps=40), 4),
@@ -130,7 +158,13 @@ VECTORS: dict[str, tuple[Callable[[], Any], int]] = {
 def test_vectors(name: str, way: str) -> None:
     make, ends = VECTORS[name]
     vector = make()
-    batch = collect({"object": lambda: vector, "factory": lambda: make, "GymWrapper": lambda: GymWrapper(vector)}[way]())
+    batch = collect(
+        {
+            "object": lambda: vector,
+            "factory": lambda: make,
+            "GymWrapper": lambda: GymWrapper(vector),
+        }[way]()
+    )
     # A pool was seeded when it was made.
     values, ended = compare_vector(batch, make(), None if name.startswith("envpool") else SEED)
     assert ended >= ends and values >= 6 * FRAMES
@@ -145,13 +179,17 @@ def test_cartpoles_in_one_vector_begin_anew_alone() -> None:
     for step in range(batch.shape[1]):
         frames = batch[:, step]
         np.testing.assert_array_equal(frames["observation"].numpy(), observation)
-        observation, reward, terminated, truncated, _ = direct.step(frames["action"].argmax(-1).numpy())
+        observation, reward, terminated, truncated, _ = direct.step(
+            frames["action"].argmax(-1).numpy()
+        )
         following = frames["next"]
         np.testing.assert_array_equal(following["observation"].numpy(), observation)
         np.testing.assert_array_equal(following["reward"].squeeze(-1).numpy(), reward)
         np.testing.assert_array_equal(following["terminated"].squeeze(-1).numpy(), terminated)
         if terminated.any():
-            direct.state[:, terminated] = direct.np_random.uniform(-0.05, 0.05, (4, int(terminated.sum())))
+            direct.state[:, terminated] = direct.np_random.uniform(
+                -0.05, 0.05, (4, int(terminated.sum()))
+            )
             direct.steps[terminated], direct.prev_done[terminated] = 0, False
             observation = direct.state.T.astype(np.float32)
     assert int(batch["next", "done"].sum()) > 4
@@ -161,7 +199,10 @@ def test_pools_of_dm_env_are_those_of_gymnasium() -> None:
     envpool = pytest.importorskip("envpool")
     for task in ("CartPole-v1", "HalfCheetah-v4"):
         own = envpool.make_dm(task, num_envs=2, seed=SEED, max_episode_steps=40)
-        for env in (own, lambda task=task: envpool.make_dm(task, num_envs=2, seed=SEED, max_episode_steps=40)):
+        for env in (
+            own,
+            lambda task=task: envpool.make_dm(task, num_envs=2, seed=SEED, max_episode_steps=40),
+        ):
             values, ends = compare_vector(collect(env), pool(task, max_episode_steps=40), None)
             assert values >= 6 * FRAMES and ends >= 4
     assert GymWrapper(own).rollout(3).shape == (2, 3)
@@ -172,7 +213,9 @@ def test_pools_say_what_they_are_not_taken_for() -> None:
     some = envpool.make_gymnasium("CartPole-v1", num_envs=4, batch_size=2)
     with pytest.raises(ValueError, match=r"steps 2 of its 4 environments at a time.*batch_size=4"):
         GymWrapper(some).reset()
-    with pytest.warns(match=r"seed 8 has no effect: .* is seeded when it is made, with seed=7.*envpool.make\(..., seed=8\)"):
+    with pytest.warns(
+        match=r"seed 8 has no effect: .* is seeded when it is made, with seed=7.*envpool.make\(..., seed=8\)"
+    ):
         assert next(Collector(pool("CartPole-v1"), frames_per_batch=20, seed=8)).shape == (2, 10)
     assert collect(pool("CartPole-v1"), seed=None).shape == (2, 100)
 
@@ -195,7 +238,11 @@ def test_environments_of_dm_env() -> None:
         """Ends at a distance of four, or is cut after nine steps."""
 
         def observation_spec(self) -> Any:
-            return {"at": specs.Array((2,), np.float64), "steps": specs.Array((), np.int64), "name": specs.StringArray(())}
+            return {
+                "at": specs.Array((2,), np.float64),
+                "steps": specs.Array((), np.int64),
+                "name": specs.StringArray(()),
+            }
 
         def action_spec(self) -> Any:
             return specs.BoundedArray((2,), np.float32, [-1, -2], 2.0)
@@ -220,11 +267,19 @@ def test_environments_of_dm_env() -> None:
         direct._random_state = np.random.RandomState(SEED)
         time = direct.reset()
         for frame in batch.unbind(0):
-            assert (frame["at"].tolist(), frame["steps"].item()) == (time.observation["at"].tolist(), time.observation["steps"])
+            assert (frame["at"].tolist(), frame["steps"].item()) == (
+                time.observation["at"].tolist(),
+                time.observation["steps"],
+            )
             time = direct.step(frame["action"].numpy())
             following = frame["next"]
-            assert following["at"].tolist() == time.observation["at"].tolist() and following["reward"].item() == time.reward
-            assert following["done"].item() == time.last() and following["terminated"].item() == (time.discount == 0)
+            assert (
+                following["at"].tolist() == time.observation["at"].tolist()
+                and following["reward"].item() == time.reward
+            )
+            assert following["done"].item() == time.last() and following["terminated"].item() == (
+                time.discount == 0
+            )
             time = direct.reset() if time.last() else time
         ends = batch["next", "terminated"].sum(), batch["next", "truncated"].sum()
         assert min(ends) > 2 and batch["name"] == ["walk"] * len(batch)
@@ -234,9 +289,13 @@ def test_vectors_of_stable_baselines() -> None:
     vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
 
     def make() -> Any:
-        return vec_env.DummyVecEnv([lambda: gymnasium.make("CartPole-v1", max_episode_steps=30)] * 2)
+        return vec_env.DummyVecEnv(
+            [lambda: gymnasium.make("CartPole-v1", max_episode_steps=30)] * 2
+        )
 
-    expected = collect(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync", max_episode_steps=30))
+    expected = collect(
+        gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync", max_episode_steps=30)
+    )
     for env in (make(), make, GymWrapper(make())):
         got = collect(env)
         # It does not tell of a limit that comes with an end.
@@ -246,7 +305,9 @@ def test_vectors_of_stable_baselines() -> None:
 
 
 def replay(batch: Any, env: Any, keys: list[Any]) -> int:
-    """Steps an environment of TorchRL that was just made, with the actions in `batch`, whose environments end together."""
+    """Steps an environment of TorchRL that was just made, with the actions in `batch`, whose
+    environments end together.
+    """
     root, values = env.reset(), 0
     for step in range(batch.shape[-1]):
         frame = batch[..., step]
@@ -254,7 +315,10 @@ def replay(batch: Any, env: Any, keys: list[Any]) -> int:
             root.set(key, frame[key].reshape(env.full_action_spec[key].shape))
         stepped = env.step(root)
         for key in keys:
-            for got, expected in ((frame.get(key, None), stepped.get(key, None)), (frame["next"].get(key), stepped["next"].get(key))):
+            for got, expected in (
+                (frame.get(key, None), stepped.get(key, None)),
+                (frame["next"].get(key), stepped["next"].get(key)),
+            ):
                 if got is not None and expected is not None:
                     assert torch.equal(got.reshape(expected.shape), expected), (step, key)
                     values += expected.numel()
@@ -271,7 +335,9 @@ def test_vmas() -> None:
     torchrl = pytest.importorskip("torchrl.envs")
 
     def make() -> Any:
-        return vmas.make_env("balance", num_envs=10, seed=SEED, max_steps=8, continuous_actions=True)
+        return vmas.make_env(
+            "balance", num_envs=10, seed=SEED, max_steps=8, continuous_actions=True
+        )
 
     def wrapped() -> Any:
         return torchrl.VmasWrapper(make())
@@ -293,7 +359,12 @@ def test_pettingzoo() -> None:
 
     env = wrapped()
     keys = [*env.observation_keys, *env.reward_keys, "done"]
-    for given in (module.parallel_env(max_cycles=9), lambda: module.parallel_env(max_cycles=9), env, wrapped):
+    for given in (
+        module.parallel_env(max_cycles=9),
+        lambda: module.parallel_env(max_cycles=9),
+        env,
+        wrapped,
+    ):
         batch = collect(given, seed=None)
         assert batch.shape == (FRAMES,) and int(batch["next", "done"].sum()) > 20
         assert replay(batch, wrapped(), keys) > 4 * FRAMES
@@ -307,7 +378,15 @@ class Mortals:
     @classmethod
     def made(cls) -> Any:
         base = pytest.importorskip("pettingzoo").ParallelEnv
-        return type("Env", (cls, base), {"metadata": {"name": "mortals"}, "render_mode": None, "possible_agents": list(cls.lives)})()
+        return type(
+            "Env",
+            (cls, base),
+            {
+                "metadata": {"name": "mortals"},
+                "render_mode": None,
+                "possible_agents": list(cls.lives),
+            },
+        )()
 
     def observation_space(self, agent: str) -> Any:
         return gymnasium.spaces.Box(0, 100, (2,), np.float32)
@@ -327,7 +406,10 @@ class Mortals:
         alive = list(self.agents)
         over = {agent: self.steps >= self.lives[agent] for agent in alive}
         # A tank is withdrawn.
-        dead, cut = ({agent: over[agent] and ("tank" in agent) == is_cut for agent in alive} for is_cut in (False, True))
+        dead, cut = (
+            {agent: over[agent] and ("tank" in agent) == is_cut for agent in alive}
+            for is_cut in (False, True)
+        )
         self.agents = [agent for agent in alive if not over[agent]]
         return self.seen(alive), dict.fromkeys(alive, 1.0), dead, cut, dict.fromkeys(alive, {})
 
@@ -335,19 +417,31 @@ class Mortals:
 @pytest.mark.parametrize("group_map", ["kinds", "ONE_GROUP_PER_AGENT", "ALL_IN_ONE_GROUP"])
 @pytest.mark.parametrize("done_on_any", [None, True, False])
 def test_agents_end_an_episode_when_torchrl_says(done_on_any: bool | None, group_map: str) -> None:
-    """Flags of agents that end apart, against TorchRL's own collector: in this matrix all others end together."""
+    """Flags of agents that end apart, against TorchRL's own collector: in this matrix all others
+    end together.
+    """
     torchrl = pytest.importorskip("torchrl.envs")
     from torchrl.collectors import Collector as TheirCollector
 
     def make() -> Any:
         groups = getattr(torchrl.MarlGroupMapType, group_map, None)
-        return torchrl.PettingZooWrapper(Mortals.made(), use_mask=True, done_on_any=done_on_any, group_map=groups)
+        return torchrl.PettingZooWrapper(
+            Mortals.made(), use_mask=True, done_on_any=done_on_any, group_map=groups
+        )
 
     theirs = next(iter(TheirCollector(make, None, frames_per_batch=30, total_frames=30)))
     actions = set(make().action_keys)
     # Actions are random. A step that an agent ends and another is cut in is one of both.
-    keys = [key for key in theirs["next"].keys(True, True) if key not in actions and key not in ("terminated", "truncated")]
-    for given in (make(), lambda: make, lambda: torchrl.TransformedEnv(make(), torchrl.StepCounter())):
+    keys = [
+        key
+        for key in theirs["next"].keys(True, True)
+        if key not in actions and key not in ("terminated", "truncated")
+    ]
+    for given in (
+        make(),
+        lambda: make,
+        lambda: torchrl.TransformedEnv(make(), torchrl.StepCounter()),
+    ):
         batch = collect(given, seed=None)[:30]
         for key in keys:
             assert torch.equal(batch["next"][key], theirs["next"][key]), key
@@ -377,18 +471,33 @@ def test_random_actions_of_pettingzoo_are_legal(way: str) -> None:
 
 
 def test_returns_of_episodes_are_logged() -> None:
-    """What CleanRL's scripts log: `final_info` and `episode`, with the numbers of Gymnasium's wrappers."""
+    """What CleanRL's scripts log: `final_info` and `episode`, with the numbers of Gymnasium's
+    wrappers.
+    """
     statistics = gymnasium.wrappers.RecordEpisodeStatistics
     kinds = {
         "one": statistics(gymnasium.make("CartPole-v1")),
-        "each": gymnasium.vector.SyncVectorEnv([lambda: statistics(gymnasium.make("CartPole-v1"))] * 2, autoreset_mode=AutoresetMode.SAME_STEP),
-        "each, then": gymnasium.vector.SyncVectorEnv([lambda: statistics(gymnasium.make("CartPole-v1"))] * 2),
-        "around": gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")),
-        "around async": gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="async")),
-        "around CartPoles": gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.make_vec("CartPole-v1", 2)),
+        "each": gymnasium.vector.SyncVectorEnv(
+            [lambda: statistics(gymnasium.make("CartPole-v1"))] * 2,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        ),
+        "each, then": gymnasium.vector.SyncVectorEnv(
+            [lambda: statistics(gymnasium.make("CartPole-v1"))] * 2
+        ),
+        "around": gymnasium.wrappers.vector.RecordEpisodeStatistics(
+            gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+        ),
+        "around async": gymnasium.wrappers.vector.RecordEpisodeStatistics(
+            gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="async")
+        ),
+        "around CartPoles": gymnasium.wrappers.vector.RecordEpisodeStatistics(
+            gymnasium.make_vec("CartPole-v1", 2)
+        ),
     }
     for kind, env in kinds.items():
-        batch = collect(GymWrapper(env, info_keys=[("episode", "r"), ("episode", "l")])).reshape(-1, FRAMES if kind == "one" else FRAMES // 2)
+        batch = collect(GymWrapper(env, info_keys=[("episode", "r"), ("episode", "l")])).reshape(
+            -1, FRAMES if kind == "one" else FRAMES // 2
+        )
         for row in batch:
             ends = row["next", "done"].flatten().nonzero().flatten()
             lengths = torch.diff(ends, prepend=torch.tensor([-1])).tolist()

@@ -10,7 +10,9 @@ import pytest
 
 
 class Echo(gymnasium.Env[Any, Any]):
-    """Observes a draw of its space, which has the last action in it where there is one; ends after `length` steps."""
+    """Observes a draw of its space, which has the last action in it where there is one; ends after
+    `length` steps.
+    """
 
     def __init__(self, observation_space: Any, action_space: Any, length: int = 5) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -28,7 +30,13 @@ class Echo(gymnasium.Env[Any, Any]):
         assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
         self.actions.append(action)
         self.steps += 1
-        return self.observation_space.sample(), float(self.steps), self.steps == self.length, False, {}
+        return (
+            self.observation_space.sample(),
+            float(self.steps),
+            self.steps == self.length,
+            False,
+            {},
+        )
 
 
 class Scripted(gymnasium.Env[Any, Any]):

@@ -35,7 +35,12 @@ from windrow.envs import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:environments written in Python")
-BACKENDS = ["threading", pytest.param("multiprocessing", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"))]
+BACKENDS = [
+    "threading",
+    pytest.param(
+        "multiprocessing", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+    ),
+]
 
 
 @pytest.fixture
@@ -84,13 +89,17 @@ def test_episodes_are_those_of_environments_in_lockstep(pool, make, backend) -> 
     expected: list[list[Any]] = [[], [], []]
     root = lockstep.reset()
     for step in range(60):
-        record, root = lockstep.step_and_maybe_reset(acted(root.set("env_index", torch.arange(3)), [step] * 3))
+        record, root = lockstep.step_and_maybe_reset(
+            acted(root.set("env_index", torch.arange(3)), [step] * 3)
+        )
         for env in range(3):
             expected[env].append(record.exclude("env_index")[env])
     assert any(bool(record["next", "done"]) for record in expected[0]), "episodes end"
 
     free = pool([make] * 3, backend=backend)
-    assert type(free) is (ThreadingAsyncEnvPool if backend == "threading" else ProcessorAsyncEnvPool)
+    assert type(free) is (
+        ThreadingAsyncEnvPool if backend == "threading" else ProcessorAsyncEnvPool
+    )
     assert free.batch_size == (3,) and free.set_seed(5) == 7
     free.async_reset_send()
     root = free.async_reset_recv(min_get=3)
@@ -183,16 +192,27 @@ def test_answers_are_those_of_torchrls_pool() -> None:
 def test_calls_out_of_order_say_which_was_expected(pool) -> None:
     env = pool([cartpole] * 3)
     actions = TensorDict(action=torch.zeros(3, dtype=torch.long), batch_size=[3])
-    with pytest.raises(RuntimeError, match="environment 0: expected async_reset_send and async_reset_recv, since it was never reset, got async_step_send"):
+    with pytest.raises(
+        RuntimeError,
+        match="environment 0: expected async_reset_send and async_reset_recv, since it was never reset, got async_step_send",
+    ):
         env.async_step_send(actions)
-    with pytest.raises(RuntimeError, match="async_step_recv waits for 1, expected as many told by async_step_send, got 0"):
+    with pytest.raises(
+        RuntimeError,
+        match="async_step_recv waits for 1, expected as many told by async_step_send, got 0",
+    ):
         env.async_step_recv()
     env.async_reset_send(env_index=[0, 2])
-    with pytest.raises(RuntimeError, match="environment 2: expected async_reset_recv, since async_reset_send was called, got async_step_send"):
+    with pytest.raises(
+        RuntimeError,
+        match="environment 2: expected async_reset_recv, since async_reset_send was called, got async_step_send",
+    ):
         env.async_step_send(actions[2], env_index=2)
     with pytest.raises(RuntimeError, match="environment 0: expected async_reset_recv"):
         env.reset()
-    with pytest.raises(RuntimeError, match="async_reset_recv waits for 3, expected as many .* got 2"):
+    with pytest.raises(
+        RuntimeError, match="async_reset_recv waits for 3, expected as many .* got 2"
+    ):
         env.async_reset_recv(min_get=3)
     with pytest.raises(RuntimeError, match="environment 1: expected a send first"):
         env.async_reset_recv(env_index=1)
@@ -202,15 +222,23 @@ def test_calls_out_of_order_say_which_was_expected(pool) -> None:
     with pytest.raises(TypeError, match="timeout must be a number"):
         env.async_reset_recv(timeout="soon")
     assert list(env.async_reset_recv(min_get=2)["env_index"]) == [0, 2]
-    with pytest.raises(ValueError, match=r"expected a TensorDict of shape \(2,\) for environments \[0, 2\], got \(3,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected a TensorDict of shape \(2,\) for environments \[0, 2\], got \(3,\)",
+    ):
         env.async_step_send(actions, env_index=[0, 2])
-    for wrong, message in [([0, 0], "environment 0 is named twice"), ([0, 3], "from 0 to 2, got 3")]:
+    for wrong, message in [
+        ([0, 0], "environment 0 is named twice"),
+        ([0, 3], "from 0 to 2, got 3"),
+    ]:
         with pytest.raises(ValueError, match=message):
             env.async_step_send(actions[:2], env_index=wrong)
     with pytest.raises(KeyError, match="action"):
         env.async_step_send(TensorDict(batch_size=[2]), env_index=[0, 2])
     env.async_step_send(actions[:2], env_index=[0, 2])
-    assert list(env.async_step_recv(min_get=2)["env_index"]) == [0, 2], "nothing of what was refused was sent"
+    assert list(env.async_step_recv(min_get=2)["env_index"]) == [0, 2], (
+        "nothing of what was refused was sent"
+    )
 
 
 class Gated(Counting):
@@ -258,7 +286,9 @@ def test_threads_share_a_pool(pool) -> None:
         env.async_reset_send(env_index=index)
         root, own = env.async_reset_recv(env_index=index), []
         for _ in range(25):
-            env.async_step_and_maybe_reset_send(root.set("action", torch.tensor([1, 0])), env_index=index)
+            env.async_step_and_maybe_reset_send(
+                root.set("action", torch.tensor([1, 0])), env_index=index
+            )
             record, root = env.async_step_and_maybe_reset_recv(env_index=index)
             assert record["env_index"] == root["env_index"] == index
             own.append(float(record["next", "observation"][0]))
@@ -273,7 +303,10 @@ def test_threads_share_a_pool(pool) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("act", "kind", "message"), [(raises_value_error, ValueError, "no such road"), (raises_odd, None, "mud at 3")])
+@pytest.mark.parametrize(
+    ("act", "kind", "message"),
+    [(raises_value_error, ValueError, "no such road"), (raises_odd, None, "mud at 3")],
+)
 def test_what_an_environment_raises_is_raised_here(pool, backend, act, kind, message) -> None:
     env = pool([Counting, partial(Counting, act), Counting], backend=backend)
     root = env.reset()
@@ -285,7 +318,10 @@ def test_what_an_environment_raises_is_raised_here(pool, backend, act, kind, mes
     assert any("environment 1" in note for note in told.value.__notes__)
     others = env.async_step_recv(min_get=2)
     assert list(others["env_index"]) == [0, 2]
-    with pytest.raises(RuntimeError, match="environment 1: expected async_reset_send and async_reset_recv, since it has failed"):
+    with pytest.raises(
+        RuntimeError,
+        match="environment 1: expected async_reset_send and async_reset_recv, since it has failed",
+    ):
         env.async_step_send(env.rand_action(root)[1], env_index=1)
     env.async_reset_send(env_index=1)
     assert env.async_reset_recv(env_index=1)["observation"][0] == 0, "it lives on"
@@ -297,18 +333,24 @@ def test_what_an_environment_raises_is_raised_here(pool, backend, act, kind, mes
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_a_process_that_dies_is_named_and_the_others_go_on() -> None:
-    with AsyncEnvPool([Counting, partial(Counting, partial(os._exit, 5)), Counting], backend="multiprocessing") as env:
+    with AsyncEnvPool(
+        [Counting, partial(Counting, partial(os._exit, 5)), Counting], backend="multiprocessing"
+    ) as env:
         root = env.reset()
         processes = root["observation"][:, 1].tolist()
         assert len(set(processes)) == 3 and os.getpid() not in processes
         for _ in range(6):
             root = env.step_mdp(env.rand_step(root))
         env.async_step_send(env.rand_action(root))
-        with pytest.raises(RuntimeError, match="environment 1: its process ended with exit status 5"):
+        with pytest.raises(
+            RuntimeError, match="environment 1: its process ended with exit status 5"
+        ):
             env.async_step_recv(min_get=3)
         assert list(env.async_step_recv(min_get=2)["env_index"]) == [0, 2]
         env.async_reset_send(env_index=1)
-        with pytest.raises(RuntimeError, match="environment 1: its process ended with exit status 5"):
+        with pytest.raises(
+            RuntimeError, match="environment 1: its process ended with exit status 5"
+        ):
             env.async_reset_recv(env_index=1)
         env.async_step_send(env.rand_action(root)[2], env_index=2)
         assert env.async_step_recv(env_index=2)["next", "observation"][0] == 8
@@ -332,7 +374,9 @@ def test_what_cannot_start_is_named() -> None:
             AsyncEnvPool([theirs, fails], backend="multiprocessing")
         assert any("environment 1" in note for note in told.value.__notes__)
         lock = threading.Lock()
-        with pytest.raises(TypeError, match=r'backend="multiprocessing" sends .*lock.*backend="threading"'):
+        with pytest.raises(
+            TypeError, match=r'backend="multiprocessing" sends .*lock.*backend="threading"'
+        ):
             AsyncEnvPool([lambda: Counting(lock.acquire)] * 2, backend="multiprocessing")
 
 
@@ -353,7 +397,12 @@ def test_a_pool_ends_whatever_is_unread(backend) -> None:
     processes = root["observation"][:, 1].tolist()
     assert backend == "threading" or all(ends(int(process)) for process in processes)
     env.shutdown()
-    for call in [env.reset, env.async_step_recv, partial(env.async_step_send, root), lambda: env.observation_keys and env.rand_step(root)]:
+    for call in [
+        env.reset,
+        env.async_step_recv,
+        partial(env.async_step_send, root),
+        lambda: env.observation_keys and env.rand_step(root),
+    ]:
         with pytest.raises(RuntimeError, match="AsyncEnvPool was shut down: make another one"):
             call()
     with pytest.raises(LookupError, match="user"), AsyncEnvPool([make], backend=backend) as env:
@@ -383,7 +432,10 @@ def test_a_stuck_environment_keeps_no_pool_from_ending() -> None:
     env = AsyncEnvPool([partial(Gated, gate, begun), Counting])
     env.async_step_send(env.rand_action(env.reset()))
     assert begun.wait(60)
-    with pytest.raises(RuntimeError, match=r"environments \[0\] did not return within 100ms: their threads are left behind"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"environments \[0\] did not return within 100ms: their threads are left behind",
+    ):
         env.shutdown(0.1)
     gate.set()
 
@@ -428,7 +480,9 @@ def test_members_may_be_several_environments(pool) -> None:
     env.async_step_send(root[1:])
     stepped = env.async_step_recv(min_get=2)
     assert stepped["next", "reward"].shape == (2, 2, 1)
-    asked = stepped["next"].clone().set("_reset", torch.tensor([[[True], [False]], [[False], [True]]]))
+    asked = (
+        stepped["next"].clone().set("_reset", torch.tensor([[[True], [False]], [[False], [True]]]))
+    )
     env.async_reset_send(asked, env_index=[1, 2])
     assert env.async_reset_recv(min_get=2)["observation"][..., 0].tolist() == [[0, 1], [1, 0]]
     env.async_step_send(root[0], env_index=0)
@@ -451,28 +505,49 @@ def test_what_was_sent_comes_back(pool, stack) -> None:
 
 
 def test_arguments(pool) -> None:
-    for wrong in [{"exchange": "pipe"}, {"backend": "asyncio"}, {"stack": "tall"}, {"create_env_kwargs": [{}, {}]}, {"num_threads": 0}]:
+    for wrong in [
+        {"exchange": "pipe"},
+        {"backend": "asyncio"},
+        {"stack": "tall"},
+        {"create_env_kwargs": [{}, {}]},
+        {"num_threads": 0},
+    ]:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             AsyncEnvPool([theirs], **wrong)
     with pytest.raises(TypeError, match="no argument min_gt"):
         AsyncEnvPool([theirs], min_gt=1)
-    with pytest.raises(ValueError, match='exchange="shm" is for processes: it needs backend="multiprocessing"'):
+    with pytest.raises(
+        ValueError, match='exchange="shm" is for processes: it needs backend="multiprocessing"'
+    ):
         AsyncEnvPool([theirs], exchange="shm")
     for exchange in ("auto", "queue"):
         assert pool([theirs], exchange=exchange).resolved_exchange == "queue"
     env = pool(lambda pace: Counting(pace=pace), create_env_kwargs={"pace": 2.0})
     assert env.rand_step(env.reset())["next", "observation"][0, 0] == 2
-    env = pool([lambda pace: Counting(pace=pace)] * 2, create_env_kwargs=[{"pace": 3.0}, {"pace": 4.0}])
+    env = pool(
+        [lambda pace: Counting(pace=pace)] * 2, create_env_kwargs=[{"pace": 3.0}, {"pace": 4.0}]
+    )
     env.min_get = 2
     env.async_step_send(env.rand_action(env.reset()))
     assert env.async_step_recv()["next", "observation"][:, 0].tolist() == [3, 4]
-    assert (env.backend, env.stack, env.stats(), env.resolved_exchange) == ("threading", "dense", {}, "queue")
-    assert async_envs.AsyncEnvPool is AsyncEnvPool and issubclass(ProcessorAsyncEnvPool, AsyncEnvPool)
+    assert (env.backend, env.stack, env.stats(), env.resolved_exchange) == (
+        "threading",
+        "dense",
+        {},
+        "queue",
+    )
+    assert async_envs.AsyncEnvPool is AsyncEnvPool and issubclass(
+        ProcessorAsyncEnvPool, AsyncEnvPool
+    )
     assert pool(["CartPole-v1"] * 2, num_threads=1).rollout(3).shape == (2, 3)
 
 
-@pytest.mark.parametrize("make", [AsyncEnvPool, partial(make_vec, batch_size=1)], ids=["pool", "vector"])
-def test_threads_are_as_many_as_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+@pytest.mark.parametrize(
+    "make", [AsyncEnvPool, partial(make_vec, batch_size=1)], ids=["pool", "vector"]
+)
+def test_threads_are_as_many_as_the_cores_that_the_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
     may_use = (os.cpu_count() or 1) + 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(may_use)), raising=False)
     before = threads()
@@ -499,7 +574,9 @@ def test_a_program_may_end_with_a_pool(tmp_path) -> None:
         "    pool.async_step_send(pool.rand_action(pool.reset()))\n"
         "pools[0].itself = pools[0]\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -33,7 +33,9 @@ from windrow.processes import pickling
 
 def frames(env: Any, steps: int = 60) -> Any:
     """What a collector delivers, seeded."""
-    with Collector(env, None, frames_per_batch=3 * steps, total_frames=3 * steps, seed=5) as collector:
+    with Collector(
+        env, None, frames_per_batch=3 * steps, total_frames=3 * steps, seed=5
+    ) as collector:
         return next(collector)
 
 
@@ -47,7 +49,9 @@ def test_environments_step_together() -> None:
     assert env.action_spec.shape == (3, 2) and env.reward_spec.shape == (3, 1)
     first = env.reset()
     for i in range(3):
-        assert torch.equal(first[i]["observation"], GymEnv("CartPole-v1").reset(seed=1 + i)["observation"])
+        assert torch.equal(
+            first[i]["observation"], GymEnv("CartPole-v1").reset(seed=1 + i)["observation"]
+        )
     check_env(env)
 
 
@@ -73,8 +77,12 @@ def test_some_are_reset_and_the_others_go_on() -> None:
 @pytest.mark.parametrize(
     "vector",
     [
-        lambda mode: gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}),
-        lambda mode: gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="async", vector_kwargs={"autoreset_mode": mode}),
+        lambda mode: gymnasium.make_vec(
+            "CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}
+        ),
+        lambda mode: gymnasium.make_vec(
+            "CartPole-v1", 3, vectorization_mode="async", vector_kwargs={"autoreset_mode": mode}
+        ),
         lambda mode: make_vec("CartPole-v1", 3, autoreset_mode=mode),
         lambda mode: make_vec("CartPole-v1", 3, autoreset_mode=mode, native=False),
         lambda mode: make_vec("CartPole-v1", 3, autoreset_mode=mode, native=False, workers=3),
@@ -94,7 +102,10 @@ def test_vectors_are_as_single_environments(mode: AutoresetMode, vector: Any) ->
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_vectors_with_trees_keep_final_observations(echo: Any, mode: AutoresetMode) -> None:
     tree = gymnasium.spaces.Dict(
-        {"a": gymnasium.spaces.Box(-1, 1, (2,)), "b": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2)}
+        {
+            "a": gymnasium.spaces.Box(-1, 1, (2,)),
+            "b": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2),
+        }
     )
 
     def makers(lengths: Any = (4, 5, 6)) -> Any:
@@ -109,14 +120,21 @@ def test_vectors_with_trees_keep_final_observations(echo: Any, mode: AutoresetMo
 
 def test_episodes_can_be_cut_from_outside() -> None:
     vector = gymnasium.make_vec(
-        "CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}
+        "CartPole-v1",
+        3,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
     )
-    with Collector(vector, None, frames_per_batch=60, max_frames_per_traj=7, total_frames=60) as collector:
+    with Collector(
+        vector, None, frames_per_batch=60, max_frames_per_traj=7, total_frames=60
+    ) as collector:
         assert int(next(collector)["step_count"].max()) <= 6
 
 
 class Stepped(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Counts the steps of each episode, which lasts for `lengths[env]`. It resets environments by its next step, or all at once."""
+    """Counts the steps of each episode, which lasts for `lengths[env]`. It resets environments by
+    its next step, or all at once.
+    """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
     single_observation_space = gymnasium.spaces.Box(0, 1e9, (3,), np.int64)
@@ -124,8 +142,12 @@ class Stepped(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def __init__(self, *lengths: int) -> None:
         self.lengths, self.num_envs = np.array(lengths), len(lengths)
-        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, self.num_envs)
+        self.observation_space = gymnasium.vector.utils.batch_space(
+            self.single_observation_space, self.num_envs
+        )
+        self.action_space = gymnasium.vector.utils.batch_space(
+            self.single_action_space, self.num_envs
+        )
         self.episode = np.zeros(self.num_envs, np.int64)
         self.fakes = 0
 
@@ -140,13 +162,22 @@ class Stepped(gymnasium.vector.VectorEnv[Any, Any, Any]):
         begins = self.at == self.lengths
         self.at, self.episode = np.where(begins, 0, self.at + 1), self.episode + begins
         self.fakes += int(begins.sum())
-        return self._seen(), np.where(begins, 0.0, 1.0), self.at == self.lengths, np.zeros(self.num_envs, bool), {}
+        return (
+            self._seen(),
+            np.where(begins, 0.0, 1.0),
+            self.at == self.lengths,
+            np.zeros(self.num_envs, bool),
+            {},
+        )
 
 
 def test_no_frame_is_a_reset_of_a_vector_that_resets_by_stepping() -> None:
     vector = Stepped(4, 7)
     with (
-        pytest.warns(UserWarning, match="Stepped resets an environment by its next step.*of the others are cut too"),
+        pytest.warns(
+            UserWarning,
+            match="Stepped resets an environment by its next step.*of the others are cut too",
+        ),
         Collector(vector, None, frames_per_batch=40) as collector,
     ):
         batches = [next(collector).clone() for _ in range(3)]
@@ -154,12 +185,19 @@ def test_no_frame_is_a_reset_of_a_vector_that_resets_by_stepping() -> None:
     observed, following = batch["observation"], batch["next", "observation"]
     assert vector.fakes > 10 and (batch["next", "reward"] == 1).all()
     # Each frame is one step of one episode, and those of a trajectory follow each other.
-    assert torch.equal(following[..., :2], observed[..., :2]) and (following[..., 2] - observed[..., 2] == 1).all()
+    assert (
+        torch.equal(following[..., :2], observed[..., :2])
+        and (following[..., 2] - observed[..., 2] == 1).all()
+    )
     ended, done = following[..., 2] == torch.tensor([[4], [7]]), batch["next", "done"].squeeze(-1)
     assert torch.equal(batch["next", "terminated"].squeeze(-1), ended)
-    assert torch.equal(done, ended.any(0).expand_as(done)) and torch.equal(batch["next", "truncated"].squeeze(-1), done & ~ended)
+    assert torch.equal(done, ended.any(0).expand_as(done)) and torch.equal(
+        batch["next", "truncated"].squeeze(-1), done & ~ended
+    )
     same = batch["collector", "traj_ids"].diff() == 0
-    assert torch.equal(same, ~done[:, :-1]) and torch.equal(observed[:, 1:][same], following[:, :-1][same])
+    assert torch.equal(same, ~done[:, :-1]) and torch.equal(
+        observed[:, 1:][same], following[:, :-1][same]
+    )
 
 
 def test_episodes_that_end_together_are_whole_in_a_vector_that_resets_by_stepping() -> None:
@@ -176,7 +214,10 @@ def test_a_vector_that_never_comes_to_rest_is_an_error() -> None:
     env = GymWrapper(vector)
     root = env.reset()
     vector.at[1] = 1
-    with pytest.raises(ValueError, match="Stepped ends an episode in each of 1000 steps"), warnings.catch_warnings():
+    with (
+        pytest.raises(ValueError, match="Stepped ends an episode in each of 1000 steps"),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         env.reset(env.rand_step(root)["next"].set("_reset", torch.ones(2, 1, dtype=torch.bool)))
 
@@ -200,7 +241,9 @@ def test_what_loses_masks_delivers_no_reset(vector: Any) -> None:
     batch = next(Collector(made, None, frames_per_batch=200, seed=0))
     assert (batch["next", "reward"] == 1).all() and int(batch["next", "terminated"].sum()) > 4
     same = (batch["collector", "traj_ids"].diff() == 0).unsqueeze(-1).expand(-1, -1, 4)
-    assert torch.equal(batch["observation"][:, 1:][same], batch["next", "observation"][:, :-1][same])
+    assert torch.equal(
+        batch["observation"][:, 1:][same], batch["next", "observation"][:, :-1][same]
+    )
     del batch
     made.close()
 
@@ -211,8 +254,13 @@ def test_a_vector_that_takes_one_seed_for_all_is_seeded() -> None:
             assert seed is None or isinstance(seed, int), seed
             return super().reset(seed=seed, options=options)
 
-    vectors = [kind([lambda: gymnasium.make("CartPole-v1")] * 3) for kind in (OneSeed, SyncVectorEnv)]
-    first, second = (next(Collector(vector, None, frames_per_batch=60, seed=4))["observation"] for vector in vectors)
+    vectors = [
+        kind([lambda: gymnasium.make("CartPole-v1")] * 3) for kind in (OneSeed, SyncVectorEnv)
+    ]
+    first, second = (
+        next(Collector(vector, None, frames_per_batch=60, seed=4))["observation"]
+        for vector in vectors
+    )
     assert torch.equal(first, second)
 
 
@@ -247,10 +295,14 @@ def test_creators_keep_their_arguments() -> None:
 
 @pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
 @pytest.mark.parametrize("member", ["native", "gymnasium", "torchrl"])
-def test_members_that_a_first_reset_leaves_out_begin_with_the_first_step(kind: Any, member: str) -> None:
+def test_members_that_a_first_reset_leaves_out_begin_with_the_first_step(
+    kind: Any, member: str
+) -> None:
     from theirs import Counting as Theirs
 
-    made = {"native": make, "gymnasium": partial(make, backend="gymnasium"), "torchrl": Theirs}[member]
+    made = {"native": make, "gymnasium": partial(make, backend="gymnasium"), "torchrl": Theirs}[
+        member
+    ]
     env = kind(3, made)
     root = env.reset(TensorDict({"_reset": torch.tensor([[False], [True], [False]])}, [3]))
     for _ in range(3):
@@ -268,7 +320,9 @@ SENT: dict[str, Any] = {
     "pickle": lambda creator: pickle.loads(pickle.dumps(creator)),
     "multiprocessing": lambda creator: pickle.loads(ForkingPickler.dumps(creator)),
     "cloudpickle": lambda creator: pickle.loads(pickling.dumps(creator)),
-    "within a policy of pickle": lambda creator: pickle.loads(pickle.dumps([partial(creator)]))[0].func,
+    "within a policy of pickle": lambda creator: (
+        pickle.loads(pickle.dumps([partial(creator)]))[0].func
+    ),
     "copy": copy,
     "deepcopy": deepcopy,
 }
@@ -278,7 +332,11 @@ SENT: dict[str, Any] = {
 @pytest.mark.parametrize("way", SENT)
 def test_creators_around_any_function_are_sent_and_copied(way: str, share_memory: bool) -> None:
     steps = 7
-    creator = EnvCreator(lambda **given: GymEnv("Pendulum-v1", max_episode_steps=steps, **given), {"frame_skip": 2}, share_memory)
+    creator = EnvCreator(
+        lambda **given: GymEnv("Pendulum-v1", max_episode_steps=steps, **given),
+        {"frame_skip": 2},
+        share_memory,
+    )
     for _ in range(2):
         creator = SENT[way](creator)
         made = creator()
@@ -289,17 +347,25 @@ def test_threads_share_environments_of_python() -> None:
     from windrow.collectors import MultiAsyncCollector, MultiSyncCollector
 
     theirs = [lambda: make(backend="gymnasium")] * 3
-    with MultiSyncCollector(theirs, None, placement="threads", frames_per_batch=90, total_frames=900, seed=2) as collector:
+    with MultiSyncCollector(
+        theirs, None, placement="threads", frames_per_batch=90, total_frames=900, seed=2
+    ) as collector:
         got = torch.cat([batch["observation"] for batch in collector])
-    with MultiSyncCollector([make] * 3, None, placement="threads", frames_per_batch=90, total_frames=900, seed=2) as collector:
+    with MultiSyncCollector(
+        [make] * 3, None, placement="threads", frames_per_batch=90, total_frames=900, seed=2
+    ) as collector:
         expected = torch.cat([batch["observation"] for batch in collector])
     assert torch.equal(got, expected)
-    with MultiAsyncCollector(theirs, None, placement="threads", frames_per_batch=50, total_frames=1000) as collector:
+    with MultiAsyncCollector(
+        theirs, None, placement="threads", frames_per_batch=50, total_frames=1000
+    ) as collector:
         assert sum(batch.numel() for batch in collector) == 1000
 
 
 def test_pools_reset_by_number() -> None:
-    """A vector with EnvPool's manner of resetting: by number, whose rows alone come back, seeded when it is made."""
+    """A vector with EnvPool's manner of resetting: by number, whose rows alone come back, seeded
+    when it is made.
+    """
 
     class Pool(SyncVectorEnv):
         metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -332,7 +398,11 @@ def test_pools_reset_by_number() -> None:
 
 
 def test_a_batch_of_one_keeps_its_dimension() -> None:
-    for env in (SerialEnv(1, make), ParallelEnv(1, make), gymnasium.make_vec("CartPole-v1", 1, "sync")):
+    for env in (
+        SerialEnv(1, make),
+        ParallelEnv(1, make),
+        gymnasium.make_vec("CartPole-v1", 1, "sync"),
+    ):
         for policy in (None, lambda observation: observation[:, :2]):
             with Collector(env, policy, frames_per_batch=4, total_frames=4) as collector:
                 assert next(collector)["action"].shape == (1, 4, 2)
@@ -348,7 +418,9 @@ def test_collectors_in_threads_say_that_python_takes_turns() -> None:
         AsyncCollector(make, None, placement="threads", frames_per_batch=4).shutdown()
         Collector(lambda: make(backend="gymnasium"), None, frames_per_batch=4).shutdown()
     with pytest.warns(UserWarning, match="take turns"):
-        AsyncCollector(lambda: make(backend="gymnasium"), None, placement="threads", frames_per_batch=4).shutdown()
+        AsyncCollector(
+            lambda: make(backend="gymnasium"), None, placement="threads", frames_per_batch=4
+        ).shutdown()
 
 
 def limited(steps: int) -> gymnasium.Env[Any, Any]:
@@ -358,7 +430,9 @@ def limited(steps: int) -> gymnasium.Env[Any, Any]:
 PAIRS = [
     pytest.param([partial(limited, 5), partial(limited, 9)], id="time limits"),
     pytest.param([make, partial(limited, 9)], id="libraries"),
-    pytest.param([lambda n=n: TransformedEnv(make(), StepCounter(n)) for n in (5, 9)], id="counters"),
+    pytest.param(
+        [lambda n=n: TransformedEnv(make(), StepCounter(n)) for n in (5, 9)], id="counters"
+    ),
 ]
 
 
@@ -367,7 +441,9 @@ def test_time_limits_and_libraries_may_differ(envs: list[Any]) -> None:
     pair = SerialEnv(2, envs)
     assert pair.max_episode_steps is None
     batch = next(Collector(pair, None, frames_per_batch=200))
-    with MultiSyncCollector(envs, None, placement="threads", frames_per_batch=200, cat_results="stack") as collector:
+    with MultiSyncCollector(
+        envs, None, placement="threads", frames_per_batch=200, cat_results="stack"
+    ) as collector:
         workers = next(collector)
     for rows in (batch, workers):
         ids = rows["collector", "traj_ids"]
@@ -377,7 +453,10 @@ def test_time_limits_and_libraries_may_differ(envs: list[Any]) -> None:
 
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
 def test_workers_observe_and_accept_the_same(kind: Any) -> None:
-    with pytest.raises(ValueError, match=r"worker 1: .*expected the observation .*\[4\].* of CartPole-v1, got .*Pendulum-v1"):
+    with pytest.raises(
+        ValueError,
+        match=r"worker 1: .*expected the observation .*\[4\].* of CartPole-v1, got .*Pendulum-v1",
+    ):
         kind([make, lambda: GymEnv("Pendulum-v1")], None, placement="threads", frames_per_batch=20)
     with pytest.raises(ValueError, match="worker 0 has 1, worker 1 has 2"):
         kind([make, SerialEnv(2, make)], None, placement="threads", frames_per_batch=20)

@@ -12,15 +12,32 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 from windrow.collectors import Collector, _rollouts
-from windrow.envs import Compose, GymEnv, GymWrapper, RewardSum, SerialEnv, StepCounter, TransformedEnv, VecNorm
+from windrow.envs import (
+    Compose,
+    GymEnv,
+    GymWrapper,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+    VecNorm,
+)
 
 
 def policy_for(env: Any) -> TensorDictModule:
     torch.manual_seed(0)
     size = env.observation_spec["observation"].shape[-1]
     spec = env.action_spec
-    core = nn.Sequential(nn.Linear(size, 16), nn.Tanh(), nn.Linear(16, spec.shape[-1] if spec.shape and spec.dtype.is_floating_point else 2))
-    last = nn.Tanh() if spec.dtype.is_floating_point else _Best(one_hot=bool(spec.shape) and spec.shape[-1] == 2 and env.num_envs != 2)
+    core = nn.Sequential(
+        nn.Linear(size, 16),
+        nn.Tanh(),
+        nn.Linear(16, spec.shape[-1] if spec.shape and spec.dtype.is_floating_point else 2),
+    )
+    last = (
+        nn.Tanh()
+        if spec.dtype.is_floating_point
+        else _Best(one_hot=bool(spec.shape) and spec.shape[-1] == 2 and env.num_envs != 2)
+    )
     return TensorDictModule(nn.Sequential(core, last), in_keys=["observation"], out_keys=["action"])
 
 
@@ -30,7 +47,9 @@ class _Best(nn.Module):
         self.one_hot = one_hot
 
     def forward(self, scores: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.one_hot(scores.argmax(-1), 2) if self.one_hot else scores.argmax(-1)
+        return (
+            torch.nn.functional.one_hot(scores.argmax(-1), 2) if self.one_hot else scores.argmax(-1)
+        )
 
 
 def around(env: Any) -> TransformedEnv:
@@ -50,17 +69,25 @@ ENVS: dict[str, Callable[[], Any]] = {
 
 
 def same(one: TensorDict, other: TensorDict, tolerance: float) -> None:
-    assert one.batch_size == other.batch_size and one.names == other.names and one.device == other.device
+    assert (
+        one.batch_size == other.batch_size
+        and one.names == other.names
+        and one.device == other.device
+    )
     own, theirs = dict(one.items(True, True)), dict(other.items(True, True))
     assert own.keys() == theirs.keys()
     for key, value in own.items():
         assert value.dtype == theirs[key].dtype, key
-        torch.testing.assert_close(value, theirs[key], rtol=tolerance, atol=tolerance, msg=lambda told: f"{key}: {told}")
+        torch.testing.assert_close(
+            value, theirs[key], rtol=tolerance, atol=tolerance, msg=lambda told: f"{key}: {told}"
+        )
 
 
 @pytest.mark.parametrize("kind", ENVS)
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_rollout_by_the_engine_is_one_by_hand(kind: str, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollout_by_the_engine_is_one_by_hand(
+    kind: str, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_rollouts, "STEPS", 50)
     results = []
     for callback in (None, lambda env, root: None):
@@ -68,10 +95,17 @@ def test_a_rollout_by_the_engine_is_one_by_hand(kind: str, ends: bool, monkeypat
         policy = policy_for(env)
         env.set_seed(5)
         with torch.no_grad():
-            rollouts = [env.rollout(steps, policy, callback, break_when_any_done=ends, set_truncated=cut) for steps, cut in [(120, False), (70, True), (3, False)]]
+            rollouts = [
+                env.rollout(steps, policy, callback, break_when_any_done=ends, set_truncated=cut)
+                for steps, cut in [(120, False), (70, True), (3, False)]
+            ]
             after = env.reset()
             action = policy(after)
-        assert getattr(env._engine, "_core", None) is not None if callback is None else env._engine is None, kind
+        assert (
+            getattr(env._engine, "_core", None) is not None
+            if callback is None
+            else env._engine is None
+        ), kind
         results.append([*rollouts, env.step(action)])
     # Networks are rounded in other places.
     tolerance = 1e-4 if kind in ("native", "statistics", "serial", "device") else 1e-6
@@ -93,7 +127,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return steps
 
 
-def test_a_rollout_follows_its_policy_and_goes_on_after_steps_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollout_follows_its_policy_and_goes_on_after_steps_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steps = counted(monkeypatch)
     env = GymEnv("CartPole-v1", categorical_action_encoding=True)
     policy = policy_for(env)
@@ -113,7 +149,11 @@ def test_a_rollout_follows_its_policy_and_goes_on_after_steps_by_hand(monkeypatc
 def test_what_needs_python_is_stepped_there(monkeypatch: pytest.MonkeyPatch) -> None:
     env = GymEnv("CartPole-v1", categorical_action_encoding=True)
     policy = policy_for(env)
-    for arguments in [{}, {"policy": lambda root: policy(root)}, {"policy": policy, "callback": lambda env, root: None}]:
+    for arguments in [
+        {},
+        {"policy": lambda root: policy(root)},
+        {"policy": policy, "callback": lambda env, root: None},
+    ]:
         steps = counted(monkeypatch)
         with torch.no_grad():
             assert len(env.rollout(70, **arguments)) == len(steps)

@@ -90,7 +90,9 @@ def test_a_warning_names_it_and_its_cost_once() -> None:
     class Named(Twice):
         pass
 
-    with pytest.warns(UserWarning, match="Named is a transform of TorchRL's.*around every step, which costs") as told:
+    with pytest.warns(
+        UserWarning, match="Named is a transform of TorchRL's.*around every step, which costs"
+    ) as told:
         pendulum(Named(), Named())
         pendulum(Named())
     assert len(told) == 1 and told[0].filename == __file__
@@ -102,7 +104,10 @@ def test_several_are_reset_one_by_one() -> None:
     env.append_transform(StepCounter(step_count_key="outer"))
     played = env.rollout(8, break_when_any_done=False)
     assert played.shape == (2, 8) and is_twice(played)
-    assert played["outer"].squeeze(-1).tolist() == [[0, 1, 2, 0, 1, 2, 0, 1], [0, 1, 2, 3, 0, 1, 2, 3]]
+    assert played["outer"].squeeze(-1).tolist() == [
+        [0, 1, 2, 0, 1, 2, 0, 1],
+        [0, 1, 2, 3, 0, 1, 2, 3],
+    ]
     assert torch.equal(played["outer"], played["step_count"])
 
 
@@ -120,9 +125,14 @@ def test_collectors_take_it() -> None:
 @pytest.mark.parametrize("placement", ["threads", "processes"])
 def test_workers_have_copies(placement: str) -> None:
     env = pendulum(Twice(), StepCounter(7))
-    with MultiSyncCollector([env, env], None, frames_per_batch=20, total_frames=20, placement=placement) as collector:
+    with MultiSyncCollector(
+        [env, env], None, frames_per_batch=20, total_frames=20, placement=placement
+    ) as collector:
         (batch,) = collector
-    assert is_twice(batch) and batch["step_count"].flatten().tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2] * 2
+    assert (
+        is_twice(batch)
+        and batch["step_count"].flatten().tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2] * 2
+    )
 
 
 def test_it_is_in_members_and_around_them() -> None:
@@ -141,7 +151,11 @@ def test_it_can_be_pickled_with_its_environment() -> None:
 
 def test_functions_are_transforms() -> None:
     def add(tensordict: Any) -> Any:
-        return tensordict.set("reward", tensordict["reward"] + 100) if "reward" in tensordict.keys() else tensordict
+        return (
+            tensordict.set("reward", tensordict["reward"] + 100)
+            if "reward" in tensordict.keys()
+            else tensordict
+        )
 
     env = GymEnv("Pendulum-v1").append_transform(add)
     assert (env.rollout(5)["next", "reward"] > 80).all()
@@ -156,17 +170,27 @@ def test_a_primer_may_draw_states() -> None:
 def test_arguments_that_windrow_refuses_are_torchrls() -> None:
     counter = StepCounter(3, update_done=False)
     assert type(counter) is torchrl.envs.StepCounter and isinstance(counter, StepCounter)
-    with pytest.warns(UserWarning, match=r"StepCounter is a transform of TorchRL's, not of windrow's \(update_done=False: an episode"):
+    with pytest.warns(
+        UserWarning,
+        match=r"StepCounter is a transform of TorchRL's, not of windrow's \(update_done=False: an episode",
+    ):
         env = pendulum(counter)
-    assert env.rollout(5).shape == torchrl.envs.TransformedEnv(
-        torchrl.envs.GymEnv("Pendulum-v1"), torchrl.envs.StepCounter(3, update_done=False)
-    ).rollout(5).shape
+    assert (
+        env.rollout(5).shape
+        == torchrl.envs.TransformedEnv(
+            torchrl.envs.GymEnv("Pendulum-v1"), torchrl.envs.StepCounter(3, update_done=False)
+        )
+        .rollout(5)
+        .shape
+    )
     with pytest.raises(ValueError, match="max_steps must be 1 or more, got 0"):
         StepCounter(0)
 
 
 def test_around_an_environment_of_torchrl() -> None:
-    env = TransformedEnv(Counting(), Compose(ours.RenameTransform([("data", "count")], ["n"]), StepCounter()))
+    env = TransformedEnv(
+        Counting(), Compose(ours.RenameTransform([("data", "count")], ["n"]), StepCounter())
+    )
     played = env.rollout(4)
     assert played["n"].flatten().tolist() == played["step_count"].flatten().tolist() == [0, 1, 2, 3]
 
@@ -204,7 +228,9 @@ def test_statistics_of_torchrls_are_kept_by_evaluators() -> None:
     norm = env.transform[1]
     env.rollout(20)
     assert norm._count["observation"] == 21
-    with Evaluator(env, ours.RandomPolicy(env.action_spec), num_trajectories=1, max_steps=30) as evaluator:
+    with Evaluator(
+        env, ours.RandomPolicy(env.action_spec), num_trajectories=1, max_steps=30
+    ) as evaluator:
         evaluator.evaluate()
     assert norm._count["observation"] == 21 and not norm.frozen
     state = env.state_dict()
@@ -220,9 +246,17 @@ def test_transforms_in_a_compose_of_torchrl_find_their_environment() -> None:
     inside, count = Twice(), theirs.StepCounter()
     several = theirs.Compose(theirs.Compose(inside), count)
     first, second = (TransformedEnv(GymEnv("Pendulum-v1"), several) for _ in range(2))
-    with Collector(first, frames_per_batch=10) as collector, Collector(second, frames_per_batch=10) as other:
+    with (
+        Collector(first, frames_per_batch=10) as collector,
+        Collector(second, frames_per_batch=10) as other,
+    ):
         batch = next(collector)
-        assert torch.equal(batch["twice"], 2 * batch["observation"]) and batch["step_count"].flatten().tolist() == list(range(10))
+        assert torch.equal(batch["twice"], 2 * batch["observation"]) and batch[
+            "step_count"
+        ].flatten().tolist() == list(range(10))
         calls = inside.calls
         assert calls >= 10, "the first environment has the transforms themselves"
-        assert next(other)["step_count"].flatten().tolist() == list(range(10)) and inside.calls == calls, "the second has copies"
+        assert (
+            next(other)["step_count"].flatten().tolist() == list(range(10))
+            and inside.calls == calls
+        ), "the second has copies"

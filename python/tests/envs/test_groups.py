@@ -20,13 +20,21 @@ from torchrl.data import LazyTensorStorage as TheirStorage  # noqa: E402
 from torchrl.data import ReplayBuffer as TheirBuffer  # noqa: E402
 from windrow import WorkerError  # noqa: E402
 from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, MultiSyncCollector  # noqa: E402
-from windrow.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler  # noqa: E402
+from windrow.data import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    SliceSampler,
+)  # noqa: E402
 
 
 def sizes(td: TensorDictBase) -> dict[Any, tuple[Any, ...]]:
     """Batch size and names of each dict."""
     nested = {key: value for key, value in td.items(True) if isinstance(value, TensorDictBase)}
-    return {key: (tuple(value.batch_size), value.names) for key, value in [((), td), *nested.items()]}
+    return {
+        key: (tuple(value.batch_size), value.names) for key, value in [((), td), *nested.items()]
+    }
 
 
 def groups(td: TensorDictBase) -> list[tuple[int, ...]]:
@@ -58,7 +66,11 @@ def test_groups_have_the_sizes_that_torchrl_gives_them(batch: tuple[int, ...]) -
     ids=lambda arguments: " ".join(arguments),
 )
 def test_groups_of_batches_of_each_form(arguments: dict[str, Any]) -> None:
-    batch = next(MultiSyncCollector([Agents] * 2, None, placement="threads", frames_per_batch=12, **arguments))
+    batch = next(
+        MultiSyncCollector(
+            [Agents] * 2, None, placement="threads", frames_per_batch=12, **arguments
+        )
+    )
     assert groups(batch) == [(*batch.batch_size, 2)] * 2
 
 
@@ -67,7 +79,9 @@ def test_the_policy_is_given_groups() -> None:
 
     def policy(td: Any) -> Any:
         seen.add((tuple(td.batch_size), tuple(td["agents"].batch_size)))
-        return td.set("agents", td["agents"].set("action", torch.zeros(*td["agents"].batch_size, 1)))
+        return td.set(
+            "agents", td["agents"].set("action", torch.zeros(*td["agents"].batch_size, 1))
+        )
 
     for batch in (), (3,), (2, 3):
         next(Collector(Agents(batch), policy, frames_per_batch=6))
@@ -79,9 +93,13 @@ def test_a_served_policy_is_given_rows() -> None:
 
     def policy(td: Any) -> Any:
         seen.add(tuple(td.batch_size))
-        return td.set("agents", td["agents"].set("action", torch.zeros(*td["agents"].batch_size, 1)))
+        return td.set(
+            "agents", td["agents"].set("action", torch.zeros(*td["agents"].batch_size, 1))
+        )
 
-    with AsyncBatchedCollector([lambda: Agents((2, 3))], policy, placement="threads", frames_per_batch=12) as collector:
+    with AsyncBatchedCollector(
+        [lambda: Agents((2, 3))], policy, placement="threads", frames_per_batch=12
+    ) as collector:
         assert next(collector).numel() == 12
     assert seen == {(6,)}
 
@@ -89,7 +107,9 @@ def test_a_served_policy_is_given_rows() -> None:
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
 def test_buffers_keep_groups(storage: Any, tmp_path: Any) -> None:
     buffer = ReplayBuffer(storage=storage(100), batch_size=8)
-    collector = Collector(Agents((3,)), None, frames_per_batch=12, total_frames=24, replay_buffer=buffer)
+    collector = Collector(
+        Agents((3,)), None, frames_per_batch=12, total_frames=24, replay_buffer=buffer
+    )
     for _ in collector:
         pass
     assert groups(buffer.sample()) == [(8, 2)] * 2
@@ -109,7 +129,9 @@ def test_slices_keep_groups() -> None:
 
 def test_buffers_keep_the_groups_of_any_tensordict() -> None:
     inner = TensorDict({"x": torch.zeros(10, 2, 3)}, [10, 2])
-    frames = TensorDict({"agents": inner, "other": TensorDict({"y": torch.zeros(10, 2)}, [10])}, [10])
+    frames = TensorDict(
+        {"agents": inner, "other": TensorDict({"y": torch.zeros(10, 2)}, [10])}, [10]
+    )
     ours_ = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
     theirs = TheirBuffer(storage=TheirStorage(10), batch_size=4)
     for buffer in ours_, theirs:
@@ -151,7 +173,10 @@ class Ending(Agents):
 
     def __init__(self) -> None:
         super().__init__()
-        flags = {name: Categorical(2, (2, 1), dtype=torch.bool) for name in ("done", "terminated", "truncated")}
+        flags = {
+            name: Categorical(2, (2, 1), dtype=torch.bool)
+            for name in ("done", "terminated", "truncated")
+        }
         self.full_done_spec = Composite(agents=Composite(flags, shape=(2,)), **self.full_done_spec)
 
     def _root(self) -> Any:
@@ -165,16 +190,36 @@ class Ending(Agents):
     "make",
     [
         lambda: next(Collector(Ending(), None, frames_per_batch=7, set_truncated=True)),
-        lambda: next(MultiSyncCollector([Ending] * 2, None, placement="threads", frames_per_batch=14, set_truncated=True, cat_results="stack"))[1],
-        lambda: next(Collector(ours.TransformedEnv(Ending(), ours.StepCounter()), None, frames_per_batch=7, set_truncated=True)),
-        lambda: ours.TransformedEnv(Ending(), ours.StepCounter()).rollout(7, break_when_any_done=False, set_truncated=True),
+        lambda: next(
+            MultiSyncCollector(
+                [Ending] * 2,
+                None,
+                placement="threads",
+                frames_per_batch=14,
+                set_truncated=True,
+                cat_results="stack",
+            )
+        )[1],
+        lambda: next(
+            Collector(
+                ours.TransformedEnv(Ending(), ours.StepCounter()),
+                None,
+                frames_per_batch=7,
+                set_truncated=True,
+            )
+        ),
+        lambda: ours.TransformedEnv(Ending(), ours.StepCounter()).rollout(
+            7, break_when_any_done=False, set_truncated=True
+        ),
     ],
     ids=["collector", "workers", "layer", "by hand"],
 )
 def test_flags_of_groups_are_marked_with_those_of_the_step(make: Any) -> None:
     batch = make()
     for name in ("done", "truncated"):
-        assert batch["next", "agents", name][..., 0].tolist() == [[False, False]] * 6 + [[True, True]]
+        assert batch["next", "agents", name][..., 0].tolist() == [[False, False]] * 6 + [
+            [True, True]
+        ]
         assert batch["next", name][-1].item() and not batch["agents", name].any()
     assert not batch["next", "agents", "terminated"].any()
 
@@ -182,7 +227,9 @@ def test_flags_of_groups_are_marked_with_those_of_the_step(make: Any) -> None:
 def test_an_episode_goes_on_behind_a_step_that_is_marked() -> None:
     with Collector(Ending(), None, frames_per_batch=2, set_truncated=True) as collector:
         first, second = next(collector), next(collector)
-    assert first["next", "agents", "truncated"][-1].all() and not second["agents", "truncated"].any()
+    assert (
+        first["next", "agents", "truncated"][-1].all() and not second["agents", "truncated"].any()
+    )
     assert second["agents", "observation"][0].unique().tolist() == [2]
 
 
@@ -192,16 +239,23 @@ def test_environments_of_several_dimensions_keep_them(workers: int) -> None:
     if workers == 1:
         collector = Collector(Agents((2, 3)), None, **arguments)
     else:
-        collector = MultiSyncCollector([lambda: Agents((2, 3))] * 2, None, placement="threads", **arguments)
+        collector = MultiSyncCollector(
+            [lambda: Agents((2, 3))] * 2, None, placement="threads", **arguments
+        )
     theirs = next(iter(TheirCollector(Agents((2, 3)), None, frames_per_batch=48, total_frames=48)))
     for batch in (collector.fake_tensordict(), *collector):
         assert batch.shape == (2 * workers, 3, 8) and batch.names[-1] == "time"
-        assert groups(batch) == [(2 * workers, 3, 8, 2)] * 2 and batch["agents", "observation"].shape[-1] == 3
+        assert (
+            groups(batch) == [(2 * workers, 3, 8, 2)] * 2
+            and batch["agents", "observation"].shape[-1] == 3
+        )
     assert sizes(batch[:2]) == sizes(theirs)
     assert torch.equal(batch[:2]["next", "agents", "reward"], theirs["next", "agents", "reward"])
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     buffer.extend(batch[:2])
-    assert torch.equal(buffer[:]["agents", "observation"], batch[:2].reshape(-1)["agents", "observation"])
+    assert torch.equal(
+        buffer[:]["agents", "observation"], batch[:2].reshape(-1)["agents", "observation"]
+    )
 
 
 class Mortal(Agents):
@@ -217,7 +271,9 @@ class Mortal(Agents):
 
 
 def test_the_dimensions_of_a_worker_that_has_died_since_are_known() -> None:
-    collector = AsyncCollector(lambda: Mortal((2, 3)), None, placement="processes", frames_per_batch=48)
+    collector = AsyncCollector(
+        lambda: Mortal((2, 3)), None, placement="processes", frames_per_batch=48
+    )
     assert next(collector).shape == (2, 3, 8)
     with pytest.raises(WorkerError, match="SIGKILL"):
         next(collector)
@@ -225,7 +281,10 @@ def test_the_dimensions_of_a_worker_that_has_died_since_are_known() -> None:
 
 
 def test_windrows_environments_have_one_dimension_around_several() -> None:
-    around = {6: ours.TransformedEnv(Agents((2, 3)), ours.StepCounter()), 12: ours.SerialEnv(2, lambda: Agents((2, 3)))}
+    around = {
+        6: ours.TransformedEnv(Agents((2, 3)), ours.StepCounter()),
+        12: ours.SerialEnv(2, lambda: Agents((2, 3))),
+    }
     for num_envs, env in around.items():
         assert env.batch_size == (num_envs,)
         with Collector(env, None, frames_per_batch=48) as collector:
@@ -237,7 +296,9 @@ class Choosing(Agents):
 
     def __init__(self, batch: tuple[int, ...] = ()) -> None:
         super().__init__(batch)
-        self.action_spec = Composite(agents=Composite(action=Categorical(4, (*batch, 2)), shape=(*batch, 2)), shape=batch)
+        self.action_spec = Composite(
+            agents=Composite(action=Categorical(4, (*batch, 2)), shape=(*batch, 2)), shape=batch
+        )
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
@@ -245,11 +306,19 @@ def test_a_choice_of_each_agent_has_the_spec_that_torchrl_has(batch: tuple[int, 
     theirs, env = Choosing(batch), ours.TransformedEnv(Choosing(batch), ours.StepCounter())
     for own, other in (
         (env.full_action_spec["agents", "action"], theirs.full_action_spec["agents", "action"]),
-        (env.full_action_spec_unbatched["agents", "action"], theirs.full_action_spec_unbatched["agents", "action"]),
+        (
+            env.full_action_spec_unbatched["agents", "action"],
+            theirs.full_action_spec_unbatched["agents", "action"],
+        ),
         (env.action_spec, theirs.full_action_spec["agents", "action"]),
-        (env.input_spec["full_action_spec", "agents", "action"], theirs.input_spec["full_action_spec", "agents", "action"]),
+        (
+            env.input_spec["full_action_spec", "agents", "action"],
+            theirs.input_spec["full_action_spec", "agents", "action"],
+        ),
     ):
         assert own == other and own.space.n == 4
-    assert env.full_action_spec["agents", "action"].is_in(env.rand_action(env.reset())["agents", "action"])
+    assert env.full_action_spec["agents", "action"].is_in(
+        env.rand_action(env.reset())["agents", "action"]
+    )
     several = ours.GymEnv("CartPole-v1", num_envs=2, categorical_action_encoding=True)
     assert several.action_spec.space.n == 2 and several.action_spec.shape == (2,)

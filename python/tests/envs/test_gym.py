@@ -15,7 +15,16 @@ import torch
 from tensordict import TensorDict
 from windrow import WorkerError
 from windrow.collectors import Collector
-from windrow.envs import GymEnv, GymWrapper, ParallelEnv, SerialEnv, StepCounter, TransformedEnv, check_env, check_env_specs
+from windrow.envs import (
+    GymEnv,
+    GymWrapper,
+    ParallelEnv,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+    check_env,
+    check_env_specs,
+)
 
 #: Of each form of observations and actions. `certify` compares all environments.
 IDS = ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"]
@@ -60,19 +69,28 @@ def test_frames_are_skipped(backend: str) -> None:
 def test_arguments_go_to_gymnasium() -> None:
     assert GymEnv("Pendulum-v1", g=1.0).backend == "gymnasium"
     assert GymEnv("CartPole-v1", max_episode_steps=7).max_episode_steps == 7
-    with pytest.raises(ValueError, match="Pendulum-v1 cannot be read: unknown field `g`, expected `fast_math`"):
+    with pytest.raises(
+        ValueError, match="Pendulum-v1 cannot be read: unknown field `g`, expected `fast_math`"
+    ):
         GymEnv("Pendulum-v1", backend="native", g=1.0)
     with pytest.raises(ValueError, match="windrow has no 'tabular/Blackjack-v0' of its own"):
         GymEnv("tabular/Blackjack-v0", backend="native")
     with pytest.raises(ValueError, match='backend must be "auto", "native" or "gymnasium", got'):
         GymEnv("CartPole-v1", backend="c")
-    with pytest.raises(ValueError, match="'CartPole-v2'|\"CartPole-v2\"; did you mean CartPole-v1.*Gymnasium: Environment version"):
+    with pytest.raises(
+        ValueError,
+        match="'CartPole-v2'|\"CartPole-v2\"; did you mean CartPole-v1.*Gymnasium: Environment version",
+    ):
         GymEnv("CartPole-v2").reset()
 
 
-@pytest.mark.parametrize("env_name", ["ALE/Nothing-v5", "NobodyHasThis-v0", "MiniGridLike-Empty-5x5-v0"])
+@pytest.mark.parametrize(
+    "env_name", ["ALE/Nothing-v5", "NobodyHasThis-v0", "MiniGridLike-Empty-5x5-v0"]
+)
 def test_of_an_unknown_id_nothing_far_is_suggested(env_name: str) -> None:
-    with pytest.raises(ValueError, match="known once it has been imported.*register_envs") as caught:
+    with pytest.raises(
+        ValueError, match="known once it has been imported.*register_envs"
+    ) as caught:
         GymEnv(env_name).reset()
     assert f"no environment is called {env_name!r}" in str(caught.value)
     assert "Acrobot" not in str(caught.value)
@@ -87,14 +105,23 @@ def test_what_scripts_ask_of_environments() -> None:
     env = SerialEnv(2, lambda: GymEnv("CartPole-v1"))
     env.start()
     env.set_spec_lock_().check_env_specs()
-    assert env.done_key == "done" and env.done_keys_groups == [["done", "terminated", "truncated"]] and env.state_keys == []
-    assert env.input_spec_unbatched["full_action_spec", "action"].shape == (2,) and env.output_spec_unbatched.shape == ()
+    assert (
+        env.done_key == "done"
+        and env.done_keys_groups == [["done", "terminated", "truncated"]]
+        and env.state_keys == []
+    )
+    assert (
+        env.input_spec_unbatched["full_action_spec", "action"].shape == (2,)
+        and env.output_spec_unbatched.shape == ()
+    )
     root = env.reset()
     assert not env.any_done(root) and "_reset" not in root.keys() and env.maybe_reset(root) is root
     root["done"][1], root["step"] = True, torch.ones(2)
     begun = env.maybe_reset(root.clone())
     assert torch.equal(begun["observation"][0], root["observation"][0])
-    assert not torch.equal(begun["observation"][1], root["observation"][1]) and not begun["done"].any()
+    assert (
+        not torch.equal(begun["observation"][1], root["observation"][1]) and not begun["done"].any()
+    )
     assert not GymEnv("CartPole-v1").from_pixels
 
 
@@ -104,7 +131,9 @@ def test_a_reset_writes_to_what_it_is_given(make) -> None:
     assert env.reset(given) is given and set(given.keys()) == {"kept", *env.reset().keys()}
     stepped = env.rand_step(given)
     given = stepped["next"].clone().set("_reset", torch.tensor([True]))
-    assert env.reset(given) is given and not torch.equal(given["observation"], stepped["next", "observation"])
+    assert env.reset(given) is given and not torch.equal(
+        given["observation"], stepped["next", "observation"]
+    )
     assert "_reset" not in given.keys() and "reward" in given.keys()
 
 
@@ -124,14 +153,22 @@ def test_a_policy_finds_at_the_root_what_it_has_written_there(any_done: bool) ->
 def test_environments_of_the_ale_are_found() -> None:
     pytest.importorskip("ale_py")
     script = "from windrow.envs import GymEnv; print(tuple(GymEnv('ALE/Pong-v5').reset()['pixels'].shape))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "(210, 160, 3)\n"
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
+        == "(210, 160, 3)\n"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.* is a transform of TorchRL's")
 def test_a_reset_within_transforms_of_torchrl_writes_to_what_it_is_given() -> None:
     theirs = pytest.importorskip("torchrl").envs
-    env, given = TransformedEnv(GymEnv("CartPole-v1"), theirs.StepCounter()), TensorDict(kept=torch.ones(1))
-    assert env.reset(given) is given and given["step_count"].tolist() == [0] and "kept" in given.keys()
+    env, given = (
+        TransformedEnv(GymEnv("CartPole-v1"), theirs.StepCounter()),
+        TensorDict(kept=torch.ones(1)),
+    )
+    assert (
+        env.reset(given) is given and given["step_count"].tolist() == [0] and "kept" in given.keys()
+    )
     played = rollout(env, 80)
     begun, done = played["step_count"][1:] == 0, played["next", "done"][:-1]
     assert done.sum() > 1 and torch.equal(begun, done)
@@ -144,23 +181,38 @@ def test_specs_are_checked_where_seeds_are_not_kept() -> None:
 
     env = GymWrapper(Unseeded(gymnasium.make("CartPole-v1")))
     check_env_specs(env)
-    with pytest.raises(AssertionError, match="differs between two rollouts with seed 0: the environment does not keep its seed"):
+    with pytest.raises(
+        AssertionError,
+        match="differs between two rollouts with seed 0: the environment does not keep its seed",
+    ):
         check_env(env)
 
 
 def test_actions_may_be_indices_of_choices() -> None:
     env = GymEnv("CartPole-v1")
-    stepped = [env.step(env.reset(seed=0).set("action", torch.tensor(action))) for action in (1, [0, 1])]
+    stepped = [
+        env.step(env.reset(seed=0).set("action", torch.tensor(action))) for action in (1, [0, 1])
+    ]
     assert torch.equal(stepped[0]["next", "observation"], stepped[1]["next", "observation"])
 
     def act(tensordict: Any) -> Any:
         return tensordict.set("action", (tensordict["observation"][..., 2] > 0).long())
 
-    with Collector(GymEnv("CartPole-v1"), act, frames_per_batch=50, policy_backend="torch") as collector:
+    with Collector(
+        GymEnv("CartPole-v1"), act, frames_per_batch=50, policy_backend="torch"
+    ) as collector:
         batch = next(collector)
     assert torch.equal(batch["action"].argmax(-1), (batch["observation"][:, 2] > 0).long())
-    with pytest.raises(WorkerError, match='"action": expected the index of one of 2 choices, got 2'):
-        next(Collector(GymEnv("CartPole-v1"), lambda td: td.set("action", torch.tensor(2)), frames_per_batch=5))
+    with pytest.raises(
+        WorkerError, match='"action": expected the index of one of 2 choices, got 2'
+    ):
+        next(
+            Collector(
+                GymEnv("CartPole-v1"),
+                lambda td: td.set("action", torch.tensor(2)),
+                frames_per_batch=5,
+            )
+        )
 
 
 def test_ids_are_listed() -> None:
@@ -189,7 +241,9 @@ def test_resets_are_a_matter_of_the_root() -> None:
     step = env.rand_step(root)
     assert step is root and step["next", "reward"].tolist() == [1.0]
     assert set(step["next"].keys()) == {"observation", "reward", "done", "terminated", "truncated"}
-    step, following = env.step_and_maybe_reset(env.rand_action(following := step["next"].exclude("reward")))
+    step, following = env.step_and_maybe_reset(
+        env.rand_action(following := step["next"].exclude("reward"))
+    )
     assert "reward" not in following.keys()
 
 
@@ -242,7 +296,9 @@ def test_an_object_is_back_after_an_error_and_a_shutdown(scripted: Any, placemen
 
 
 @pytest.mark.parametrize("placement", ["inline", "threads"])
-def test_a_shutdown_closes_what_was_made_for_the_collector_and_nothing_else(echo: Any, placement: str) -> None:
+def test_a_shutdown_closes_what_was_made_for_the_collector_and_nothing_else(
+    echo: Any, placement: str
+) -> None:
     closed: list[Any] = []
 
     class Closing(echo):  # type: ignore[misc]
@@ -307,13 +363,22 @@ def test_environments_can_be_pickled() -> None:
 def test_ids_and_functions_are_environments() -> None:
     one_hot = [
         next(Collector(make, None, frames_per_batch=5, seed=0))
-        for make in (lambda: gymnasium.make("CartPole-v1"), lambda: GymEnv("CartPole-v1"), GymEnv("CartPole-v1"))
+        for make in (
+            lambda: gymnasium.make("CartPole-v1"),
+            lambda: GymEnv("CartPole-v1"),
+            GymEnv("CartPole-v1"),
+        )
     ]
-    indices = [next(Collector(make, None, frames_per_batch=5, seed=0)) for make in ("CartPole-v1", lambda: "CartPole-v1")]
+    indices = [
+        next(Collector(make, None, frames_per_batch=5, seed=0))
+        for make in ("CartPole-v1", lambda: "CartPole-v1")
+    ]
     for batch in one_hot + indices:
         assert torch.equal(batch["observation"], one_hot[0]["observation"])
     assert all(torch.equal(batch["action"].argmax(-1), indices[0]["action"]) for batch in one_hot)
-    with pytest.raises(TypeError, match="expected an environment, its id, or a function that returns one, got int"):
+    with pytest.raises(
+        TypeError, match="expected an environment, its id, or a function that returns one, got int"
+    ):
         Collector(5, None, frames_per_batch=5)
     with pytest.raises(TypeError, match="got NoneType"):
         Collector(lambda: None, None, frames_per_batch=5)
@@ -324,7 +389,9 @@ def test_torch_is_not_imported_to_describe_an_environment() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("reward", [3, np.float32(3), np.array([3.0]), np.array(3.0), np.array([[3]])], ids=repr)
+@pytest.mark.parametrize(
+    "reward", [3, np.float32(3), np.array([3.0]), np.array(3.0), np.array([[3]])], ids=repr
+)
 def test_rewards_are_numbers_however_they_are_packed(scripted: Any, reward: Any) -> None:
     env = scripted(np.zeros(3, np.float32), reward)
     assert next(Collector(env, None, frames_per_batch=2))["next", "reward"].tolist() == [[3], [3]]
@@ -333,5 +400,8 @@ def test_rewards_are_numbers_however_they_are_packed(scripted: Any, reward: Any)
 @pytest.mark.parametrize("reward", [None, np.zeros(2), "much"], ids=repr)
 def test_rewards_that_are_no_numbers_are_errors(scripted: Any, reward: Any) -> None:
     env = scripted(np.zeros(3, np.float32), reward)
-    with pytest.raises(Exception, match="environment 0, episode 0, step 0: reward of Scripted: expected a number, got"):
+    with pytest.raises(
+        Exception,
+        match="environment 0, episode 0, step 0: reward of Scripted: expected a number, got",
+    ):
         next(Collector(env, None, frames_per_batch=2))

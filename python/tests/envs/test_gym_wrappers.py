@@ -1,4 +1,6 @@
-"""Wrappers of Gymnasium whose steps the engine runs, against the same ones stepped by hand: equal to the last bit."""
+"""Wrappers of Gymnasium whose steps the engine runs, against the same ones stepped by hand: equal
+to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,35 @@ def cleanrl(id: str, **kwargs: Any) -> Any:
     """The stack of CleanRL's scripts for continuous actions."""
     env = w.FlattenObservation(gymnasium.make(id, **kwargs))
     env = w.ClipAction(w.RecordEpisodeStatistics(env))
-    env = w.TransformObservation(w.NormalizeObservation(env), lambda obs: np.clip(obs, -10, 10), None)
-    return w.TransformReward(w.NormalizeReward(env, gamma=0.98), lambda reward: np.clip(reward, -10, 10))
+    env = w.TransformObservation(
+        w.NormalizeObservation(env), lambda obs: np.clip(obs, -10, 10), None
+    )
+    return w.TransformReward(
+        w.NormalizeReward(env, gamma=0.98), lambda reward: np.clip(reward, -10, 10)
+    )
 
 
 class Odd(gymnasium.Env[Any, Any]):
     """Observes and earns numbers of many sizes, types and signs, and what is no number."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3), np.float32)
-    action_space = gymnasium.spaces.Box(np.array([-1, 0, -0.5], np.float32), np.array([0, 2, 0.25], np.float32))
+    action_space = gymnasium.spaces.Box(
+        np.array([-1, 0, -0.5], np.float32), np.array([0, 2, 0.25], np.float32)
+    )
 
-    def __init__(self, dtypes: tuple[Any, ...], rewards: tuple[Any, ...], finite: bool = True) -> None:
+    def __init__(
+        self, dtypes: tuple[Any, ...], rewards: tuple[Any, ...], finite: bool = True
+    ) -> None:
         self.dtypes, self.rewards, self.finite = dtypes, rewards, finite
         self.taken: list[Any] = []
 
     def _seen(self) -> Any:
-        drawn = self.np_random.standard_normal((2, 3)) * 10.0 ** self.np_random.integers(-4, 5, (2, 3))
-        drawn[0, 0] = self.np_random.choice([0.0, -0.0, 1.0] if self.finite else [np.inf, np.nan, 0.0])
+        drawn = self.np_random.standard_normal((2, 3)) * 10.0 ** self.np_random.integers(
+            -4, 5, (2, 3)
+        )
+        drawn[0, 0] = self.np_random.choice(
+            [0.0, -0.0, 1.0] if self.finite else [np.inf, np.nan, 0.0]
+        )
         return drawn.astype(self.dtypes[len(self.taken) % len(self.dtypes)])
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -61,20 +75,40 @@ class Odd(gymnasium.Env[Any, Any]):
         return self._seen(), reward, ends[0], bool(ends[1]), {}
 
 
-def odd(*names: str, dtypes: tuple[Any, ...] = (np.float32,), rewards: tuple[Any, ...] = (float,), finite: bool = True, **kwargs: Any) -> Any:
+def odd(
+    *names: str,
+    dtypes: tuple[Any, ...] = (np.float32,),
+    rewards: tuple[Any, ...] = (float,),
+    finite: bool = True,
+    **kwargs: Any,
+) -> Any:
     """An odd environment in wrappers, the innermost first."""
     env: Any = Odd(dtypes, rewards, finite)
     for name in names:
-        more = {"RescaleAction": (-0.3, 0.7), "ClipReward": (-0.5, 0.75), "TimeLimit": (7,), "FrameStackObservation": (3,)}
+        more = {
+            "RescaleAction": (-0.3, 0.7),
+            "ClipReward": (-0.5, 0.75),
+            "TimeLimit": (7,),
+            "FrameStackObservation": (3,),
+        }
         env = getattr(w, name)(env, *more.get(name, ()))
     return env
 
 
-FLAT, CLIPPED = ("NormalizeReward", "NormalizeObservation"), ("ClipReward", "NormalizeReward", "TimeLimit")
+FLAT, CLIPPED = (
+    ("NormalizeReward", "NormalizeObservation"),
+    ("ClipReward", "NormalizeReward", "TimeLimit"),
+)
 ACTIONS = ("RescaleAction", "ClipAction")
 
 CLEANRL = [
-    *("TransformReward", "NormalizeReward", "TransformObservation", "NormalizeObservation", "ClipAction"),
+    *(
+        "TransformReward",
+        "NormalizeReward",
+        "TransformObservation",
+        "NormalizeObservation",
+        "ClipAction",
+    ),
     *("RecordEpisodeStatistics", "FlattenObservation"),
 ]
 
@@ -94,25 +128,48 @@ STACKS: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["NormalizeReward", "NormalizeObservation"],
     ),
     "float32 in two dimensions": (partial(odd, *FLAT), ["NormalizeObservation", "NormalizeReward"]),
-    "float64": (partial(odd, *FLAT, dtypes=(np.float64,)), ["NormalizeObservation", "NormalizeReward"]),
+    "float64": (
+        partial(odd, *FLAT, dtypes=(np.float64,)),
+        ["NormalizeObservation", "NormalizeReward"],
+    ),
     "no numbers": (partial(odd, *FLAT, finite=False), ["NormalizeObservation", "NormalizeReward"]),
     "types that change": (
-        partial(odd, *FLAT, "ClipReward", dtypes=(np.float32, np.float64, np.float16), rewards=(float, np.float32, int, np.float64)),
+        partial(
+            odd,
+            *FLAT,
+            "ClipReward",
+            dtypes=(np.float32, np.float64, np.float16),
+            rewards=(float, np.float32, int, np.float64),
+        ),
         ["ClipReward", "NormalizeObservation", "NormalizeReward"],
     ),
     "rewards": (partial(odd, *CLIPPED), ["step", "NormalizeReward", "ClipReward"]),
-    "rewards of float32": (partial(odd, *CLIPPED, rewards=(np.float32,)), ["step", "NormalizeReward", "ClipReward"]),
+    "rewards of float32": (
+        partial(odd, *CLIPPED, rewards=(np.float32,)),
+        ["step", "NormalizeReward", "ClipReward"],
+    ),
     "actions": (partial(odd, *ACTIONS), ["ClipAction", "RescaleAction"]),
     "functions between": (
         lambda: w.ClipReward(
             w.TransformObservation(
-                w.TransformReward(w.TransformAction(odd(*FLAT, "ClipAction"), lambda action: action * 2, None), lambda r: r + 1),
+                w.TransformReward(
+                    w.TransformAction(odd(*FLAT, "ClipAction"), lambda action: action * 2, None),
+                    lambda r: r + 1,
+                ),
                 lambda obs: obs * obs.dtype.type(3),
                 None,
             ),
             -1.5,
         ),
-        ["reward", "observation", "reward", "action", "ClipAction", "NormalizeObservation", "NormalizeReward"],
+        [
+            "reward",
+            "observation",
+            "reward",
+            "action",
+            "ClipAction",
+            "NormalizeObservation",
+            "NormalizeReward",
+        ],
     ),
     "a stack around": (
         partial(odd, *FLAT, "FrameStackObservation"),
@@ -127,7 +184,12 @@ def bits(value: Any) -> Any:
         return {name: bits(one) for name, one in vars(value).items()}
     if isinstance(value, (np.ndarray, np.generic)):
         # NaN has many bits.
-        return type(value), value.dtype, value.shape, np.where(np.isnan(value), np.nan, value).astype(value.dtype).tobytes()
+        return (
+            type(value),
+            value.dtype,
+            value.shape,
+            np.where(np.isnan(value), np.nan, value).astype(value.dtype).tobytes(),
+        )
     return (type(value), value) if isinstance(value, (bool, int, float)) else None
 
 
@@ -136,7 +198,11 @@ def states(env: Any) -> list[dict[str, Any]]:
     found = []
     while isinstance(env, gymnasium.Wrapper):
         told = {name: bits(value) for name, value in vars(env).items() if "time" not in name}
-        queues = {name: list(value) for name, value in vars(env).items() if name in ("return_queue", "length_queue")}
+        queues = {
+            name: list(value)
+            for name, value in vars(env).items()
+            if name in ("return_queue", "length_queue")
+        }
         found.append({"class": type(env).__name__, **told, **queues})
         env = env.env
     return found
@@ -148,13 +214,22 @@ def replay(batch: Any, env: Any, seed: int | None = SEED) -> int:
     ends = 0
     dtype = env.observation_space.dtype
     for step, frame in enumerate(batch):
-        np.testing.assert_array_equal(frame["observation"].numpy(), observation.astype(dtype), str(step))
+        np.testing.assert_array_equal(
+            frame["observation"].numpy(), observation.astype(dtype), str(step)
+        )
         action = frame["action"].numpy()
-        observation, reward, terminated, truncated, _ = env.step(action if action.ndim else int(action))
+        observation, reward, terminated, truncated, _ = env.step(
+            action if action.ndim else int(action)
+        )
         after = frame["next"]
-        np.testing.assert_array_equal(after["observation"].numpy(), observation.astype(dtype), str(step))
+        np.testing.assert_array_equal(
+            after["observation"].numpy(), observation.astype(dtype), str(step)
+        )
         assert bits(after["reward"].numpy()[0]) == bits(np.float32(reward)), step
-        assert (after["terminated"].item(), after["truncated"].item()) == (bool(terminated), bool(truncated)), step
+        assert (after["terminated"].item(), after["truncated"].item()) == (
+            bool(terminated),
+            bool(truncated),
+        ), step
         if terminated or truncated:
             ends += 1
             observation, _ = env.reset()
@@ -167,7 +242,13 @@ def test_steps_are_those_of_gymnasium(name: str) -> None:
     make, works = STACKS[name]
     ours, theirs = make(), make()
     assert [work for work, *_ in peel(ours)[1]] == works
-    with Collector(GymWrapper(ours, categorical_action_encoding=True), None, frames_per_batch=250, total_frames=500, seed=SEED) as collector:
+    with Collector(
+        GymWrapper(ours, categorical_action_encoding=True),
+        None,
+        frames_per_batch=250,
+        total_frames=500,
+        seed=SEED,
+    ) as collector:
         batches = [batch.clone() for batch in collector]
     assert replay(torch.cat(batches), theirs) >= 8
     assert states(ours) == states(theirs)
@@ -179,18 +260,26 @@ def test_steps_are_those_of_gymnasium(name: str) -> None:
 def test_the_engine_runs_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     update = RunningMeanStd.update
-    monkeypatch.setattr(RunningMeanStd, "update", lambda self, x: (calls.append(x.shape), update(self, x))[1])
+    monkeypatch.setattr(
+        RunningMeanStd, "update", lambda self, x: (calls.append(x.shape), update(self, x))[1]
+    )
     env = cleanrl("Pendulum-v1", max_episode_steps=20)
     with Collector(GymWrapper(env), None, frames_per_batch=100, seed=SEED) as collector:
         next(collector)
-    # Each of six resets, and the first reward, whose statistics are of another type than all later ones.
+    # Each of six resets, and the first reward, whose statistics are of another type than all later
+    # ones.
     assert len(calls) == 7 and env.get_wrapper_attr("obs_rms").count == pytest.approx(106)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_a_user_sets_between_batches_counts(frozen: bool) -> None:
-    ours, theirs = (w.NormalizeReward(w.NormalizeObservation(gymnasium.make("Pendulum-v1", max_episode_steps=20))) for _ in range(2))
+    ours, theirs = (
+        w.NormalizeReward(
+            w.NormalizeObservation(gymnasium.make("Pendulum-v1", max_episode_steps=20))
+        )
+        for _ in range(2)
+    )
     held = []
 
     def change(env: Any) -> None:
@@ -214,11 +303,20 @@ def test_what_a_user_sets_between_batches_counts(frozen: bool) -> None:
 
 
 def test_a_function_that_a_user_replaces_counts() -> None:
-    stacks = [w.TransformObservation(odd("NormalizeReward", "ClipReward", "ClipAction"), lambda x: np.clip(x, -1, 1), None) for _ in range(2)]
+    stacks = [
+        w.TransformObservation(
+            odd("NormalizeReward", "ClipReward", "ClipAction"), lambda x: np.clip(x, -1, 1), None
+        )
+        for _ in range(2)
+    ]
     ours, theirs = stacks
 
     def change(env: Any) -> None:
-        env.func, env.env.func, env.env.env.func = (lambda x: x * 2), (lambda x: x * np.float32(0.5)), (lambda x: x - 1)
+        env.func, env.env.func, env.env.env.func = (
+            (lambda x: x * 2),
+            (lambda x: x * np.float32(0.5)),
+            (lambda x: x - 1),
+        )
 
     with Collector(GymWrapper(ours), None, frames_per_batch=40, seed=SEED) as collector:
         replay(next(collector).clone(), theirs)
@@ -246,8 +344,13 @@ def _stepped(env: Any, frame: Any) -> Any:
 
 
 def test_actions_that_last_for_several_steps() -> None:
-    ours, theirs = (w.RescaleAction(w.NormalizeReward(Odd((np.float32,), (float,))), -0.3, 0.7) for _ in range(2))
-    with Collector(GymWrapper(ours, frame_skip=3), None, frames_per_batch=60, seed=SEED) as collector:
+    ours, theirs = (
+        w.RescaleAction(w.NormalizeReward(Odd((np.float32,), (float,))), -0.3, 0.7)
+        for _ in range(2)
+    )
+    with Collector(
+        GymWrapper(ours, frame_skip=3), None, frames_per_batch=60, seed=SEED
+    ) as collector:
         batch = next(collector).clone()
     observation, _ = theirs.reset(seed=SEED)
     for frame in batch:
@@ -268,7 +371,9 @@ def test_actions_that_last_for_several_steps() -> None:
 def test_environments_of_workers(several: bool) -> None:
     make = partial(cleanrl, "Pendulum-v1", max_episode_steps=20)
     given = partial(SerialEnv, 2, make) if several else make
-    with MultiSyncCollector([given] * 2, None, frames_per_batch=160, seed=SEED, cat_results="stack") as collector:
+    with MultiSyncCollector(
+        [given] * 2, None, frames_per_batch=160, seed=SEED, cat_results="stack"
+    ) as collector:
         batch = next(collector).clone()
     rows = batch.reshape(-1, batch.shape[-1])
     assert rows.shape[0] == (4 if several else 2)
@@ -291,7 +396,10 @@ def _patched() -> Any:
     ("make", "left"),
     [
         (lambda: Kept(w.NormalizeReward(gymnasium.make("CartPole-v1"))), "Kept"),
-        (lambda: w.NormalizeReward(w.TimeAwareObservation(gymnasium.make("CartPole-v1"))), "TimeAwareObservation"),
+        (
+            lambda: w.NormalizeReward(w.TimeAwareObservation(gymnasium.make("CartPole-v1"))),
+            "TimeAwareObservation",
+        ),
         (_patched, "NormalizeReward"),
         (lambda: gymnasium.make("CartPole-v1"), "TimeLimit"),
         (lambda: w.NormalizeReward(gymnasium.make("CartPole-v1")), "TimeLimit"),
@@ -331,20 +439,35 @@ FIVE = 5
 def test_clipping_is_known_by_its_code(func: Any, bounds: Any) -> None:
     env = w.TransformObservation(w.NormalizeObservation(Odd((np.float32,), (float,))), func, None)
     work, _, _, arguments = peel(env)[1][0]
-    assert (work, arguments) == (("TransformObservation", bounds) if bounds else ("observation", None))
+    assert (work, arguments) == (
+        ("TransformObservation", bounds) if bounds else ("observation", None)
+    )
 
 
 def test_a_step_that_fails_says_so(scripted: Any) -> None:
     env = w.NormalizeReward(w.NormalizeObservation(scripted(RuntimeError("broken"))))
-    with Collector(GymWrapper(env), None, frames_per_batch=4) as collector, pytest.raises(Exception, match="broken"):
+    with (
+        Collector(GymWrapper(env), None, frames_per_batch=4) as collector,
+        pytest.raises(Exception, match="broken"),
+    ):
         next(collector)
-    env = w.TransformReward(w.NormalizeReward(scripted(np.zeros(3, np.float32))), lambda reward: 1 / 0)
-    with Collector(GymWrapper(env), None, frames_per_batch=4) as collector, pytest.raises(Exception, match="division by zero"):
+    env = w.TransformReward(
+        w.NormalizeReward(scripted(np.zeros(3, np.float32))), lambda reward: 1 / 0
+    )
+    with (
+        Collector(GymWrapper(env), None, frames_per_batch=4) as collector,
+        pytest.raises(Exception, match="division by zero"),
+    ):
         next(collector)
 
 
 def test_ids_of_gymnasium_run_natively_as_well() -> None:
-    with Collector(GymEnv("CartPole-v1", backend="gymnasium", max_episode_steps=6), None, frames_per_batch=60, seed=SEED) as collector:
+    with Collector(
+        GymEnv("CartPole-v1", backend="gymnasium", max_episode_steps=6),
+        None,
+        frames_per_batch=60,
+        seed=SEED,
+    ) as collector:
         batch = next(collector)
     ends = batch["next", "truncated"].flatten().nonzero().flatten()
     assert len(ends) >= 9 and torch.diff(ends).max() == 6

@@ -16,7 +16,9 @@ from windrow.envs import GymEnv, GymWrapper, RenameTransform, SerialEnv, Transfo
 
 
 class Telling(gymnasium.Env[Any, Any]):
-    """Tells its step and twice that in an array, and at the end of an episode of five the sum of both."""
+    """Tells its step and twice that in an array, and at the end of an episode of five the sum of
+    both.
+    """
 
     observation_space = gymnasium.spaces.Box(-1e9, 1e9, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -25,7 +27,11 @@ class Telling(gymnasium.Env[Any, Any]):
         self.late = late
 
     def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"at": self.count, "pair": np.array([self.count, 2 * self.count], np.int16), "name": "x"}
+        told: dict[str, Any] = {
+            "at": self.count,
+            "pair": np.array([self.count, 2 * self.count], np.int16),
+            "name": "x",
+        }
         return told | ({"end": {"sum": 3.0 * self.count}} if self.count == 5 else {})
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -46,7 +52,9 @@ TELLING = {
     "several": (lambda: SerialEnv(2, lambda: GymWrapper(Telling(), info_keys=KEYS)), 1),
     **{
         f"a vector, {mode.value}": (
-            lambda mode=mode: GymWrapper(SyncVectorEnv([Telling] * 2, autoreset_mode=mode), info_keys=KEYS),
+            lambda mode=mode: GymWrapper(
+                SyncVectorEnv([Telling] * 2, autoreset_mode=mode), info_keys=KEYS
+            ),
             1,
         )
         for mode in AutoresetMode
@@ -75,19 +83,36 @@ def test_what_comes_with_no_reset_is_zero_there() -> None:
 
 
 def test_specs_say_what_entries_are_before_there_are_any() -> None:
-    env = GymWrapper(Telling(), info_keys={"pair": gymnasium.spaces.Box(0, 9, (2,), np.float32), ("end", "sum"): np.zeros(())})
-    assert env.observation_spec["pair"].shape == (2,) and env.observation_spec["end", "sum"].dtype == torch.float64
+    env = GymWrapper(
+        Telling(),
+        info_keys={
+            "pair": gymnasium.spaces.Box(0, 9, (2,), np.float32),
+            ("end", "sum"): np.zeros(()),
+        },
+    )
+    assert (
+        env.observation_spec["pair"].shape == (2,)
+        and env.observation_spec["end", "sum"].dtype == torch.float64
+    )
     assert env.rollout(3)["next", "pair"].tolist() == [[1, 2], [2, 4], [3, 6]]
     check_env(env)
 
 
 def test_statistics_of_episodes_reach_batches() -> None:
     recorded = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))
-    with Collector(GymWrapper(recorded, info_keys=[("episode", "r"), ("episode", "l")]), None, frames_per_batch=200) as collector:
+    with Collector(
+        GymWrapper(recorded, info_keys=[("episode", "r"), ("episode", "l")]),
+        None,
+        frames_per_batch=200,
+    ) as collector:
         batch = next(collector)
     ends = batch["next", "done"].flatten()
     lasted = torch.diff(ends.nonzero().flatten(), prepend=torch.tensor([-1]))
-    assert batch["next", "episode", "r"][ends].tolist() == batch["next", "episode", "l"][ends].tolist() == lasted.tolist()
+    assert (
+        batch["next", "episode", "r"][ends].tolist()
+        == batch["next", "episode", "l"][ends].tolist()
+        == lasted.tolist()
+    )
     assert not batch["next", "episode", "r"][~ends].any()
 
 
@@ -96,15 +121,22 @@ def test_readers_of_torchrl_say_what_is_read() -> None:
     unbounded = pytest.importorskip("torchrl.data").Unbounded
     for env in (
         GymWrapper(Telling()).set_info_dict_reader(reader(["at", "pair"])),
-        GymWrapper(Telling()).set_info_dict_reader(reader({"at", "pair"}, spec={"at": unbounded(()), "pair": unbounded((2,))})),
+        GymWrapper(Telling()).set_info_dict_reader(
+            reader({"at", "pair"}, spec={"at": unbounded(()), "pair": unbounded((2,))})
+        ),
         GymWrapper(Telling()).auto_register_info_dict(),
     ):
         step = env.rollout(2)
-        assert step["next", "at"].tolist() == [1, 2] and step["next", "pair"].tolist() == [[1, 2], [2, 4]]
+        assert step["next", "at"].tolist() == [1, 2] and step["next", "pair"].tolist() == [
+            [1, 2],
+            [2, 4],
+        ]
     with pytest.raises(TypeError, match="expected a function of info and a TensorDict, got int"):
         GymWrapper(Telling()).set_info_dict_reader(3)
     with pytest.raises(TypeError, match="info of a vector is read by its names"):
-        GymWrapper(SyncVectorEnv([Telling])).set_info_dict_reader(lambda info, tensordict: tensordict)
+        GymWrapper(SyncVectorEnv([Telling])).set_info_dict_reader(
+            lambda info, tensordict: tensordict
+        )
 
 
 def sums(info: Any, tensordict: Any) -> Any:
@@ -121,26 +153,39 @@ def test_functions_read_info(way: str) -> None:
         env = GymEnv("Telling-v0")
     env.set_info_dict_reader(sums)
     if way == "twice":
-        env.set_info_dict_reader(lambda info, tensordict: tensordict.set("more", tensordict["sum"] + 1))
+        env.set_info_dict_reader(
+            lambda info, tensordict: tensordict.set("more", tensordict["sum"] + 1)
+        )
     if way == "processes":
-        collector: Any = MultiSyncCollector([lambda: GymWrapper(Telling()).set_info_dict_reader(sums)], None, frames_per_batch=12)
+        collector: Any = MultiSyncCollector(
+            [lambda: GymWrapper(Telling()).set_info_dict_reader(sums)], None, frames_per_batch=12
+        )
     else:
         collector = Collector(env, None, frames_per_batch=12)
     with collector:
         batch = next(collector)
     assert batch["sum"].tolist() == [0, 3, 6, 9, 12, 0, 3, 6, 9, 12, 0, 3]
-    assert batch["next", "half", "at"].tolist() == [[0.5], [1], [1.5], [2], [2.5]] * 2 + [[0.5], [1]]
+    assert batch["next", "half", "at"].tolist() == [[0.5], [1], [1.5], [2], [2.5]] * 2 + [
+        [0.5],
+        [1],
+    ]
     assert ("at" in batch.keys()) == (way == "with keys")
     if way == "twice":
         assert torch.equal(batch["more"], batch["sum"] + 1)
 
 
-@pytest.mark.parametrize("around", [lambda: Telling(), lambda: SyncVectorEnv([Telling], autoreset_mode=AutoresetMode.SAME_STEP)])
+@pytest.mark.parametrize(
+    "around",
+    [lambda: Telling(), lambda: SyncVectorEnv([Telling], autoreset_mode=AutoresetMode.SAME_STEP)],
+)
 def test_what_is_left_out_is_told_once(around: Any) -> None:
     from windrow.envs import _info
 
     _info._told.clear()
-    with pytest.warns(UserWarning, match=r"(Telling|SyncVectorEnv) returns .* in info: 'at', 'pair', 'name'.*info_keys") as told:
+    with pytest.warns(
+        UserWarning,
+        match=r"(Telling|SyncVectorEnv) returns .* in info: 'at', 'pair', 'name'.*info_keys",
+    ) as told:
         next(Collector(around(), None, frames_per_batch=20))
     told_of = [str(one.message) for one in told if "in info" in str(one.message)]
     assert len(told_of) == 2 and "('end', 'sum')" in told_of[1]
@@ -176,7 +221,9 @@ def test_an_entry_that_turns_out_to_be_another_names_the_way_out() -> None:
 def test_native_environments_have_the_info_of_gymnasiums() -> None:
     keys = ["action_mask", "prob"]
     native = GymEnv("Taxi-v4", info_keys=keys, is_rainy=True, fickle_passenger=True)
-    theirs = GymEnv("Taxi-v4", info_keys=keys, is_rainy=True, fickle_passenger=True, backend="gymnasium")
+    theirs = GymEnv(
+        "Taxi-v4", info_keys=keys, is_rainy=True, fickle_passenger=True, backend="gymnasium"
+    )
     assert native.backend == "native"
     batches = []
     for env in (native, theirs):
@@ -261,7 +308,9 @@ def test_info_takes_no_policy_away(kind: str, policy: str) -> None:
     else:
         env = make()
     if kind == "served":
-        collector: Any = AsyncBatchedCollector([make] * 2, act, frames_per_batch=12, placement="threads")
+        collector: Any = AsyncBatchedCollector(
+            [make] * 2, act, frames_per_batch=12, placement="threads"
+        )
     elif kind == "workers":
         collector = MultiSyncCollector([make] * 2, act, frames_per_batch=12, placement="threads")
     else:
@@ -275,7 +324,9 @@ def test_info_takes_no_policy_away(kind: str, policy: str) -> None:
 
 def test_several_observations_beside_info_need_names() -> None:
     space = gymnasium.spaces.Dict(dict.fromkeys("ab", Telling.observation_space))
-    env = gymnasium.wrappers.TransformObservation(Telling(), lambda seen: {"a": seen, "b": seen}, space)
+    env = gymnasium.wrappers.TransformObservation(
+        Telling(), lambda seen: {"a": seen, "b": seen}, space
+    )
     with pytest.raises(KeyError, match=r"the policy writes \['a', 'b'\], but no 'action'"):
         Collector(GymWrapper(env, info_keys=["at"]), lambda x: x, frames_per_batch=5)
     # What info brings is not among them.
@@ -285,7 +336,13 @@ def test_several_observations_beside_info_need_names() -> None:
         seen.append(set(observations))
         return (observations["a"][..., 0] > 0).long()
 
-    next(Collector(GymWrapper(env, info_keys=["at"], categorical_action_encoding=True), push, frames_per_batch=5))
+    next(
+        Collector(
+            GymWrapper(env, info_keys=["at"], categorical_action_encoding=True),
+            push,
+            frames_per_batch=5,
+        )
+    )
     assert seen[-1] == {"a", "b"}
 
 
@@ -315,9 +372,13 @@ class Limited(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize("way", ["one", "several", *AutoresetMode])
 def test_random_actions_obey_a_mask_in_info(way: Any, one_hot: bool) -> None:
     def make(env: Any = None) -> Any:
-        return GymWrapper(env or Limited(), info_keys=["action_mask"], categorical_action_encoding=not one_hot)
+        return GymWrapper(
+            env or Limited(), info_keys=["action_mask"], categorical_action_encoding=not one_hot
+        )
 
-    env = {"one": make, "several": lambda: SerialEnv(2, make)}.get(way, lambda: make(SyncVectorEnv([Limited] * 2, autoreset_mode=way)))()
+    env = {"one": make, "several": lambda: SerialEnv(2, make)}.get(
+        way, lambda: make(SyncVectorEnv([Limited] * 2, autoreset_mode=way))
+    )()
     with Collector(env, None, frames_per_batch=40) as collector:
         assert next(collector)["next", "reward"].unique().tolist() == [1]
     assert env.rollout(20, break_when_any_done=False)["next", "reward"].unique().tolist() == [1]

@@ -28,7 +28,9 @@ def shapes(spec: Any) -> Any:
 
 @pytest.mark.parametrize("name", [*SPECS, "input_spec", "output_spec", "specs"])
 def test_specs_are_torchrls(name: str) -> None:
-    envs = [package.SerialEnv(2, lambda: package.GymEnv("Pendulum-v1")) for package in (ours, theirs)]
+    envs = [
+        package.SerialEnv(2, lambda: package.GymEnv("Pendulum-v1")) for package in (ours, theirs)
+    ]
     own, other = (getattr(env, name) for env in envs)
     assert shapes(own) == shapes(other)
 
@@ -38,7 +40,11 @@ def test_dimensions_are_torchrls(name: str) -> None:
     for number in (None, 2):
         envs = [_env(package, number) for package in (ours, theirs)]
         own, other = (getattr(env, name) for env in envs)
-        assert own == other and envs[0].numel() == envs[1].numel() and envs[0].ndimension() == envs[1].ndimension()
+        assert (
+            own == other
+            and envs[0].numel() == envs[1].numel()
+            and envs[0].ndimension() == envs[1].ndimension()
+        )
 
 
 def _env(package: Any, number: int | None) -> Any:
@@ -68,7 +74,9 @@ def test_rollouts_call_plain_modules_with_observations() -> None:
 
 def test_rollouts_mark_their_last_step() -> None:
     for package in (ours, theirs):
-        batch = package.GymEnv("Pendulum-v1").rollout(4, set_truncated=True, return_contiguous=True, trust_policy=True)
+        batch = package.GymEnv("Pendulum-v1").rollout(
+            4, set_truncated=True, return_contiguous=True, trust_policy=True
+        )
         for name in ("truncated", "done"):
             assert batch["next", name].flatten().tolist() == [False, False, False, True]
 
@@ -79,7 +87,9 @@ def test_rollouts_call_back_after_each_step_but_the_last() -> None:
         env = package.GymEnv("Pendulum-v1")
         batch = env.rollout(4, None, lambda env, root: seen.append((env, root["observation"])))
         assert all(caller is env for caller, _ in seen)
-        assert torch.equal(torch.stack([observed for _, observed in seen]), batch["observation"][1:])
+        assert torch.equal(
+            torch.stack([observed for _, observed in seen]), batch["observation"][1:]
+        )
 
 
 def test_a_single_transform_is_no_compose() -> None:
@@ -89,11 +99,19 @@ def test_a_single_transform_is_no_compose() -> None:
         env.transform.init_stats(20)
         assert env.transform is norm and norm.loc.shape == (3,)
         env.append_transform(package.StepCounter())
-        assert [type(transform).__name__ for transform in env.transform] == ["ObservationNorm", "StepCounter"]
+        assert [type(transform).__name__ for transform in env.transform] == [
+            "ObservationNorm",
+            "StepCounter",
+        ]
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda env: env.set_seed(0), lambda env: env.action_spec, lambda env: env.append_transform(ours.StepCounter())]
+    "ask",
+    [
+        lambda env: env.set_seed(0),
+        lambda env: env.action_spec,
+        lambda env: env.append_transform(ours.StepCounter()),
+    ],
 )
 def test_asking_what_an_environment_is_estimates_nothing(ask: Any) -> None:
     norm = ours.ObservationNorm(in_keys=["observation"])

@@ -37,12 +37,22 @@ def distances_as_with_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_beside_gymnasiums(
-    env_name: str, steps: int, mode: AutoresetMode = AutoresetMode.SAME_STEP, vector: dict[str, Any] | None = None, **kwargs: Any
+    env_name: str,
+    steps: int,
+    mode: AutoresetMode = AutoresetMode.SAME_STEP,
+    vector: dict[str, Any] | None = None,
+    **kwargs: Any,
 ) -> int:
-    """Steps two native environments beside Gymnasium's vector and compares all that both return, ``info`` included; how many episodes have ended."""
+    """Steps two native environments beside Gymnasium's vector and compares all that both return,
+    ``info`` included; how many episodes have ended.
+    """
     ours = windrow.make_vec(env_name, 2, autoreset_mode=mode, **(vector or {}), **kwargs)
     assert isinstance(ours, EngineVector)
-    ended = run_beside(ours, sync(lambda: gymnasium.make(env_name, disable_env_checker=True, **kwargs), 2, mode), steps)
+    ended = run_beside(
+        ours,
+        sync(lambda: gymnasium.make(env_name, disable_env_checker=True, **kwargs), 2, mode),
+        steps,
+    )
     ours.close()
     return ended
 
@@ -56,24 +66,32 @@ def test_episodes_are_gymnasiums_bit_by_bit(env_name: str, mode: AutoresetMode) 
 
 @pytest.mark.parametrize("vector", [{}, {"workers": 2}])
 @pytest.mark.parametrize("mode", MODES)
-def test_info_of_resets_and_steps_is_told_apart_in_each_mode(mode: AutoresetMode, vector: dict[str, Any]) -> None:
+def test_info_of_resets_and_steps_is_told_apart_in_each_mode(
+    mode: AutoresetMode, vector: dict[str, Any]
+) -> None:
     for env_name in ("Hopper-v5", "Walker2d-v4", "InvertedPendulum-v5"):
         assert run_beside_gymnasiums(env_name, 90, mode, vector) > 2
 
 
-@pytest.mark.parametrize(("env_name", "kwargs"), ARGUMENTS, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("env_name", "kwargs"), ARGUMENTS, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_arguments_mean_what_they_mean_in_gymnasium(env_name: str, kwargs: dict[str, Any]) -> None:
     run_beside_gymnasiums(env_name, 60, **kwargs)
 
 
-@pytest.mark.parametrize("env_name", ["Ant-v5", "Hopper-v4", "Humanoid-v5", "InvertedDoublePendulum-v5", "Walker2d-v5"])
+@pytest.mark.parametrize(
+    "env_name", ["Ant-v5", "Hopper-v4", "Humanoid-v5", "InvertedDoublePendulum-v5", "Walker2d-v5"]
+)
 def test_a_whole_number_as_an_argument_is_one_in_info(env_name: str) -> None:
     run_beside_gymnasiums(env_name, 40, healthy_reward=2)
 
 
 def test_episodes_are_counted_with_rewards_in_double_precision() -> None:
     ours = windrow.make_vec("Hopper-v5", 2, autoreset_mode="SameStep", episode_statistics=True)
-    theirs = sync("Hopper-v5", 2, AutoresetMode.SAME_STEP, gymnasium.wrappers.RecordEpisodeStatistics)
+    theirs = sync(
+        "Hopper-v5", 2, AutoresetMode.SAME_STEP, gymnasium.wrappers.RecordEpisodeStatistics
+    )
     assert run_beside(ours, theirs, 90) > 2
 
 
@@ -100,7 +118,12 @@ def test_entries_of_info_are_observed_natively() -> None:
     def batch(backend: str) -> Any:
         keys = ["x_position", "reward_ctrl", "reward_survive", "tendon_length"]
         env = GymEnv("Humanoid-v5", info_keys=keys, backend=backend)
-        assert [env.observation_spec[key].dtype for key in keys] == [torch.float64, torch.float64, torch.float64, torch.float64]
+        assert [env.observation_spec[key].dtype for key in keys] == [
+            torch.float64,
+            torch.float64,
+            torch.float64,
+            torch.float64,
+        ]
         return next(Collector(env, frames_per_batch=80, seed=2))
 
     ours, theirs = batch("native"), batch("gymnasium")
@@ -108,7 +131,10 @@ def test_entries_of_info_are_observed_natively() -> None:
     for key in theirs.keys(True, True):
         assert torch.equal(ours[key], theirs[key]), key
     cheetah = GymEnv("HalfCheetah-v4", info_keys=["reward_ctrl"])
-    assert (cheetah.backend, cheetah.observation_spec["reward_ctrl"].dtype) == ("native", torch.float32)
+    assert (cheetah.backend, cheetah.observation_spec["reward_ctrl"].dtype) == (
+        "native",
+        torch.float32,
+    )
     with pytest.raises(ValueError, match="HalfCheetah-v4 observes .*reward_run.* of info natively"):
         GymEnv("HalfCheetah-v4", info_keys=["reward_forward"], backend="native")
 
@@ -176,7 +202,13 @@ def test_a_resumed_run_is_the_same_run(env_name: str) -> None:
     second.load_state_dict(state)
     for _ in range(2):
         expected, resumed = next(first), next(second)
-        for key in ("observation", "action", ("next", "observation"), ("next", "reward"), ("next", "done")):
+        for key in (
+            "observation",
+            "action",
+            ("next", "observation"),
+            ("next", "reward"),
+            ("next", "done"),
+        ):
             assert torch.equal(expected[key], resumed[key]), key
 
 
@@ -201,7 +233,9 @@ def test_other_code_of_gymnasium_is_called_instead(monkeypatch: pytest.MonkeyPat
     _native._doubt.cache_clear()
     try:
         assert GymEnv("Hopper-v5").backend == "gymnasium"
-        with pytest.raises(ValueError, match="has another hopper_v5.py than the one that is followed"):
+        with pytest.raises(
+            ValueError, match="has another hopper_v5.py than the one that is followed"
+        ):
             GymEnv("Hopper-v5", backend="native")
     finally:
         monkeypatch.undo()
@@ -209,7 +243,9 @@ def test_other_code_of_gymnasium_is_called_instead(monkeypatch: pytest.MonkeyPat
     assert GymEnv("Hopper-v5").backend == "native"
 
 
-def test_without_mujoco_an_id_is_gymnasiums_which_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mujoco_an_id_is_gymnasiums_which_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(_native, "mujoco_folders", lambda: (None, None))
     _native._doubt.cache_clear()
     try:
@@ -223,11 +259,20 @@ def test_without_mujoco_an_id_is_gymnasiums_which_says_what_to_install(monkeypat
 
 def test_arguments_that_do_not_fit_are_errors_that_name_them() -> None:
     for kwargs, reason in [
-        ({"healthy_z_range": 2.0}, "healthy_z_range of Hopper-v5: expected a lowest and a highest number"),
-        ({"terminate_when_unhealthy": 1}, "terminate_when_unhealthy of Hopper-v5: expected true or false"),
+        (
+            {"healthy_z_range": 2.0},
+            "healthy_z_range of Hopper-v5: expected a lowest and a highest number",
+        ),
+        (
+            {"terminate_when_unhealthy": 1},
+            "terminate_when_unhealthy of Hopper-v5: expected true or false",
+        ),
         ({"max_episode_steps": -1}, "max_episode_steps of Hopper-v5: expected 1 step or more"),
         ({"xml_file": "nowhere.xml"}, "nowhere.xml was not found"),
-        ({"xml_file": "inverted_pendulum.xml"}, "Hopper-v5 needs a model with 3 numbers or more in qpos, got 2"),
+        (
+            {"xml_file": "inverted_pendulum.xml"},
+            "Hopper-v5 needs a model with 3 numbers or more in qpos, got 2",
+        ),
     ]:
         with pytest.raises(ValueError, match=reason):
             GymEnv("Hopper-v5", backend="native", **kwargs)
@@ -235,9 +280,13 @@ def test_arguments_that_do_not_fit_are_errors_that_name_them() -> None:
 
 
 def test_infinite_numbers_reach_rust() -> None:
-    written = json.loads(_native.arguments_of("Hopper-v5", {"healthy_z_range": (0.2, float("inf"))}))
+    written = json.loads(
+        _native.arguments_of("Hopper-v5", {"healthy_z_range": (0.2, float("inf"))})
+    )
     assert written["healthy_z_range"] == [0.2, "inf"]
-    run_beside_gymnasiums("Hopper-v5", 60, healthy_z_range=(0.2, float("inf")), healthy_state_range=(float("-inf"), 5))
+    run_beside_gymnasiums(
+        "Hopper-v5", 60, healthy_z_range=(0.2, float("inf")), healthy_state_range=(float("-inf"), 5)
+    )
 
 
 def test_ppo_on_halfcheetah_has_the_frames_of_gymnasiums() -> None:
@@ -249,7 +298,9 @@ def test_ppo_on_halfcheetah_has_the_frames_of_gymnasiums() -> None:
 
     def batches(backend: str) -> list[Any]:
         torch.manual_seed(0)
-        collector = Collector(make_env(backend), make_actor(), frames_per_batch=1000, total_frames=2000, seed=0)
+        collector = Collector(
+            make_env(backend), make_actor(), frames_per_batch=1000, total_frames=2000, seed=0
+        )
         return list(collector)
 
     ours, theirs = batches("native"), batches("gymnasium")

@@ -48,12 +48,17 @@ def test_what_windrow_has_not_is_torchrls(module: str, name: str) -> None:
     assert getattr(importlib.import_module(f"windrow.envs{module}"), name) is theirs
 
 
-#: What takes arguments of another function: ``gymnasium.make``, and the function that makes environments.
+#: What takes arguments of another function: ``gymnasium.make``, and the function that makes
+#: environments.
 PASSES_ON = {"GymEnv", "EnvCreator"}
 
 
 def test_every_argument_is_visible() -> None:
-    classes = [kind for kind in vars(windrow.envs).values() if isinstance(kind, type) and kind.__module__.startswith("windrow")]
+    classes = [
+        kind
+        for kind in vars(windrow.envs).values()
+        if isinstance(kind, type) and kind.__module__.startswith("windrow")
+    ]
     hiding = set()
     for kind in classes:
         parameters = inspect.signature(kind).parameters.values()
@@ -76,8 +81,13 @@ def test_nobody_has_some_names() -> None:
     assert not hasattr(windrow.envs, "nonsense") and not hasattr(windrow.envs, "__wrapped__")
 
 
-@pytest.mark.parametrize("line", ["from windrow.envs import R3MTransform", "from windrow.envs.utils import step_mdp"])
+@pytest.mark.parametrize(
+    "line", ["from windrow.envs import R3MTransform", "from windrow.envs.utils import step_mdp"]
+)
 def test_without_torchrl_it_is_named(line: str) -> None:
     program = f"import sys; sys.modules['torchrl'] = None\n{line}"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "ImportError: windrow.envs" in told.stderr and "torchrl, which may have it, is not installed" in told.stderr
+    assert (
+        "ImportError: windrow.envs" in told.stderr
+        and "torchrl, which may have it, is not installed" in told.stderr
+    )

@@ -1,4 +1,6 @@
-"""What TorchRL's environments observe and no array holds, beside what TorchRL's own collector delivers."""
+"""What TorchRL's environments observe and no array holds, beside what TorchRL's own collector
+delivers.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,21 @@ def both(make: Any, frames: int, total: int, policy: Any = None) -> list[tuple[A
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         own = list(Collector(make(), policy, frames_per_batch=frames, total_frames=total))
-    return list(zip(TheirCollector(make(), policy, frames_per_batch=frames, total_frames=total), own, strict=True))
+    return list(
+        zip(
+            TheirCollector(make(), policy, frames_per_batch=frames, total_frames=total),
+            own,
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_objects_are_those_of_torchrl(batch: tuple[int, ...]) -> None:
     for theirs, own in both(lambda: Telling(batch), 14, 42):
-        assert isinstance(own.get(TEXT), NonTensorStack) and own.get(TEXT).batch_size == own.batch_size
+        assert (
+            isinstance(own.get(TEXT), NonTensorStack) and own.get(TEXT).batch_size == own.batch_size
+        )
         for side in (), ("next",):
             assert own.get((*side, *TEXT)).tolist() == theirs.get((*side, *TEXT)).tolist()
 
@@ -46,7 +56,10 @@ def test_environments_in_several_dimensions_keep_them() -> None:
             self.observation_spec["text"] = NonTensor((2, 3))
 
         def _root(self, count: Any) -> Any:
-            rows = [NonTensorStack(*(f"{row} {place} {number}" for place, (number,) in enumerate(own))) for row, own in enumerate(count.tolist())]
+            rows = [
+                NonTensorStack(*(f"{row} {place} {number}" for place, (number,) in enumerate(own)))
+                for row, own in enumerate(count.tolist())
+            ]
             return super()._root(count).set("text", torch.stack(rows))
 
     for theirs, own in both(Grid, 42, 84):
@@ -62,14 +75,21 @@ def test_an_ended_episode_keeps_its_last_object() -> None:
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_tensors_whose_shape_changes_are_those_of_torchrl(batch: tuple[int, ...]) -> None:
     for theirs, own in both(lambda: Growing(batch), 14, 28):
-        assert type(own["data"]) is type(theirs["data"]) is LazyStackedTensorDict and type(own) is type(theirs)
+        assert type(own["data"]) is type(theirs["data"]) is LazyStackedTensorDict and type(
+            own
+        ) is type(theirs)
         assert own["data"].stack_dim == theirs["data"].stack_dim and own.names == theirs.names
         for one, other in zip(own.unbind(-1), theirs.unbind(-1), strict=True):
             for key in ("data", "past"), ("next", "data", "past"), ("data", "count"):
                 assert torch.equal(one[key], other[key])
     for theirs, own in both(EnvWithDynamicSpec, 14, 28):
-        assert type(own) is type(theirs) is LazyStackedTensorDict and own.stack_dim == theirs.stack_dim
-        shapes = [[value.shape for value in batch.get("observation", as_list=True)] for batch in (theirs, own)]
+        assert (
+            type(own) is type(theirs) is LazyStackedTensorDict and own.stack_dim == theirs.stack_dim
+        )
+        shapes = [
+            [value.shape for value in batch.get("observation", as_list=True)]
+            for batch in (theirs, own)
+        ]
         assert shapes[0] == shapes[1]
 
 
@@ -84,25 +104,38 @@ def test_shapes_that_happen_to_be_alike_are_one_tensor() -> None:
 
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_agents_may_differ_from_each_other(batch: tuple[int, ...]) -> None:
-    for theirs, own in both(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=batch), 14, 28):
+    for theirs, own in both(
+        lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=batch), 14, 28
+    ):
         for side in (), ("next",):
             group, expected = own.get((*side, "lazy")), theirs.get((*side, "lazy"))
             assert type(group) is type(expected) is LazyStackedTensorDict
             assert group.stack_dim == expected.stack_dim and group.batch_size == expected.batch_size
             for one, other in zip(group.unbind(-1), expected.unbind(-1), strict=True):
                 assert set(one.keys()) == set(other.keys())
-                assert all(torch.equal(one[key], value) for key, value in other.items() if key != "action")
-        actions = [[agent["action"].shape for agent in batch["lazy"].unbind(-1)] for batch in (theirs, own)]
+                assert all(
+                    torch.equal(one[key], value) for key, value in other.items() if key != "action"
+                )
+        actions = [
+            [agent["action"].shape for agent in batch["lazy"].unbind(-1)] for batch in (theirs, own)
+        ]
         assert actions[0] == actions[1]
 
 
 def test_a_policy_acts_for_agents_that_differ() -> None:
     def policy(tensordict: TensorDictBase) -> TensorDictBase:
         for number, agent in enumerate(tensordict["lazy"].unbind(tensordict.ndim)):
-            agent.set("action", torch.full((*tensordict.shape, (3, 2, 2)[number]), number + agent["lidar"].shape[-1] / 10))
+            agent.set(
+                "action",
+                torch.full(
+                    (*tensordict.shape, (3, 2, 2)[number]), number + agent["lidar"].shape[-1] / 10
+                ),
+            )
         return tensordict
 
-    ((theirs, own),) = both(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), 7, 7, policy)
+    ((theirs, own),) = both(
+        lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), 7, 7, policy
+    )
     for one, other in zip(own["lazy"].unbind(-1), theirs["lazy"].unbind(-1), strict=True):
         assert torch.equal(one["action"], other["action"]) and one["action"].unique().numel() == 1
 
@@ -114,7 +147,11 @@ def test_each_agent_may_tell_something() -> None:
             self.observation_spec["agents", "text"] = NonTensor((2,))
 
         def _root(self) -> Any:
-            return super()._root().set(("agents", "text"), NonTensorStack(f"a {self.count}", f"b {self.count}"))
+            return (
+                super()
+                ._root()
+                .set(("agents", "text"), NonTensorStack(f"a {self.count}", f"b {self.count}"))
+            )
 
     for theirs, own in both(Talking, 6, 12):
         assert own["agents", "text"] == theirs["agents", "text"]
@@ -138,7 +175,10 @@ def test_what_a_step_does_not_give_is_none() -> None:
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).exclude(TEXT)
 
-    with pytest.warns(UserWarning, match=r"steps of Silent lack what its observation_spec names, and batches have zeros there"):
+    with pytest.warns(
+        UserWarning,
+        match=r"steps of Silent lack what its observation_spec names, and batches have zeros there",
+    ):
         batch = next(Collector(Silent(), None, frames_per_batch=7))
     assert told(batch, "next") == [None] * 7 and told(batch) == ["1 0", *[None] * 4, "2 0", None]
 
@@ -149,14 +189,21 @@ def test_what_a_later_step_or_reset_does_not_give_is_an_error(key: Any, what: st
     class Forgetful(Telling):
         def _step(self, tensordict: Any) -> Any:
             following = super()._step(tensordict)
-            return following.exclude(key) if what == "step" and int(following["data", "count"]) == 3 else following
+            return (
+                following.exclude(key)
+                if what == "step" and int(following["data", "count"]) == 3
+                else following
+            )
 
         def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
             root = super()._reset(tensordict, **kwargs)
             return root.exclude(key) if what == "reset" and self.episode == 2 else root
 
     place = "step 2" if what == "step" else "episode 1"
-    with pytest.raises(Exception, match=f"environment 0, .*{place}.*this {what} of Forgetful lacks {re.escape(repr(key))}, which its specs name"):
+    with pytest.raises(
+        Exception,
+        match=f"environment 0, .*{place}.*this {what} of Forgetful lacks {re.escape(repr(key))}, which its specs name",
+    ):
         next(Collector(Forgetful(), None, frames_per_batch=7))
 
 
@@ -174,7 +221,12 @@ def test_a_policy_reads_objects_by_the_names_of_its_parameters() -> None:
             self.observation_spec["past"] = Unbounded((-1,))
 
         def _root(self, count: Any) -> Any:
-            return super()._root(count).set("text", f"{int(count)}").set("past", torch.zeros(1 + int(count)))
+            return (
+                super()
+                ._root(count)
+                .set("text", f"{int(count)}")
+                .set("past", torch.zeros(1 + int(count)))
+            )
 
     def policy(text: Any, past: Any) -> Any:
         return torch.tensor([int(text) % 2 == 1]), torch.tensor([int(text), len(past)])
@@ -185,7 +237,11 @@ def test_a_policy_reads_objects_by_the_names_of_its_parameters() -> None:
 
 def test_a_policy_reads_tensors_whose_shape_changes() -> None:
     def policy(tensordict: TensorDictBase) -> TensorDictBase:
-        seen = tensordict.get("observation", as_list=True) if tensordict.ndim else [tensordict["observation"]]
+        seen = (
+            tensordict.get("observation", as_list=True)
+            if tensordict.ndim
+            else [tensordict["observation"]]
+        )
         means = torch.stack([one.mean((0, 1)) for one in seen])
         return tensordict.set("action", means if tensordict.ndim else means[0])
 
@@ -198,8 +254,13 @@ def test_a_policy_reads_tensors_whose_shape_changes() -> None:
 def test_a_policy_must_not_write_objects() -> None:
     from tensordict.nn import TensorDictModule
 
-    policy = TensorDictModule(lambda text: (torch.tensor([True]), text), in_keys=[TEXT], out_keys=["action", TEXT])
-    with pytest.raises(TypeError, match=r"the policy writes \('data', 'text'\), which the environment observes and no array holds"):
+    policy = TensorDictModule(
+        lambda text: (torch.tensor([True]), text), in_keys=[TEXT], out_keys=["action", TEXT]
+    )
+    with pytest.raises(
+        TypeError,
+        match=r"the policy writes \('data', 'text'\), which the environment observes and no array holds",
+    ):
         Collector(Telling(), policy, frames_per_batch=7)
 
 
@@ -211,11 +272,19 @@ def test_what_a_policy_replaces_or_adds_is_named(num_envs: int | None) -> None:
         return acted
 
     def adds(tensordict: Any) -> Any:
-        return tensordict.set("action", torch.ones(*tensordict.shape, 1, dtype=torch.bool)).set_non_tensor("said", "added")
+        return tensordict.set(
+            "action", torch.ones(*tensordict.shape, 1, dtype=torch.bool)
+        ).set_non_tensor("said", "added")
 
-    with pytest.raises(TypeError, match=r"the policy writes \('data', 'text'\), which the environment observes and no array holds"):
+    with pytest.raises(
+        TypeError,
+        match=r"the policy writes \('data', 'text'\), which the environment observes and no array holds",
+    ):
         Collector(Telling, replaces, frames_per_batch=14, num_envs=num_envs)
-    with pytest.warns(windrow.Warning, match=r"the policy writes what no array holds, which batches leave out: \['said'\]"):
+    with pytest.warns(
+        windrow.Warning,
+        match=r"the policy writes what no array holds, which batches leave out: \['said'\]",
+    ):
         batch = next(Collector(Telling, adds, frames_per_batch=14, num_envs=num_envs))
     assert agrees(batch) and "said" not in batch.keys()
 
@@ -235,33 +304,57 @@ def test_environments_around_agents_that_differ_show_them_in_their_group(policy:
     def make() -> Any:
         return HeterogeneousCountingEnv(max_steps=3, batch_size=())
 
-    for env in (ours.TransformedEnv(make(), ours.StepCounter()), ours.SerialEnv(2, make), ours.ParallelEnv(2, make)):
+    for env in (
+        ours.TransformedEnv(make(), ours.StepCounter()),
+        ours.SerialEnv(2, make),
+        ours.ParallelEnv(2, make),
+    ):
         with env:
-            assert env.action_keys == [("lazy", "action")] and env.action_spec["lazy"].shape == (*env.batch_size, 3)
+            assert env.action_keys == [("lazy", "action")] and env.action_spec["lazy"].shape == (
+                *env.batch_size,
+                3,
+            )
             root = env.rand_action(env.reset())
             assert env.action_spec.is_in(root.select(("lazy", "action")))
             found = env.rollout(3, policy)
-            assert found.names[-1] == "time" and not any(name.startswith("(") for name in names_in(found) | names_in(env.fake_tensordict()))
-            assert [agent["action"].shape[-1] for agent in found.reshape(-1)[0]["lazy"].unbind(-1)] == [3, 2, 2]
+            assert found.names[-1] == "time" and not any(
+                name.startswith("(") for name in names_in(found) | names_in(env.fake_tensordict())
+            )
+            assert [
+                agent["action"].shape[-1] for agent in found.reshape(-1)[0]["lazy"].unbind(-1)
+            ] == [3, 2, 2]
             ours.check_env(env, steps=7)
-    with pytest.raises(KeyError, match=r"expected an action \('lazy', 'action'\) for HeterogeneousCountingEnv"):
+    with pytest.raises(
+        KeyError, match=r"expected an action \('lazy', 'action'\) for HeterogeneousCountingEnv"
+    ):
         env = ours.TransformedEnv(make(), ours.StepCounter())
         env.step(env.reset())
 
 
 @pytest.mark.parametrize("storage", [ListStorage, LazyTensorStorage])
-def test_agents_that_differ_are_the_same_in_a_buffer_however_they_were_written(storage: Any) -> None:
+def test_agents_that_differ_are_the_same_in_a_buffer_however_they_were_written(
+    storage: Any,
+) -> None:
     options: dict[str, Any] = {"frames_per_batch": 6, "total_frames": 12}
     buffer = ReplayBuffer(storage=storage(100), batch_size=8)
     for _ in range(2):
-        for batch in Collector(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), actions_of, **options):
+        for batch in Collector(
+            lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), actions_of, **options
+        ):
             buffer.extend(batch)
-        for _ in Collector(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), actions_of, replay_buffer=buffer, **options):
+        for _ in Collector(
+            lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()),
+            actions_of,
+            replay_buffer=buffer,
+            **options,
+        ):
             pass
     assert len(buffer) == 48
     for frame in (*buffer[:].unbind(0), *buffer.sample().unbind(0)):
         for number, agent in enumerate(frame["lazy"].unbind(0)):
-            assert agent["action"].shape == ((3, 2, 2)[number],) and bool((agent["action"] == number + 0.5).all())
+            assert agent["action"].shape == ((3, 2, 2)[number],) and bool(
+                (agent["action"] == number + 0.5).all()
+            )
     assert not any("members" in str(key) for key in buffer.state_dict()["frames"])
 
 
@@ -269,15 +362,29 @@ def test_agents_that_differ_are_the_same_in_a_buffer_however_they_were_written(s
 def test_padding_of_agents_that_differ_is_not_written() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
     envs = [lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=())] * 2
-    options: dict[str, Any] = {"frames_per_batch": 7, "total_frames": 14, "cat_results": "stack", "placement": "threads"}
+    options: dict[str, Any] = {
+        "frames_per_batch": 7,
+        "total_frames": 14,
+        "cat_results": "stack",
+        "placement": "threads",
+    }
     for _ in MultiSyncCollector(envs, actions_of, replay_buffer=buffer, **options):
         pass
     assert len(buffer) == 14 and ("collector", "mask") not in buffer[:].keys(True)
 
 
-@pytest.mark.parametrize("options", [{"split_trajs": True}, {"trajs_per_batch": 2}, {"num_envs": 2}])
+@pytest.mark.parametrize(
+    "options", [{"split_trajs": True}, {"trajs_per_batch": 2}, {"num_envs": 2}]
+)
 def test_trajectories_of_agents_that_differ_are_split(options: dict[str, Any]) -> None:
-    batch = next(Collector(lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()), None, frames_per_batch=6, **options))
+    batch = next(
+        Collector(
+            lambda: HeterogeneousCountingEnv(max_steps=3, batch_size=()),
+            None,
+            frames_per_batch=6,
+            **options,
+        )
+    )
     assert batch.shape[0] == 2 and batch.names == [None, "time"]
     assert [agent["action"].shape[-1] for agent in batch[0, 0]["lazy"].unbind(-1)] == [3, 2, 2]
 
@@ -295,9 +402,13 @@ def test_environments_of_changing_shapes_pass_their_check() -> None:
 
 
 def test_windrows_classes_around_such_environments() -> None:
-    batch = next(Collector(ours.TransformedEnv(Telling(), ours.StepCounter()), None, frames_per_batch=7))
+    batch = next(
+        Collector(ours.TransformedEnv(Telling(), ours.StepCounter()), None, frames_per_batch=7)
+    )
     assert agrees(batch) and batch["step_count"].flatten().tolist() == [0, 1, 2, 3, 4, 0, 1]
-    collector = Collector(lambda: ours.SerialEnv(2, Telling), None, frames_per_batch=28, num_envs=2, total_frames=280)
+    collector = Collector(
+        lambda: ours.SerialEnv(2, Telling), None, frames_per_batch=28, num_envs=2, total_frames=280
+    )
     assert all(agrees(batch) for batch in collector)
 
 
@@ -322,11 +433,15 @@ def test_a_transform_may_make_objects(placement: str) -> None:
     def make() -> Any:
         return ours.TransformedEnv(ours.GymEnv("CartPole-v1"), Names())
 
-    with MultiSyncCollector([make, make], None, frames_per_batch=20, total_frames=40, placement=placement) as collector:
+    with MultiSyncCollector(
+        [make, make], None, frames_per_batch=20, total_frames=40, placement=placement
+    ) as collector:
         for batch in collector:
             for side in (), ("next",):
                 positions = batch[(*side, "observation")][:, 0].tolist()
-                assert batch.get((*side, "name")).tolist() == [f"{position:.6f}" for position in positions]
+                assert batch.get((*side, "name")).tolist() == [
+                    f"{position:.6f}" for position in positions
+                ]
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
@@ -339,6 +454,9 @@ def test_an_environment_that_is_stepped_by_hand_gives_them(batch: tuple[int, ...
     root = env.reset()
     assert told_in(root) == (["1 0"] * 2 if batch else "1 0")
     stepped = env.rand_step(root)
-    assert told_in(stepped["next"]) == (["1 1"] * 2 if batch else "1 1") and int(stepped["next", "step_count"].flatten()[0]) == 1
+    assert (
+        told_in(stepped["next"]) == (["1 1"] * 2 if batch else "1 1")
+        and int(stepped["next", "step_count"].flatten()[0]) == 1
+    )
     ragged = ours.TransformedEnv(Growing(batch), ours.StepCounter()).rollout(3)
     assert [frame["next", "data", "past"].shape[-2] for frame in ragged.unbind(-1)] == [2, 3, 4]

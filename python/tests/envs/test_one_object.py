@@ -56,24 +56,40 @@ AROUND = {
 
 #: Where one object would be stepped by two.
 WHERE = {
-    "two workers": lambda make: MultiSyncCollector([make(), make()], None, placement="threads", frames_per_batch=20),
-    "two workers that run ahead": lambda make: MultiAsyncCollector([make(), make()], None, placement="threads", frames_per_batch=20),
-    "two environments in lockstep": lambda make: Collector(ours.SerialEnv(2, [make(), make()]), None, frames_per_batch=20),
+    "two workers": lambda make: MultiSyncCollector(
+        [make(), make()], None, placement="threads", frames_per_batch=20
+    ),
+    "two workers that run ahead": lambda make: MultiAsyncCollector(
+        [make(), make()], None, placement="threads", frames_per_batch=20
+    ),
+    "two environments in lockstep": lambda make: Collector(
+        ours.SerialEnv(2, [make(), make()]), None, frames_per_batch=20
+    ),
     "a collector and an evaluator": lambda make: (
         Collector(make(), None, frames_per_batch=20),
         Evaluator(make(), lambda observation: observation),
     ),
-    "two collectors": lambda make: (Collector(make(), None, frames_per_batch=20), Collector(make(), None, frames_per_batch=20)),
+    "two collectors": lambda make: (
+        Collector(make(), None, frames_per_batch=20),
+        Collector(make(), None, frames_per_batch=20),
+    ),
 }
 
-REFUSED = "is one object and already in use.*give each a function that makes an environment of its own"
+REFUSED = (
+    "is one object and already in use.*give each a function that makes an environment of its own"
+)
 
 
 @pytest.mark.parametrize("around", AROUND)
 def test_two_workers_do_not_share_what_is_around_one_environment(around: str) -> None:
     env = Count()
     with pytest.raises(ValueError, match=REFUSED):
-        MultiSyncCollector([AROUND[around](env), AROUND["nothing"](env)], None, placement="threads", frames_per_batch=20)
+        MultiSyncCollector(
+            [AROUND[around](env), AROUND["nothing"](env)],
+            None,
+            placement="threads",
+            frames_per_batch=20,
+        )
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -89,13 +105,18 @@ def test_one_object_is_stepped_in_one_place(where: str, around: str) -> None:
 def test_one_object_cannot_be_several_environments(around: str, placement: str) -> None:
     expected = r"num_envs=2: expected create_env_fn to be a function that makes an environment, or the id of one.*got one object, .*(Count|Sync)"
     with pytest.raises(ValueError, match=expected):
-        MultiSyncCollector([AROUND[around](Count())], None, frames_per_batch=20, num_envs=2, placement=placement)
+        MultiSyncCollector(
+            [AROUND[around](Count())], None, frames_per_batch=20, num_envs=2, placement=placement
+        )
 
 
 def test_an_object_that_was_given_away_is_not_given_once_more() -> None:
     gift = _convert.Gift(Count())
     gift()
-    with pytest.raises(ValueError, match="Count object.* is one object, which cannot be made once more: give a function"):
+    with pytest.raises(
+        ValueError,
+        match="Count object.* is one object, which cannot be made once more: give a function",
+    ):
         gift()
 
 

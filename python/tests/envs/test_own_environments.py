@@ -29,7 +29,9 @@ from windrow.envs import (  # noqa: E402
 
 
 class Fall(EnvBase):
-    """A state that falls by the action: differentiable, for any batch size, with parameters in the TensorDict."""
+    """A state that falls by the action: differentiable, for any batch size, with parameters in the
+    TensorDict.
+    """
 
     batch_locked = False
 
@@ -44,19 +46,32 @@ class Fall(EnvBase):
         self.set_seed(0 if seed is None else seed)
 
     def gen_params(self, batch_size: Any = ()) -> TensorDictBase:
-        return TensorDict({"params": TensorDict({"g": torch.full(tuple(batch_size), 2.0)}, batch_size)}, batch_size)
+        return TensorDict(
+            {"params": TensorDict({"g": torch.full(tuple(batch_size), 2.0)}, batch_size)},
+            batch_size,
+        )
 
     def _reset(self, tensordict: Any) -> Any:
         if tensordict is None or tensordict.is_empty():
             tensordict = self.gen_params(self.batch_size)
         shape = tensordict.shape
-        return TensorDict({"x": torch.full(shape, self.start), "params": tensordict["params"]}, shape)
+        return TensorDict(
+            {"x": torch.full(shape, self.start), "params": tensordict["params"]}, shape
+        )
 
     def _step(self, tensordict: Any) -> Any:
         x = tensordict["x"] - tensordict["params", "g"] * tensordict["action"].squeeze(-1)
         shape = tensordict.shape
         done = torch.zeros((*shape, 1), dtype=torch.bool)
-        return TensorDict({"x": x, "params": tensordict["params"], "reward": -x.square().unsqueeze(-1), "done": done}, shape)
+        return TensorDict(
+            {
+                "x": x,
+                "params": tensordict["params"],
+                "reward": -x.square().unsqueeze(-1),
+                "done": done,
+            },
+            shape,
+        )
 
     def _set_seed(self, seed: int | None) -> None:
         self.rng = torch.manual_seed(seed)
@@ -81,7 +96,9 @@ class Masked(EnvBase):
 
     def _step(self, tensordict: Any) -> Any:
         self.number += 1
-        return TensorDict({**self._seen(), "reward": torch.ones(1), "done": torch.zeros(1, dtype=torch.bool)})
+        return TensorDict(
+            {**self._seen(), "reward": torch.ones(1), "done": torch.zeros(1, dtype=torch.bool)}
+        )
 
     def _set_seed(self, seed: int | None) -> None:
         pass
@@ -99,7 +116,10 @@ def test_states_of_any_batch_size_are_stepped() -> None:
     env = Fall()
     begun = env.reset(env.gen_params(batch_size=[10]))
     assert env.rand_step(begun)["next", "x"].shape == (10,)
-    assert env.rollout(5, auto_reset=False, tensordict=env.reset(env.gen_params([3]))).shape == (3, 5)
+    assert env.rollout(5, auto_reset=False, tensordict=env.reset(env.gen_params([3]))).shape == (
+        3,
+        5,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.* is a transform of TorchRL's")
@@ -127,7 +147,9 @@ def test_gradients_flow_through_transforms() -> None:
         return tensordict.set("action", weight * tensordict["y"].unsqueeze(-1))
 
     played = env.rollout(4, policy, auto_reset=False, tensordict=env.reset(env.gen_params([6])))
-    assert env.observation_spec["both"].shape == (2,) and torch.equal(played["both"], torch.stack([played["x"], played["y"]], -1))
+    assert env.observation_spec["both"].shape == (2,) and torch.equal(
+        played["both"], torch.stack([played["x"], played["y"]], -1)
+    )
     assert played.shape == (6, 4) and played["step_count"][0].flatten().tolist() == [0, 1, 2, 3]
     (-played["next", "reward"].mean()).backward()
     assert weight.grad is not None and float(weight.grad) < 0
@@ -137,7 +159,9 @@ def test_collectors_take_it() -> None:
     with Collector(Fall(3.0), None, frames_per_batch=10, total_frames=10) as collector:
         (batch,) = collector
     torch.testing.assert_close(batch["next", "x"], batch["x"] - 2 * batch["action"].squeeze(-1))
-    with MultiSyncCollector([Masked, Masked], None, frames_per_batch=40, total_frames=40) as collector:
+    with MultiSyncCollector(
+        [Masked, Masked], None, frames_per_batch=40, total_frames=40
+    ) as collector:
         (batch,) = collector
     assert batch.shape == (40,)
 
@@ -147,7 +171,9 @@ def test_masks_are_obeyed_inside_and_around() -> None:
     masked = torchrl.envs.TransformedEnv(Masked(), torchrl.envs.ActionMask())
     env = TransformedEnv(TransformedEnv(masked, StepCounter()), ours.RemoveEmptySpecs())
     for played in (env.rollout(12), next(Collector(env, None, frames_per_batch=12))):
-        assert played["action"].tolist() == [0, 1, 2, 3] * 3 and played["step_count"].flatten().tolist() == list(range(12))
+        assert played["action"].tolist() == [0, 1, 2, 3] * 3 and played[
+            "step_count"
+        ].flatten().tolist() == list(range(12))
 
 
 def test_a_class_of_windrows_stays_one_until_it_steps_itself() -> None:
@@ -180,7 +206,10 @@ def test_modules_of_torchrl_are_found(module: str, name: str) -> None:
     assert getattr(importlib.import_module(module), name) is getattr(theirs, name)
 
 
-BUFFERS = [f"data.replay_buffers{part}" for part in ("", ".replay_buffers", ".samplers", ".storages", ".writers", ".scheduler")]
+BUFFERS = [
+    f"data.replay_buffers{part}"
+    for part in ("", ".replay_buffers", ".samplers", ".storages", ".writers", ".scheduler")
+]
 
 
 @pytest.mark.parametrize("package", ["data", "data.replay_buffers", "envs"])
@@ -193,12 +222,18 @@ def test_modules_of_a_package_are_windrows_in_any_order_of_imports(package: str)
         subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("module", ["data", *BUFFERS, "envs", "envs.transforms", "envs.utils", "envs.libs.gym"])
+@pytest.mark.parametrize(
+    "module", ["data", *BUFFERS, "envs", "envs.transforms", "envs.utils", "envs.libs.gym"]
+)
 def test_every_public_name_of_torchrl_is_found_where_torchrl_has_it(module: str) -> None:
     import importlib
 
-    own, theirs = (importlib.import_module(f"{package}.{module}") for package in ("windrow", "torchrl"))
-    names = getattr(theirs, "__all__", None) or [name for name in vars(theirs) if not name.startswith("_")]
+    own, theirs = (
+        importlib.import_module(f"{package}.{module}") for package in ("windrow", "torchrl")
+    )
+    names = getattr(theirs, "__all__", None) or [
+        name for name in vars(theirs) if not name.startswith("_")
+    ]
     assert names and not [name for name in names if not hasattr(own, name)]
     with pytest.raises(AttributeError, match="no attribute 'StalenesAwareSampler'"):
         own.StalenesAwareSampler

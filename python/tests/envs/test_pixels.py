@@ -48,7 +48,9 @@ class Blind(Drawn):
 class Named(Drawn):
     """Observes a dictionary."""
 
-    observation_space = gymnasium.spaces.Dict({"steps": Drawn.observation_space, "more": Drawn.observation_space})
+    observation_space = gymnasium.spaces.Dict(
+        {"steps": Drawn.observation_space, "more": Drawn.observation_space}
+    )
 
     def _seen(self) -> Any:
         return {"steps": super()._seen(), "more": super()._seen()}
@@ -78,7 +80,10 @@ def test_batches_are_those_of_torchrl(name: str, pixels_only: bool) -> None:
     expected = theirs.GymEnv(f"windrow/{name}-v0", **arguments).rollout(10)
     assert set(played.keys(True, True)) == set(expected.keys(True, True))
     for key in expected.exclude("action").keys(True, True):
-        assert (played[key].dtype, played[key].shape) == (expected[key].dtype, expected[key].shape), key
+        assert (played[key].dtype, played[key].shape) == (
+            expected[key].dtype,
+            expected[key].shape,
+        ), key
         assert torch.equal(played[key], expected[key]), key
 
 
@@ -123,7 +128,9 @@ class Seeing(Drawn):
         return np.full(self.observation_space.shape, self.steps, np.uint8)
 
 
-@pytest.mark.parametrize(("shape", "key"), [((6, 8, 3), "pixels"), ((6, 8), "observation"), ((3, 6, 8), "observation")])
+@pytest.mark.parametrize(
+    ("shape", "key"), [((6, 8, 3), "pixels"), ((6, 8), "observation"), ((3, 6, 8), "observation")]
+)
 def test_a_picture_has_the_name_that_torchrl_gives_it(shape: tuple[int, ...], key: str) -> None:
     theirs = pytest.importorskip("torchrl.envs")
     assert list(theirs.GymWrapper(Seeing(*shape)).observation_spec.keys()) == [key]
@@ -180,7 +187,13 @@ def test_pictures_have_the_name_and_numbers_the_shape_that_torchrl_gives_them() 
 
     for make in Painted, Scalar:
         ours_ = next(Collector(GymWrapper(make()), None, frames_per_batch=8))
-        batch = next(iter(collectors.Collector(theirs.GymWrapper(make()), None, frames_per_batch=8, total_frames=8)))
+        batch = next(
+            iter(
+                collectors.Collector(
+                    theirs.GymWrapper(make()), None, frames_per_batch=8, total_frames=8
+                )
+            )
+        )
         assert {key: value.shape for key, value in ours_.items(True, True)} == {
             key: value.shape for key, value in batch.items(True, True)
         }

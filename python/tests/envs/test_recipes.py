@@ -30,20 +30,35 @@ def cartpole(**kwargs: Any) -> Any:
 
 def transformed(env: Any) -> TransformedEnv:
     norm = ObservationNorm(0.5, 2.0, in_keys=["observation"], standard_normal=True)
-    return TransformedEnv(env, Compose(StepCounter(7, truncated_key="late"), norm, RewardSum(out_keys=[("sums", "reward")])))
+    return TransformedEnv(
+        env,
+        Compose(
+            StepCounter(7, truncated_key="late"), norm, RewardSum(out_keys=[("sums", "reward")])
+        ),
+    )
 
 
 ENVIRONMENTS = {
     "an id": lambda: "CartPole-v1",
     "a native environment": lambda: GymEnv("CartPole-v1", frame_skip=2),
-    "an environment of Gymnasium": lambda: GymEnv("CartPole-v1", backend="gymnasium", max_episode_steps=9),
-    "entries of info": lambda: GymEnv("CartPole-v1", backend="gymnasium", info_keys={("a", "b"): np.zeros(2)}),
+    "an environment of Gymnasium": lambda: GymEnv(
+        "CartPole-v1", backend="gymnasium", max_episode_steps=9
+    ),
+    "entries of info": lambda: GymEnv(
+        "CartPole-v1", backend="gymnasium", info_keys={("a", "b"): np.zeros(2)}
+    ),
     "several": lambda: GymEnv("Pendulum-v1", num_envs=2),
     "transforms": lambda: transformed(GymEnv("CartPole-v1")),
-    "transforms around transforms": lambda: TransformedEnv(transformed(GymEnv("CartPole-v1")), InitTracker()),
-    "several with transforms": lambda: transformed(SerialEnv(2, lambda: GymEnv("CartPole-v1"))._makers[0]()),
+    "transforms around transforms": lambda: TransformedEnv(
+        transformed(GymEnv("CartPole-v1")), InitTracker()
+    ),
+    "several with transforms": lambda: transformed(
+        SerialEnv(2, lambda: GymEnv("CartPole-v1"))._makers[0]()
+    ),
     "a function of a module": lambda: partial(gymnasium.make, "CartPole-v1", max_episode_steps=5),
-    "several of a function": lambda: SerialEnv(2, cartpole, create_env_kwargs={"max_episode_steps": 4}),
+    "several of a function": lambda: SerialEnv(
+        2, cartpole, create_env_kwargs={"max_episode_steps": 4}
+    ),
 }
 
 
@@ -63,5 +78,7 @@ def test_a_recipe_that_was_pickled_makes_the_same_environment(what: str) -> None
 
 
 def test_what_is_no_environment_is_refused() -> None:
-    with pytest.raises(TypeError, match="expected an environment, its id, or a function that returns one, got int"):
+    with pytest.raises(
+        TypeError, match="expected an environment, its id, or a function that returns one, got int"
+    ):
         _convert.of(3)

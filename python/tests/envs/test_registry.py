@@ -35,7 +35,10 @@ def inside(env: Any) -> Any:
 
 
 def test_the_module_of_a_class_or_of_its_base_finds_the_adapter() -> None:
-    with pytest.raises(TypeError, match="expected an environment, its id, or a function that returns one, got Meadow"):
+    with pytest.raises(
+        TypeError,
+        match="expected an environment, its id, or a function that returns one, got Meadow",
+    ):
         Collector(Meadow(), frames_per_batch=10)
     register_adapter("fields", inside)
     for env in (Field(), Meadow(), Meadow):
@@ -54,7 +57,9 @@ def test_the_nearest_module_wins_and_none_passes_the_object_on() -> None:
 @pytest.mark.parametrize("adapt", [lambda env: env, lambda env: Field()])
 def test_an_adapter_that_adapts_nothing_is_named(adapt: Any) -> None:
     register_adapter("fields", adapt)
-    with pytest.raises(TypeError, match="the adapter of 'fields' returned a Field, as it was given"):
+    with pytest.raises(
+        TypeError, match="the adapter of 'fields' returned a Field, as it was given"
+    ):
         Collector(Field(), frames_per_batch=10)
 
 
@@ -66,7 +71,9 @@ def test_one_object_behind_an_adapter_is_one_environment() -> None:
 
 
 def test_a_function_and_a_name_are_expected() -> None:
-    with pytest.raises(TypeError, match="expected the name of a package or module as library, got <module"):
+    with pytest.raises(
+        TypeError, match="expected the name of a package or module as library, got <module"
+    ):
         register_adapter(ModuleType("fields"), inside)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a function as adapt, got int"):
         register_adapter("fields", 3)  # type: ignore[arg-type]

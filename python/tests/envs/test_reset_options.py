@@ -25,7 +25,12 @@ def gym_env() -> GymEnv:
 
 @pytest.mark.parametrize(
     "env",
-    [gym_env(), GymWrapper(gymnasium.make("CartPole-v1")), TransformedEnv(gym_env(), StepCounter()), TransformedEnv(GymWrapper(gymnasium.make("CartPole-v1")), StepCounter())],
+    [
+        gym_env(),
+        GymWrapper(gymnasium.make("CartPole-v1")),
+        TransformedEnv(gym_env(), StepCounter()),
+        TransformedEnv(GymWrapper(gymnasium.make("CartPole-v1")), StepCounter()),
+    ],
     ids=["id", "object", "transformed id", "transformed object"],
 )
 def test_a_reset_has_options_once(env: Any) -> None:
@@ -45,7 +50,10 @@ def test_options_leave_the_generator_alone() -> None:
 
 def test_each_episode_has_the_options_of_a_function() -> None:
     lows = itertools.count()
-    env = GymEnv("CartPole-v1", reset_options=lambda: {"low": (low := 0.01 * next(lows)), "high": low + 0.001})
+    env = GymEnv(
+        "CartPole-v1",
+        reset_options=lambda: {"low": (low := 0.01 * next(lows)), "high": low + 0.001},
+    )
     assert env.backend == "gymnasium"
     with Collector(env, frames_per_batch=200, total_frames=200, seed=0) as collector:
         batch = next(collector)
@@ -59,18 +67,27 @@ def test_each_episode_has_the_options_of_a_function() -> None:
 @pytest.mark.parametrize("placement", ["inline", "threads", "processes"])
 def test_options_of_all_episodes_go_along_to_workers(placement: Any) -> None:
     make = lambda: GymEnv("CartPole-v1", reset_options=HIGH)  # noqa: E731
-    with MultiSyncCollector([make] * 2, frames_per_batch=40, total_frames=40, placement=placement) as collector:
+    with MultiSyncCollector(
+        [make] * 2, frames_per_batch=40, total_frames=40, placement=placement
+    ) as collector:
         batch = next(collector)
     ids = batch["collector", "traj_ids"]
     assert all(begins_high(batch["observation"][ids == number][0]) for number in ids.unique())
 
 
 def test_what_takes_no_options_says_so() -> None:
-    with pytest.raises(ValueError, match='native environments take no options: .* need backend="gymnasium"'):
+    with pytest.raises(
+        ValueError, match='native environments take no options: .* need backend="gymnasium"'
+    ):
         GymEnv("CartPole-v1").reset(options=HIGH)
     with pytest.raises(ValueError, match="native environments take no options"):
         GymEnv("CartPole-v1", backend="native", reset_options=HIGH)
-    with pytest.raises(ValueError, match="resets of .* take no options, those of a GymEnv of one environment do"):
+    with pytest.raises(
+        ValueError, match="resets of .* take no options, those of a GymEnv of one environment do"
+    ):
         ParallelEnv(2, gym_env).reset(options=HIGH)
-    with pytest.raises(TypeError, match="expected options of resets, or a function that returns them, as reset_options, got 3"):
+    with pytest.raises(
+        TypeError,
+        match="expected options of resets, or a function that returns them, as reset_options, got 3",
+    ):
         GymEnv("CartPole-v1", reset_options=3)  # type: ignore[arg-type]

@@ -37,7 +37,9 @@ def exact(count: Any) -> Any:
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.bool]
+)
 def test_rewards_have_the_type_of_their_spec(batch: tuple[int, ...], dtype: torch.dtype) -> None:
     arguments = {"frames_per_batch": 12, "total_frames": 12}
     theirs = next(iter(TheirCollector(Paying(batch, dtype), None, **arguments)))
@@ -51,7 +53,14 @@ def test_rewards_have_the_type_of_their_spec(batch: tuple[int, ...], dtype: torc
 
 def test_nothing_of_a_reward_is_lost_on_the_way() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
-    for _ in MultiSyncCollector([Paying] * 2, None, placement="threads", frames_per_batch=20, total_frames=40, replay_buffer=buffer):
+    for _ in MultiSyncCollector(
+        [Paying] * 2,
+        None,
+        placement="threads",
+        frames_per_batch=20,
+        total_frames=40,
+        replay_buffer=buffer,
+    ):
         pass
     sample = buffer.sample()
     assert torch.equal(sample["next", "reward"], exact(sample["next", "data", "count"]))
@@ -60,7 +69,9 @@ def test_nothing_of_a_reward_is_lost_on_the_way() -> None:
 
 
 def test_sums_over_several_steps() -> None:
-    batch = next(Collector(Paying, None, frames_per_batch=5, postproc=MultiStep(gamma=0.5, n_steps=2)))
+    batch = next(
+        Collector(Paying, None, frames_per_batch=5, postproc=MultiStep(gamma=0.5, n_steps=2))
+    )
     reward = exact(torch.arange(1, 6))
     after = torch.cat([reward[1:], torch.zeros(1, dtype=torch.float64)])
     assert torch.equal(batch["next", "reward"].flatten(), reward + 0.5 * after)
@@ -88,7 +99,9 @@ def test_evaluators_count_it() -> None:
 def test_a_policy_may_write_a_reward_of_its_own() -> None:
     def policy(td: Any) -> Any:
         assert "reward" not in td.keys()
-        return td.set("action", torch.ones(1, dtype=torch.bool)).set("reward", torch.full((1,), 7.0))
+        return td.set("action", torch.ones(1, dtype=torch.bool)).set(
+            "reward", torch.full((1,), 7.0)
+        )
 
     batch = next(Collector(Paying, policy, frames_per_batch=5))
     assert batch["reward"].dtype == torch.float32 and (batch["reward"] == 7).all()
@@ -108,4 +121,6 @@ def test_rewards_of_gymnasium_are_float32() -> None:
             return self.observation_space.sample(), 0.1, False, False, {}
 
     for env in Doubles(), ours.GymWrapper(Doubles()), GymEnv("Pendulum-v1"):
-        assert next(Collector(env, None, frames_per_batch=5))["next", "reward"].dtype == torch.float32
+        assert (
+            next(Collector(env, None, frames_per_batch=5))["next", "reward"].dtype == torch.float32
+        )

@@ -54,7 +54,10 @@ def test_spaces_reach_batches(echo: Any, name: str) -> None:
     collector = Collector(env, None, frames_per_batch=12, total_frames=24, seed=3)
     for batch in collector:
         assert keys <= set(batch.keys(True, True))
-        assert batch[("next", "reward")].flatten().tolist()[:5] in ([1, 2, 3, 4, 5], [3, 4, 5, 1, 2])
+        assert batch[("next", "reward")].flatten().tolist()[:5] in (
+            [1, 2, 3, 4, 5],
+            [3, 4, 5, 1, 2],
+        )
         for key in env.observation_keys:
             for level in (batch, batch["next"]):
                 value = level[key]
@@ -67,7 +70,11 @@ def test_trees_keep_their_names(echo: Any) -> None:
     env = GymWrapper(echo(TREE, TREE))
     batch = next(Collector(env, None, frames_per_batch=3))
     assert batch["arm", "angle"].shape == (3, 3)
-    assert batch["arm", "grip"].shape == (3, 3) and batch["arm", "grip"].sum(-1).tolist() == [1, 1, 1]
+    assert batch["arm", "grip"].shape == (3, 3) and batch["arm", "grip"].sum(-1).tolist() == [
+        1,
+        1,
+        1,
+    ]
     assert batch["pair", "0"].dtype == torch.int8 and batch["pair", "1"].shape == (3, 1)
     assert batch["action", "arm", "angle"].shape == (3, 3)
     assert batch["next", "image"].dtype == torch.uint8
@@ -119,23 +126,34 @@ def test_observations_that_are_no_numbers_are_delivered(echo: Any) -> None:
         assert len(frames) == count and batch["image"].shape[-1:] == (3,)
         for frame in frames:
             assert isinstance(frame["told", "mission"], str) and isinstance(frame["pair", "0"], str)
-            assert isinstance(frame["graph"], spaces.GraphInstance) and isinstance(frame["list"], tuple)
+            assert isinstance(frame["graph"], spaces.GraphInstance) and isinstance(
+                frame["list"], tuple
+            )
             assert isinstance(frame["rows"], torch.Tensor) and frame["rows"].shape[1:] == (3,)
         assert len({len(frame["rows"]) for frame in frames}) > 1
-    with pytest.raises(TypeError, match="action space of Echo, entry \"told\", is not supported"):
+    with pytest.raises(TypeError, match='action space of Echo, entry "told", is not supported'):
         GymWrapper(echo(BOX, spaces.Dict({"told": text}))).reset()
 
 
 def test_a_module_gets_the_only_numbers_beside_text(echo: Any) -> None:
     space = spaces.Dict({"observation": BOX, "mission": spaces.Text(5)})
     for backend in ("native", "torch"):
-        batch = next(Collector(lambda: echo(space, BOX), torch.nn.Linear(3, 3), frames_per_batch=4, policy_backend=backend))
+        batch = next(
+            Collector(
+                lambda: echo(space, BOX),
+                torch.nn.Linear(3, 3),
+                frames_per_batch=4,
+                policy_backend=backend,
+            )
+        )
         assert batch["action"].shape == (4, 3) and isinstance(batch[0]["mission"], str)
 
 
 def test_wrong_observations_name_key_and_both_sides(scripted: Any) -> None:
     cases = {
-        r'observation "observation" of Scripted: expected float32 \(3,\), got float32 \(4,\)': np.zeros(4, np.float32),
+        r'observation "observation" of Scripted: expected float32 \(3,\), got float32 \(4,\)': np.zeros(
+            4, np.float32
+        ),
         r"expected float32 \(3,\), got complex128 \(3,\)": np.zeros(3, complex),
         r"expected float32 \(3,\), got None": None,
     }
@@ -165,7 +183,9 @@ def test_a_number_is_an_observation_of_one_element(echo: Any, shape: tuple[int, 
             return 0.5, *super().step(action)[1:]
 
     rollout = GymWrapper(Plain(spaces.Box(-1, 1, shape), BOX)).rollout(2)
-    assert rollout["observation"].shape == (2, *shape) and rollout["observation"].flatten().tolist() == [0.25, 0.5]
+    assert rollout["observation"].shape == (2, *shape) and rollout[
+        "observation"
+    ].flatten().tolist() == [0.25, 0.5]
 
 
 def test_missing_entries_and_choices_out_of_range_are_named(echo: Any) -> None:
@@ -175,9 +195,17 @@ def test_missing_entries_and_choices_out_of_range_are_named(echo: Any) -> None:
             return self.result, *rest
 
     cases = [
-        (TREE, {"image": np.zeros((2, 2), np.uint8)}, r'observation \("arm", "angle"\) of Forgetful: expected a value'),
+        (
+            TREE,
+            {"image": np.zeros((2, 2), np.uint8)},
+            r'observation \("arm", "angle"\) of Forgetful: expected a value',
+        ),
         (spaces.Discrete(3, start=5), 8, r"expected an integer from 5 to 7, got 8"),
-        (spaces.Tuple((BOX, BOX)), (np.zeros(3, np.float32),), r"expected a tuple of 2, got one of 1"),
+        (
+            spaces.Tuple((BOX, BOX)),
+            (np.zeros(3, np.float32),),
+            r"expected a tuple of 2, got one of 1",
+        ),
     ]
     for space, result, message in cases:
         inner = Forgetful(space, BOX)
@@ -199,7 +227,10 @@ def test_exceptions_cross_with_type_message_and_traceback(scripted: Any) -> None
 def test_indices_out_of_range_are_errors(echo: Any) -> None:
     env = GymWrapper(echo(BOX, spaces.Discrete(3)), categorical_action_encoding=True)
     root = env.reset().set("action", torch.tensor(3))
-    with pytest.raises(ValueError, match="environment 0: action out of range: expected an integer from 0 to 2, got 3"):
+    with pytest.raises(
+        ValueError,
+        match="environment 0: action out of range: expected an integer from 0 to 2, got 3",
+    ):
         env.step(root)
 
 
@@ -209,5 +240,7 @@ def test_scores_are_compared_before_they_are_rounded(echo: Any) -> None:
     env.step(env.reset().set("action", torch.tensor([0.1, 0.3, 0.2])))
     env.step(env.reset().set("action", torch.tensor([-0.1, -0.3, -0.2])))
     assert inner.actions == [1, 0]
-    with pytest.raises(ValueError, match=r"action 'action' of .*: expected shape \(3,\), got \(4,\)"):
+    with pytest.raises(
+        ValueError, match=r"action 'action' of .*: expected shape \(3,\), got \(4,\)"
+    ):
         env.step(env.reset().set("action", torch.zeros(4)))

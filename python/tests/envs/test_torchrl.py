@@ -14,9 +14,26 @@ from tensordict import TensorDict
 torchrl = pytest.importorskip("torchrl")
 
 from theirs import Counting  # noqa: E402
-from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded  # noqa: E402
+from torchrl.data import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    Unbounded,
+)  # noqa: E402
 from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv, StepCounter, TransformedEnv, check_env_specs  # noqa: E402
+from torchrl.envs import (
+    EnvBase,
+    GymEnv,
+    ParallelEnv,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+    check_env_specs,
+)  # noqa: E402
 from windrow.collectors import Collector  # noqa: E402
 
 
@@ -68,12 +85,19 @@ def test_steps_that_differ_from_the_specs_are_told_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "size"), [(lambda: Counting((2, 3)), (2, 3)), (lambda: SerialEnv(6, Counting), (6,))], ids=["batch", "serial"]
+    ("make", "size"),
+    [(lambda: Counting((2, 3)), (2, 3)), (lambda: SerialEnv(6, Counting), (6,))],
+    ids=["batch", "serial"],
 )
-def test_batches_have_the_dimensions_of_their_environments(make: Any, size: tuple[int, ...]) -> None:
+def test_batches_have_the_dimensions_of_their_environments(
+    make: Any, size: tuple[int, ...]
+) -> None:
     batch = next(Collector(make, None, frames_per_batch=6 * 12))
     assert batch.shape == (*size, 12)
-    assert batch.reshape(6, 12)["data", "count"].squeeze(-1).tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]] * 6
+    assert (
+        batch.reshape(6, 12)["data", "count"].squeeze(-1).tolist()
+        == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]] * 6
+    )
 
 
 def test_some_are_reset_and_the_others_go_on() -> None:
@@ -81,14 +105,25 @@ def test_some_are_reset_and_the_others_go_on() -> None:
         return lambda: TransformedEnv(Counting(), StepCounter(steps))
 
     batch = next(Collector(SerialEnv(2, [limited(2), limited(3)]), None, frames_per_batch=12))
-    assert batch["next", "truncated"].squeeze(-1).tolist() == [[False, True] * 3, [False, False, True] * 2]
+    assert batch["next", "truncated"].squeeze(-1).tolist() == [
+        [False, True] * 3,
+        [False, False, True] * 2,
+    ]
     assert batch["step_count"].squeeze(-1).tolist() == [[0, 1] * 3, [0, 1, 2] * 2]
 
 
 def test_transformed_gym_environments_look_like_windrows() -> None:
-    theirs = Collector(lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter()), None, frames_per_batch=200, seed=3)
+    theirs = Collector(
+        lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter()),
+        None,
+        frames_per_batch=200,
+        seed=3,
+    )
     own = Collector(
-        lambda: ours.TransformedEnv(ours.GymEnv("CartPole-v1"), ours.StepCounter()), None, frames_per_batch=200, seed=3
+        lambda: ours.TransformedEnv(ours.GymEnv("CartPole-v1"), ours.StepCounter()),
+        None,
+        frames_per_batch=200,
+        seed=3,
     )
     a, b = next(theirs), next(own)
     assert set(a.keys(True, True)) == set(b.keys(True, True))
@@ -102,8 +137,12 @@ def test_groups_of_rewards_and_flags_are_not_lost() -> None:
     class Team(Counting):
         def __init__(self) -> None:
             super().__init__()
-            self.full_reward_spec = Composite(agents=Composite(reward=Unbounded((2, 1)), shape=()), shape=())
-            self.full_done_spec = Composite(agents=Composite(done=Categorical(2, (2, 1), dtype=torch.bool), shape=()))
+            self.full_reward_spec = Composite(
+                agents=Composite(reward=Unbounded((2, 1)), shape=()), shape=()
+            )
+            self.full_done_spec = Composite(
+                agents=Composite(done=Categorical(2, (2, 1), dtype=torch.bool), shape=())
+            )
 
         def _root(self, count: Any) -> Any:
             root = TensorDict({"data": {"count": count}, "flag": count % 2 == 1}, [])
@@ -175,7 +214,9 @@ def test_specs_are_torchrls_where_it_is_installed() -> None:
     pendulum = ours.GymEnv("Pendulum-v1")
     assert pendulum.action_spec == GymEnv("Pendulum-v1").action_spec
     indices = ours.GymEnv("CartPole-v1", categorical_action_encoding=True)
-    assert indices.action_spec == GymEnv("CartPole-v1", categorical_action_encoding=True).action_spec
+    assert (
+        indices.action_spec == GymEnv("CartPole-v1", categorical_action_encoding=True).action_spec
+    )
 
 
 def test_classes_of_specs_do_not_depend_on_what_was_imported() -> None:
@@ -222,14 +263,18 @@ class Chooses(EnvBase):
         action = tensordict["action"]
         assert action.dtype == torch.bool
         flag = torch.zeros(1, dtype=torch.bool)
-        return TensorDict({"chosen": action.float(), "reward": torch.ones(1), "done": flag, "terminated": flag})
+        return TensorDict(
+            {"chosen": action.float(), "reward": torch.ones(1), "done": flag, "terminated": flag}
+        )
 
     def _set_seed(self, seed: int | None) -> None:
         pass
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32, torch.bool])
-def test_one_hot_actions_of_any_number_type_reach_an_environment_that_takes_booleans(dtype: torch.dtype) -> None:
+def test_one_hot_actions_of_any_number_type_reach_an_environment_that_takes_booleans(
+    dtype: torch.dtype,
+) -> None:
     def choose(td: Any) -> Any:
         return td.set("action", torch.eye(3, dtype=dtype)[1].expand(*td.batch_size, 3))
 

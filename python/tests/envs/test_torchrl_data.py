@@ -16,7 +16,14 @@ from tensordict import TensorDict  # noqa: E402
 from theirs import Agents, Counting  # noqa: E402
 from torchrl.collectors import Collector as TheirCollector  # noqa: E402
 from torchrl.data import Binary, Categorical, Composite, NonTensor, OneHot, Unbounded  # noqa: E402
-from torchrl.envs import ActionMask, EnvBase, ExcludeTransform, GymEnv, LineariseRewards, TransformedEnv  # noqa: E402
+from torchrl.envs import (
+    ActionMask,
+    EnvBase,
+    ExcludeTransform,
+    GymEnv,
+    LineariseRewards,
+    TransformedEnv,
+)  # noqa: E402
 from torchrl.envs import StepCounter as TheirStepCounter  # noqa: E402
 from windrow.collectors import Collector  # noqa: E402
 
@@ -48,7 +55,10 @@ def test_rewards_that_are_not_one_number_are_refused(name: str) -> None:
 
 
 def test_linearised_rewards_are_one_number() -> None:
-    env = TransformedEnv(Agents(name="reward", shape=(3,)), LineariseRewards(in_keys=["reward"], weights=[1.0, 1.0, 2.0]))
+    env = TransformedEnv(
+        Agents(name="reward", shape=(3,)),
+        LineariseRewards(in_keys=["reward"], weights=[1.0, 1.0, 2.0]),
+    )
     assert next(Collector(env, None, frames_per_batch=4))["next", "reward"].tolist() == [[9]] * 4
 
 
@@ -60,7 +70,9 @@ def test_rewards_are_not_observed() -> None:
     assert step["next", "agents", "reward"].flatten().tolist() == [1, 2]
     assert ("agents", "reward") not in root.keys(True)
     assert env.reward_keys == ["reward", ("agents", "reward")]
-    assert env.reward_key == ("agents", "reward") and ours.GymEnv("CartPole-v1").reward_key == "reward"
+    assert (
+        env.reward_key == ("agents", "reward") and ours.GymEnv("CartPole-v1").reward_key == "reward"
+    )
     assert env.full_reward_spec["agents", "reward"].shape == (2, 1)
     assert ("agents", "reward") not in env.observation_keys
 
@@ -90,7 +102,9 @@ class Masked(Counting):
 @pytest.mark.parametrize("observe_mask", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8])
 @pytest.mark.parametrize("arguments", [{}, {"init_random_frames": 20}])
-def test_random_actions_are_legal(observe_mask: bool, dtype: Any, arguments: dict[str, Any]) -> None:
+def test_random_actions_are_legal(
+    observe_mask: bool, dtype: Any, arguments: dict[str, Any]
+) -> None:
     policy = (lambda td: td.set("action", OneHot(5).zero())) if arguments else None
     env = TransformedEnv(Masked(observe_mask, dtype), ActionMask())
     batch = next(Collector(env, policy, frames_per_batch=20, **arguments))
@@ -99,8 +113,8 @@ def test_random_actions_are_legal(observe_mask: bool, dtype: Any, arguments: dic
 
 
 class Playing(EnvBase):
-    """Two players in a group, each with five choices, of which the spec of the action says which are legal: another two at each
-    step. The reward says how many players took a legal one.
+    """Two players in a group, each with five choices, of which the spec of the action says which
+    are legal: another two at each step. The reward says how many players took a legal one.
 
     Args:
         observed: the name under which the players observe what is legal; None where they do not.
@@ -110,7 +124,9 @@ class Playing(EnvBase):
     def __init__(self, observed: str | None = "action_mask", as_told: bool = True) -> None:
         super().__init__()
         self.observed, self.as_told, self.count = observed, as_told, 0
-        players = {"board": Unbounded((2, 3))} | ({observed: Binary(5, (2, 5), dtype=torch.bool)} if observed else {})
+        players = {"board": Unbounded((2, 3))} | (
+            {observed: Binary(5, (2, 5), dtype=torch.bool)} if observed else {}
+        )
         self.observation_spec = Composite(players=Composite(players, shape=(2,)))
         self.action_spec = Composite(players=Composite(action=Categorical(5, (2,)), shape=(2,)))
         self.reward_spec = Unbounded((1,))
@@ -118,7 +134,11 @@ class Playing(EnvBase):
 
     def _root(self) -> Any:
         first = torch.arange(2)[:, None] + self.count
-        self.legal = torch.zeros(2, 5, dtype=torch.bool).scatter(-1, first % 5, True).scatter(-1, (first + 2) % 5, True)
+        self.legal = (
+            torch.zeros(2, 5, dtype=torch.bool)
+            .scatter(-1, first % 5, True)
+            .scatter(-1, (first + 2) % 5, True)
+        )
         self.full_action_spec["players", "action"].update_mask(self.legal)
         players = TensorDict({"board": torch.zeros(2, 3)}, (2,))
         if self.observed:
@@ -130,7 +150,9 @@ class Playing(EnvBase):
         return self._root()
 
     def _step(self, tensordict: Any) -> Any:
-        right = self.legal.gather(-1, tensordict["players", "action"][:, None]).sum().float().reshape(1)
+        right = (
+            self.legal.gather(-1, tensordict["players", "action"][:, None]).sum().float().reshape(1)
+        )
         self.count += 1
         return self._root().set("reward", right)
 
@@ -162,7 +184,9 @@ def test_random_frames_obey_masks_in_specs(how: dict[str, Any]) -> None:
     def policy(td: Any) -> Any:
         return td.set(("players", "action"), torch.zeros((*td.batch_size, 2), dtype=torch.int64))
 
-    batch = next(Collector(lambda: Playing(**how), policy, frames_per_batch=20, init_random_frames=20))
+    batch = next(
+        Collector(lambda: Playing(**how), policy, frames_per_batch=20, init_random_frames=20)
+    )
     assert batch["next", "reward"].unique().tolist() == [2]
 
 
@@ -199,7 +223,10 @@ def test_one_hot_actions_obey_masks_in_specs() -> None:
 def test_one_hot_actions_of_several_agents_are_refused() -> None:
     env = Playing()
     env.action_spec = Composite(players=Composite(action=OneHot(5, (2, 5)), shape=(2,)))
-    with pytest.raises(TypeError, match=r"is OneHot of shape \(2, 5\): expected one vector, or indices .*categorical_actions=True"):
+    with pytest.raises(
+        TypeError,
+        match=r"is OneHot of shape \(2, 5\): expected one vector, or indices .*categorical_actions=True",
+    ):
         Collector(env, None, frames_per_batch=4)
 
 
@@ -239,7 +266,11 @@ def test_state_is_passed_on_where_the_policy_writes_it() -> None:
     theirs = next(iter(TheirCollector(Reading(), to_goals, frames_per_batch=7, total_frames=7)))
     batch = next(Collector(Reading(), to_goals, frames_per_batch=7))
     for key in ("goal", "value"), ("next", "reward"):
-        assert batch[key].flatten().tolist() == theirs[key].flatten().tolist() == [0, 10, 20, 30, 40, 0, 10]
+        assert (
+            batch[key].flatten().tolist()
+            == theirs[key].flatten().tolist()
+            == [0, 10, 20, 30, 40, 0, 10]
+        )
     wrapped = ours.TransformedEnv(Reading(), ours.StepCounter())
     joined = next(Collector(lambda: wrapped, to_goals, frames_per_batch=7))
     assert joined["next", "reward"].flatten().tolist() == [0, 10, 20, 30, 40, 0, 10]
@@ -284,7 +315,9 @@ class Growing(Counting):
 
 def test_shapes_that_change_come_from_members_of_a_parallel_env() -> None:
     batch = next(Collector(ours.ParallelEnv(2, Growing), None, frames_per_batch=4))
-    assert [[len(frame["data", "past"]) for frame in row.unbind(0)] for row in batch.unbind(0)] == [[1, 2]] * 2
+    assert [[len(frame["data", "past"]) for frame in row.unbind(0)] for row in batch.unbind(0)] == [
+        [1, 2]
+    ] * 2
 
 
 def test_actions_whose_shapes_change_are_refused_with_a_way_out() -> None:
@@ -295,7 +328,9 @@ def test_actions_whose_shapes_change_are_refused_with_a_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "keys"), [(Growing, [("data", "past"), "tail"]), (Telling, [("data", "text")])], ids=["shape", "no tensor"]
+    ("make", "keys"),
+    [(Growing, [("data", "past"), "tail"]), (Telling, [("data", "text")])],
+    ids=["shape", "no tensor"],
 )
 def test_what_cannot_be_carried_can_be_excluded(make: Any, keys: list[Any]) -> None:
     env = TransformedEnv(make(), ExcludeTransform(*keys))
@@ -308,13 +343,23 @@ def test_what_cannot_be_carried_can_be_excluded(make: Any, keys: list[Any]) -> N
 def test_actions_that_are_no_tensors_are_refused() -> None:
     env = Counting()
     env.full_action_spec = Composite(action=Binary(1, (1,), dtype=torch.bool), word=NonTensor(()))
-    with pytest.raises(TypeError, match="actions of Counting are no tensors, which no policy writes here: 'word'"):
+    with pytest.raises(
+        TypeError, match="actions of Counting are no tensors, which no policy writes here: 'word'"
+    ):
         Collector(env, None, frames_per_batch=4)
 
 
 def test_what_is_no_tensor_passes_transforms_that_change_observations() -> None:
-    batch = next(Collector(ours.TransformedEnv(Telling(), ours.CatTensors(["flag"], "flags")), None, frames_per_batch=4))
-    assert batch["data", "count"].flatten().tolist() == [0, 1, 2, 3] and all(isinstance(one, str) for one in batch.get(("data", "text")).tolist())
+    batch = next(
+        Collector(
+            ours.TransformedEnv(Telling(), ours.CatTensors(["flag"], "flags")),
+            None,
+            frames_per_batch=4,
+        )
+    )
+    assert batch["data", "count"].flatten().tolist() == [0, 1, 2, 3] and all(
+        isinstance(one, str) for one in batch.get(("data", "text")).tolist()
+    )
 
 
 @pytest.mark.parametrize("make", [ours.GymEnv, GymEnv], ids=["own", "torchrl"])
@@ -325,7 +370,9 @@ def test_an_environment_keeps_its_seed(make: Any, is_random: bool) -> None:
         env = make("CartPole-v1")
         env.set_seed(own)
         policy = None if is_random else lambda td: td.set("action", torch.tensor([0, 1]))
-        return next(iter(collector(env, policy, frames_per_batch=60, total_frames=60, **arguments)))["observation"].clone()
+        return next(
+            iter(collector(env, policy, frames_per_batch=60, total_frames=60, **arguments))
+        )["observation"].clone()
 
     assert torch.equal(observed(0), observed(0))
     assert not torch.equal(observed(0), observed(1))

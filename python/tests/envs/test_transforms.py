@@ -56,14 +56,22 @@ def test_beginnings_are_marked(pendulum: GymEnv) -> None:
     env = TransformedEnv(pendulum, InitTracker())
     env.append_transform(StepCounter(4))
     assert rollout(env, 9)["is_init"].flatten().tolist() == [True, False, False, False] * 2 + [True]
-    assert [type(transform).__name__ for transform in env.transform] == ["InitTracker", "StepCounter"]
+    assert [type(transform).__name__ for transform in env.transform] == [
+        "InitTracker",
+        "StepCounter",
+    ]
 
 
 @pytest.mark.parametrize("standard_normal", [False, True])
-def test_observations_are_normalised_with_given_numbers(pendulum: GymEnv, standard_normal: bool) -> None:
+def test_observations_are_normalised_with_given_numbers(
+    pendulum: GymEnv, standard_normal: bool
+) -> None:
     loc, scale = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 4.0])
     norm = ObservationNorm(loc, scale, in_keys=["observation"], standard_normal=standard_normal)
-    plain, normed = rollout(pendulum)["observation"], rollout(TransformedEnv(pendulum, norm))["observation"]
+    plain, normed = (
+        rollout(pendulum)["observation"],
+        rollout(TransformedEnv(pendulum, norm))["observation"],
+    )
     expected = (plain - loc) / scale if standard_normal else plain * scale + loc
     torch.testing.assert_close(normed, expected)
 
@@ -103,7 +111,9 @@ def test_statistics_do_not_depend_on_who_estimates_them() -> None:
 
 def test_statistics_can_be_asked_for(pendulum: GymEnv) -> None:
     norm = ObservationNorm(in_keys=["observation"], standard_normal=True)
-    env = TransformedEnv(SerialEnv(2, pendulum if pendulum.backend == "native" else lambda: pendulum), norm)
+    env = TransformedEnv(
+        SerialEnv(2, pendulum if pendulum.backend == "native" else lambda: pendulum), norm
+    )
     norm.init_stats(num_iter=300, reduce_dim=0, cat_dim=0)
     assert norm.scale.min() > 0.1
     rollout(env)
@@ -145,11 +155,19 @@ def test_features_share_statistics_where_they_are_averaged_over(several: bool) -
     [
         ({"reduce_dim": 1}, r"reduce_dim must have 0, 1 in it, environments and time, got 1"),
         ({"reduce_dim": (0, 2)}, r"reduce_dim must have 0, 1 in it"),
-        ({"reduce_dim": (0, 1, 3)}, r"observations have 3 dimensions, environments and time included"),
-        ({"reduce_dim": (0, 1), "cat_dim": 2}, r"cat_dim must be one of reduce_dim=\(0, 1\), got 2"),
+        (
+            {"reduce_dim": (0, 1, 3)},
+            r"observations have 3 dimensions, environments and time included",
+        ),
+        (
+            {"reduce_dim": (0, 1), "cat_dim": 2},
+            r"cat_dim must be one of reduce_dim=\(0, 1\), got 2",
+        ),
     ],
 )
-def test_statistics_over_other_dimensions_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_statistics_over_other_dimensions_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
     norm = ObservationNorm(in_keys=["observation"])
     TransformedEnv(SerialEnv(2, GymEnv("Pendulum-v1")), norm)
     with pytest.raises(ValueError, match=message):
@@ -160,7 +178,10 @@ def test_transforms_tell_what_they_go_around() -> None:
     assert StepCounter().parent is None
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), RewardSum()))
     counter, total = env.transform
-    assert set(counter.parent.observation_keys) == {"observation"} and counter.parent.base_env is env.base_env
+    assert (
+        set(counter.parent.observation_keys) == {"observation"}
+        and counter.parent.base_env is env.base_env
+    )
     assert set(total.parent.observation_keys) == {"observation", "step_count"}
     assert set(env.rollout(2).keys()) >= {"episode_reward", "step_count"}
 
@@ -212,7 +233,9 @@ def test_samples_of_buffers_are_transformed_by_torchrl() -> None:
 
 
 def test_statistics_are_exchanged_with_torchrl() -> None:
-    theirs = pytest.importorskip("torchrl.envs").ObservationNorm(loc=1.0, scale=2.0, in_keys=["observation"], standard_normal=True)
+    theirs = pytest.importorskip("torchrl.envs").ObservationNorm(
+        loc=1.0, scale=2.0, in_keys=["observation"], standard_normal=True
+    )
     own = ObservationNorm(in_keys=["observation"])
     own.load_state_dict(theirs.state_dict())
     again = ObservationNorm(in_keys=["observation"], **own.state_dict())
@@ -223,7 +246,9 @@ def test_statistics_are_exchanged_with_torchrl() -> None:
 
 def test_statistics_are_saved_and_loaded() -> None:
     def make() -> TransformedEnv:
-        return TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), ObservationNorm(in_keys=["observation"])))
+        return TransformedEnv(
+            GymEnv("Pendulum-v1"), Compose(StepCounter(), ObservationNorm(in_keys=["observation"]))
+        )
 
     trained, fresh = make(), make()
     trained.transform[1].init_stats(100)  # type: ignore[attr-defined]
@@ -262,7 +287,10 @@ def test_transforms_go_around_any_environment() -> None:
         (RewardSum(["reward"], ["gain"]), "RewardSum(['reward'], ['gain'])"),
         (RewardSum(["reward"], [("stats", "gain")]), "RewardSum(['reward'], [('stats', 'gain')])"),
         (StepCounter(3, truncated_key="late"), "StepCounter(3, truncated_key='late')"),
-        (Compose(StepCounter(5), StepCounter(2, step_count_key="n")), "Compose(StepCounter(5), StepCounter(2, step_count_key='n'))"),
+        (
+            Compose(StepCounter(5), StepCounter(2, step_count_key="n")),
+            "Compose(StepCounter(5), StepCounter(2, step_count_key='n'))",
+        ),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
@@ -271,23 +299,34 @@ def test_names_are_those_that_were_asked_for(ours: Any, theirs: str) -> None:
 
     played = rollout(TransformedEnv(GymEnv("Pendulum-v1", backend="gymnasium"), ours), 7)
     transform = eval(theirs, vars(envs))
-    expected = envs.TransformedEnv(envs.GymEnv("Pendulum-v1"), transform).rollout(7, break_when_any_done=False)
+    expected = envs.TransformedEnv(envs.GymEnv("Pendulum-v1"), transform).rollout(
+        7, break_when_any_done=False
+    )
     assert set(played.keys(True, True)) == set(expected.keys(True, True))
     for key in expected.keys(True, True):
-        assert (played[key].dtype, played[key].shape) == (expected[key].dtype, expected[key].shape), key
+        assert (played[key].dtype, played[key].shape) == (
+            expected[key].dtype,
+            expected[key].shape,
+        ), key
         # An episode ends here where a flag of another name ends it there.
-        if expected[key].dtype in (torch.bool, torch.int64) and not (key == ("next", "truncated") and "late" in theirs):
+        if expected[key].dtype in (torch.bool, torch.int64) and not (
+            key == ("next", "truncated") and "late" in theirs
+        ):
             assert torch.equal(played[key], expected[key]), key
     gain = {"gain": ("next", "gain"), "stats": ("next", "stats", "gain")}
     for name, key in gain.items():
         if name in played.keys():
-            torch.testing.assert_close(played[key].flatten(), played["next", "reward"].flatten().cumsum(0))
+            torch.testing.assert_close(
+                played[key].flatten(), played["next", "reward"].flatten().cumsum(0)
+            )
     batch = next(Collector(TransformedEnv(GymEnv("Pendulum-v1"), ours), None, frames_per_batch=7))
     assert set(played.keys(True, True)) == set(batch.exclude("collector").keys(True, True))
 
 
 def test_a_flag_need_not_end_the_episode(pendulum: GymEnv) -> None:
-    played = rollout(TransformedEnv(pendulum, StepCounter(3, truncated_key="late", update_done=False)), 5)
+    played = rollout(
+        TransformedEnv(pendulum, StepCounter(3, truncated_key="late", update_done=False)), 5
+    )
     assert played["next", "late"].flatten().tolist() == [False, False, True, True, True]
     assert played["late"].flatten().tolist() == [False, False, False, True, True]
     assert not played["next", "done"].any()
@@ -299,11 +338,23 @@ def test_a_flag_need_not_end_the_episode(pendulum: GymEnv) -> None:
     [
         (lambda: InitTracker(("a", "b")), r"init_key has to be a name, got \('a', 'b'\)"),
         (lambda: RewardSum(in_keys=["gain"]), 'Pendulum-v1 has no observation "gain"'),
-        (lambda: RewardSum(out_keys=["a", "b"]), r"a name for each of \['reward'\]: got out_keys=\['a', 'b'\]"),
-        (lambda: RewardSum(out_keys=[("a", 1)]), r"out_keys has to be a list of names, got \('a', 1\) in it"),
-        (lambda: StepCounter(step_count_key="observation"), 'frames of Pendulum-v1 have "observation" already'),
+        (
+            lambda: RewardSum(out_keys=["a", "b"]),
+            r"a name for each of \['reward'\]: got out_keys=\['a', 'b'\]",
+        ),
+        (
+            lambda: RewardSum(out_keys=[("a", 1)]),
+            r"out_keys has to be a list of names, got \('a', 1\) in it",
+        ),
+        (
+            lambda: StepCounter(step_count_key="observation"),
+            'frames of Pendulum-v1 have "observation" already',
+        ),
         (lambda: InitTracker("action"), 'frames of Pendulum-v1 have "action" already'),
-        (lambda: RewardSum(out_keys=[("next", "sum")]), r'frames of Pendulum-v1 have \("next", "sum"\) already'),
+        (
+            lambda: RewardSum(out_keys=[("next", "sum")]),
+            r'frames of Pendulum-v1 have \("next", "sum"\) already',
+        ),
         (lambda: Compose(InitTracker("n"), StepCounter(step_count_key="n")), 'have "n" already'),
         (lambda: StepCounter(3, truncated_key="step_count"), 'have "step_count" already'),
     ],
@@ -324,10 +375,17 @@ def test_misuse_is_an_error() -> None:
         TransformedEnv(GymEnv("Pendulum-v1"), norm := ObservationNorm(in_keys=["pixels"]))
         norm.init_stats(10)
     with pytest.raises(ValueError, match="expected 1 number or 3, got 2"):
-        TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm([0.0, 1.0], [1.0, 1.0], ["observation"])).reset()
-    with pytest.raises(TypeError, match=r"expected a transform, got the class StepCounter: write StepCounter\(\.\.\.\)"):
+        TransformedEnv(
+            GymEnv("Pendulum-v1"), ObservationNorm([0.0, 1.0], [1.0, 1.0], ["observation"])
+        ).reset()
+    with pytest.raises(
+        TypeError,
+        match=r"expected a transform, got the class StepCounter: write StepCounter\(\.\.\.\)",
+    ):
         TransformedEnv(GymEnv("CartPole-v1"), StepCounter)
-    with pytest.raises(TypeError, match="expected a transform, or a function of a TensorDict, got int"):
+    with pytest.raises(
+        TypeError, match="expected a transform, or a function of a TensorDict, got int"
+    ):
         TransformedEnv(GymEnv("Pendulum-v1"), 3)
 
 
@@ -342,7 +400,12 @@ def test_exploration_types_are_those_of_tensordict() -> None:
 
 
 @pytest.mark.parametrize("transform", [RewardSum(), Compose(RewardSum())], ids=repr)
-def test_a_transform_of_samples_says_that_it_needs_torchrl(transform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transform_of_samples_says_that_it_needs_torchrl(
+    transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_fence, "class_of", lambda name: None)
-    with pytest.raises(TypeError, match="of windrow.envs is done to environments, by the engine, and TorchRL, whose transform"):
+    with pytest.raises(
+        TypeError,
+        match="of windrow.envs is done to environments, by the engine, and TorchRL, whose transform",
+    ):
         transform(torch.zeros(1))

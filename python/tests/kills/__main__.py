@@ -1,5 +1,6 @@
-"""Worker processes of Python collectors die at any moment, in every way and below every class: each row that is delivered is still
-what its environment wrote, delivered once, in its order and accounted for, and nothing is left behind.
+"""Worker processes of Python collectors die at any moment, in every way and below every class: each
+row that is delivered is still what its environment wrote, delivered once, in its order and
+accounted for, and nothing is left behind.
 
 ``cargo xtask faults workers --python --kills N`` runs this: see docs/reliability.md.
 """
@@ -15,7 +16,8 @@ import torch
 from kills.life import RULES, Cell, Life, cells
 from room import back_to, room
 
-#: Most deaths in the life of a collector whose workers are replaced; fewer where there are not enough for all cells.
+#: Most deaths in the life of a collector whose workers are replaced; fewer where there are not
+#: enough for all cells.
 DEATHS = 6
 #: Violations that are shown.
 SHOWN = 20
@@ -92,7 +94,9 @@ def run(kills: int) -> Sum:
 def main() -> int:
     """Says what came of it; 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description="Lets worker processes die.")
-    parser.add_argument("--kills", type=int, default=50, help="how many workers are to die; 50 unless given")
+    parser.add_argument(
+        "--kills", type=int, default=50, help="how many workers are to die; 50 unless given"
+    )
     torch.set_num_threads(1)
     # Threads that look for losses shall not wait for others of this program.
     sys.setswitchinterval(1e-4)

@@ -18,7 +18,8 @@ class Books:
         self.violations: list[str] = []
         #: Of each trajectory, by its id, the frame that came last, and whether it was the end.
         self._trajectories: dict[int, tuple[Record, bool]] = {}
-        #: Of each environment, which is another one after each loss, the steps of its episodes that came.
+        #: Of each environment, which is another one after each loss, the steps of its episodes that
+        #: came.
         self._episodes: dict[int, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
 
     def enter(self, batch: Any) -> None:
@@ -35,15 +36,26 @@ class Books:
         now, after = column("ledger"), column("next", "ledger")
         self.rows += len(now)
         told = np.array([np.frombuffer(digest(*record), np.uint8) for record in now.tolist()])
-        told_after = np.array([np.frombuffer(digest(*record), np.uint8) for record in after.tolist()])
+        told_after = np.array(
+            [np.frombuffer(digest(*record), np.uint8) for record in after.tolist()]
+        )
         version, action = column("policy_version"), column("action")
         self._all("I1: payload", now, column("payload") == told)
         self._all("I1: next payload", now, column("next", "payload") == told_after)
         self._all("I1: clock", now, column("clock") == now[:, 2:])
         self._all("I1: next observation", now, after == now + [0, 0, 1])
-        self._all("I5: weights of another version than that of their name acted", now, action == version)
+        self._all(
+            "I5: weights of another version than that of their name acted", now, action == version
+        )
         self.newest = max(self.newest, int(version.max()))
-        flags = np.concatenate([column(*next_, name) for next_ in ((), ("next",)) for name in ("done", "terminated", "truncated")], 1)
+        flags = np.concatenate(
+            [
+                column(*next_, name)
+                for next_ in ((), ("next",))
+                for name in ("done", "terminated", "truncated")
+            ],
+            1,
+        )
         frames = zip(
             map(tuple, now.tolist()),
             version[:, 0].tolist(),
@@ -55,7 +67,9 @@ class Books:
         for frame in frames:
             self._enter(*frame)
 
-    def _enter(self, record: Record, version: int, got: float, flags: list[bool], traj_id: int) -> None:
+    def _enter(
+        self, record: Record, version: int, got: float, flags: list[bool], traj_id: int
+    ) -> None:
         env, episode, t = record
         ends = t + 1 == length(env, episode)
         terminated, truncated = ending(env, episode) if ends else (False, False)
@@ -77,7 +91,9 @@ class Books:
             self.accuse(f"{what}, at {record}")
 
     def close(self, *, whole: bool) -> None:
-        """Closes the books: what an environment has delivered is a beginning of what it has to tell, of ``whole`` episodes or not."""
+        """Closes the books: what an environment has delivered is a beginning of what it has to
+        tell, of ``whole`` episodes or not.
+        """
         for env, episodes in self._episodes.items():
             last = max(episodes)
             for episode in range(last + 1):
@@ -85,7 +101,9 @@ class Books:
                 # A loss or the end may have cut the last one.
                 cut = episode == last and not whole
                 if got != expected and not (cut and 1 <= got < expected):
-                    self.accuse(f"I3: environment {env} delivered {got} of {expected} frames of episode {episode} of {last}")
+                    self.accuse(
+                        f"I3: environment {env} delivered {got} of {expected} frames of episode {episode} of {last}"
+                    )
 
     def accuse(self, violation: str) -> None:
         """Notes a violation."""

@@ -26,7 +26,8 @@ TRAJS_PER_BATCH = 8
 #: Frames that are collected for each death.
 FRAMES_PER_DEATH = 25 * FRAMES_PER_BATCH
 WORKERS = 2
-#: More than all environments step before they die by themselves, or than is collected before somebody kills their worker.
+#: More than all environments step before they die by themselves, or than is collected before
+#: somebody kills their worker.
 MORE_THAN_A_LIFE = 2 * LIFE * WORKERS * 2 // FRAMES_PER_BATCH * FRAMES_PER_BATCH * 2
 #: Seconds after which a collector from which nothing comes hangs.
 PATIENCE = 60.0
@@ -53,7 +54,9 @@ RULES = ("restart", "raise", "continue")
 
 @dataclass(frozen=True)
 class Cell:
-    """Which collector, what becomes of its batches, how its workers die, and what their loss does to it."""
+    """Which collector, what becomes of its batches, how its workers die, and what their loss does
+    to it.
+    """
 
     kind: str
     use: str
@@ -87,9 +90,13 @@ class Cell:
 
 
 def cells(deaths: int) -> list[Cell]:
-    """Every class, use, death and rule, in an order of its own each time. ``deaths``: in a life in which workers are replaced."""
+    """Every class, use, death and rule, in an order of its own each time. ``deaths``: in a life in
+    which workers are replaced.
+    """
     found = []
-    for kind, use, way, rule in ((k, u, w, r) for k in CLASSES for u in USES for w in WAYS for r in RULES):
+    for kind, use, way, rule in (
+        (k, u, w, r) for k in CLASSES for u in USES for w in WAYS for r in RULES
+    ):
         cell = Cell(kind, use, way, rule, random.randint(1, 2), deaths if rule == "restart" else 1)
         if rule == "continue":
             if cell.workers == 1:
@@ -103,7 +110,10 @@ def cells(deaths: int) -> list[Cell]:
 
 def weights(version: int) -> dict[str, torch.Tensor]:
     """Weights by which each element of an action is this version."""
-    return {"module.weight": torch.zeros(ACTIONS, 1), "module.bias": torch.full((ACTIONS,), float(version))}
+    return {
+        "module.weight": torch.zeros(ACTIONS, 1),
+        "module.bias": torch.full((ACTIONS,), float(version)),
+    }
 
 
 @dataclass
@@ -148,12 +158,15 @@ class Life:
                 accuse(f"I4: collection ended with {error}")
             self._after(collector)
         elif cell.has_to_fail:
-            accuse(f"I4: the loss of a worker did not end the collector; told were those of {self.told}")
+            accuse(
+                f"I4: the loss of a worker did not end the collector; told were those of {self.told}"
+            )
         self._await_last(reaper)
         try:
             collector.shutdown()
         except WorkerError as late:
-            # Another may have died by itself while the first one's error was on its way. Nobody asked before.
+            # Another may have died by itself while the first one's error was on its way. Nobody
+            # asked before.
             self.hear(late.worker, str(late), None)
             if not (cell.may_fail and cell.is_own):
                 accuse(f"I4: the shutdown told of {late}")
@@ -161,7 +174,9 @@ class Life:
         return self
 
     def hear(self, worker: int, loss: str, now: int | None) -> None:
-        """A worker was lost with this message, which was seen at ``now``, if that says when it could be."""
+        """A worker was lost with this message, which was seen at ``now``, if that says when it
+        could be.
+        """
         self.told.append(worker)
         if not re.search(WAYS[self.cell.way], loss):
             self.books.accuse(f"I4: a loss with another reason: {loss}")
@@ -230,8 +245,9 @@ class Life:
 
 
 class Reaper(threading.Thread):
-    """Until the run is over: kills workers, about evenly over the frames that are collected, unless they die by themselves; hears of
-    losses; publishes weights."""
+    """Until the run is over: kills workers, about evenly over the frames that are collected, unless
+    they die by themselves; hears of losses; publishes weights.
+    """
 
     def __init__(self, life: Life, collector: Any) -> None:
         super().__init__(daemon=True)
@@ -247,7 +263,9 @@ class Reaper(threading.Thread):
         following = random.randrange(FRAMES_PER_DEATH)
         while not self.over.wait(GLANCE):
             self.hear()
-            due = left > 0 and self._life.victim is None and self._core.stats()["frames"] >= following
+            due = (
+                left > 0 and self._life.victim is None and self._core.stats()["frames"] >= following
+            )
             if due and self._kill():
                 left, following = left - 1, following + FRAMES_PER_DEATH
             if random.randrange(64) == 0:
@@ -264,7 +282,11 @@ class Reaper(threading.Thread):
     def _kill(self) -> bool:
         """Kills any of those that have a process; whether there was one."""
         time.sleep(random.uniform(0, 5e-4))
-        pids = [(worker, its["pid"]) for worker, its in enumerate(self._core.worker_stats()) if its["pid"] is not None]
+        pids = [
+            (worker, its["pid"])
+            for worker, its in enumerate(self._core.worker_stats())
+            if its["pid"] is not None
+        ]
         if not pids:
             return False
         worker, pid = random.choice(pids)
@@ -296,7 +318,11 @@ def _signal(pid: int, number: int) -> None:
 
 def built(cell: Cell, total: int) -> tuple[Any, Any]:
     """The collector of ``cell``, and the replay buffer that it fills if it fills one."""
-    buffer = ReplayBuffer(storage=LazyTensorStorage(total), batch_size=1) if cell.use == "replay" else None
+    buffer = (
+        ReplayBuffer(storage=LazyTensorStorage(total), batch_size=1)
+        if cell.use == "replay"
+        else None
+    )
     make = partial(Mortal, cell.way)
     policy = TensorDictModule(torch.nn.Linear(1, ACTIONS), ["clock"], ["action"])
     policy.load_state_dict(weights(0))
@@ -320,7 +346,9 @@ def built(cell: Cell, total: int) -> tuple[Any, Any]:
 
 
 def batches(collector: Any, buffer: Any) -> Iterator[Any]:
-    """All that a collector delivers. What it has written comes at once, in the end or before the error that has ended it."""
+    """All that a collector delivers. What it has written comes at once, in the end or before the
+    error that has ended it.
+    """
     if buffer is None:
         yield from collector
         return
@@ -335,7 +363,8 @@ def batches(collector: Any, buffer: Any) -> Iterator[Any]:
         time.sleep(GLANCE)
     error = None
     try:
-        # The error that has ended the collection, which the buffer would raise in place of its frames.
+        # The error that has ended the collection, which the buffer would raise in place of its
+        # frames.
         collector.stats()
     except WorkerError as raised:
         error = raised

@@ -15,7 +15,8 @@ import numpy as np
 
 MAX_LENGTH = 20
 PAYLOAD = 64
-#: Elements of an action, which is the version of the weights that acted: enough for a torn read to show.
+#: Elements of an action, which is the version of the weights that acted: enough for a torn read to
+#: show.
 ACTIONS = 64
 #: Steps after which an environment that dies by itself does so, in the middle of what it may draw.
 LIFE = 3_000
@@ -47,7 +48,9 @@ def reward(record: Record, version: int) -> float:
 
 
 class Mortal(gym.Env):
-    """Observes ``[env, episode, t]``, where ``env`` is the seed that it was given, and what follows from them."""
+    """Observes ``[env, episode, t]``, where ``env`` is the seed that it was given, and what follows
+    from them.
+    """
 
     observation_space = gym.spaces.Dict(
         {
@@ -78,7 +81,13 @@ class Mortal(gym.Env):
         told = digest(self.env, self.episode, self.t)
         ends = self.t == length(self.env, self.episode)
         terminated, truncated = ending(self.env, self.episode) if ends else (False, False)
-        return self._observed(told), float(told[0] + 256 * int(action[0])), terminated, truncated, {}
+        return (
+            self._observed(told),
+            float(told[0] + 256 * int(action[0])),
+            terminated,
+            truncated,
+            {},
+        )
 
     def _observed(self, told: bytes) -> Any:
         return {

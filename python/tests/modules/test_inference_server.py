@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import InteractionType, ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential, set_interaction_type
+from tensordict.nn import (
+    InteractionType,
+    ProbabilisticTensorDictModule,
+    TensorDictModule,
+    TensorDictSequential,
+    set_interaction_type,
+)
 from torch import nn
 from torch.distributions import Normal
 from waiting import threads, until
@@ -64,7 +70,9 @@ def test_answers_are_those_of_the_model(serve: Serve) -> None:
     model = Doubles()
     server = serve(model)
     answer = server.client()(request(3.0))
-    assert answer["y"].tolist() == [6.0] and answer["x"].tolist() == [3.0] and answer.batch_size == ()
+    assert (
+        answer["y"].tolist() == [6.0] and answer["x"].tolist() == [3.0] and answer.batch_size == ()
+    )
     assert answer["policy_version"] == 0 and answer["policy_version"].dtype == torch.int64
     assert not answer["y"].requires_grad and model.sizes == [], "a copy is called"
 
@@ -74,14 +82,24 @@ def test_many_threads_get_each_their_own(serve: Serve) -> None:
 
     def ask(number: int) -> bool:
         client = server.client()
-        return all(float(client(request(100.0 * number + 20 + x))["y"]) == 2 * (100.0 * number + 20 + x) for x in range(30))
+        return all(
+            float(client(request(100.0 * number + 20 + x))["y"]) == 2 * (100.0 * number + 20 + x)
+            for x in range(30)
+        )
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(8)))
     stats = server.stats()
-    assert stats["requests"] == 240 and 48 <= stats["batches"] <= 240 and stats["avg_batch_size"] == 240 / stats["batches"]
+    assert (
+        stats["requests"] == 240
+        and 48 <= stats["batches"] <= 240
+        and stats["avg_batch_size"] == 240 / stats["batches"]
+    )
     assert 0 < stats["batch_fill"] <= 1 and stats["failed_batches"] == 0
-    assert 0 <= stats["p50_forward_ms"] <= stats["p95_forward_ms"] and 0 <= stats["p50_queue_ms"] <= stats["p95_queue_ms"]
+    assert (
+        0 <= stats["p50_forward_ms"] <= stats["p95_forward_ms"]
+        and 0 <= stats["p50_queue_ms"] <= stats["p95_queue_ms"]
+    )
     assert server.stats(reset=True)["requests"] == 240 and server.stats()["requests"] == 0
 
 
@@ -115,7 +133,10 @@ def test_an_error_is_that_of_the_requests_of_its_call(serve: Serve) -> None:
     server = serve(Doubles(), min_batch_size=2, timeout=60.0)
     both = at_once(server, [request(13.0), request(1.0)])
     assert all(isinstance(error, ValueError) and "unlucky" in str(error) for error in both)
-    assert [float(answer["y"]) for answer in at_once(server, [request(2.0), request(1.0)])] == [4.0, 2.0]
+    assert [float(answer["y"]) for answer in at_once(server, [request(2.0), request(1.0)])] == [
+        4.0,
+        2.0,
+    ]
     apart = at_once(serve(Doubles(), max_batch_size=1), [request(13.0), request(1.0)])
     assert isinstance(apart[0], ValueError) and float(apart[1]["y"]) == 2.0
     assert server.stats()["failed_batches"] == 1 and server.is_alive
@@ -123,7 +144,10 @@ def test_an_error_is_that_of_the_requests_of_its_call(serve: Serve) -> None:
 
 def test_requests_and_answers_that_do_not_fit_are_errors(serve: Serve) -> None:
     server = serve(Doubles(), min_batch_size=2, timeout=60.0)
-    assert all(isinstance(error, Exception) for error in at_once(server, [request(1.0), TensorDict({"z": torch.zeros(1)})]))
+    assert all(
+        isinstance(error, Exception)
+        for error in at_once(server, [request(1.0), TensorDict({"z": torch.zeros(1)})])
+    )
     for model in (lambda tensordict: tensordict[0], lambda tensordict: tensordict["x"]):
         with pytest.raises(TypeError, match="expected a TensorDict with 1 answers"):
             serve(model).client()(request(1.0))
@@ -131,7 +155,11 @@ def test_requests_and_answers_that_do_not_fit_are_errors(serve: Serve) -> None:
 
 def test_requests_may_have_batches_of_their_own(serve: Serve) -> None:
     answer = serve(Doubles()).client()(TensorDict({"x": torch.ones(3, 2)}, batch_size=[3]))
-    assert answer.batch_size == (3,) and (answer["y"] == 2).all() and answer["policy_version"].shape == (3,)
+    assert (
+        answer.batch_size == (3,)
+        and (answer["y"] == 2).all()
+        and answer["policy_version"].shape == (3,)
+    )
 
 
 def test_new_weights_are_a_new_version(serve: Serve) -> None:
@@ -152,7 +180,10 @@ def test_new_weights_are_a_new_version(serve: Serve) -> None:
         server.update_policy_weights_(model, model_id="critic")
     server.update_model(lambda served: served.factor.data.fill_(9.0))
     assert float(client(request(1.0))["y"]) == 9.0
-    assert server.policy_version == server.stats()["policy_version"] == 7 and server.stats()["weight_updates"] == 3
+    assert (
+        server.policy_version == server.stats()["policy_version"] == 7
+        and server.stats()["weight_updates"] == 3
+    )
     with pytest.raises(RuntimeError, match="no weights were given"):
         serve(lambda tensordict: tensordict).update_policy_weights_()
 
@@ -160,7 +191,9 @@ def test_new_weights_are_a_new_version(serve: Serve) -> None:
 def test_the_exploration_type_of_a_client_holds_for_its_answer(serve: Serve) -> None:
     actor = TensorDictSequential(
         TensorDictModule(lambda x: (x, torch.ones_like(x)), ["x"], ["loc", "scale"]),
-        ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=Normal, default_interaction_type="mean"),
+        ProbabilisticTensorDictModule(
+            ["loc", "scale"], ["action"], distribution_class=Normal, default_interaction_type="mean"
+        ),
     )
     client = serve(actor).client()
     assert float(client(request(0.25))["action"]) == 0.25, "the module's own default"
@@ -248,7 +281,10 @@ def test_no_thread_is_left_and_a_server_is_freed() -> None:
 def test_a_client_is_a_policy(serve: Serve) -> None:
     network = TensorDictModule(nn.Linear(4, 2), ["observation"], ["action"])
     client = serve(network).client()
-    batches = [Collector("CartPole-v1", policy, frames_per_batch=20, seed=1).next() for policy in (client, network)]
+    batches = [
+        Collector("CartPole-v1", policy, frames_per_batch=20, seed=1).next()
+        for policy in (client, network)
+    ]
     assert torch.equal(batches[0]["action"], batches[1]["action"])
 
 
@@ -259,12 +295,18 @@ def test_a_client_is_a_policy(serve: Serve) -> None:
         ({"model": Doubles(), "policy_factory": Doubles}, TypeError, "got both"),
         ({"model": 3}, TypeError, "model must be something that can be called, got int"),
         ({"model": Doubles(), "max_batch_size": 0}, ValueError, "max_batch_size must be 1 or more"),
-        ({"model": Doubles(), "max_batch_size": 2, "min_batch_size": 3}, ValueError, "min_batch_size"),
+        (
+            {"model": Doubles(), "max_batch_size": 2, "min_batch_size": 3},
+            ValueError,
+            "min_batch_size",
+        ),
         ({"model": Doubles(), "timeout": -1.0}, ValueError, "timeout"),
         ({"model": Doubles(), "max_batchsize": 2}, TypeError, "did you mean max_batch_size"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_wrong_arguments_are_named(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         InferenceServer(**arguments)
 
@@ -273,9 +315,18 @@ def test_other_ways_to_make_a_model_and_a_batch(serve: Serve) -> None:
     def collate(requests: list[Any]) -> Any:
         return torch.stack(requests).set("z", torch.ones(len(requests)))
 
-    server = serve(policy_factory=Doubles, collate_fn=collate, policy_version_key=("extra", "version"), output_device="cpu")
+    server = serve(
+        policy_factory=Doubles,
+        collate_fn=collate,
+        policy_version_key=("extra", "version"),
+        output_device="cpu",
+    )
     answer = server.client()(request(1.0))
-    assert answer["z"] == 1 and answer["extra", "version"] == 0 and "policy_version" not in answer.keys()
+    assert (
+        answer["z"] == 1
+        and answer["extra", "version"] == 0
+        and "policy_version" not in answer.keys()
+    )
     with pytest.warns(UserWarning, match="service_backend has no effect"):
         InferenceServer(Doubles(), service_backend="ray")
 

@@ -40,7 +40,11 @@ KINDS = [
     pytest.param(MultiSyncCollector, {"placement": "threads"}, id="sync"),
     pytest.param(MultiAsyncCollector, {"placement": "threads"}, id="async"),
     pytest.param(AsyncBatchedCollector, {}, id="batched"),
-    *([pytest.param(MultiSyncCollector, {"placement": "processes"}, id="processes")] if sys.platform == "linux" else []),
+    *(
+        [pytest.param(MultiSyncCollector, {"placement": "processes"}, id="processes")]
+        if sys.platform == "linux"
+        else []
+    ),
 ]
 
 
@@ -101,15 +105,23 @@ def test_each_collector_acts_with_a_remote_policy(remote, server, kind, options)
 
 @pytest.mark.parametrize("served", ["native", "torch"])
 def test_a_remote_policy_acts_as_a_local_one(served, tmp_path) -> None:
-    policy = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)) if served == "native" else Opaque()
+    policy = (
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        if served == "native"
+        else Opaque()
+    )
     options: Any = {"seed": 3, "frames_per_batch": 60, "num_envs": 3}
-    with RemoteServer(policy, address=f"unix:{tmp_path}/policy.sock", policy_backend=served, env=cartpole) as server:
+    with RemoteServer(
+        policy, address=f"unix:{tmp_path}/policy.sock", policy_backend=served, env=cartpole
+    ) as server:
         assert server.address == f"unix:{tmp_path}/policy.sock"
         with Collector(cartpole, RemotePolicy(server.address), **options) as theirs:
             with Collector(cartpole, policy, policy_backend=served, **options) as ours:
                 for _ in range(3):
                     got, expected = next(theirs), next(ours)
-                    assert all(torch.equal(got[key], expected[key]) for key in expected.keys(True, True))
+                    assert all(
+                        torch.equal(got[key], expected[key]) for key in expected.keys(True, True)
+                    )
         assert server.stats()["rows"] >= 180 and server.stats()["accepted"] >= 1
 
 
@@ -120,7 +132,9 @@ def test_a_remote_policy_may_remember(kind, backend) -> None:
         with build(kind, RemotePolicy(server.address), total_frames=120, seed=1) as collector:
             batches = [batch.clone() for batch in collector]
             if kind is AsyncBatchedCollector:
-                assert collector.server_stats() == {} and set(torch.cat(batches)["env_index"].tolist()) == {0, 1}
+                assert collector.server_stats() == {} and set(
+                    torch.cat(batches)["env_index"].tolist()
+                ) == {0, 1}
         assert server.stats()["rows"] >= 120
     check(batches, cell(), ("hidden",))
 
@@ -135,14 +149,18 @@ def test_pushed_weights_arrive_with_their_version(remote, server) -> None:
     by_address.push_weights(TensorDict.from_module(always(1)))
     by_policy(always(1))
     assert (by_address.version, by_policy.version) == (first + 3, first + 4)
-    with build(MultiSyncCollector, remote, placement="threads", weight_updater=by_address) as collector:
+    with build(
+        MultiSyncCollector, remote, placement="threads", weight_updater=by_address
+    ) as collector:
         assert (next(collector)["policy_version"] == first + 4).all()
         collector.update_policy_weights_(always(0))
         batch = next(collector)
         assert (batch["policy_version"] == first + 5).all() and (batch["action"] == 0).all()
         with pytest.raises(RuntimeError, match="needs the weights with each call"):
             collector.update_policy_weights_()
-        with pytest.raises(ValueError, match="worker_ids=1: the server has one policy for all workers"):
+        with pytest.raises(
+            ValueError, match="worker_ids=1: the server has one policy for all workers"
+        ):
             collector.update_policy_weights_(always(0), worker_ids=[1])
     # A collector with a policy of its own gets them too.
     with build(Collector, always(0), weight_updater=by_policy) as collector:
@@ -169,11 +187,15 @@ def test_weights_that_do_not_fit_change_nothing(remote, server) -> None:
         server.update_policy_weights_(nn.Linear(3, 2))
     assert server.policy_version == version
     with build(Collector, remote, weight_updater=VanillaWeightUpdater()) as collector:
-        with pytest.raises((RuntimeError, ValueError), match="the weights of a remote policy are at"):
+        with pytest.raises(
+            (RuntimeError, ValueError), match="the weights of a remote policy are at"
+        ):
             collector.update_policy_weights_(always(1))
             next(collector)
     with RemoteServer(lambda observation: observation.sum(-1) > 0) as function:
-        with pytest.raises(RuntimeError, match="no weights were given, and the server has no module"):
+        with pytest.raises(
+            RuntimeError, match="no weights were given, and the server has no module"
+        ):
             function.update_policy_weights_()
 
 
@@ -181,7 +203,9 @@ def test_weights_that_do_not_fit_change_nothing(remote, server) -> None:
 def test_nobody_gets_in_with_a_wrong_token(server, token) -> None:
     stranger = RemotePolicy(server.address, token=token)
     version = server.policy_version
-    with pytest.raises(ConnectionRefusedError, match="refused the connection: expected a valid token"):
+    with pytest.raises(
+        ConnectionRefusedError, match="refused the connection: expected a valid token"
+    ):
         stranger.update_policy_weights_(always(1))
     with pytest.raises(ConnectionRefusedError):
         stranger.newer_weights()
@@ -203,11 +227,15 @@ class Trap:
 class Thing(gymnasium.Env[Any, Any]):
     """Observes text, or what it was made with in its place, at first and later."""
 
-    observation_space = gymnasium.spaces.Dict({"observation": gymnasium.spaces.Box(-1, 1, (4,)), "thing": gymnasium.spaces.Text(9)})
+    observation_space = gymnasium.spaces.Dict(
+        {"observation": gymnasium.spaces.Box(-1, 1, (4,)), "thing": gymnasium.spaces.Text(9)}
+    )
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, first: Any, later: Any) -> None:
-        self.first, self.later = ({"observation": np.zeros(4, np.float32), "thing": thing} for thing in (first, later))
+        self.first, self.later = (
+            {"observation": np.zeros(4, np.float32), "thing": thing} for thing in (first, later)
+        )
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         return self.first, {}
@@ -232,14 +260,27 @@ def test_nothing_that_a_client_sends_is_unpickled() -> None:
     SPRUNG.clear()
     with RemoteServer(Reader(), policy_backend="torch") as server:
         remote = RemotePolicy(server.address)
-        assert next(Collector(GymWrapper(Thing("some", "text")), remote, frames_per_batch=5)).numel() == 5
+        assert (
+            next(Collector(GymWrapper(Thing("some", "text")), remote, frames_per_batch=5)).numel()
+            == 5
+        )
         with pytest.raises(ValueError, match="thing.*must not travel here"):
-            Collector(GymWrapper(Thing(Trap(), "text")), RemotePolicy(server.address), frames_per_batch=5)
+            Collector(
+                GymWrapper(Thing(Trap(), "text")), RemotePolicy(server.address), frames_per_batch=5
+            )
         with pytest.raises(WorkerError, match="thing.*must not travel here"):
-            next(Collector(GymWrapper(Thing("text", Trap())), RemotePolicy(server.address), frames_per_batch=5))
+            next(
+                Collector(
+                    GymWrapper(Thing("text", Trap())),
+                    RemotePolicy(server.address),
+                    frames_per_batch=5,
+                )
+            )
         parts = [b"", pickle.dumps(Trap())]
         held = b"".join(len(part).to_bytes(beside.HEADER, "little") + part for part in parts)
-        weights = {f"layer.{name}": value.detach() for name, value in nn.Linear(4, 2).named_parameters()}
+        weights = {
+            f"layer.{name}": value.detach() for name, value in nn.Linear(4, 2).named_parameters()
+        }
         state = torch.frombuffer(bytearray(held.ljust(4096, b"\0")), dtype=torch.uint8)
         with pytest.raises(RuntimeError, match="clients may not send"):
             remote.update_policy_weights_({**weights, beside.BESIDE: state})
@@ -252,7 +293,9 @@ def test_nothing_that_a_client_sends_is_unpickled() -> None:
 
 def test_addresses_that_others_reach_need_proof() -> None:
     for address in ("0.0.0.0:0", "10.0.0.1:7777", "policy.example.com:80"):
-        with pytest.raises(ValueError, match="can be reached from other machines: give a token, or TLS"):
+        with pytest.raises(
+            ValueError, match="can be reached from other machines: give a token, or TLS"
+        ):
             RemotePolicy(address)
         with pytest.raises(ValueError, match="can be reached from other machines"):
             RemoteServer(always(0), address=address)
@@ -269,7 +312,9 @@ def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
         RemotePolicy("127.0.0.1:1", token="short")
     with pytest.raises(OSError, match="none.pem"):
         RemotePolicy("127.0.0.1:1", tls={"authority": tmp_path / "none.pem"})
-    with pytest.raises(ValueError, match="tls has colour: expected certificate, key, authority and server_name"):
+    with pytest.raises(
+        ValueError, match="tls has colour: expected certificate, key, authority and server_name"
+    ):
         RemotePolicy("127.0.0.1:1", tls={"colour": "red"})
     with pytest.raises(ValueError, match="tls has a certificate without a key"):
         RemotePolicy("127.0.0.1:1", tls={"certificate": tmp_path / "none.pem"})
@@ -281,9 +326,15 @@ def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
     with pytest.raises(TypeError, match="expected an address as server, got None"):
         RemoteModuleWeightUpdater(token=TOKEN)
     with pytest.raises(ValueError, match="evaluated where its server is"):
-        Collector(cartpole, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, policy_backend="torch")
-    with pytest.raises(ValueError, match="max_batch_size: the RemoteServer of the policy gathers observations"):
-        AsyncBatchedCollector([cartpole] * 2, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, max_batch_size=2)
+        Collector(
+            cartpole, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, policy_backend="torch"
+        )
+    with pytest.raises(
+        ValueError, match="max_batch_size: the RemoteServer of the policy gathers observations"
+    ):
+        AsyncBatchedCollector(
+            [cartpole] * 2, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, max_batch_size=2
+        )
     with pytest.raises(OSError, match="failed to listen at unix:"):
         RemoteServer(always(0), address=f"unix:{tmp_path}/no/such/folder.sock")
 
@@ -291,33 +342,51 @@ def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
 def of(who: str, authority: str = "friends", **more: str) -> dict[str, Any]:
     """TLS as one of ``who``, who trusts whom ``authority`` has signed.
 
-    The files are for these tests alone: two authorities whose keys nobody has any more, and a certificate of each for 127.0.0.1 and
-    policy.test, made with ``openssl`` and valid until 2126.
+    The files are for these tests alone: two authorities whose keys nobody has any more, and a
+    certificate of each for 127.0.0.1 and policy.test, made with ``openssl`` and valid until 2126.
     """
     place = Path(__file__).parent / "certificates"
-    files = {"certificate": f"{who}.certificate.pem", "key": f"{who}.key.pem", "authority": f"{authority}.authority.pem"}
+    files = {
+        "certificate": f"{who}.certificate.pem",
+        "key": f"{who}.key.pem",
+        "authority": f"{authority}.authority.pem",
+    }
     return {"tls": {name: place / file for name, file in files.items()} | more, "timeout": 60}
 
 
 @pytest.mark.parametrize("kind, options", KINDS)
 def test_both_sides_show_certificates(kind: Any, options: dict[str, Any]) -> None:
-    with RemoteServer(always(1), env="CartPole-v1", address="127.0.0.1:0", **of("friends")) as server:
-        with build(kind, RemotePolicy(server.address, **of("friends")), total_frames=40, **options) as collector:
+    with RemoteServer(
+        always(1), env="CartPole-v1", address="127.0.0.1:0", **of("friends")
+    ) as server:
+        with build(
+            kind, RemotePolicy(server.address, **of("friends")), total_frames=40, **options
+        ) as collector:
             assert all((batch["action"] == 1).all() for batch in collector)
         named = RemotePolicy(server.address, **of("friends", server_name="policy.test"))
         assert named.update_policy_weights_(always(0)) == 1
 
 
 def test_whoever_shows_no_certificate_or_that_of_another_authority_is_not_let_in() -> None:
-    with RemoteServer(always(1), env="CartPole-v1", address="127.0.0.1:0", **of("friends")) as server:
+    with RemoteServer(
+        always(1), env="CartPole-v1", address="127.0.0.1:0", **of("friends")
+    ) as server:
         trusting = {"authority": of("friends")["tls"]["authority"]}
         for options in (of("strangers"), {"tls": trusting}, {}):
             with pytest.raises((ConnectionError, TimeoutError)):
-                RemotePolicy(server.address, **{**options, "timeout": 1}).update_policy_weights_(always(0))
-        # And one who is let in does not take a server for its own that another authority, or another name, stands for.
-        for options in (of("friends", authority="strangers"), of("friends", server_name="other.test")):
+                RemotePolicy(server.address, **{**options, "timeout": 1}).update_policy_weights_(
+                    always(0)
+                )
+        # And one who is let in does not take a server for its own that another authority, or
+        # another name, stands for.
+        for options in (
+            of("friends", authority="strangers"),
+            of("friends", server_name="other.test"),
+        ):
             with pytest.raises((ConnectionError, TimeoutError)):
-                RemotePolicy(server.address, **{**options, "timeout": 1}).update_policy_weights_(always(0))
+                RemotePolicy(server.address, **{**options, "timeout": 1}).update_policy_weights_(
+                    always(0)
+                )
         assert RemotePolicy(server.address, **of("friends")).newer_weights() is None
 
 
@@ -361,7 +430,12 @@ def test_a_remote_policy_is_pickled_and_keeps_its_secret(remote) -> None:
 
 def test_a_remote_policy_is_evaluated() -> None:
     # The evaluator counts steps, and its clients' observations are all of one form.
-    with RemoteServer(always(0)) as server, Evaluator(cartpole, RemotePolicy(server.address), num_trajectories=2, max_steps=20) as evaluator:
+    with (
+        RemoteServer(always(0)) as server,
+        Evaluator(
+            cartpole, RemotePolicy(server.address), num_trajectories=2, max_steps=20
+        ) as evaluator,
+    ):
         assert evaluator.evaluate()["eval/num_episodes"] == 2
 
 

@@ -1,6 +1,8 @@
-"""Random modules of floats, and operations of integers of every type: what windrow evaluates natively beside what torch computes.
+"""Random modules of floats, and operations of integers of every type: what windrow evaluates
+natively beside what torch computes.
 
-``python python/tests/policies/random_modules.py --count 3000 --seed 0`` compares as many modules as asked for, and all operations, and prints counts.
+``python python/tests/policies/random_modules.py --count 3000 --seed 0`` compares as many modules as
+asked for, and all operations, and prints counts.
 """
 
 from __future__ import annotations
@@ -53,14 +55,21 @@ class Native:
     used: list[str]
 
     def __call__(self, x: Tensor) -> Tensor:
-        asked = {"graph": self.graph, "weights": tensors_of(self.module), "used": self.used, "reads_init": False}
+        asked = {
+            "graph": self.graph,
+            "weights": tensors_of(self.module),
+            "used": self.used,
+            "reads_init": False,
+        }
         flat = x.reshape(len(x), -1).float().contiguous()
         count = len(json.loads(self.graph)["inputs"])
         own: Tensor = evaluate_graph(asked, [flat] * count, len(x))[0]
         return own
 
 
-def lowered(module: nn.Module, observe: Callable[[int], Tensor], low: Any = None, high: Any = None) -> Native:
+def lowered(
+    module: nn.Module, observe: Callable[[int], Tensor], low: Any = None, high: Any = None
+) -> Native:
     """``module`` as a graph, for the observations that ``observe`` gives for a number of rows.
 
     Raises:
@@ -82,14 +91,25 @@ def lowered(module: nn.Module, observe: Callable[[int], Tensor], low: Any = None
             raise NotLowerable(trace.doubt)
         graph, nodes, inputs, used = trace.graph([trace.spread(trace.output(out), out.shape, 0)])
         read = [{"Observation": leaf("observation", x)} for _ in inputs]
-        found.append((json.dumps({"graph": graph, "inputs": read, "outputs": [[leaf("action", out), nodes[0]]]}), used))
+        found.append(
+            (
+                json.dumps(
+                    {"graph": graph, "inputs": read, "outputs": [[leaf("action", out), nodes[0]]]}
+                ),
+                used,
+            )
+        )
     if found[0] != found[1]:
         raise NotLowerable("it computes something else for another number of rows")
     return Native(module, *found[0])
 
 
 def leaf(key: str, tensor: Tensor) -> dict[str, Any]:
-    return {"key": [key], "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
+    return {
+        "key": [key],
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape[1:]),
+    }
 
 
 # Random modules of floats
@@ -129,9 +149,22 @@ def sized(name: str, make: Callable[[int, random.Random], nn.Module]) -> None:
 for _repeat in range(4):
     sized(f"linear {_repeat}", nn.Linear)
 sized("linear without bias", lambda width, outputs: nn.Linear(width, outputs, bias=False))
-sized("bilinear", lambda width, outputs: Apply(lambda x, layer: layer(x, x.flip(-1)), nn.Bilinear(width, width, outputs)))
-sized("einsum", lambda width, outputs: Apply(lambda x, layer: torch.einsum("bi,oi->bo", x, layer.weight), nn.Linear(width, outputs)))
-sized("large weights", lambda width, outputs: Apply(lambda x, layer: layer(x) * 100, nn.Linear(width, outputs)))
+sized(
+    "bilinear",
+    lambda width, outputs: Apply(
+        lambda x, layer: layer(x, x.flip(-1)), nn.Bilinear(width, width, outputs)
+    ),
+)
+sized(
+    "einsum",
+    lambda width, outputs: Apply(
+        lambda x, layer: torch.einsum("bi,oi->bo", x, layer.weight), nn.Linear(width, outputs)
+    ),
+)
+sized(
+    "large weights",
+    lambda width, outputs: Apply(lambda x, layer: layer(x) * 100, nn.Linear(width, outputs)),
+)
 for _name in (
     "Tanh ReLU Sigmoid SiLU GELU ELU CELU SELU Softplus Mish Hardtanh Hardsigmoid Hardswish Softsign LogSigmoid Tanhshrink Softshrink "
     "Hardshrink LeakyReLU PReLU ReLU6"
@@ -145,13 +178,27 @@ module("GroupNorm", lambda width: nn.GroupNorm(math.gcd(width, 4), width))
 module("BatchNorm", lambda width: nn.BatchNorm1d(width).eval())
 module("Softmax", lambda width: nn.Softmax(dim=-1))
 module("LogSoftmax", lambda width: nn.LogSoftmax(dim=-1))
-block("GLU", lambda width, rng: (Apply(lambda x: functional.glu(torch.cat([x, x.roll(1, -1)], -1))), width))
-module("residual", lambda width: Apply(lambda x, layer: x + torch.tanh(layer(x)), nn.Linear(width, width)))
-module("attention", lambda width: Apply(_attend, nn.Linear(1, 8), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 1)))
+block(
+    "GLU",
+    lambda width, rng: (Apply(lambda x: functional.glu(torch.cat([x, x.roll(1, -1)], -1))), width),
+)
+module(
+    "residual",
+    lambda width: Apply(lambda x, layer: x + torch.tanh(layer(x)), nn.Linear(width, width)),
+)
+module(
+    "attention",
+    lambda width: Apply(
+        _attend, nn.Linear(1, 8), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 1)
+    ),
+)
 module(
     "encoder layer",
     lambda width: Apply(
-        _encode, nn.Linear(1, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval(), nn.Linear(8, 1)
+        _encode,
+        nn.Linear(1, 8),
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval(),
+        nn.Linear(8, 1),
     ),
 )
 
@@ -200,18 +247,37 @@ same("floor division", lambda x: torch.floor_divide(x, 0.3))
 same("round", torch.round)
 same("sign", torch.sign)
 same("chosen", lambda x: x * functional.one_hot(x.argmax(-1), x.shape[-1]))
-same("outer product", lambda x: (x.unsqueeze(-1) @ x.unsqueeze(-2)).sum(-1) / (1 + x.square().sum(-1, keepdim=True)))
+same(
+    "outer product",
+    lambda x: (x.unsqueeze(-1) @ x.unsqueeze(-2)).sum(-1) / (1 + x.square().sum(-1, keepdim=True)),
+)
 same("matrix of a row", lambda x: torch.einsum("bi,bj,bj->bi", x, x, torch.tanh(x)))
-same("baddbmm", lambda x: torch.baddbmm(x.unsqueeze(-1), torch.tanh(x.unsqueeze(-1) * x.unsqueeze(-2)), x.unsqueeze(-1)).squeeze(-1))
-same("cosine similarity", lambda x: functional.cosine_similarity(x, x.flip(-1), dim=-1).unsqueeze(-1).expand_as(x))
+same(
+    "baddbmm",
+    lambda x: torch.baddbmm(
+        x.unsqueeze(-1), torch.tanh(x.unsqueeze(-1) * x.unsqueeze(-2)), x.unsqueeze(-1)
+    ).squeeze(-1),
+)
+same(
+    "cosine similarity",
+    lambda x: functional.cosine_similarity(x, x.flip(-1), dim=-1).unsqueeze(-1).expand_as(x),
+)
 same("standardised", lambda x: x / (x.var(-1, keepdim=True, correction=0) + 0.1).sqrt())
 same("lerp", lambda x: torch.lerp(x, x.flip(-1), 0.3))
 same("addcmul", lambda x: torch.addcmul(x, x, x.flip(-1), value=0.1))
 block("logsumexp", lambda width, rng: (Apply(lambda x: x.logsumexp(-1, keepdim=True)), 1))
 block("product", lambda width, rng: (Apply(lambda x: torch.tanh(x).prod(-1, keepdim=True)), 1))
 block("largest", lambda width, rng: (Apply(lambda x: x.gather(-1, x.argmax(-1, keepdim=True))), 1))
-block("extremes", lambda width, rng: (Apply(lambda x: torch.stack([x.amax(-1), x.amin(-1), x.mean(-1)], -1)), 3))
-module("bins", lambda width: Apply(lambda x, table: table((x.clamp(-3, 3) + 3).long()).sum(-2)[..., :1] * x, nn.Embedding(7, 4)))
+block(
+    "extremes",
+    lambda width, rng: (Apply(lambda x: torch.stack([x.amax(-1), x.amin(-1), x.mean(-1)], -1)), 3),
+)
+module(
+    "bins",
+    lambda width: Apply(
+        lambda x, table: table((x.clamp(-3, 3) + 3).long()).sum(-2)[..., :1] * x, nn.Embedding(7, 4)
+    ),
+)
 
 
 def draw(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
@@ -233,7 +299,9 @@ def draw(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
 
 @dataclass
 class Compared:
-    """How far apart results are: the engine's and torch's float32 from float64, the largest number, and the condition number."""
+    """How far apart results are: the engine's and torch's float32 from float64, the largest number,
+    and the condition number.
+    """
 
     why: str | None = None
     own: float = 0.0
@@ -256,7 +324,9 @@ def compare(module: nn.Module, shape: tuple[int, ...], seed: int) -> Compared:
     generator = torch.Generator().manual_seed(seed)
 
     def observe(rows: int) -> Tensor:
-        scale = torch.tensor([1.0, 1.0, 1.0, 0.01, 10.0])[torch.arange(rows) % 5].view(-1, *(1 for _ in shape))
+        scale = torch.tensor([1.0, 1.0, 1.0, 0.01, 10.0])[torch.arange(rows) % 5].view(
+            -1, *(1 for _ in shape)
+        )
         return 2 * scale * torch.randn((rows, *shape), generator=generator)
 
     try:
@@ -266,9 +336,15 @@ def compare(module: nn.Module, shape: tuple[int, ...], seed: int) -> Compared:
     x = observe(200)
     wide = copy.deepcopy(module).double()
     with torch.no_grad():
-        own, theirs, exact = native(x).double(), module(x).reshape(200, -1).double(), wide(x.double()).reshape(200, -1)
+        own, theirs, exact = (
+            native(x).double(),
+            module(x).reshape(200, -1).double(),
+            wide(x.double()).reshape(200, -1),
+        )
         step = 1e-7
-        moved = wide(x.double() * (1 + step * torch.randn(x.shape, generator=generator))).reshape(200, -1)
+        moved = wide(x.double() * (1 + step * torch.randn(x.shape, generator=generator))).reshape(
+            200, -1
+        )
     finite = theirs.isfinite() & exact.isfinite()
     if not torch.equal(own.isfinite() & finite, finite):
         return Compared(own=math.inf, scale=float(exact[finite].abs().max()))
@@ -277,7 +353,13 @@ def compare(module: nn.Module, shape: tuple[int, ...], seed: int) -> Compared:
         return Compared()
     scale = float(exact.abs().max())
     condition = float((moved - exact).abs().max()) / step / max(scale, 1e-30)
-    return Compared(None, float((own - exact).abs().max()), float((theirs - exact).abs().max()), scale, condition)
+    return Compared(
+        None,
+        float((own - exact).abs().max()),
+        float((theirs - exact).abs().max()),
+        scale,
+        condition,
+    )
 
 
 # Integers
@@ -357,7 +439,9 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "table": lambda x: torch.arange(12.0)[x.long()],
     "rows of a table": lambda x: torch.arange(24.0).view(12, 2)[x.long()].flatten(1),
     "gathered": lambda x: torch.arange(12.0).expand(len(x), 12).gather(-1, x.long()),
-    "embedding": lambda x: functional.embedding(x.long(), torch.arange(24.0).view(12, 2)).flatten(1),
+    "embedding": lambda x: functional.embedding(x.long(), torch.arange(24.0).view(12, 2)).flatten(
+        1
+    ),
     "flag + flag": lambda x: (x > 1) + (x < 3),
     "flags as numbers": lambda x: (x > 1).to(torch.uint8) * 3 - 1,
     "float sum as int64": lambda x: (x.float() * 0.5).sum(-1, keepdim=True, dtype=torch.int64),
@@ -369,30 +453,64 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def integer_operations() -> Iterator[tuple[str, nn.Module, torch.dtype, int, int]]:
-    """Each operation for each type and several bounds: its name, the operation, the type, the smallest and the largest number."""
+    """Each operation for each type and several bounds: its name, the operation, the type, the
+    smallest and the largest number.
+    """
     for dtype in INTEGERS:
         limits = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-        bounds = {limits, (0, 1), (0, 3), (0, 9), (0, 11), (-5, 4), (-12, 11), (1, 50), (0, 255), (-1000, 1000), (0, 2**24), (-(2**40), 2**40)}
+        bounds = {
+            limits,
+            (0, 1),
+            (0, 3),
+            (0, 9),
+            (0, 11),
+            (-5, 4),
+            (-12, 11),
+            (1, 50),
+            (0, 255),
+            (-1000, 1000),
+            (0, 2**24),
+            (-(2**40), 2**40),
+        }
         for low, high in sorted(bounds):
             if limits[0] <= low and high <= limits[1]:
                 for name, operation in OPERATIONS.items():
-                    yield f"{name} of {dtype} from {low} to {high}", Apply(operation), dtype, low, high
+                    yield (
+                        f"{name} of {dtype} from {low} to {high}",
+                        Apply(operation),
+                        dtype,
+                        low,
+                        high,
+                    )
 
 
-def integers(dtype: torch.dtype, low: int, high: int, rows: int, generator: torch.Generator) -> Tensor:
+def integers(
+    dtype: torch.dtype, low: int, high: int, rows: int, generator: torch.Generator
+) -> Tensor:
     """``[rows, 3]`` of all magnitudes, the ends among them."""
     width = high - low
     share = torch.rand((rows, 3), generator=generator, dtype=torch.float64)
-    near = [min(max(number, low), high) for number in (-3, -1, 0, 1, 2, 3, 7, 100, 127, 128, 255, 256, 2**24 - 1, 2**24, 2**24 + 1)]
+    near = [
+        min(max(number, low), high)
+        for number in (-3, -1, 0, 1, 2, 3, 7, 100, 127, 128, 255, 256, 2**24 - 1, 2**24, 2**24 + 1)
+    ]
     ends = torch.tensor([low, low, high, high, low + min(width, 1), high - min(width, 1), *near])
     # Differences of two int64 are none.
-    even = torch.tensor([low + int(width * number) for number in share.flatten().tolist()]).view(rows, 3)
+    even = torch.tensor([low + int(width * number) for number in share.flatten().tolist()]).view(
+        rows, 3
+    )
     chosen = ends[torch.randint(len(ends), (rows, 3), generator=generator)]
-    return torch.where(torch.rand((rows, 3), generator=generator) < 0.4, chosen, even.clamp(low, high)).to(dtype)
+    return torch.where(
+        torch.rand((rows, 3), generator=generator) < 0.4, chosen, even.clamp(low, high)
+    ).to(dtype)
 
 
-def compare_integers(module: nn.Module, dtype: torch.dtype, low: int, high: int, seed: int = 0) -> str:
-    """How windrow evaluates an operation: "native", "called", "an error" where torch raises one too, or how it differs."""
+def compare_integers(
+    module: nn.Module, dtype: torch.dtype, low: int, high: int, seed: int = 0
+) -> str:
+    """How windrow evaluates an operation: "native", "called", "an error" where torch raises one
+    too, or how it differs.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = integers(dtype, low, high, 500, generator)
     try:
@@ -400,7 +518,9 @@ def compare_integers(module: nn.Module, dtype: torch.dtype, low: int, high: int,
     except Exception:
         expected = None
     try:
-        native = lowered(module, lambda rows: integers(dtype, low, high, rows, generator), low, high)
+        native = lowered(
+            module, lambda rows: integers(dtype, low, high, rows, generator), low, high
+        )
     except NotLowerable:
         return "called"
     except Exception as error:
@@ -460,7 +580,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     failed = False
-    for what, counts in (("operations of integers", run_integers()), ("modules of floats", run_floats(given.count, given.seed))):
+    for what, counts in (
+        ("operations of integers", run_integers()),
+        ("modules of floats", run_floats(given.count, given.seed)),
+    ):
         print(f"{what}: {dict(counts.kinds)}")
         print("".join(f"  {line}\n" for line in counts.bad), end="")
         failed |= counts.kinds["wrong"] > 0

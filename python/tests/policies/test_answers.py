@@ -22,7 +22,9 @@ from windrow.modules import RemotePolicy, RemoteServer
 
 
 def collect(policy, env: Any = "CartPole-v1", **arguments) -> TensorDict:
-    with Collector(env, policy, **{"frames_per_batch": 20, "num_envs": 2, "seed": 1, **arguments}) as collector:
+    with Collector(
+        env, policy, **{"frames_per_batch": 20, "num_envs": 2, "seed": 1, **arguments}
+    ) as collector:
         return next(collector)
 
 
@@ -63,7 +65,9 @@ ANSWERS = {
     "NumPy, read only": lambda observation: np.broadcast_to(signs(observation), (2,)),
     "NumPy, backwards": lambda observation: signs(observation)[::-1][::-1],
     "another byte order": lambda observation: signs(observation).astype(">i4"),
-    "narrow scores": lambda observation: np.stack([-observation[..., 0], observation[..., 0]], -1).astype(np.float16) * 100,
+    "narrow scores": lambda observation: (
+        np.stack([-observation[..., 0], observation[..., 0]], -1).astype(np.float16) * 100
+    ),
     "bytes of integers": lambda observation: signs(observation).astype(np.uint8),
     "scores": lambda observation: np.stack([-observation[..., 0], observation[..., 0]], -1),
     "a list": lambda observation: signs(observation).tolist(),
@@ -99,33 +103,71 @@ def test_outputs_have_the_names_and_types_that_the_policy_gives_them() -> None:
 
     batch = collect(policy)
     assert torch.equal(batch["value"], batch["observation"][..., 0])
-    assert batch["heads", "first"].dtype == torch.int64 and batch["heads", "second"].shape == (2, 10, 4)
+    assert batch["heads", "first"].dtype == torch.int64 and batch["heads", "second"].shape == (
+        2,
+        10,
+        4,
+    )
     assert {"_scratch", "none"}.isdisjoint(batch.keys())
     batch = collect(lambda observation: (signs(observation), [0.1, 0.2]))
     # Python's numbers lose no digits.
     assert torch.equal(batch["output1"][:, 0], torch.tensor([0.1, 0.2], dtype=torch.float64))
-    assert torch.equal(collect(lambda observation: Named([1, 2], signs(observation)))["value"][:, 0], torch.tensor([1, 2]))
+    assert torch.equal(
+        collect(lambda observation: Named([1, 2], signs(observation)))["value"][:, 0],
+        torch.tensor([1, 2]),
+    )
 
 
 @pytest.mark.parametrize("number", [1, True, np.int32(1), np.array(1), torch.tensor(1)])
 def test_one_environment_takes_a_number(number) -> None:
     for env in ("CartPole-v1", GymEnv("CartPole-v1", categorical_action_encoding=True)):
-        batch = collect(lambda observation: {"action": number, "value": 0.5}, env, num_envs=1 if isinstance(env, str) else None)
+        batch = collect(
+            lambda observation: {"action": number, "value": 0.5},
+            env,
+            num_envs=1 if isinstance(env, str) else None,
+        )
         assert batch["action"].eq(1).all() and batch["value"].eq(0.5).all()
 
 
 WRONG = {
-    "a scalar for two": (lambda observation: 1, "expected int64 .* for each of 2 environments, got int64 \\[\\]"),
-    "three rows": (lambda observation: np.zeros(3, int), "for each of 2 environments, got int64 \\[3\\]"),
-    "half an action": (lambda observation: [0.5, 0.5, 0.5], "for each of 2 environments, got float64 \\[3\\]"),
-    "text": (lambda observation: "left", '\'action\': expected a tensor, an array, a number or a list of numbers, got str'),
-    "texts": (lambda observation: np.array(["left", "right"]), "'action': expected numbers, got an array of <U5"),
+    "a scalar for two": (
+        lambda observation: 1,
+        "expected int64 .* for each of 2 environments, got int64 \\[\\]",
+    ),
+    "three rows": (
+        lambda observation: np.zeros(3, int),
+        "for each of 2 environments, got int64 \\[3\\]",
+    ),
+    "half an action": (
+        lambda observation: [0.5, 0.5, 0.5],
+        "for each of 2 environments, got float64 \\[3\\]",
+    ),
+    "text": (
+        lambda observation: "left",
+        "'action': expected a tensor, an array, a number or a list of numbers, got str",
+    ),
+    "texts": (
+        lambda observation: np.array(["left", "right"]),
+        "'action': expected numbers, got an array of <U5",
+    ),
     "nothing": (lambda observation: None, "'action': expected a tensor, .* got NoneType"),
-    "rows that differ": (lambda observation: [[1], [1, 2]], "'action': expected rows of one shape .* torch.int64 \\[1\\], torch.int64 \\[2\\]"),
-    "no action": (lambda observation: {"actions": [1, 1]}, "the policy writes \\['actions'\\], but no 'action'"),
+    "rows that differ": (
+        lambda observation: [[1], [1, 2]],
+        "'action': expected rows of one shape .* torch.int64 \\[1\\], torch.int64 \\[2\\]",
+    ),
+    "no action": (
+        lambda observation: {"actions": [1, 1]},
+        "the policy writes \\['actions'\\], but no 'action'",
+    ),
     "a number for a name": (lambda observation: {1: 2}, "names of outputs that are strings.*got 1"),
-    "a state": (lambda observation: {"action": [1, 1], "next": {"state": [1, 1]}}, "TensorDictModule, whose states windrow keeps"),
-    "an entry": (lambda observation: {"action": [1, 1], "value": [1, 1, 1]}, '"value" has shape \\[3\\]'),
+    "a state": (
+        lambda observation: {"action": [1, 1], "next": {"state": [1, 1]}},
+        "TensorDictModule, whose states windrow keeps",
+    ),
+    "an entry": (
+        lambda observation: {"action": [1, 1], "value": [1, 1, 1]},
+        '"value" has shape \\[3\\]',
+    ),
 }
 
 
@@ -142,7 +184,10 @@ def test_outputs_with_other_names_than_at_first_are_errors() -> None:
     def policy(observation):
         return {"action": [1, 1], "value" if next(calls) < 4 else "values": [1, 1]}
 
-    with pytest.raises(Exception, match="expected the outputs \\['action', 'value'\\], as when it was first called, got \\['action', 'values'\\]"):
+    with pytest.raises(
+        Exception,
+        match="expected the outputs \\['action', 'value'\\], as when it was first called, got \\['action', 'values'\\]",
+    ):
         collect(policy)
 
 
@@ -163,16 +208,23 @@ def test_functions_get_the_arrays_that_they_are_written_for() -> None:
     batch = collect(annotated)
     assert given == {np.ndarray}
     assert torch.equal(collect(silent)["action"], batch["action"])
-    assert torch.equal(collect(lambda observation: observation.matmul(torch.from_numpy(weight)))["action"], batch["action"])
+    assert torch.equal(
+        collect(lambda observation: observation.matmul(torch.from_numpy(weight)))["action"],
+        batch["action"],
+    )
 
 
 def test_an_error_of_the_policy_is_told_as_it_was_with_tensors() -> None:
     def policy(observation):
         return observation.nowhere
 
-    with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'nowhere'") as caught:
+    with pytest.raises(
+        AttributeError, match="'Tensor' object has no attribute 'nowhere'"
+    ) as caught:
         collect(policy)
-    assert "with NumPy arrays in the place of tensors: AttributeError: 'numpy.ndarray'" in str(caught.value.__notes__)
+    assert "with NumPy arrays in the place of tensors: AttributeError: 'numpy.ndarray'" in str(
+        caught.value.__notes__
+    )
 
 
 def test_functions_of_jax_get_arrays_of_jax(monkeypatch) -> None:
@@ -200,9 +252,14 @@ class Car(gymnasium.Env):
     """Observes a dictionary with a group, and takes a dictionary."""
 
     observation_space = gymnasium.spaces.Dict(
-        {"position": gymnasium.spaces.Box(-1, 1, (2,)), "inner": gymnasium.spaces.Dict({"speed": gymnasium.spaces.Box(-1, 1, (1,))})}
+        {
+            "position": gymnasium.spaces.Box(-1, 1, (2,)),
+            "inner": gymnasium.spaces.Dict({"speed": gymnasium.spaces.Box(-1, 1, (1,))}),
+        }
     )
-    action_space = gymnasium.spaces.Dict({"steer": gymnasium.spaces.Box(-1, 1, (1,)), "gear": gymnasium.spaces.Discrete(3)})
+    action_space = gymnasium.spaces.Dict(
+        {"steer": gymnasium.spaces.Box(-1, 1, (1,)), "gear": gymnasium.spaces.Discrete(3)}
+    )
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -220,8 +277,13 @@ def car():
 @pytest.mark.parametrize("nested", [True, False])
 def test_a_single_parameter_takes_a_dictionary_of_all_observations(nested: bool) -> None:
     def policy(observations: dict[str, Any]):
-        assert sorted(observations) == ["inner", "position"] and list(observations["inner"]) == ["speed"]
-        action = {"steer": observations["inner"]["speed"], "gear": 2 if observations["position"].ndim == 1 else np.full(2, 2)}
+        assert sorted(observations) == ["inner", "position"] and list(observations["inner"]) == [
+            "speed"
+        ]
+        action = {
+            "steer": observations["inner"]["speed"],
+            "gear": 2 if observations["position"].ndim == 1 else np.full(2, 2),
+        }
         return {"action": action, "sum": observations["position"].sum(-1)} if nested else action
 
     for count in (None, 2):
@@ -244,17 +306,34 @@ class Speed(nn.Module):
         self.layer = nn.Linear(3, 4)
 
     def forward(self, observations: dict[str, Any]):
-        scores = self.layer(torch.cat([observations["position"], observations["inner"]["speed"]], -1))
-        return {"action": {"steer": scores[..., :1].tanh(), "gear": scores[..., 1:] + torch.tensor([0, 0, 100.0])}}
+        scores = self.layer(
+            torch.cat([observations["position"], observations["inner"]["speed"]], -1)
+        )
+        return {
+            "action": {
+                "steer": scores[..., :1].tanh(),
+                "gear": scores[..., 1:] + torch.tensor([0, 0, 100.0]),
+            }
+        }
 
 
 def test_a_module_of_dictionaries_runs_in_rust() -> None:
     policy = Speed()
     for own in (collect(policy, car, policy_backend="native"), car().rollout(10, policy)):
-        assert torch.allclose(own["action", "steer"], policy(own)["action"]["steer"].detach(), atol=1e-5)
+        assert torch.allclose(
+            own["action", "steer"], policy(own)["action"]["steer"].detach(), atol=1e-5
+        )
 
 
-@pytest.mark.parametrize("policy", [lambda x: signs(x), lambda observation: signs(observation), lambda *inputs: signs(*inputs), nn.Linear(4, 2)])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        lambda x: signs(x),
+        lambda observation: signs(observation),
+        lambda *inputs: signs(*inputs),
+        nn.Linear(4, 2),
+    ],
+)
 def test_entries_of_info_refuse_no_policy(policy) -> None:
     class WithInfo(gymnasium.Wrapper):
         def reset(self, **arguments):
@@ -267,7 +346,11 @@ def test_entries_of_info_refuse_no_policy(policy) -> None:
 
     def env():
         keys = ["lives", "output1", ("depth", "inner")]
-        return GymEnv(WithInfo(gymnasium.make("CartPole-v1")), info_keys=keys, categorical_action_encoding=True)
+        return GymEnv(
+            WithInfo(gymnasium.make("CartPole-v1")),
+            info_keys=keys,
+            categorical_action_encoding=True,
+        )
 
     for count in (None, 2):
         batch = collect(policy, env, num_envs=count)
@@ -290,7 +373,9 @@ class Count:
 
 @pytest.mark.parametrize("placement", ["threads", "processes"])
 def test_answers_arrive_from_workers(placement: str) -> None:
-    with MultiSyncCollector(["CartPole-v1"] * 2, Count(), frames_per_batch=40, num_envs=2, placement=placement) as collector:
+    with MultiSyncCollector(
+        ["CartPole-v1"] * 2, Count(), frames_per_batch=40, num_envs=2, placement=placement
+    ) as collector:
         batch = next(collector)
     assert torch.allclose(batch["value"], batch["observation"][..., 0].double())
 
@@ -333,11 +418,15 @@ def test_the_state_of_a_model_begins_anew_with_each_episode() -> None:
 
 
 def model(algorithm: Any, env: Any, **arguments: Any) -> Any:
-    return algorithm("MlpPolicy" if isinstance(env, str) else "MultiInputPolicy", env, seed=1, **arguments)
+    return algorithm(
+        "MlpPolicy" if isinstance(env, str) else "MultiInputPolicy", env, seed=1, **arguments
+    )
 
 
 class Pair(gymnasium.Env):
-    observation_space = gymnasium.spaces.Dict({name: gymnasium.spaces.Box(-1, 1, (2,)) for name in ("first", "second")})
+    observation_space = gymnasium.spaces.Dict(
+        {name: gymnasium.spaces.Box(-1, 1, (2,)) for name in ("first", "second")}
+    )
     action_space = gymnasium.spaces.Box(-2, 2, (1,))
 
     def reset(self, *, seed=None, options=None):
@@ -356,12 +445,26 @@ def test_models_of_stable_baselines_act_and_run_in_rust() -> None:
     ppo.learn(64)
     for policy in (ppo, ppo.policy.predict):
         batch = collect(policy, policy_backend="native", exploration_type="deterministic")
-        assert torch.equal(batch["action"], torch.from_numpy(ppo.predict(batch["observation"].flatten(0, 1), deterministic=True)[0]).view(2, -1))
-    assert set(collect(ppo, policy_backend="native", frames_per_batch=200)["action"].flatten().tolist()) == {0, 1}
+        assert torch.equal(
+            batch["action"],
+            torch.from_numpy(
+                ppo.predict(batch["observation"].flatten(0, 1), deterministic=True)[0]
+            ).view(2, -1),
+        )
+    assert set(
+        collect(ppo, policy_backend="native", frames_per_batch=200)["action"].flatten().tolist()
+    ) == {0, 1}
     # One that squashes its actions, and one of dictionaries that clips them.
-    for trained, env in ((model(SAC, "Pendulum-v1"), "Pendulum-v1"), (model(PPO, Pair()), lambda: GymEnv(Pair()))):
+    for trained, env in (
+        (model(SAC, "Pendulum-v1"), "Pendulum-v1"),
+        (model(PPO, Pair()), lambda: GymEnv(Pair())),
+    ):
         batch = collect(trained, env, policy_backend="native", exploration_type="deterministic")
-        observed = {key: batch[key].flatten(0, 1).numpy() for key in ("first", "second")} if callable(env) else batch["observation"].flatten(0, 1).numpy()
+        observed = (
+            {key: batch[key].flatten(0, 1).numpy() for key in ("first", "second")}
+            if callable(env)
+            else batch["observation"].flatten(0, 1).numpy()
+        )
         expected, _ = trained.predict(observed, deterministic=True)
         assert torch.allclose(batch["action"].flatten(0, 1), torch.from_numpy(expected), atol=1e-5)
         drawn = collect(trained, env, policy_backend="native")["action"]
@@ -369,23 +472,51 @@ def test_models_of_stable_baselines_act_and_run_in_rust() -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize(("algorithm", "env"), [("PPO", "CartPole-v1"), ("PPO", "Pendulum-v1"), ("SAC", "Pendulum-v1"), ("TD3", "Pendulum-v1")])
-def test_a_policy_of_stable_baselines_acts_as_its_model(algorithm: str, env: str, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "env"),
+    [
+        ("PPO", "CartPole-v1"),
+        ("PPO", "Pendulum-v1"),
+        ("SAC", "Pendulum-v1"),
+        ("TD3", "Pendulum-v1"),
+    ],
+)
+def test_a_policy_of_stable_baselines_acts_as_its_model(
+    algorithm: str, env: str, backend: str
+) -> None:
     import stable_baselines3
 
     trained = model(getattr(stable_baselines3, algorithm), env)
     for num_envs in (None, 2):
-        batch = collect(trained.policy, env, policy_backend=backend, exploration_type="deterministic", num_envs=num_envs)
+        batch = collect(
+            trained.policy,
+            env,
+            policy_backend=backend,
+            exploration_type="deterministic",
+            num_envs=num_envs,
+        )
         expected, _ = trained.predict(batch["observation"].flatten(0, -2), deterministic=True)
-        assert torch.allclose(batch["action"].reshape(expected.shape), torch.from_numpy(expected), atol=1e-5)
+        assert torch.allclose(
+            batch["action"].reshape(expected.shape), torch.from_numpy(expected), atol=1e-5
+        )
     if algorithm == "PPO":
         # What was drawn, not what the environment clipped it to.
         batch = collect(trained.policy, env, policy_backend=backend)
         with torch.no_grad():
-            value, log_prob, _ = trained.policy.evaluate_actions(batch["observation"].flatten(0, 1), batch["action"].flatten(0, 1))
-        assert torch.allclose(batch["output1"].flatten(0, 1), value, atol=1e-4) and torch.allclose(batch["output2"].flatten(), log_prob, atol=1e-4)
+            value, log_prob, _ = trained.policy.evaluate_actions(
+                batch["observation"].flatten(0, 1), batch["action"].flatten(0, 1)
+            )
+        assert torch.allclose(batch["output1"].flatten(0, 1), value, atol=1e-4) and torch.allclose(
+            batch["output2"].flatten(), log_prob, atol=1e-4
+        )
     if algorithm == "SAC":
-        assert 1 < collect(trained.policy, env, policy_backend=backend, frames_per_batch=200)["action"].abs().max() <= 2
+        assert (
+            1
+            < collect(trained.policy, env, policy_backend=backend, frames_per_batch=200)["action"]
+            .abs()
+            .max()
+            <= 2
+        )
 
 
 def test_a_policy_of_stable_baselines_acts_in_rollouts_and_evaluators() -> None:
@@ -410,11 +541,20 @@ def test_a_loaded_model_acts_and_its_weights_can_be_replaced(tmp_path) -> None:
 
     first, second = (PPO("MlpPolicy", "CartPole-v1", seed=seed) for seed in (1, 2))
     first.save(tmp_path / "model")
-    with Collector("CartPole-v1", PPO.load(tmp_path / "model"), frames_per_batch=20, num_envs=2, exploration_type="mode") as collector:
+    with Collector(
+        "CartPole-v1",
+        PPO.load(tmp_path / "model"),
+        frames_per_batch=20,
+        num_envs=2,
+        exploration_type="mode",
+    ) as collector:
         for policy in (first, second):
             batch = next(collector)
             given = batch["observation"].flatten(0, 1)
-            assert batch["action"].flatten().tolist() == policy.predict(given, deterministic=True)[0].tolist()
+            assert (
+                batch["action"].flatten().tolist()
+                == policy.predict(given, deterministic=True)[0].tolist()
+            )
             collector.update_policy_weights_(second.policy)
 
 
@@ -423,16 +563,32 @@ def test_a_model_with_a_predict_of_its_own_is_called_with_numpy() -> None:
 
     dqn = model(DQN, "CartPole-v1")
     batch = collect(dqn, exploration_type="deterministic")
-    assert batch["action"].flatten().tolist() == dqn.predict(batch["observation"].flatten(0, 1), deterministic=True)[0].tolist()
+    assert (
+        batch["action"].flatten().tolist()
+        == dqn.predict(batch["observation"].flatten(0, 1), deterministic=True)[0].tolist()
+    )
     dqn.exploration_rate = 1.0
-    assert set(collect(dqn, frames_per_batch=400, placement="inline")["action"].flatten().tolist()) == {0, 1}
+    assert set(
+        collect(dqn, frames_per_batch=400, placement="inline")["action"].flatten().tolist()
+    ) == {0, 1}
     lake = model(DQN, "FrozenLake-v1")
     batch = collect(lake, lambda: GymEnv("FrozenLake-v1"), exploration_type="deterministic")
     places = batch["observation"].argmax(-1).flatten()
-    assert batch["action"].argmax(-1).flatten().tolist() == lake.predict(places.numpy(), deterministic=True)[0].tolist()
-    with pytest.raises(TypeError, match="the model observes \\['first', 'second'\\], the environment \\['observation'\\]: 'first' is missing"):
-        collect(model(DQN, type("Choices", (Pair,), {"action_space": gymnasium.spaces.Discrete(2)})()))
-    with pytest.raises(TypeError, match="a policy that can be called, or a model with a method predict, got SimpleNamespace"):
+    assert (
+        batch["action"].argmax(-1).flatten().tolist()
+        == lake.predict(places.numpy(), deterministic=True)[0].tolist()
+    )
+    with pytest.raises(
+        TypeError,
+        match="the model observes \\['first', 'second'\\], the environment \\['observation'\\]: 'first' is missing",
+    ):
+        collect(
+            model(DQN, type("Choices", (Pair,), {"action_space": gymnasium.spaces.Discrete(2)})())
+        )
+    with pytest.raises(
+        TypeError,
+        match="a policy that can be called, or a model with a method predict, got SimpleNamespace",
+    ):
         collect(SimpleNamespace(predict=lambda observation: observation))
 
 
@@ -443,11 +599,19 @@ def test_models_act_in_workers(placement: str) -> None:
     ppo = model(PPO, "CartPole-v1", n_steps=64, batch_size=32)
     ppo.learn(64)
     for backend in ("native", "torch"):
-        arguments = {"frames_per_batch": 40, "num_envs": 2, "placement": placement, "policy_backend": backend, "exploration_type": "mode"}
+        arguments = {
+            "frames_per_batch": 40,
+            "num_envs": 2,
+            "placement": placement,
+            "policy_backend": backend,
+            "exploration_type": "mode",
+        }
         with MultiSyncCollector(["CartPole-v1"] * 2, ppo, **arguments) as collector:
             batch = next(collector)
         given = batch["observation"].flatten(0, -2)
-        assert batch["action"].flatten().tolist() == ppo.predict(given, deterministic=True)[0].tolist()
+        assert (
+            batch["action"].flatten().tolist() == ppo.predict(given, deterministic=True)[0].tolist()
+        )
 
 
 def test_a_part_of_a_weight_that_a_module_keeps_is_no_result_to_copy() -> None:
@@ -473,6 +637,11 @@ def test_a_policy_that_writes_an_entry_of_info_is_told_so() -> None:
             *rest, info = self.env.step(action)
             return *rest, {**info, "lives": 3}
 
-    env = GymEnv(Lives(gymnasium.make("CartPole-v1")), info_keys=["lives"], categorical_action_encoding=True)
-    with pytest.raises(ValueError, match='"lives" float32 \\[\\], where frames of .* have "lives" int64 \\[\\], which info brings: let it write that under'):
+    env = GymEnv(
+        Lives(gymnasium.make("CartPole-v1")), info_keys=["lives"], categorical_action_encoding=True
+    )
+    with pytest.raises(
+        ValueError,
+        match='"lives" float32 \\[\\], where frames of .* have "lives" int64 \\[\\], which info brings: let it write that under',
+    ):
         collect(lambda observation: {"action": 1, "lives": observation[..., 0]}, env, num_envs=None)

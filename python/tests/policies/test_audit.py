@@ -1,4 +1,6 @@
-"""The second look at policies that the engine evaluates: rows that were delivered, compared with the module now and then."""
+"""The second look at policies that the engine evaluates: rows that were delivered, compared with
+the module now and then.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +45,32 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", [Scaled, Drawing])
-def test_a_module_whose_change_nobody_saw_is_an_error_that_names_the_row(kind: type, always: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_whose_change_nobody_saw_is_an_error_that_names_the_row(
+    kind: type, always: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = kind()
-    with Collector("CartPole-v1", policy, frames_per_batch=50, policy_backend="native") as collector:
+    with Collector(
+        "CartPole-v1", policy, frames_per_batch=50, policy_backend="native"
+    ) as collector:
         next(collector)
         policy.gain = 3.0
         monkeypatch.setattr(reads.State, "is_same", lambda self: True)
-        with pytest.raises(RuntimeError, match=r"row \(\d+,\) of a batch: expected action \[.*, as the module computes it, got .*policy_backend='torch'"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"row \(\d+,\) of a batch: expected action \[.*, as the module computes it, got .*policy_backend='torch'",
+        ):
             next(collector)
     assert len(always) == 2
 
 
 @pytest.mark.parametrize("kind", [Scaled, Drawing])
-def test_a_module_that_is_followed_passes_whatever_happens_to_it(kind: type, always: list[int]) -> None:
+def test_a_module_that_is_followed_passes_whatever_happens_to_it(
+    kind: type, always: list[int]
+) -> None:
     policy = kind()
-    with Collector("CartPole-v1", policy, frames_per_batch=50, policy_backend="native") as collector:
+    with Collector(
+        "CartPole-v1", policy, frames_per_batch=50, policy_backend="native"
+    ) as collector:
         for number in range(6):
             next(collector)
             policy.gain = float(number)
@@ -70,7 +83,9 @@ def test_actions_that_are_as_good_are_none_to_complain_of(always: list[int]) -> 
     policy = Scaled()
     nn.init.zeros_(policy.net.weight)
     nn.init.zeros_(policy.net.bias)
-    with Collector("CartPole-v1", policy, frames_per_batch=200, policy_backend="native") as collector:
+    with Collector(
+        "CartPole-v1", policy, frames_per_batch=200, policy_backend="native"
+    ) as collector:
         next(collector)
         with torch.no_grad():
             policy.net.weight.copy_(1e-7 * torch.randn(2, 4))

@@ -9,12 +9,25 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import CudaGraphModule, NormalParamExtractor, ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
+from tensordict.nn import (
+    CudaGraphModule,
+    NormalParamExtractor,
+    ProbabilisticTensorDictModule,
+    TensorDictModule,
+    TensorDictSequential,
+)
 from torch import nn
 from torch.distributions import Categorical, Normal
 
 from cartpole import KINDS, cartpole
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
 from windrow.policies.cuda_graph import CudaGraph
 
@@ -56,8 +69,14 @@ def drawn() -> TensorDictSequential:
     """A policy that draws its actions, and writes how probable they were."""
     torch.manual_seed(0)
     return TensorDictSequential(
-        TensorDictModule(nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)), ["observation"], ["logits"]),
-        ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical, return_log_prob=True),
+        TensorDictModule(
+            nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)),
+            ["observation"],
+            ["logits"],
+        ),
+        ProbabilisticTensorDictModule(
+            ["logits"], ["action"], distribution_class=Categorical, return_log_prob=True
+        ),
     )
 
 
@@ -67,7 +86,9 @@ def same(one: TensorDict, other: TensorDict) -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPH)
-@pytest.mark.parametrize("shape", [Pole, lambda *bias: by_name(Pole(*bias))], ids=["tensors", "names"])
+@pytest.mark.parametrize(
+    "shape", [Pole, lambda *bias: by_name(Pole(*bias))], ids=["tensors", "names"]
+)
 @pytest.mark.parametrize("num_envs", [None, 3])
 def test_a_policy_on_the_gpu_acts_as_on_the_cpu(shape, num_envs, graph) -> None:
     many = {} if num_envs is None else {"num_envs": num_envs}
@@ -80,7 +101,9 @@ def test_a_policy_on_the_gpu_acts_as_on_the_cpu(shape, num_envs, graph) -> None:
         same(batch, here)
     with Collector(cartpole, shape().to("cuda"), device="cuda", **told, **graph) as collector:
         batch = collector.next()
-        assert batch.device.type == "cuda" and all(value.is_cuda for value in batch.values(True, True))
+        assert batch.device.type == "cuda" and all(
+            value.is_cuda for value in batch.values(True, True)
+        )
         same(batch, here)
 
 
@@ -91,9 +114,18 @@ def test_a_policy_on_the_gpu_acts_as_on_the_cpu(shape, num_envs, graph) -> None:
 def test_workers_act_with_policies_on_the_gpu(kind, env, placement, learner, graph) -> None:
     where: dict[str, Any] = {"placement": placement}
     if kind is AsyncBatchedCollector:
-        env, where = [cartpole] * 2, {"backend": "threading" if placement == "threads" else "multiprocessing"}
+        env, where = (
+            [cartpole] * 2,
+            {"backend": "threading" if placement == "threads" else "multiprocessing"},
+        )
     policy = Pole().to(learner)
-    told = {"frames_per_batch": FRAMES, "total_frames": FRAMES * 8, "policy_device": "cuda", "seed": 0, **where}
+    told = {
+        "frames_per_batch": FRAMES,
+        "total_frames": FRAMES * 8,
+        "policy_device": "cuda",
+        "seed": 0,
+        **where,
+    }
     with kind(env, by_name(policy), **told, **graph) as collector:
         assert 0 < collector.next()["action"].float().mean() < 1
         with torch.no_grad():
@@ -117,7 +149,11 @@ def test_weights_of_a_learner_on_the_gpu_reach_the_collector(graph) -> None:
 
 
 @pytest.mark.parametrize("layers", [nn.Identity(), nn.Softmax(0)], ids=["native", "torch"])
-@pytest.mark.parametrize("where", [{}, {"policy_device": "cpu"}, {"storing_device": "cuda"}], ids=["unnamed", "cpu", "stored"])
+@pytest.mark.parametrize(
+    "where",
+    [{}, {"policy_device": "cpu"}, {"storing_device": "cuda"}],
+    ids=["unnamed", "cpu", "stored"],
+)
 @pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])
 @pytest.mark.parametrize("placement", ["threads", "processes"])
 def test_a_module_on_the_gpu_acts_where_it_is_or_on_the_cpu(kind, where, layers, placement) -> None:
@@ -125,7 +161,9 @@ def test_a_module_on_the_gpu_acts_where_it_is_or_on_the_cpu(kind, where, layers,
     where = {**where} if kind is Collector else {**where, "num_workers": 2, "placement": placement}
     with kind("CartPole-v1", learner, frames_per_batch=FRAMES, seed=0, **where) as collector:
         on_cpu = where.get("policy_device") == "cpu"
-        assert collector.policy_backend == ("native" if on_cpu and isinstance(layers, nn.Identity) else "torch")
+        assert collector.policy_backend == (
+            "native" if on_cpu and isinstance(layers, nn.Identity) else "torch"
+        )
         for pushed in (0, 1):
             with torch.no_grad():
                 learner[0].bias.copy_(torch.tensor([1e6, 0.0] if pushed == 0 else [0.0, 1e6]))
@@ -133,14 +171,24 @@ def test_a_module_on_the_gpu_acts_where_it_is_or_on_the_cpu(kind, where, layers,
                 assert not collector.next()["action"].any()
             collector.update_policy_weights_()
             batch = collector.next()
-            assert bool((batch["action"] == pushed).all()) and batch["action"].is_cuda == ("storing_device" in where)
+            assert bool((batch["action"] == pushed).all()) and batch["action"].is_cuda == (
+                "storing_device" in where
+            )
         assert learner[0].weight.is_cuda
 
 
 @pytest.mark.parametrize("where", [{}, {"device": "cpu"}, {"policy_backend": "native"}])
 @pytest.mark.parametrize("backend", ["thread", "process"])
 def test_an_evaluator_takes_a_module_on_the_gpu(where, backend) -> None:
-    with Evaluator("CartPole-v1", Pole().to("cuda"), num_trajectories=3, max_steps=9, seed=0, backend=backend, **where) as evaluator:
+    with Evaluator(
+        "CartPole-v1",
+        Pole().to("cuda"),
+        num_trajectories=3,
+        max_steps=9,
+        seed=0,
+        backend=backend,
+        **where,
+    ) as evaluator:
         assert evaluator.evaluate()["eval/episode_length"] == 9
 
 
@@ -149,7 +197,13 @@ def test_nothing_is_made_on_the_default_device_by_chance() -> None:
     try:
         learner = nn.Sequential(nn.Linear(4, 2), Greatest())
         buffer = ReplayBuffer(storage=LazyTensorStorage(FRAMES), batch_size=8)
-        with Collector("CartPole-v1", learner, frames_per_batch=FRAMES, total_frames=FRAMES, replay_buffer=buffer) as collector:
+        with Collector(
+            "CartPole-v1",
+            learner,
+            frames_per_batch=FRAMES,
+            total_frames=FRAMES,
+            replay_buffer=buffer,
+        ) as collector:
             list(collector)
         assert buffer.sample()["observation"].is_cpu and buffer[:4]["observation"].is_cpu
     finally:
@@ -184,7 +238,9 @@ def test_what_a_module_does_otherwise_reaches_the_collector(learner, graph) -> N
             return super().forward(-observation if self.turned else observation)
 
     policy = Turned().to(learner)
-    with Collector(cartpole, policy, policy_device="cuda", frames_per_batch=FRAMES, **graph) as collector:
+    with Collector(
+        cartpole, policy, policy_device="cuda", frames_per_batch=FRAMES, **graph
+    ) as collector:
         first = collector.next()
         assert torch.equal(first["action"], policy(first["observation"].to(learner)).cpu())
         policy.turned = True
@@ -213,7 +269,9 @@ def test_compiled_policies_act_and_take_weights_up(graph) -> None:
 def test_draws_follow_torchs_seed_and_differ_from_step_to_step(graph) -> None:
     def batches() -> list[TensorDict]:
         torch.manual_seed(3)
-        with Collector(cartpole, drawn(), device="cuda", frames_per_batch=FRAMES, num_envs=4, seed=0, **graph) as collector:
+        with Collector(
+            cartpole, drawn(), device="cuda", frames_per_batch=FRAMES, num_envs=4, seed=0, **graph
+        ) as collector:
             return [collector.next() for _ in range(2)]
 
     (first, second), again = batches(), batches()
@@ -228,7 +286,15 @@ def test_draws_follow_torchs_seed_and_differ_from_step_to_step(graph) -> None:
 
 @pytest.mark.parametrize("graph", GRAPH)
 def test_draws_go_on_from_a_saved_state_of_torchs_generator(graph) -> None:
-    with Collector("CartPole-v1", drawn(), policy_device="cuda", frames_per_batch=FRAMES, num_envs=2, seed=0, **graph) as collector:
+    with Collector(
+        "CartPole-v1",
+        drawn(),
+        policy_device="cuda",
+        frames_per_batch=FRAMES,
+        num_envs=2,
+        seed=0,
+        **graph,
+    ) as collector:
         collector.next()
         state, drawing = collector.state_dict(), torch.cuda.get_rng_state()
         expected = collector.next().clone()
@@ -244,7 +310,13 @@ def test_a_state_is_carried_from_step_to_step(kind, graph) -> None:
     policy = TensorDictModule(Carries(), ["observation", "count"], ["action", ("next", "count")])
     env: Any = cartpole if kind is Collector else [cartpole] * 3
     many = {"num_envs": 3} if kind is Collector else {}
-    told = {"frames_per_batch": 240, "total_frames": 480, "policy_device": "cuda", "max_frames_per_traj": 7, **many}
+    told = {
+        "frames_per_batch": 240,
+        "total_frames": 480,
+        "policy_device": "cuda",
+        "max_frames_per_traj": 7,
+        **many,
+    }
     with kind(env, policy, **told, **graph) as collector:
         for batch in collector:
             assert torch.equal(batch["count"], batch["step_count"].float())
@@ -257,15 +329,24 @@ def test_a_policy_that_cannot_be_recorded_is_an_error_that_says_so() -> None:
             return super().forward(observation) * int(observation.sum().isfinite().item())
 
     with pytest.raises(RuntimeError) as caught:
-        Collector(cartpole, Looks(), device="cuda", cudagraph_policy=True, frames_per_batch=FRAMES).next()
+        Collector(
+            cartpole, Looks(), device="cuda", cudagraph_policy=True, frames_per_batch=FRAMES
+        ).next()
     told = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
     assert "cudagraph_policy: the policy was recorded as a CUDA graph" in told
     assert len(set(torch.rand(100, device="cuda").tolist())) > 90
-    assert Collector(cartpole, drawn(), device="cuda", cudagraph_policy=True, frames_per_batch=FRAMES).next().numel() == FRAMES
+    assert (
+        Collector(cartpole, drawn(), device="cuda", cudagraph_policy=True, frames_per_batch=FRAMES)
+        .next()
+        .numel()
+        == FRAMES
+    )
 
 
 def test_a_graph_refuses_inputs_of_another_shape() -> None:
-    graph = CudaGraph(lambda one: (one * 2,), [torch.ones(3, 2, device="cuda")], torch.device("cuda"), 2)
+    graph = CudaGraph(
+        lambda one: (one * 2,), [torch.ones(3, 2, device="cuda")], torch.device("cuda"), 2
+    )
     (doubled,) = graph(torch.full((3, 2), 4.0, device="cuda"))
     assert bool((doubled == 8).all())
     with pytest.raises(ValueError, match=r"takes inputs of shape \(3, 2\).*got \(1, 2\)"):
@@ -275,12 +356,21 @@ def test_a_graph_refuses_inputs_of_another_shape() -> None:
 @pytest.mark.parametrize("options", [{"warmup": 0}, {"warmup": "2"}, {"in_keys": []}])
 def test_options_of_a_graph_are_checked(options) -> None:
     with pytest.raises(ValueError, match="cudagraph_policy must be True or"):
-        Collector(cartpole, Pole(), device="cuda", cudagraph_policy=options, frames_per_batch=FRAMES)
+        Collector(
+            cartpole, Pole(), device="cuda", cudagraph_policy=options, frames_per_batch=FRAMES
+        )
 
 
 def test_batches_are_stored_where_they_were_asked_for() -> None:
     for placement in ("threads", "processes"):
-        with MultiSyncCollector([cartpole] * 2, Pole(), placement=placement, frames_per_batch=FRAMES, storing_device="cuda:0", seed=0) as collector:
+        with MultiSyncCollector(
+            [cartpole] * 2,
+            Pole(),
+            placement=placement,
+            frames_per_batch=FRAMES,
+            storing_device="cuda:0",
+            seed=0,
+        ) as collector:
             first = collector.next()
             kept = first["observation"].clone()
             assert first.device == torch.device("cuda:0")
@@ -290,7 +380,9 @@ def test_batches_are_stored_where_they_were_asked_for() -> None:
 
 def test_an_evaluator_evaluates_on_the_gpu() -> None:
     policy = Pole().to("cuda")
-    with Evaluator(cartpole, policy, device="cuda", num_trajectories=3, max_steps=9, seed=0) as evaluator:
+    with Evaluator(
+        cartpole, policy, device="cuda", num_trajectories=3, max_steps=9, seed=0
+    ) as evaluator:
         assert evaluator.evaluate(policy)["eval/episode_length"] == 9
     with Evaluator(cartpole, policy, num_trajectories=3, max_steps=9, seed=0) as evaluator:
         assert evaluator.evaluate(policy)["eval/episode_length"] == 9
@@ -301,7 +393,14 @@ def test_a_buffer_is_filled_beside_a_learner_on_the_gpu(kind) -> None:
     learner = Pole().to("cuda")
     buffer = ReplayBuffer(storage=LazyTensorStorage(4096), batch_size=128, pin_memory=True)
     env: Any = "CartPole-v1" if kind is AsyncCollector else ["CartPole-v1"] * 2
-    with kind(env, by_name(learner), policy_device="cuda", frames_per_batch=FRAMES, total_frames=-1, replay_buffer=buffer) as collector:
+    with kind(
+        env,
+        by_name(learner),
+        policy_device="cuda",
+        frames_per_batch=FRAMES,
+        total_frames=-1,
+        replay_buffer=buffer,
+    ) as collector:
         collector.start()
         while buffer.write_count < FRAMES * 4:
             time.sleep(0.01)
@@ -318,12 +417,21 @@ def test_a_buffer_is_filled_beside_a_learner_on_the_gpu(kind) -> None:
 @pytest.mark.parametrize("moved", ["by the learner", "ahead"])
 def test_samples_drawn_ahead_are_used_on_the_stream_of_who_asks(moved) -> None:
     rows, width = 64, 1 << 16
-    arguments: dict[str, Any] = {"storage": LazyTensorStorage(rows), "batch_size": 32, "prefetch": 3, "pin_memory": moved != "ahead"}
+    arguments: dict[str, Any] = {
+        "storage": LazyTensorStorage(rows),
+        "batch_size": 32,
+        "prefetch": 3,
+        "pin_memory": moved != "ahead",
+    }
     if moved == "ahead":
         arguments["transform"] = lambda sample: sample.to("cuda", non_blocking=True)
     buffer = ReplayBuffer(**arguments)
     number = torch.arange(float(rows))
-    buffer.extend(TensorDict({"number": number, "wide": number[:, None].expand(rows, width).contiguous()}, [rows]))
+    buffer.extend(
+        TensorDict(
+            {"number": number, "wide": number[:, None].expand(rows, width).contiguous()}, [rows]
+        )
+    )
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(40):
             sample = buffer.sample()
@@ -355,10 +463,20 @@ def test_samples_are_on_the_device_of_their_storage(storage, pinned) -> None:
 def test_continuous_actions_of_a_graph_are_those_of_the_module() -> None:
     torch.manual_seed(0)
     actor = TensorDictSequential(
-        TensorDictModule(nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 2), NormalParamExtractor()), ["observation"], ["loc", "scale"]),
+        TensorDictModule(
+            nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 2), NormalParamExtractor()),
+            ["observation"],
+            ["loc", "scale"],
+        ),
         ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=Normal),
     )
-    told: Any = {"frames_per_batch": 256, "num_envs": 8, "device": "cuda", "exploration_type": "MODE", "cudagraph_policy": True}
+    told: Any = {
+        "frames_per_batch": 256,
+        "num_envs": 8,
+        "device": "cuda",
+        "exploration_type": "MODE",
+        "cudagraph_policy": True,
+    }
     with Collector("Pendulum-v1", actor, **told) as collector:
         batch = collector.next()
         loc = copy.deepcopy(actor).to("cuda")[0](batch.select("observation"))["loc"]

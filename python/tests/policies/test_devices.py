@@ -1,5 +1,6 @@
-"""Modes and devices of torch that a program has chosen, on any machine: its device `meta` has no values, so that whatever lands there by chance
-is an error."""
+"""Modes and devices of torch that a program has chosen, on any machine: its device `meta` has no
+values, so that whatever lands there by chance is an error.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +14,22 @@ from typing import Any
 
 import windrow
 from windrow.collectors import Collector, Evaluator, MultiSyncCollector
-from windrow.data import LazyTensorStorage, ReplayBuffer, SliceSampler, TensorDictPrioritizedReplayBuffer
-from windrow.envs import Compose, GymEnv, ObservationNorm, RewardSum, StepCounter, TransformedEnv, VecNorm, check_env_specs
+from windrow.data import (
+    LazyTensorStorage,
+    ReplayBuffer,
+    SliceSampler,
+    TensorDictPrioritizedReplayBuffer,
+)
+from windrow.envs import (
+    Compose,
+    GymEnv,
+    ObservationNorm,
+    RewardSum,
+    StepCounter,
+    TransformedEnv,
+    VecNorm,
+    check_env_specs,
+)
 from windrow.modules import InferenceServer
 from windrow.policies.choose import Conditions, choose
 
@@ -27,7 +42,9 @@ class Greatest(nn.Module):
 
 
 def pole(device: str) -> TensorDictModule:
-    return TensorDictModule(nn.Sequential(nn.Linear(4, 2, device=device), Greatest()), ["observation"], ["action"])
+    return TensorDictModule(
+        nn.Sequential(nn.Linear(4, 2, device=device), Greatest()), ["observation"], ["action"]
+    )
 
 
 @pytest.fixture
@@ -44,8 +61,14 @@ def elsewhere() -> Iterator[None]:
 def test_collectors_make_nothing_on_the_default_device(kind: Any, backend: str) -> None:
     many = {} if kind is Collector else {"num_workers": 2}
     lines: list[Any] = []
-    told = {"policy_backend": backend, "logger": lambda figures, step: lines.append(figures), **many}
-    with kind("CartPole-v1", pole("cpu"), frames_per_batch=64, total_frames=256, **told) as collector:
+    told = {
+        "policy_backend": backend,
+        "logger": lambda figures, step: lines.append(figures),
+        **many,
+    }
+    with kind(
+        "CartPole-v1", pole("cpu"), frames_per_batch=64, total_frames=256, **told
+    ) as collector:
         for batch in collector:
             collector.update_policy_weights_()
         assert all(value.is_cpu for value in batch.values(True, True))
@@ -65,10 +88,16 @@ def test_an_evaluator_and_random_actions_are_on_the_cpu() -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_environments_observe_on_the_cpu() -> None:
     for name in ("CartPole-v1", "Pendulum-v1"):
-        env = TransformedEnv(GymEnv(name), Compose(StepCounter(), RewardSum(), VecNorm(in_keys=["observation"])))
+        env = TransformedEnv(
+            GymEnv(name), Compose(StepCounter(), RewardSum(), VecNorm(in_keys=["observation"]))
+        )
         check_env_specs(env)
         root = env.rand_step(env.reset())
-        assert root["next", "observation"].is_cpu and root["next", "done"].is_cpu and env.rollout(5)["next", "reward"].is_cpu
+        assert (
+            root["next", "observation"].is_cpu
+            and root["next", "done"].is_cpu
+            and env.rollout(5)["next", "reward"].is_cpu
+        )
         assert all(value.is_cpu for value in env.transform[2].state_dict()["_extra_state"].values())
     env = TransformedEnv(GymEnv("CartPole-v1"), ObservationNorm(in_keys=["observation"]))
     env.transform.init_stats(50)
@@ -79,13 +108,21 @@ def test_environments_observe_on_the_cpu() -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_buffers_keep_frames_where_they_come_from() -> None:
     with torch.device("cpu"):
-        frames = TensorDict({"value": torch.arange(40.0), "next": {"done": torch.arange(40)[:, None] % 10 == 9}}, [40])
+        frames = TensorDict(
+            {"value": torch.arange(40.0), "next": {"done": torch.arange(40)[:, None] % 10 == 9}},
+            [40],
+        )
     for options in ({}, {"sampler": SliceSampler(slice_len=4, end_key=("next", "done"))}):
         buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8, **options)
         buffer.extend(frames)
-        assert all(some["value"].is_cpu for some in (buffer.sample(), buffer[0], buffer[[1, 2]], buffer[:5]))
+        assert all(
+            some["value"].is_cpu
+            for some in (buffer.sample(), buffer[0], buffer[[1, 2]], buffer[:5])
+        )
         buffer.load_state_dict(buffer.state_dict())
-    ranked = TensorDictPrioritizedReplayBuffer(alpha=0.5, beta=0.5, storage=LazyTensorStorage(100), batch_size=8)
+    ranked = TensorDictPrioritizedReplayBuffer(
+        alpha=0.5, beta=0.5, storage=LazyTensorStorage(100), batch_size=8
+    )
     ranked.extend(frames)
     sample = ranked.sample()
     sample["td_error"] = torch.rand(8, device="cpu")
@@ -104,7 +141,9 @@ def test_buffers_keep_frames_where_they_come_from() -> None:
         ({"device": META}, "cpu", META),
     ],
 )
-def test_a_policy_is_called_where_its_weights_are_unless_a_device_is_named(told: dict[str, Any], place: str, expected: torch.device | None) -> None:
+def test_a_policy_is_called_where_its_weights_are_unless_a_device_is_named(
+    told: dict[str, Any], place: str, expected: torch.device | None
+) -> None:
     policy = pole(place)
     conditions = Conditions("random", threads=False, **told)
     if expected == CPU:
@@ -115,7 +154,11 @@ def test_a_policy_is_called_where_its_weights_are_unless_a_device_is_named(told:
     chosen = choose(policy, None, conditions, backend="torch")
     (make,) = chosen.core
     assert make.args[1].device == expected and chosen.shared == (place != "cpu" or expected is None)
-    with pytest.raises(ValueError, match="a native policy runs on the CPU") if told else pytest.raises(Exception, match="meta|native"):
+    with (
+        pytest.raises(ValueError, match="a native policy runs on the CPU")
+        if told
+        else pytest.raises(Exception, match="meta|native")
+    ):
         choose(pole("meta"), None, conditions, backend="native")
 
 
@@ -138,7 +181,9 @@ def test_a_server_calls_its_model_where_that_is_unless_a_device_is_named() -> No
 def test_rust_evaluates_policies_of_a_program_in_inference_mode() -> None:
     with torch.inference_mode():
         policy = pole("cpu")
-        with Collector("CartPole-v1", policy, frames_per_batch=64, policy_backend="native") as collector:
+        with Collector(
+            "CartPole-v1", policy, frames_per_batch=64, policy_backend="native"
+        ) as collector:
             collector.next()
             policy.module[0].bias.copy_(torch.tensor([-1e6, 1e6]))
             assert collector.next()["action"].all()

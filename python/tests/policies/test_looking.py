@@ -1,4 +1,6 @@
-"""Every way in which a policy may look at the numbers of what it observes: what it does then is decided by Python, and torch is called."""
+"""Every way in which a policy may look at the numbers of what it observes: what it does then is
+decided by Python, and torch is called.
+"""
 
 from __future__ import annotations
 
@@ -126,8 +128,17 @@ def test_a_policy_that_looks_at_numbers_is_left_to_torch(way: str) -> None:
         lowered(Apply(forward), lambda rows: torch.randn(rows, 3))
 
 
-@pytest.mark.parametrize("look", [to_dlpack, lambda x: torch.utils.dlpack.to_dlpack(x), lambda x: torch._C._to_dlpack_versioned(x)])
-def test_a_policy_that_hands_out_memory_below_torch_is_called(look: Callable[[Tensor], Any]) -> None:
+@pytest.mark.parametrize(
+    "look",
+    [
+        to_dlpack,
+        lambda x: torch.utils.dlpack.to_dlpack(x),
+        lambda x: torch._C._to_dlpack_versioned(x),
+    ],
+)
+def test_a_policy_that_hands_out_memory_below_torch_is_called(
+    look: Callable[[Tensor], Any],
+) -> None:
     class Looks(torch.nn.Linear):
         def forward(self, observation: Tensor) -> Tensor:
             return super().forward(observation) * (1 if look(observation) is not None else 2)
@@ -150,6 +161,10 @@ def test_a_policy_that_hands_out_memory_below_torch_is_called(look: Callable[[Te
         lambda x: x.requires_grad,
     ],
 )
-def test_a_policy_that_asks_for_anything_but_numbers_is_evaluated_natively(ask: Callable[[Tensor], Any]) -> None:
-    native = lowered(Apply(lambda x: x * (1 if ask(x) is not None else 2)), lambda rows: torch.randn(rows, 3))
+def test_a_policy_that_asks_for_anything_but_numbers_is_evaluated_natively(
+    ask: Callable[[Tensor], Any],
+) -> None:
+    native = lowered(
+        Apply(lambda x: x * (1 if ask(x) is not None else 2)), lambda rows: torch.randn(rows, 3)
+    )
     assert native(torch.ones(2, 3)).tolist() == [[1.0] * 3] * 2

@@ -20,8 +20,12 @@ from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, TanhNorm
 from windrow.collectors import Collector
 
 
-def normal_actor(last: nn.Module, outputs: int, kind: type = TanhNormal, **bounds: float) -> TensorDictSequential:
-    net = nn.Sequential(MLP(in_features=3, out_features=outputs, num_cells=[16], activation_class=nn.Tanh), last)
+def normal_actor(
+    last: nn.Module, outputs: int, kind: type = TanhNormal, **bounds: float
+) -> TensorDictSequential:
+    net = nn.Sequential(
+        MLP(in_features=3, out_features=outputs, num_cells=[16], activation_class=nn.Tanh), last
+    )
     return ProbabilisticActor(
         TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],
@@ -31,7 +35,9 @@ def normal_actor(last: nn.Module, outputs: int, kind: type = TanhNormal, **bound
     )
 
 
-def scales_of(policy: TensorDictSequential, collector: Collector) -> tuple[torch.Tensor, torch.Tensor]:
+def scales_of(
+    policy: TensorDictSequential, collector: Collector
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Deviations of a batch, and what the policy says that they are."""
     batch = next(collector)
     with torch.no_grad():
@@ -42,7 +48,9 @@ def scales_of(policy: TensorDictSequential, collector: Collector) -> tuple[torch
 def test_deviations_that_no_observation_changes_are_those_of_the_module(least: float) -> None:
     last = AddStateIndependentNormalScale(1, scale_lb=least)
     policy = normal_actor(last, 1, low=-2.0, high=2.0)
-    with Collector("Pendulum-v1", policy, frames_per_batch=5, policy_backend="native", seed=0) as collector:
+    with Collector(
+        "Pendulum-v1", policy, frames_per_batch=5, policy_backend="native", seed=0
+    ) as collector:
         # What training may make of it: also less than the module lets through.
         for logarithm in (0.0, -1.0, 0.5, -30.0):
             with torch.no_grad():
@@ -53,11 +61,20 @@ def test_deviations_that_no_observation_changes_are_those_of_the_module(least: f
             assert published.tolist() == [logarithm], "weights are published as they are"
 
 
-@pytest.mark.parametrize("mapping", ["exp", "softplus", "relu", "expln", "biased_softplus_1.0", "biased_softplus_0.5_0.2"])
+@pytest.mark.parametrize(
+    "mapping",
+    ["exp", "softplus", "relu", "expln", "biased_softplus_1.0", "biased_softplus_0.5_0.2"],
+)
 @pytest.mark.parametrize("kind", [AddStateIndependentNormalScale, NormalParamExtractor])
-def test_every_mapping_of_deviations_is_followed_wherever_training_leads(kind: type, mapping: str) -> None:
-    last = kind(1, scale_mapping=mapping) if kind is AddStateIndependentNormalScale else kind(mapping)
-    policy = normal_actor(last, 1 if kind is AddStateIndependentNormalScale else 2, IndependentNormal)
+def test_every_mapping_of_deviations_is_followed_wherever_training_leads(
+    kind: type, mapping: str
+) -> None:
+    last = (
+        kind(1, scale_mapping=mapping) if kind is AddStateIndependentNormalScale else kind(mapping)
+    )
+    policy = normal_actor(
+        last, 1 if kind is AddStateIndependentNormalScale else 2, IndependentNormal
+    )
     final = policy.module[0].module[0][-1]
     # Where mappings agree.
     nn.init.zeros_(final.weight)
@@ -74,8 +91,12 @@ def test_every_mapping_of_deviations_is_followed_wherever_training_leads(kind: t
 
 def test_a_layer_that_stands_in_two_places_is_read_twice() -> None:
     activation = nn.Tanh()
-    policy = nn.Sequential(nn.Linear(4, 8), activation, nn.Linear(8, 8), activation, nn.Linear(8, 2))
-    with Collector("CartPole-v1", policy, frames_per_batch=20, policy_backend="native", seed=0) as collector:
+    policy = nn.Sequential(
+        nn.Linear(4, 8), activation, nn.Linear(8, 8), activation, nn.Linear(8, 2)
+    )
+    with Collector(
+        "CartPole-v1", policy, frames_per_batch=20, policy_backend="native", seed=0
+    ) as collector:
         batch = next(collector)
     assert torch.equal(batch["action"], policy(batch["observation"]).argmax(-1))
 
@@ -88,9 +109,13 @@ def test_a_distribution_of_the_users_own_is_evaluated_as_it_is() -> None:
     net = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
     policy = TensorDictSequential(
         TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
-        ProbabilisticTensorDictModule(in_keys=["loc", "scale"], out_keys=["action"], distribution_class=Shifted),
+        ProbabilisticTensorDictModule(
+            in_keys=["loc", "scale"], out_keys=["action"], distribution_class=Shifted
+        ),
     )
-    with Collector("Pendulum-v1", policy, frames_per_batch=200, policy_backend="native", seed=0) as collector:
+    with Collector(
+        "Pendulum-v1", policy, frames_per_batch=200, policy_backend="native", seed=0
+    ) as collector:
         batch = next(collector)
     deviates = (batch["action"] - batch["loc"] - 7.0) / batch["scale"]
     assert abs(deviates.mean()) < 0.3 and abs(deviates.std() - 1) < 0.3
@@ -106,20 +131,26 @@ def test_a_network_that_windrow_evaluates_leaves_the_modes_of_tensordict_alone()
         next(Collector("CartPole-v1", nn.Linear(4, 2), frames_per_batch=4))
         print(probabilistic._interaction_type is kept)
     """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert told.stdout == "True\n"
 
 
 def test_a_module_that_computes_something_else_is_followed_at_the_next_batch() -> None:
     net = nn.Sequential(nn.Linear(3, 1), nn.ELU(alpha=1.0))
-    with Collector("Pendulum-v1", net, frames_per_batch=20, policy_backend="native", seed=0) as collector:
+    with Collector(
+        "Pendulum-v1", net, frames_per_batch=20, policy_backend="native", seed=0
+    ) as collector:
         collector.next()
         net[1].inplace = True
         collector.next()
         net[1].alpha = 0.5
         batch = collector.next()
         with torch.no_grad():
-            torch.testing.assert_close(batch["action"], net(batch["observation"]), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                batch["action"], net(batch["observation"]), rtol=1e-4, atol=1e-5
+            )
 
 
 def test_what_no_graph_computes_is_an_error_at_the_next_batch_that_names_it() -> None:
@@ -148,14 +179,18 @@ def test_a_module_that_does_something_else_for_other_numbers_of_rows_is_called(l
         assert collector.policy_backend == "torch"
 
 
-def test_a_policy_that_reads_no_observation_is_evaluated_natively(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_reads_no_observation_is_evaluated_natively(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Constant(nn.Linear):
         def forward(self, observation: torch.Tensor) -> torch.Tensor:
             return torch.ones(observation.shape[:-1], dtype=torch.int64)
 
     # Each batch is looked at.
     monkeypatch.setattr("windrow.policies.audit.SHARE", float("inf"))
-    with Collector("CartPole-v1", Constant(4, 2), num_envs=2, frames_per_batch=8, policy_backend="native") as collector:
+    with Collector(
+        "CartPole-v1", Constant(4, 2), num_envs=2, frames_per_batch=8, policy_backend="native"
+    ) as collector:
         assert [set(collector.next()["action"].flatten().tolist()) for _ in range(3)] == [{1}] * 3
 
 
@@ -206,7 +241,9 @@ class ByDefault(nn.Linear):
 
 
 @pytest.mark.parametrize("kind", [ByAttribute, ByList, ByKey, ByGlobal, ByDefault, closed(MOST)])
-def test_numbers_of_rows_are_tried_that_code_reads_where_it_asks_for_sizes(kind: type[nn.Module]) -> None:
+def test_numbers_of_rows_are_tried_that_code_reads_where_it_asks_for_sizes(
+    kind: type[nn.Module],
+) -> None:
     with Collector("CartPole-v1", kind(4, 2), frames_per_batch=4) as collector:
         assert collector.policy_backend == "torch"
 
@@ -235,7 +272,9 @@ def test_a_policy_of_agents_runs_in_rust_whoever_makes_their_environment(by: str
             return self.layer(observation.float()).argmax(-1)
 
     greedy = Greedy()
-    policy = TensorDictModule(greedy, in_keys=[("player", "observation")], out_keys=[("player", "action")])
+    policy = TensorDictModule(
+        greedy, in_keys=[("player", "observation")], out_keys=[("player", "action")]
+    )
     env = rps_v2.parallel_env if by == "function" else rps_v2.parallel_env()
     with Collector(env, policy, frames_per_batch=20) as collector:
         assert collector.policy_backend == "native", collector

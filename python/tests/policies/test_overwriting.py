@@ -1,4 +1,6 @@
-"""Policies that write what the environment observes too: batches hold what they wrote, and what followed from the environment."""
+"""Policies that write what the environment observes too: batches hold what they wrote, and what
+followed from the environment.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,14 @@ def in_place(td: Any) -> Any:
 
 
 @pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("policy", [normalising(), setting, copying, in_place], ids=["module", "set", "copy", "in place"])
+@pytest.mark.parametrize(
+    "policy", [normalising(), setting, copying, in_place], ids=["module", "set", "copy", "in place"]
+)
 def test_the_root_holds_what_the_policy_wrote(policy: Any, env: str) -> None:
     batch = next(Collector(ENVS[env], policy, frames_per_batch=20, seed=1))
-    plain = next(Collector(ENVS[env], lambda observation: push(observation), frames_per_batch=20, seed=1))
+    plain = next(
+        Collector(ENVS[env], lambda observation: push(observation), frames_per_batch=20, seed=1)
+    )
     assert torch.equal(batch["observation"], plain["observation"] * 10)
     assert (batch["next"] == plain["next"]).all()
     torch.testing.assert_close(batch["observation"][1:], batch["next", "observation"][:-1] * 10)
@@ -80,10 +86,18 @@ def test_random_steps_keep_the_observation(env: str) -> None:
 
 
 def test_rows_of_several_environments() -> None:
-    collector = MultiSyncCollector([GymEnv("Pendulum-v1")] * 2, normalising(), num_envs=3, placement="threads", frames_per_batch=60)
+    collector = MultiSyncCollector(
+        [GymEnv("Pendulum-v1")] * 2,
+        normalising(),
+        num_envs=3,
+        placement="threads",
+        frames_per_batch=60,
+    )
     for batch in (next(collector), next(collector)):
         assert batch.batch_size == (6, 10)
-        torch.testing.assert_close(batch["observation"][:, 1:], batch["next", "observation"][:, :-1] * 10)
+        torch.testing.assert_close(
+            batch["observation"][:, 1:], batch["next", "observation"][:, :-1] * 10
+        )
 
 
 def test_an_entry_of_a_group() -> None:
@@ -134,24 +148,41 @@ def test_an_environment_steps_from_what_the_policy_wrote() -> None:
 @pytest.mark.parametrize("name", ["reward", "done", "terminated", "truncated"])
 def test_rewards_and_flags_at_the_root_are_the_policys(name: str) -> None:
     value = torch.full((1,), 7.0) if name == "reward" else torch.ones(1, dtype=torch.bool)
-    policy = TensorDictModule(lambda observation: (push(observation), value), ["observation"], ["action", name])
+    policy = TensorDictModule(
+        lambda observation: (push(observation), value), ["observation"], ["action", name]
+    )
     batch = next(Collector(GymEnv("Pendulum-v1"), policy, frames_per_batch=5))
     assert (batch[name] == value).all()
     assert not (batch["next", name] == value).any()
 
 
 @pytest.mark.parametrize(
-    "key", [("next", "reward"), ("next", "done"), ("next", "truncated"), ("collector", "traj_ids"), "policy_version", "next"]
+    "key",
+    [
+        ("next", "reward"),
+        ("next", "done"),
+        ("next", "truncated"),
+        ("collector", "traj_ids"),
+        "policy_version",
+        "next",
+    ],
 )
 def test_what_others_write_is_refused(key: Any) -> None:
     def policy(td: Any) -> Any:
         return td.set("action", push(td["observation"])).set(key, torch.zeros(1))
 
-    with pytest.raises(ValueError, match="the policy writes .* where frames of Pendulum-v1 have .*: let it write that under another"):
+    with pytest.raises(
+        ValueError,
+        match="the policy writes .* where frames of Pendulum-v1 have .*: let it write that under another",
+    ):
         Collector(GymEnv("Pendulum-v1"), policy, frames_per_batch=5, track_policy_version=True)
 
 
-@pytest.mark.parametrize("change", [torch.Tensor.double, lambda value: torch.cat([value, value], -1)], ids=["dtype", "shape"])
+@pytest.mark.parametrize(
+    "change",
+    [torch.Tensor.double, lambda value: torch.cat([value, value], -1)],
+    ids=["dtype", "shape"],
+)
 def test_an_observation_of_another_kind_is_refused(change: Any) -> None:
     norm = TensorDictModule(change, ["observation"], ["observation"])
     policy = TensorDictSequential(norm, TensorDictModule(push, ["observation"], ["action"]))

@@ -45,7 +45,9 @@ def collect(policy, env=cartpole, **arguments) -> TensorDict:
 def categorical(network: nn.Module, **arguments) -> TensorDictSequential:
     return TensorDictSequential(
         TensorDictModule(network, in_keys=["observation"], out_keys=["logits"]),
-        ProbabilisticTensorDictModule(in_keys=["logits"], out_keys=["action"], distribution_class=Categorical, **arguments),
+        ProbabilisticTensorDictModule(
+            in_keys=["logits"], out_keys=["action"], distribution_class=Categorical, **arguments
+        ),
     )
 
 
@@ -74,7 +76,10 @@ class ByMethod:
         by_td(td)
 
 
-@pytest.mark.parametrize("policy", [by_td, by_annotation, by_name, by_position, ByMethod(), lambda tensordict: by_td(tensordict)])
+@pytest.mark.parametrize(
+    "policy",
+    [by_td, by_annotation, by_name, by_position, ByMethod(), lambda tensordict: by_td(tensordict)],
+)
 def test_callables_are_called_as_they_ask(policy) -> None:
     batch = collect(policy)
     assert torch.equal(batch["action"], (batch["observation"][:, 0] > 0).long())
@@ -114,15 +119,22 @@ def test_extra_outputs_become_columns() -> None:
 
 
 def test_floats_for_choices_mean_the_largest() -> None:
-    batch = collect(lambda observation: torch.stack([observation[..., 0], -observation[..., 0]], -1) * 1e-3)
+    batch = collect(
+        lambda observation: torch.stack([observation[..., 0], -observation[..., 0]], -1) * 1e-3
+    )
     assert torch.equal(batch["action"], (batch["observation"][:, 0] < 0).long())
 
 
 def test_outputs_that_do_not_fit_are_named() -> None:
-    with pytest.raises(RuntimeError, match=r'worker 0.*"action": expected int64 \[\].*got float32 \[3\]'):
+    with pytest.raises(
+        RuntimeError, match=r'worker 0.*"action": expected int64 \[\].*got float32 \[3\]'
+    ):
         collect(lambda observation: torch.zeros(3))
     with pytest.raises(KeyError, match="writes.*'move'.*'action'"):
-        collect(TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["move"]), policy_backend="torch")
+        collect(
+            TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["move"]),
+            policy_backend="torch",
+        )
 
 
 def test_a_policy_may_keep_what_it_saw() -> None:
@@ -164,7 +176,15 @@ def test_probing_leaves_the_generator_alone(network) -> None:
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_the_best_guess_is_that_of_torch(network, kind, backend) -> None:
     policy = categorical(network, return_log_prob=True)
-    with kind(cartpole, policy, frames_per_batch=60, seed=0, exploration_type="MODE", policy_backend=backend, **in_threads(kind)) as source:
+    with kind(
+        cartpole,
+        policy,
+        frames_per_batch=60,
+        seed=0,
+        exploration_type="MODE",
+        policy_backend=backend,
+        **in_threads(kind),
+    ) as source:
         assert source.policy_backend == backend
         batch = next(source)
     with torch.no_grad():
@@ -178,8 +198,12 @@ def test_the_best_guess_is_that_of_torch(network, kind, backend) -> None:
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("env", [GymEnv("CartPole-v1"), lambda: GymEnv("CartPole-v1")])
 def test_lazy_layers_of_the_module_itself_get_their_sizes(env, backend) -> None:
-    policy = TensorDictModule(MLP(out_features=2, num_cells=[8]), in_keys=["observation"], out_keys=["action"])
-    with Collector(env, policy, frames_per_batch=20, total_frames=20, seed=0, policy_backend=backend) as collector:
+    policy = TensorDictModule(
+        MLP(out_features=2, num_cells=[8]), in_keys=["observation"], out_keys=["action"]
+    )
+    with Collector(
+        env, policy, frames_per_batch=20, total_frames=20, seed=0, policy_backend=backend
+    ) as collector:
         (batch,) = collector
         assert policy.module[0].weight.shape == (8, 4)
         expected = nn.functional.one_hot(policy.module(batch["observation"]).argmax(-1), 2)
@@ -189,7 +213,9 @@ def test_lazy_layers_of_the_module_itself_get_their_sizes(env, backend) -> None:
 def test_lazy_layers_are_not_copied() -> None:
     policy = TensorDictModule(MLP(out_features=2), in_keys=["observation"], out_keys=["action"])
     with pytest.raises(TypeError, match=r"policy has lazy layers.*: call it once before"):
-        MultiSyncCollector([lambda: GymEnv("CartPole-v1")] * 2, policy, frames_per_batch=20, total_frames=20)
+        MultiSyncCollector(
+            [lambda: GymEnv("CartPole-v1")] * 2, policy, frames_per_batch=20, total_frames=20
+        )
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
@@ -201,7 +227,9 @@ def test_samples_have_the_distribution_of_the_policy(network, backend) -> None:
 
 def normal_actor(kind: type, **arguments) -> TensorDictSequential:
     torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(3, 32), nn.ELU(), nn.LayerNorm(32), nn.Linear(32, 2), NormalParamExtractor())
+    net = nn.Sequential(
+        nn.Linear(3, 32), nn.ELU(), nn.LayerNorm(32), nn.Linear(32, 2), NormalParamExtractor()
+    )
     return TensorDictSequential(
         TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
         ProbabilisticTensorDictModule(
@@ -222,7 +250,9 @@ def test_squashed_normal_actors_of_torchrl_are_lowered() -> None:
     with torch.no_grad():
         dist = policy.module[1].get_dist(policy.module[0](batch.select("observation")))
     torch.testing.assert_close(batch["scale"], dist.scale, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(batch["action_log_prob"], dist.log_prob(batch["action"]), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        batch["action_log_prob"], dist.log_prob(batch["action"]), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_a_distribution_may_have_other_bounds_than_the_environment() -> None:
@@ -258,8 +288,19 @@ def test_on_any_doubt_the_module_is_called(policy, why) -> None:
 
 
 def test_known_networks_are_lowered(network) -> None:
-    layers = [nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8, bias=False), nn.SiLU(), nn.Linear(8, 2), nn.Sigmoid()]
-    for policy in (network, TensorDictModule(nn.Sequential(*layers), in_keys=["observation"], out_keys=["action"])):
+    layers = [
+        nn.Linear(4, 8),
+        nn.LayerNorm(8),
+        nn.GELU(),
+        nn.Linear(8, 8, bias=False),
+        nn.SiLU(),
+        nn.Linear(8, 2),
+        nn.Sigmoid(),
+    ]
+    for policy in (
+        network,
+        TensorDictModule(nn.Sequential(*layers), in_keys=["observation"], out_keys=["action"]),
+    ):
         own = collect(policy, policy_backend="native")
         called = collect(policy, policy_backend="torch")
         assert torch.equal(own["action"], called["action"])
@@ -271,10 +312,14 @@ def test_a_probabilistic_actor_of_torchrl_learns_with_its_losses() -> None:
     from torchrl.objectives.value import GAE
 
     def mlp(outputs: int) -> MLP:
-        return MLP(in_features=3, out_features=outputs, num_cells=[16, 16], activation_class=nn.Tanh)
+        return MLP(
+            in_features=3, out_features=outputs, num_cells=[16, 16], activation_class=nn.Tanh
+        )
 
     network = TensorDictModule(
-        nn.Sequential(mlp(2), NormalParamExtractor()), in_keys=["observation"], out_keys=["loc", "scale"]
+        nn.Sequential(mlp(2), NormalParamExtractor()),
+        in_keys=["observation"],
+        out_keys=["loc", "scale"],
     )
     actor = ProbabilisticActor(
         network,
@@ -287,7 +332,14 @@ def test_a_probabilistic_actor_of_torchrl_learns_with_its_losses() -> None:
     loss_fn = ClipPPOLoss(actor_network=actor, critic_network=critic)
     advantage = GAE(value_network=critic, gamma=0.99, lmbda=0.95)
     optimizer = torch.optim.Adam(loss_fn.parameters(), lr=1e-3)
-    collector = Collector("Pendulum-v1", actor, frames_per_batch=64, total_frames=192, track_policy_version=True, seed=0)
+    collector = Collector(
+        "Pendulum-v1",
+        actor,
+        frames_per_batch=64,
+        total_frames=192,
+        track_policy_version=True,
+        seed=0,
+    )
     assert collector.policy_backend == "native"
     versions = []
     for batch in collector:
@@ -314,10 +366,19 @@ def frames_of(collector, batches: int):
     return kept.exclude(("collector", "traj_ids"))
 
 
-@pytest.mark.parametrize("env", [cartpole, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True, backend="gymnasium")], ids=["native", "gymnasium"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        cartpole,
+        lambda: GymEnv("CartPole-v1", categorical_action_encoding=True, backend="gymnasium"),
+    ],
+    ids=["native", "gymnasium"],
+)
 @pytest.mark.parametrize("threads", [False, True], ids=["inline", "threads"])
 @pytest.mark.parametrize("policy", ["random", "native", "torch"])
-def test_a_seed_is_followed_by_the_same_frames_whenever_it_is_given(env, threads: bool, policy: str) -> None:
+def test_a_seed_is_followed_by_the_same_frames_whenever_it_is_given(
+    env, threads: bool, policy: str
+) -> None:
     make = MultiSyncCollector if threads else Collector
     # Of several threads nobody knows which draws first from the one generator that torch has.
     workers = [env] * (1 if policy == "torch" else 2) if threads else env
@@ -347,7 +408,9 @@ class Exploring(nn.Module):
         return torch.full(observation.shape[:-1], int(explores))
 
 
-@pytest.mark.parametrize("kind", [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector])
+@pytest.mark.parametrize(
+    "kind", [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector]
+)
 def test_the_type_of_exploration_of_the_learner_is_not_that_of_workers(kind) -> None:
     workers = in_threads(kind) | ({"num_workers": 2} if "Multi" in kind.__name__ else {})
     with kind(cartpole, Exploring(), frames_per_batch=20, total_frames=200, **workers) as collector:
@@ -369,7 +432,9 @@ class Moded(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [AsyncCollector, MultiSyncCollector, MultiAsyncCollector])
-def test_what_losses_set_for_themselves_is_not_seen_by_workers_nor_the_other_way_round(kind) -> None:
+def test_what_losses_set_for_themselves_is_not_seen_by_workers_nor_the_other_way_round(
+    kind,
+) -> None:
     workers = in_threads(kind) | ({"num_workers": 2} if "Multi" in kind.__name__ else {})
     with kind(cartpole, Moded(), frames_per_batch=20, total_frames=200, **workers) as collector:
         with set_composite_lp_aggregate(True), set_skip_existing(True):
@@ -381,14 +446,21 @@ def test_what_losses_set_for_themselves_is_not_seen_by_workers_nor_the_other_way
 
 def test_workers_aggregate_as_it_was_when_the_collector_was_built() -> None:
     with set_composite_lp_aggregate(True):
-        collector = AsyncCollector(cartpole, Moded(), placement="threads", frames_per_batch=20, total_frames=60)
+        collector = AsyncCollector(
+            cartpole, Moded(), placement="threads", frames_per_batch=20, total_frames=60
+        )
     with collector:
         assert all(bool(batch["action"].all()) for batch in collector)
 
 
 def test_an_evaluator_and_a_collector_act_as_each_was_told() -> None:
     collector = Collector(cartpole, Exploring(), frames_per_batch=50)
-    with Evaluator(cartpole, Exploring(), num_trajectories=20, metrics_fn=lambda all: {"one": all["action"].sum()}) as evaluator:
+    with Evaluator(
+        cartpole,
+        Exploring(),
+        num_trajectories=20,
+        metrics_fn=lambda all: {"one": all["action"].sum()},
+    ) as evaluator:
         evaluator.trigger_eval()
         while (result := evaluator.poll()) is None:
             assert bool((next(collector)["action"] == 1).all())
@@ -403,12 +475,19 @@ def test_compiled_policies_act_and_take_weights_up(network, kind, options) -> No
     policy = TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
     options = {"backend": "eager"} if options is True else options
     workers = {} if kind is Collector else {"num_workers": 2, "placement": "threads"}
-    with kind(cartpole, policy, compile_policy=options, frames_per_batch=20, seed=0, **workers) as collector:
+    with kind(
+        cartpole, policy, compile_policy=options, frames_per_batch=20, seed=0, **workers
+    ) as collector:
         assert collector.policy_backend == "torch"
         other = copy.deepcopy(policy)
         for parameter in other.parameters():
             nn.init.normal_(parameter)
-        for weights in (other, TensorDict.from_module(other), other.state_dict(), torch.compile(other)):
+        for weights in (
+            other,
+            TensorDict.from_module(other),
+            other.state_dict(),
+            torch.compile(other),
+        ):
             collector.update_policy_weights_(weights)
             batch = next(collector)
             with torch.no_grad():
@@ -423,26 +502,41 @@ def test_random_policies_draw_from_the_space_that_they_were_given() -> None:
     assert bool((narrow >= 0.5).all() and (narrow <= 0.6).all())
     whole = Collector(env, RandomPolicy(env.action_spec), frames_per_batch=10)
     assert whole.policy_backend == "native"
-    assert Collector(cartpole, RandomPolicy(cartpole().action_spec), frames_per_batch=10).policy_backend == "native"
+    assert (
+        Collector(
+            cartpole, RandomPolicy(cartpole().action_spec), frames_per_batch=10
+        ).policy_backend
+        == "native"
+    )
 
 
 @pytest.mark.parametrize("kind", ["action_spec", "full_action_spec", "full_action_spec_unbatched"])
 @pytest.mark.parametrize("number", [None, 1, 3])
 @pytest.mark.parametrize("id", ["Pendulum-v1", "CartPole-v1"])
-def test_random_policies_write_what_any_spec_of_an_environment_names(kind: str, number: int | None, id: str) -> None:
+def test_random_policies_write_what_any_spec_of_an_environment_names(
+    kind: str, number: int | None, id: str
+) -> None:
     from torchrl.modules import RandomPolicy as TheirRandomPolicy
 
     env = GymEnv(id, num_envs=number)
     if kind == "action_spec" and number:
-        pytest.skip("a spec alone does not say which dimensions are those of environments: give the one without")
+        pytest.skip(
+            "a spec alone does not say which dimensions are those of environments: give the one without"
+        )
     policy = RandomPolicy(getattr(env, kind))
     root = policy(env.reset())
     assert [key for key in root.keys(True, True) if "action" in str(key)] == ["action"]
-    assert env.full_action_spec.is_in(root.select("action")) and env.step(root)["next", "reward"].shape == (*env.batch_size, 1)
+    assert env.full_action_spec.is_in(root.select("action")) and env.step(root)[
+        "next", "reward"
+    ].shape == (*env.batch_size, 1)
     if kind != "full_action_spec_unbatched":
         for policy in (policy, TheirRandomPolicy(getattr(env, kind))):
-            with Collector(GymEnv(id, num_envs=number), policy, frames_per_batch=12, total_frames=12) as collector:
-                assert next(collector)["action"].shape[-1] == env.full_action_spec["action"].shape[-1]
+            with Collector(
+                GymEnv(id, num_envs=number), policy, frames_per_batch=12, total_frames=12
+            ) as collector:
+                assert (
+                    next(collector)["action"].shape[-1] == env.full_action_spec["action"].shape[-1]
+                )
 
 
 def test_random_policies_write_the_actions_of_groups() -> None:
@@ -450,8 +544,12 @@ def test_random_policies_write_the_actions_of_groups() -> None:
 
     spec = Composite(agents=Composite(action=Bounded(-1, 1, (3, 2, 1)), shape=(3, 2)), shape=(3,))
     root = RandomPolicy(spec)(TensorDict({}, [5, 3]))
-    assert root["agents", "action"].shape == (5, 3, 2, 1) and list(root.keys(True, True)) == [("agents", "action")]
-    with pytest.raises(ValueError, match=r"action_spec is of \[3\] environments was given a TensorDict of \[4\]"):
+    assert root["agents", "action"].shape == (5, 3, 2, 1) and list(root.keys(True, True)) == [
+        ("agents", "action")
+    ]
+    with pytest.raises(
+        ValueError, match=r"action_spec is of \[3\] environments was given a TensorDict of \[4\]"
+    ):
         RandomPolicy(spec)(TensorDict({}, [4]))
 
 
@@ -468,8 +566,19 @@ def test_every_exploration_type_is_evaluated_as_torch_does() -> None:
     )
     # A thousand samples for each mean.
     for name, spread in {"random": 0.5, "deterministic": 1e-6, "mean": 0.1}.items():
-        batch = next(Collector("Pendulum-v1", actor, frames_per_batch=60, seed=0, exploration_type=name, policy_backend="native"))
-        assert (batch["action"].std() > 0.5) if name == "random" else (batch["action"].std() < spread)
+        batch = next(
+            Collector(
+                "Pendulum-v1",
+                actor,
+                frames_per_batch=60,
+                seed=0,
+                exploration_type=name,
+                policy_backend="native",
+            )
+        )
+        assert (
+            (batch["action"].std() > 0.5) if name == "random" else (batch["action"].std() < spread)
+        )
 
 
 def test_policies_are_tried_on_what_the_environment_observes_first() -> None:
@@ -482,7 +591,9 @@ def test_policies_are_tried_on_what_the_environment_observes_first() -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.observation_spec = Composite(observation=Bounded(-1.0, 1.0, (4,)), action_mask=Binary(3, dtype=torch.bool))
+            self.observation_spec = Composite(
+                observation=Bounded(-1.0, 1.0, (4,)), action_mask=Binary(3, dtype=torch.bool)
+            )
             self.action_spec = OneHot(3)
             self.reward_spec = Bounded(-1.0, 1.0, (1,))
 
@@ -493,7 +604,14 @@ def test_policies_are_tried_on_what_the_environment_observes_first() -> None:
             return TensorDict(self._seen(), [])
 
         def _step(self, tensordict):
-            return TensorDict({**self._seen(), "reward": torch.zeros(1), "done": torch.zeros(1, dtype=torch.bool)}, [])
+            return TensorDict(
+                {
+                    **self._seen(),
+                    "reward": torch.zeros(1),
+                    "done": torch.zeros(1, dtype=torch.bool),
+                },
+                [],
+            )
 
         def _set_seed(self, seed) -> None:
             torch.manual_seed(0)

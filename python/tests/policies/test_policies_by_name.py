@@ -1,4 +1,5 @@
-"""Each policy of ``theirs_policies`` by its name: whether windrow evaluates it, and that it does what torch does.
+"""Each policy of ``theirs_policies`` by its name: whether windrow evaluates it, and that it does
+what torch does.
 
 ``pytest python/tests/policies -v`` lists them, lowered or called and why.
 """
@@ -29,7 +30,14 @@ def module_of(policy: Any) -> nn.Module:
 
 def collector(policy: Any, env: str, backend: str, exploration: str) -> Collector:
     made = theirs.environment(env)
-    return Collector(made, policy, frames_per_batch=20, seed=3, exploration_type=exploration, policy_backend=backend)
+    return Collector(
+        made,
+        policy,
+        frames_per_batch=20,
+        seed=3,
+        exploration_type=exploration,
+        policy_backend=backend,
+    )
 
 
 def entries(batch: Any) -> dict[Any, torch.Tensor]:
@@ -58,7 +66,10 @@ def test_policy(name: str) -> None:
     exploration = "deterministic" if "cleanrl" not in name and "sb3" not in name else None
     if exploration is None:
         return
-    with collector(policy, env, "native", exploration) as native, collector(called, env, "torch", exploration) as torchs:
+    with (
+        collector(policy, env, "native", exploration) as native,
+        collector(called, env, "torch", exploration) as torchs,
+    ):
         compare(next(native), next(torchs))
         with torch.no_grad():
             for parameter in module_of(policy).parameters():
@@ -72,7 +83,13 @@ def compare(own: Any, expected: Any) -> None:
     found, wanted = entries(own), entries(expected)
     assert found.keys() == wanted.keys()
     for key, value in wanted.items():
-        torch.testing.assert_close(found[key].double(), value.double(), rtol=1e-3, atol=1e-3, msg=lambda text: f"{key}: {text}")
+        torch.testing.assert_close(
+            found[key].double(),
+            value.double(),
+            rtol=1e-3,
+            atol=1e-3,
+            msg=lambda text: f"{key}: {text}",
+        )
 
 
 def test_what_a_script_anneals_reaches_the_next_batch() -> None:
@@ -83,7 +100,9 @@ def test_what_a_script_anneals_reaches_the_next_batch() -> None:
             batch = next(source)
             greedy = batch["action_value"].argmax(-1)
             assert least <= int((batch["action"] != greedy).sum()) <= most
-        assert source._core.weights()["module.1.eps_end"] == policy[-1].eps_end, "weights that no operation reads are kept"
+        assert source._core.weights()["module.1.eps_end"] == policy[-1].eps_end, (
+            "weights that no operation reads are kept"
+        )
 
 
 def test_most_policies_are_lowered() -> None:

@@ -13,11 +13,23 @@ from torchrl.envs import TransformedEnv as TheirTransformedEnv
 
 from recurrent import LSTM_STATE, check, lstm
 from windrow.collectors import Collector
-from windrow.envs import Compose, GymEnv, GymWrapper, InitTracker, ParallelEnv, RewardSum, SerialEnv, TransformedEnv
+from windrow.envs import (
+    Compose,
+    GymEnv,
+    GymWrapper,
+    InitTracker,
+    ParallelEnv,
+    RewardSum,
+    SerialEnv,
+    TransformedEnv,
+)
 
 
 def primed(policy=None, base=None) -> TransformedEnv:
-    env = TransformedEnv(base or GymEnv("CartPole-v1", categorical_action_encoding=True), Compose(InitTracker(), RewardSum()))
+    env = TransformedEnv(
+        base or GymEnv("CartPole-v1", categorical_action_encoding=True),
+        Compose(InitTracker(), RewardSum()),
+    )
     return env.append_transform((policy or lstm())[0].make_tensordict_primer())
 
 
@@ -25,13 +37,24 @@ def batched() -> GymEnv:
     return GymEnv("CartPole-v1", categorical_action_encoding=True, num_envs=2)
 
 
-ENVS = {"one": primed, "inside": lambda: SerialEnv(2, primed), "around": lambda: primed(base=batched())}
+ENVS = {
+    "one": primed,
+    "inside": lambda: SerialEnv(2, primed),
+    "around": lambda: primed(base=batched()),
+}
 
 
 @pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
 @pytest.mark.parametrize("register", [True, False])
 def test_collectors_begin_with_primers_and_carry_states_on(env, register) -> None:
-    source = Collector(env(), lstm(), frames_per_batch=120, total_frames=240, seed=0, auto_register_policy_transforms=register)
+    source = Collector(
+        env(),
+        lstm(),
+        frames_per_batch=120,
+        total_frames=240,
+        seed=0,
+        auto_register_policy_transforms=register,
+    )
     check([batch.clone() for batch in source], lstm(), LSTM_STATE)
 
 
@@ -74,19 +97,35 @@ def test_states_begin_with_the_default_value() -> None:
         "in_keys": ["observation", *specs],
         "out_keys": ["action", ("next", "hidden"), ("next", "inner", "deep")],
     }
-    env = TransformedEnv(GymEnv("CartPole-v1", categorical_action_encoding=True), TensorDictPrimer(specs, default_value=values))
-    batch = next(Collector(env, TensorDictModule(step, **keys), frames_per_batch=60, max_frames_per_traj=5))
+    env = TransformedEnv(
+        GymEnv("CartPole-v1", categorical_action_encoding=True),
+        TensorDictPrimer(specs, default_value=values),
+    )
+    batch = next(
+        Collector(env, TensorDictModule(step, **keys), frames_per_batch=60, max_frames_per_traj=5)
+    )
     assert torch.equal(batch["hidden"], 3 + batch["step_count"].expand(60, 2).float())
-    assert torch.equal(batch["inner", "deep"][:, 0], 0.5 + batch["step_count"].expand(60, 3).float())
+    assert torch.equal(
+        batch["inner", "deep"][:, 0], 0.5 + batch["step_count"].expand(60, 3).float()
+    )
     assert torch.equal(batch["next", "hidden"], batch["hidden"] + 1)
 
 
 @pytest.mark.parametrize(
     ("primer", "message"),
     [
-        (TensorDictPrimer({"h": Unbounded((2,))}, random=True), "'h' begins with random numbers, expected a number"),
-        (TensorDictPrimer({"h": Unbounded((2,), dtype=torch.int64)}), r"'h' is torch.int64, expected torch.float32"),
-        (TensorDictPrimer({"h": Unbounded((2,))}, default_value=lambda: torch.zeros(2)), "expected a number as default_value"),
+        (
+            TensorDictPrimer({"h": Unbounded((2,))}, random=True),
+            "'h' begins with random numbers, expected a number",
+        ),
+        (
+            TensorDictPrimer({"h": Unbounded((2,), dtype=torch.int64)}),
+            r"'h' is torch.int64, expected torch.float32",
+        ),
+        (
+            TensorDictPrimer({"h": Unbounded((2,))}, default_value=lambda: torch.zeros(2)),
+            "expected a number as default_value",
+        ),
     ],
 )
 def test_what_a_state_cannot_begin_with_is_named_and_left_to_torchrl(primer, message) -> None:
@@ -97,7 +136,9 @@ def test_what_a_state_cannot_begin_with_is_named_and_left_to_torchrl(primer, mes
 
 def test_environments_of_one_vector_have_the_same_states() -> None:
     with pytest.raises(ValueError, match="observe and accept the same"):
-        ParallelEnv(2, [primed, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True)]).reset()
+        ParallelEnv(
+            2, [primed, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True)]
+        ).reset()
 
 
 def test_what_a_policy_writes_for_the_next_step_stays_in_the_step() -> None:
@@ -109,20 +150,33 @@ def test_what_a_policy_writes_for_the_next_step_stays_in_the_step() -> None:
     assert not torch.equal(stale["observation"], following["observation"])
 
 
-@pytest.mark.parametrize("make", [lambda package: package("CartPole-v1", policy=lstm()), lambda package: package("CartPole-v1", policy=torch.nn.Linear(4, 2))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda package: package("CartPole-v1", policy=lstm()),
+        lambda package: package("CartPole-v1", policy=torch.nn.Linear(4, 2)),
+    ],
+)
 def test_an_environment_is_primed_for_the_policy_that_it_is_given(make) -> None:
     env, theirs = make(GymEnv), make(TheirGymEnv)
     assert set(env.reset().keys(True, True)) == {*theirs.reset().keys(True, True), "truncated"}
-    specs = [{key: (spec.shape, spec.dtype) for key, spec in one.observation_spec.items(True, True)} for one in (env, theirs)]
+    specs = [
+        {key: (spec.shape, spec.dtype) for key, spec in one.observation_spec.items(True, True)}
+        for one in (env, theirs)
+    ]
     assert specs[0] == specs[1]
 
 
 def test_a_wrapper_is_primed_for_the_policy_that_it_is_given() -> None:
     env = GymWrapper(gymnasium.make("CartPole-v1"), policy=lstm(), categorical_action_encoding=True)
-    assert {"observation", "is_init", *LSTM_STATE} <= set(env.reset().keys()) and env.action_spec.shape == ()
+    assert {"observation", "is_init", *LSTM_STATE} <= set(
+        env.reset().keys()
+    ) and env.action_spec.shape == ()
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_envs": 2}, {"backend": "gymnasium"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2}, {"num_envs": 2}, {"backend": "gymnasium"}]
+)
 def test_a_policy_acts_in_an_environment_that_is_primed_for_it(options) -> None:
     policy = lstm()
     env = GymEnv("CartPole-v1", policy=policy, **options)
@@ -130,5 +184,7 @@ def test_a_policy_acts_in_an_environment_that_is_primed_for_it(options) -> None:
         batch = next(collector)
     given, written = (batch[key] for key in (LSTM_STATE[0], ("next", LSTM_STATE[0])))
     went_on = ~batch["next", "done"][..., :-1, 0]
-    assert torch.equal(given[..., 1:, :, :][went_on], written[..., :-1, :, :][went_on]) and bool(written.any())
+    assert torch.equal(given[..., 1:, :, :][went_on], written[..., :-1, :, :][went_on]) and bool(
+        written.any()
+    )
     assert not given[batch["is_init"][..., 0]].any()

@@ -1,4 +1,6 @@
-"""Random modules of floats, and operations of integers, natively beside torch; which values of integers stay native, and which may not."""
+"""Random modules of floats, and operations of integers, natively beside torch; which values of
+integers stay native, and which may not.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from windrow.policies.lower.trace import NotLowerable
 
 
 def test_random_modules_are_as_near_to_float64_as_torch_is() -> None:
-    # Some others jump, where rounding takes a number across a step. `cargo xtask stale` counts those of any seed.
+    # Some others jump, where rounding takes a number across a step. `cargo xtask stale` counts
+    # those of any seed.
     apart, called = [], []
     for number in range(100, 200):
         module, shape = draw(number)
@@ -32,15 +35,24 @@ def test_random_modules_are_as_near_to_float64_as_torch_is() -> None:
         elif not found.is_close():
             print(f"{number}: {found}: {module.names}")
             # Rounding is magnified by the module itself, or a number has crossed a step.
-            if found.own > 100 * found.theirs + 1e-5 * (1 + found.condition) * max(1.0, found.scale) and found.condition > 0.1:
+            if (
+                found.own
+                > 100 * found.theirs + 1e-5 * (1 + found.condition) * max(1.0, found.scale)
+                and found.condition > 0.1
+            ):
                 apart.append(f"{number}: {found}: {module.names}")
     assert not apart and len(called) < 5, (apart, called)
 
 
 def test_operations_of_integers_give_the_numbers_of_torch_or_are_called() -> None:
     every = random.Random(0).sample(list(integer_operations()), 200)
-    found = {name: compare_integers(module, dtype, low, high, 0) for name, module, dtype, low, high in every}
-    wrong = {name: what for name, what in found.items() if what not in ("native", "called", "an error")}
+    found = {
+        name: compare_integers(module, dtype, low, high, 0)
+        for name, module, dtype, low, high in every
+    }
+    wrong = {
+        name: what for name, what in found.items() if what not in ("native", "called", "an error")
+    }
     assert not wrong, wrong
     assert list(found.values()).count("native") > 100
 
@@ -52,10 +64,20 @@ NATIVE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.dtype, int
     "a mask of any int8": (lambda x: torch.where(x.bool(), 1.0, -1e9), torch.int8, -128, 127),
     "one-hot": (lambda x: functional.one_hot(x, 5).float().flatten(1), torch.int64, 0, 4),
     "argmax": (lambda x: x.argmax(-1, keepdim=True), torch.uint8, 0, 255),
-    "embedding": (lambda x: functional.embedding(x, torch.arange(10.0).view(5, 2)).flatten(1), torch.int64, 0, 4),
+    "embedding": (
+        lambda x: functional.embedding(x, torch.arange(10.0).view(5, 2)).flatten(1),
+        torch.int64,
+        0,
+        4,
+    ),
     "a sum of pixels": (lambda x: x.sum(-1, keepdim=True), torch.uint8, 0, 255),
     "a place in a grid": (lambda x: x[:, :1] * 10 + x[:, 1:2], torch.int64, 0, 9),
-    "a bounded number as an index": (lambda x: torch.arange(8.0)[(x.float().sigmoid() * 7).long()], torch.int64, 0, 9),
+    "a bounded number as an index": (
+        lambda x: torch.arange(8.0)[(x.float().sigmoid() * 7).long()],
+        torch.int64,
+        0,
+        9,
+    ),
     "large integers as floats": (lambda x: x.float(), torch.int64, -(2**62), 2**62),
     "large integers compared": (lambda x: x > 5, torch.int64, -(2**62), 2**62),
     "large integers clipped": (lambda x: x.clamp(0, 9) * 3, torch.int64, -(2**62), 2**62),
@@ -108,12 +130,17 @@ def test_an_observation_outside_of_bounds_that_a_graph_rests_on_is_an_error() ->
 
 
 def test_parts_without_elements_are_nothing() -> None:
-    native = lowered(Apply(lambda x: torch.cat([x[:, 1:], x[:, :1], torch.empty(len(x), 0)], -1)), lambda rows: torch.randn(rows, 1))
+    native = lowered(
+        Apply(lambda x: torch.cat([x[:, 1:], x[:, :1], torch.empty(len(x), 0)], -1)),
+        lambda rows: torch.randn(rows, 1),
+    )
     assert native(torch.tensor([[2.0]])).tolist() == [[2.0]]
 
 
 def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
-    native = lowered(Apply(lambda x: torch.arange(5.0)[x]), lambda rows: torch.arange(rows * 2).view(rows, 2) % 5)
+    native = lowered(
+        Apply(lambda x: torch.arange(5.0)[x]), lambda rows: torch.arange(rows * 2).view(rows, 2) % 5
+    )
     assert native(torch.tensor([[-1, 4]])).tolist() == [[4.0, 4.0]]
     for index in (5, -6):
         with pytest.raises(ValueError, match="expected an index from 0 to 4"):
@@ -136,7 +163,11 @@ def test_integers_are_drawn_from_all_that_may_be_observed(dtype: torch.dtype) ->
 
 
 def test_floats_are_drawn_large_and_small_in_some_rows() -> None:
-    drawn = lowering._drawn(lowering.Leaf((4,), torch.float32), 40, torch.Generator().manual_seed(0)).abs().amax(-1)
+    drawn = (
+        lowering._drawn(lowering.Leaf((4,), torch.float32), 40, torch.Generator().manual_seed(0))
+        .abs()
+        .amax(-1)
+    )
     assert drawn[lowering.LARGE :: 8].min() > 5 and drawn[lowering.SMALL :: 8].max() < 0.1
 
 
@@ -173,14 +204,22 @@ class Wide(gymnasium.Env[Any, Any]):
         (lambda x, net: net((x > 0.1).float()), "torch"),
     ],
 )
-def test_what_torch_computes_in_float64_is_not_computed_in_float32(forward: Any, backend: str) -> None:
-    with Collector(GymWrapper(Wide()), Apply(forward, nn.Linear(3, 2)), frames_per_batch=5) as collector:
+def test_what_torch_computes_in_float64_is_not_computed_in_float32(
+    forward: Any, backend: str
+) -> None:
+    with Collector(
+        GymWrapper(Wide()), Apply(forward, nn.Linear(3, 2)), frames_per_batch=5
+    ) as collector:
         assert collector.policy_backend == backend, repr(collector)
         next(collector)
 
 
 def test_float64_is_left_to_torch() -> None:
-    for function in (lambda x: x.double() * 2, lambda x: x.double() > 0.1, lambda x: x * torch.arange(3, dtype=torch.float64)):
+    for function in (
+        lambda x: x.double() * 2,
+        lambda x: x.double() > 0.1,
+        lambda x: x * torch.arange(3, dtype=torch.float64),
+    ):
         with pytest.raises(NotLowerable, match="float64"):
             lowered(Apply(function), lambda rows: torch.randn(rows, 3))
 

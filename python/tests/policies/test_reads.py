@@ -1,4 +1,6 @@
-"""The state that calls of a policy read beside its weights: changes that are seen, state that cannot be compared, and state that is left alone."""
+"""The state that calls of a policy read beside its weights: changes that are seen, state that
+cannot be compared, and state that is left alone.
+"""
 
 from __future__ import annotations
 
@@ -99,36 +101,156 @@ SHARED = np.zeros(2, np.float32)
 #: What is held, how it is read, how it changes, and what that is called.
 SEEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any], str]] = {
     "a number": (1.0, lambda held: held, lambda net: setattr(net, "held", 2.0), "policy.held"),
-    "an int of another type": (1, lambda held: held, lambda net: setattr(net, "held", True), "policy.held"),
-    "an entry": ({"a": 1.0}, lambda held: held["a"], lambda net: net.held.update(a=2.0), "policy.held.a"),
-    "a new entry": ({"a": 1.0}, lambda held: max(held), lambda net: net.held.update(b=2.0), "policy.held"),
-    "an item": ([1.0], lambda held: held[0], lambda net: operator.setitem(net.held, 0, 2.0), "policy.held[0]"),
+    "an int of another type": (
+        1,
+        lambda held: held,
+        lambda net: setattr(net, "held", True),
+        "policy.held",
+    ),
+    "an entry": (
+        {"a": 1.0},
+        lambda held: held["a"],
+        lambda net: net.held.update(a=2.0),
+        "policy.held.a",
+    ),
+    "a new entry": (
+        {"a": 1.0},
+        lambda held: max(held),
+        lambda net: net.held.update(b=2.0),
+        "policy.held",
+    ),
+    "an item": (
+        [1.0],
+        lambda held: held[0],
+        lambda net: operator.setitem(net.held, 0, 2.0),
+        "policy.held[0]",
+    ),
     "a new item": ([1.0], lambda held: held[-1], lambda net: net.held.append(2.0), "policy.held"),
-    "a deque": (collections.deque([1.0], 1), lambda held: held[-1], lambda net: net.held.append(2.0), "policy.held[0]"),
+    "a deque": (
+        collections.deque([1.0], 1),
+        lambda held: held[-1],
+        lambda net: net.held.append(2.0),
+        "policy.held[0]",
+    ),
     "a set": ({1.0}, lambda held: max(held), lambda net: net.held.add(2.0), "policy.held"),
     "a tensor": (torch.ones(2), lambda held: held, lambda net: net.held.add_(1), "policy.held"),
-    "a tensor's data": (torch.ones(2), lambda held: held, lambda net: setattr(net.held, "data", torch.zeros(2)), "policy.held"),
-    "a tensor of a tuple": ((torch.ones(2),), lambda held: held[0], lambda net: net.held[0].add_(1), "policy.held[0]"),
+    "a tensor's data": (
+        torch.ones(2),
+        lambda held: held,
+        lambda net: setattr(net.held, "data", torch.zeros(2)),
+        "policy.held",
+    ),
+    "a tensor of a tuple": (
+        (torch.ones(2),),
+        lambda held: held[0],
+        lambda net: net.held[0].add_(1),
+        "policy.held[0]",
+    ),
     "an array": (np.ones(2), lambda held: held[0], lambda net: net.held.fill(2), "policy.held"),
-    "an array below a tensor": (torch.from_numpy(SHARED), lambda held: held, lambda net: SHARED.fill(2), "policy.held"),
-    "an attribute": (Object(), lambda held: held.value, lambda net: setattr(net.held, "value", 2.0), "policy.held.value"),
-    "a slot": (Slots(), lambda held: held.value, lambda net: setattr(net.held, "value", 2.0), "policy.held.value"),
-    "a dataclass": (Data(), lambda held: held.value, lambda net: setattr(net, "held", Data(2.0)), "policy.held"),
-    "a property": (Object(), lambda held: held.double, lambda net: setattr(net.held, "value", 2.0), "policy.held.value"),
-    "a cached property": (Object(), lambda held: held.cached, lambda net: setattr(net.held, "value", 2.0), "policy.held.value"),
-    "an operator": (Object(), lambda held: held + 1, lambda net: setattr(net.held, "value", 2.0), "policy.held.value"),
-    "a name as text": (Object(), lambda held: getattr(held, "value"), lambda net: setattr(net.held, "value", 2.0), "policy.held.value"),
-    "any name as text": (Object(), lambda held: vars(held)["value"], lambda net: setattr(net.held, "value", 2.0), "policy.held.value"),
-    "a namespace": (types.SimpleNamespace(a=1.0), lambda held: held.a, lambda net: setattr(net.held, "a", 2.0), "policy.held.a"),
-    "a partial": (functools.partial(given, 1.0), lambda held: held(), lambda net: setattr(net, "held", functools.partial(given, 2.0)), "policy.held"),
-    "a method of an object": (Object().__add__, lambda held: held(1), lambda net: setattr(net.held.__self__, "value", 2.0), "policy.held.__self__.value"),
+    "an array below a tensor": (
+        torch.from_numpy(SHARED),
+        lambda held: held,
+        lambda net: SHARED.fill(2),
+        "policy.held",
+    ),
+    "an attribute": (
+        Object(),
+        lambda held: held.value,
+        lambda net: setattr(net.held, "value", 2.0),
+        "policy.held.value",
+    ),
+    "a slot": (
+        Slots(),
+        lambda held: held.value,
+        lambda net: setattr(net.held, "value", 2.0),
+        "policy.held.value",
+    ),
+    "a dataclass": (
+        Data(),
+        lambda held: held.value,
+        lambda net: setattr(net, "held", Data(2.0)),
+        "policy.held",
+    ),
+    "a property": (
+        Object(),
+        lambda held: held.double,
+        lambda net: setattr(net.held, "value", 2.0),
+        "policy.held.value",
+    ),
+    "a cached property": (
+        Object(),
+        lambda held: held.cached,
+        lambda net: setattr(net.held, "value", 2.0),
+        "policy.held.value",
+    ),
+    "an operator": (
+        Object(),
+        lambda held: held + 1,
+        lambda net: setattr(net.held, "value", 2.0),
+        "policy.held.value",
+    ),
+    "a name as text": (
+        Object(),
+        lambda held: getattr(held, "value"),
+        lambda net: setattr(net.held, "value", 2.0),
+        "policy.held.value",
+    ),
+    "any name as text": (
+        Object(),
+        lambda held: vars(held)["value"],
+        lambda net: setattr(net.held, "value", 2.0),
+        "policy.held.value",
+    ),
+    "a namespace": (
+        types.SimpleNamespace(a=1.0),
+        lambda held: held.a,
+        lambda net: setattr(net.held, "a", 2.0),
+        "policy.held.a",
+    ),
+    "a partial": (
+        functools.partial(given, 1.0),
+        lambda held: held(),
+        lambda net: setattr(net, "held", functools.partial(given, 2.0)),
+        "policy.held",
+    ),
+    "a method of an object": (
+        Object().__add__,
+        lambda held: held(1),
+        lambda net: setattr(net.held.__self__, "value", 2.0),
+        "policy.held.__self__.value",
+    ),
     "a closure": (None, CLOSED, lambda net: CHANGE_CLOSED(), "policy.read's value"),
-    "a replaced function": (lambda: 1.0, lambda held: held(), lambda net: setattr(net, "held", lambda: 2.0), "policy.held"),
-    "a replaced method": (None, lambda held: 1.0, lambda net: setattr(net, "forward", lambda observation: observation), "policy.forward"),
+    "a replaced function": (
+        lambda: 1.0,
+        lambda held: held(),
+        lambda net: setattr(net, "held", lambda: 2.0),
+        "policy.held",
+    ),
+    "a replaced method": (
+        None,
+        lambda held: 1.0,
+        lambda net: setattr(net, "forward", lambda observation: observation),
+        "policy.forward",
+    ),
     "the mode": (None, lambda held: 1.0, lambda net: net.eval(), "policy"),
-    "a hook": (None, lambda held: 1.0, lambda net: net.layer.register_forward_hook(lambda *_: None), "policy.layer._forward_hooks"),
-    "another class of an object": (Object(), lambda held: held.value, lambda net: setattr(net.held, "__class__", type("B", (Object,), {})), "policy.held"),
-    "a layer": (nn.LeakyReLU(), lambda held: held(torch.ones(2)), lambda net: setattr(net.held, "negative_slope", 0.5), "policy.held.negative_slope"),
+    "a hook": (
+        None,
+        lambda held: 1.0,
+        lambda net: net.layer.register_forward_hook(lambda *_: None),
+        "policy.layer._forward_hooks",
+    ),
+    "another class of an object": (
+        Object(),
+        lambda held: held.value,
+        lambda net: setattr(net.held, "__class__", type("B", (Object,), {})),
+        "policy.held",
+    ),
+    "a layer": (
+        nn.LeakyReLU(),
+        lambda held: held(torch.ones(2)),
+        lambda net: setattr(net.held, "negative_slope", 0.5),
+        "policy.held.negative_slope",
+    ),
 }
 
 
@@ -144,7 +266,9 @@ def test_what_a_policy_reads_is_seen_to_change_and_has_a_name(what: str) -> None
     assert changed is not None and changed.startswith(name), changed
 
 
-def test_globals_and_defaults_that_a_policy_reads_are_seen_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_globals_and_defaults_that_a_policy_reads_are_seen_to_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     net = Policy(None, lambda held: GAIN * given())
     before = read_by(net)
     monkeypatch.setitem(globals(), "GAIN", 2.0)
@@ -184,7 +308,13 @@ def test_what_cannot_be_compared_is_a_doubt_that_names_it(what: str) -> None:
 
 @pytest.mark.parametrize(
     "act",
-    [lambda: random.random(), lambda: np.random.rand(), lambda: time.time(), lambda: torch.manual_seed(0), lambda: print(end="")],
+    [
+        lambda: random.random(),
+        lambda: np.random.rand(),
+        lambda: time.time(),
+        lambda: torch.manual_seed(0),
+        lambda: print(end=""),
+    ],
     ids=["random", "numpy.random", "time", "torch.manual_seed", "print"],
 )
 def test_a_call_that_does_more_than_to_compute_is_a_doubt(act: Callable[[], Any]) -> None:
@@ -245,7 +375,10 @@ def test_what_is_freed_during_a_call_is_none_of_its_functions() -> None:
 
 
 def test_what_computes_alone_is_no_doubt() -> None:
-    net = Policy({"a": [1.0, (2.0,)]}, lambda held: max(held["a"][0], abs(-1.0)) + np.float32(0.5) * torch.ones(2).sum())
+    net = Policy(
+        {"a": [1.0, (2.0,)]},
+        lambda held: max(held["a"][0], abs(-1.0)) + np.float32(0.5) * torch.ones(2).sum(),
+    )
     watch = reads.Watch()
     with watch:
         net(torch.ones(2))
@@ -285,8 +418,12 @@ def test_a_replaced_buffer_of_weights_is_no_change_of_state_and_one_that_is_no_w
     assert before.difference(read_by(net)) == "policy.passing"
 
 
-def test_looking_again_at_ten_times_as_many_layers_takes_no_more_than_ten_times_as_many_reads() -> None:
-    few, many = (read_by(nn.Sequential(*[nn.Linear(2, 2) for _ in range(count)])) for count in (10, 100))
+def test_looking_again_at_ten_times_as_many_layers_takes_no_more_than_ten_times_as_many_reads() -> (
+    None
+):
+    few, many = (
+        read_by(nn.Sequential(*[nn.Linear(2, 2) for _ in range(count)])) for count in (10, 100)
+    )
     assert len(many._entries) <= 11 * len(few._entries)
     # A module of torch has no code to look into.
     assert len(many._entries) < 12 * 100
@@ -326,7 +463,9 @@ def test_copies_of_functions_have_the_same_classes_and_closures_of_their_own() -
     wrapped = TensorDictSequential(
         TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["hidden"]),
         TensorDictModule(shift, in_keys=["hidden"], out_keys=["action"]),
-        TensorDictModule(lambda action: action * held["gain"], in_keys=["action"], out_keys=["action"]),
+        TensorDictModule(
+            lambda action: action * held["gain"], in_keys=["action"], out_keys=["action"]
+        ),
     )
     copied = copied_module(wrapped)
 
@@ -335,11 +474,16 @@ def test_copies_of_functions_have_the_same_classes_and_closures_of_their_own() -
 
     held["gain"], shared.by, shift.__kwdefaults__["added"]["by"] = 2.0, 3.0, 4.0
     assert (act(wrapped), act(copied)) == (18.0, 1.0)
-    # Both functions of the copy still share one dictionary, and what they close over is of the same class.
+    # Both functions of the copy still share one dictionary, and what they close over is of the same
+    # class.
     inner = copied.module[1].module
     inside = dict(zip(inner.__code__.co_freevars, inner.__closure__))
     inside["held"].cell_contents["gain"] = 5.0
-    assert act(copied) == 25.0 and type(inside["shared"].cell_contents) is Shift and inner.__qualname__ == shift.__qualname__
+    assert (
+        act(copied) == 25.0
+        and type(inside["shared"].cell_contents) is Shift
+        and inner.__qualname__ == shift.__qualname__
+    )
 
 
 def test_a_function_that_cannot_be_copied_leaves_no_half_of_a_copy_to_others() -> None:
@@ -358,8 +502,12 @@ def test_a_function_that_cannot_be_copied_leaves_no_half_of_a_copy_to_others() -
 
     wrapped = TensorDictSequential(
         TensorDictModule(first, in_keys=["observation"], out_keys=["hidden"]),
-        TensorDictModule(lambda hidden: hidden * locked.held["gain"], in_keys=["hidden"], out_keys=["hidden"]),
-        TensorDictModule(lambda hidden: hidden * held["gain"], in_keys=["hidden"], out_keys=["action"]),
+        TensorDictModule(
+            lambda hidden: hidden * locked.held["gain"], in_keys=["hidden"], out_keys=["hidden"]
+        ),
+        TensorDictModule(
+            lambda hidden: hidden * held["gain"], in_keys=["hidden"], out_keys=["action"]
+        ),
     )
     copied = copied_module(wrapped)
     held["gain"] = 3.0

@@ -1,4 +1,6 @@
-"""Policies that remember: their state is carried from step to step, row by row, and forgotten where an episode begins."""
+"""Policies that remember: their state is carried from step to step, row by row, and forgotten where
+an episode begins.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,17 @@ from torchrl.modules import MLP, GRUModule, LSTMModule, ProbabilisticActor, set_
 
 from cartpole import cartpole
 from recurrent import HIDDEN, LAYERS, LSTM_STATE, POLICIES, cell, check, gru, head, lstm
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import GymWrapper, InitTracker, ParallelEnv, TransformedEnv
+
 
 @pytest.fixture(autouse=True)
 def one_thread():
@@ -41,7 +51,11 @@ def torchrl_cartpole() -> TheirGymEnv:
     return TheirGymEnv("CartPole-v1", categorical_action_encoding=True)
 
 
-ENVIRONMENTS = {"native": "CartPole-v1", "gymnasium": gymnasium_cartpole, "torchrl": torchrl_cartpole}
+ENVIRONMENTS = {
+    "native": "CartPole-v1",
+    "gymnasium": gymnasium_cartpole,
+    "torchrl": torchrl_cartpole,
+}
 
 
 def single(env, policy, **arguments):
@@ -49,7 +63,9 @@ def single(env, policy, **arguments):
 
 
 def in_thread(env, policy, **arguments):
-    return AsyncCollector(env, policy, placement="threads", frames_per_batch=60, seed=0, **arguments)
+    return AsyncCollector(
+        env, policy, placement="threads", frames_per_batch=60, seed=0, **arguments
+    )
 
 
 def together(env, policy, **arguments):
@@ -57,19 +73,39 @@ def together(env, policy, **arguments):
 
 
 def sync(env, policy, **arguments):
-    return MultiSyncCollector([env] * 2, policy, placement="threads", frames_per_batch=120, num_envs=2, seed=0, **arguments)
+    return MultiSyncCollector(
+        [env] * 2,
+        policy,
+        placement="threads",
+        frames_per_batch=120,
+        num_envs=2,
+        seed=0,
+        **arguments,
+    )
 
 
 def sync_inline(env, policy, **arguments):
-    return MultiSyncCollector([env] * 2, policy, frames_per_batch=120, placement="inline", seed=0, **arguments)
+    return MultiSyncCollector(
+        [env] * 2, policy, frames_per_batch=120, placement="inline", seed=0, **arguments
+    )
 
 
 def first_come(env, policy, **arguments):
-    return MultiAsyncCollector([env] * 2, policy, placement="threads", frames_per_batch=60, num_envs=2, seed=0, **arguments)
+    return MultiAsyncCollector(
+        [env] * 2, policy, placement="threads", frames_per_batch=60, num_envs=2, seed=0, **arguments
+    )
 
 
 def served(env, policy, **arguments):
-    return AsyncBatchedCollector([env] * 4, policy, backend="threading", frames_per_batch=60, seed=0, track_policy_version=False, **arguments)
+    return AsyncBatchedCollector(
+        [env] * 4,
+        policy,
+        backend="threading",
+        frames_per_batch=60,
+        seed=0,
+        track_policy_version=False,
+        **arguments,
+    )
 
 
 def served_apart(env, policy, **arguments):
@@ -83,7 +119,14 @@ KINDS = [single, in_thread, together, sync, sync_inline, first_come, served, ser
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("name", "env"),
-    [("lstm", "native"), ("lstm", "gymnasium"), ("lstm", "torchrl"), ("gru", "native"), ("gru", "gymnasium"), ("cell", "torchrl")],
+    [
+        ("lstm", "native"),
+        ("lstm", "gymnasium"),
+        ("lstm", "torchrl"),
+        ("gru", "native"),
+        ("gru", "gymnasium"),
+        ("cell", "torchrl"),
+    ],
 )
 def test_states_are_those_of_a_loop_by_hand(name, env, kind) -> None:
     make, state = POLICIES[name]
@@ -100,7 +143,14 @@ def test_each_worker_of_a_factory_has_its_own_state() -> None:
         made.append(lstm())
         return made[-1]
 
-    with MultiSyncCollector([cartpole] * 2, policy_factory=factory, placement="threads", frames_per_batch=80, total_frames=240, seed=0) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 2,
+        policy_factory=factory,
+        placement="threads",
+        frames_per_batch=80,
+        total_frames=240,
+        seed=0,
+    ) as collector:
         check([batch.clone() for batch in collector], lstm(), LSTM_STATE)
     assert len(made) == 2
 
@@ -111,8 +161,24 @@ def test_batches_have_the_state_at_the_root_and_under_next(envs) -> None:
     source = Collector(cartpole, cell(), frames_per_batch=20 * (envs or 1), num_envs=envs)
     batch = next(source)
     outputs = {"action", "embedded", "logits", "action_log_prob"}
-    assert set(batch.keys()) == {"observation", "hidden", "done", "terminated", "truncated", "collector", "next", *outputs}
-    assert set(batch["next"].keys()) == {"observation", "hidden", "reward", "done", "terminated", "truncated"}
+    assert set(batch.keys()) == {
+        "observation",
+        "hidden",
+        "done",
+        "terminated",
+        "truncated",
+        "collector",
+        "next",
+        *outputs,
+    }
+    assert set(batch["next"].keys()) == {
+        "observation",
+        "hidden",
+        "reward",
+        "done",
+        "terminated",
+        "truncated",
+    }
     assert batch["hidden"].shape == batch["next", "hidden"].shape == (*shape, HIDDEN)
     batch = next(Collector(cartpole, lstm(), frames_per_batch=20 * (envs or 1), num_envs=envs))
     for key in LSTM_STATE:
@@ -138,25 +204,42 @@ class Pair(nn.Module):
 @pytest.mark.parametrize("kind", [single, together, sync])
 def test_the_keys_of_a_recurrent_policy_are_those_of_torchrl(kind) -> None:
     out_keys = ["action", "hidden1", "hidden2", ("next", "hidden1"), ("next", "hidden2")]
-    policy = TensorDictModule(Pair(), in_keys=["observation", "hidden1", "hidden2"], out_keys=out_keys)
+    policy = TensorDictModule(
+        Pair(), in_keys=["observation", "hidden1", "hidden2"], out_keys=out_keys
+    )
     with kind("Pendulum-v1", policy) as collector:
         batch = next(collector)
     flags = {"done", "terminated", "truncated"}
-    assert set(batch.keys()) == {"action", "observation", "hidden1", "hidden2", "collector", "next", *flags}
+    assert set(batch.keys()) == {
+        "action",
+        "observation",
+        "hidden1",
+        "hidden2",
+        "collector",
+        "next",
+        *flags,
+    }
     assert set(batch["next"].keys()) == {"observation", "reward", "hidden1", "hidden2", *flags}
     assert set(batch["collector"].keys()) == {"traj_ids"}
     for key in ("hidden1", "hidden2"):
-        assert torch.equal(batch[key][..., 1:, :].flatten(0, -2)[:9], batch["next", key][..., :-1, :].flatten(0, -2)[:9])
+        assert torch.equal(
+            batch[key][..., 1:, :].flatten(0, -2)[:9],
+            batch["next", key][..., :-1, :].flatten(0, -2)[:9],
+        )
         assert batch["next", key].abs().sum() > 0
 
 
 def test_actors_of_torchrl_remember() -> None:
     torch.manual_seed(0)
     body = TensorDictSequential(
-        GRUModule(4, HIDDEN, in_keys=["observation", "h"], out_keys=["embedded", ("next", "h")]), head()[0]
+        GRUModule(4, HIDDEN, in_keys=["observation", "h"], out_keys=["embedded", ("next", "h")]),
+        head()[0],
     )
     actor = ProbabilisticActor(body, in_keys=["logits"], distribution_class=Categorical)
-    batches = [batch.clone() for batch in Collector(cartpole, actor, frames_per_batch=50, total_frames=150, seed=0)]
+    batches = [
+        batch.clone()
+        for batch in Collector(cartpole, actor, frames_per_batch=50, total_frames=150, seed=0)
+    ]
     check(batches, actor, ("h",))
 
 
@@ -165,7 +248,9 @@ def test_functions_remember_what_they_write_for_the_next_step() -> None:
         count = td.get("count", torch.zeros(*td.shape, dtype=torch.int64))
         return TensorDict({"action": count % 2, ("next", "count"): count + 1}, td.shape)
 
-    with Collector(cartpole, policy, frames_per_batch=90, num_envs=3, max_frames_per_traj=7) as collector:
+    with Collector(
+        cartpole, policy, frames_per_batch=90, num_envs=3, max_frames_per_traj=7
+    ) as collector:
         batch = next(collector)
     assert torch.equal(batch["count"], batch["step_count"].squeeze(-1))
     assert torch.equal(batch["next", "count"], batch["next", "step_count"].squeeze(-1))
@@ -178,8 +263,15 @@ def test_states_may_be_nested() -> None:
             steps = torch.zeros(observation.shape[:-1]) if steps is None else steps
             return (steps % 2).long(), steps + 1
 
-    keys = {"in_keys": ["observation", ("memory", "steps")], "out_keys": ["action", ("next", "memory", "steps")]}
-    batch = next(Collector(cartpole, TensorDictModule(Steps(), **keys), frames_per_batch=30, max_frames_per_traj=5))
+    keys = {
+        "in_keys": ["observation", ("memory", "steps")],
+        "out_keys": ["action", ("next", "memory", "steps")],
+    }
+    batch = next(
+        Collector(
+            cartpole, TensorDictModule(Steps(), **keys), frames_per_batch=30, max_frames_per_traj=5
+        )
+    )
     assert torch.equal(batch["memory", "steps"], batch["step_count"].squeeze(-1).float())
 
 
@@ -193,14 +285,25 @@ def test_what_begins_with_an_underscore_is_carried_and_not_recorded() -> None:
 
     spec = Bounded(-2, 2, (1,))
     noise = OrnsteinUhlenbeckProcessModule(
-        spec=spec, eps_init=1.0, eps_end=1.0, annealing_num_steps=1, sigma=0.01, theta=0.0, x0=0.0, dt=1.0
+        spec=spec,
+        eps_init=1.0,
+        eps_end=1.0,
+        annealing_num_steps=1,
+        sigma=0.01,
+        theta=0.0,
+        x0=0.0,
+        dt=1.0,
     )
     still = TensorDictModule(Still(), in_keys=["observation"], out_keys=["action"])
     with warnings.catch_warnings():
         # An environment without is_init would be complained about.
         warnings.simplefilter("error")
         source = Collector(
-            "Pendulum-v1", TensorDictSequential(still, noise), frames_per_batch=2000, max_frames_per_traj=100, seed=0
+            "Pendulum-v1",
+            TensorDictSequential(still, noise),
+            frames_per_batch=2000,
+            max_frames_per_traj=100,
+            seed=0,
         )
         batch = next(source)
     assert not [key for key in batch.keys() if key.startswith("_")]
@@ -217,7 +320,10 @@ def test_an_init_tracker_is_added_once_and_only_if_it_is_read() -> None:
     tracked = TransformedEnv(cartpole(), InitTracker())
     theirs = TheirTransformedEnv(torchrl_cartpole(), TheirInitTracker())
     for env in (cartpole, tracked, theirs, ParallelEnv(2, cartpole)):
-        batches = [batch.clone() for batch in Collector(env, gru(), frames_per_batch=60, total_frames=120, seed=0)]
+        batches = [
+            batch.clone()
+            for batch in Collector(env, gru(), frames_per_batch=60, total_frames=120, seed=0)
+        ]
         check(batches, gru(), ("h",))
         assert not batches[0]["next", "is_init"].any()
     assert "is_init" not in next(Collector(cartpole, cell(), frames_per_batch=10)).keys()
@@ -227,7 +333,9 @@ def test_an_init_tracker_is_added_once_and_only_if_it_is_read() -> None:
 
     batch = next(Collector(cartpole, policy, frames_per_batch=40))
     assert torch.equal(batch["action"], batch["is_init"].squeeze(-1).long())
-    network = TensorDictModule(MLP(5, 2, num_cells=[8]), in_keys=["observation", "is_init"], out_keys=["action"])
+    network = TensorDictModule(
+        MLP(5, 2, num_cells=[8]), in_keys=["observation", "is_init"], out_keys=["action"]
+    )
     with torch.no_grad():
         batch = next(Collector(cartpole, network, frames_per_batch=40, seed=0))
         scores = network.module(torch.cat([batch["observation"], batch["is_init"]], -1))
@@ -235,20 +343,37 @@ def test_an_init_tracker_is_added_once_and_only_if_it_is_read() -> None:
 
 
 def test_without_registration_nothing_is_added() -> None:
-    with pytest.raises(KeyError, match="reads 'is_init', which neither the environment observes nor the policy writes"):
+    with pytest.raises(
+        KeyError,
+        match="reads 'is_init', which neither the environment observes nor the policy writes",
+    ):
         single(cartpole, lstm(), auto_register_policy_transforms=False)
     tracked = TransformedEnv(cartpole(), InitTracker())
-    batches = [batch.clone() for batch in single(tracked, lstm(), auto_register_policy_transforms=False, total_frames=120)]
+    batches = [
+        batch.clone()
+        for batch in single(
+            tracked, lstm(), auto_register_policy_transforms=False, total_frames=120
+        )
+    ]
     check(batches, lstm(), LSTM_STATE)
-    check([next(single(cartpole, lstm(), auto_register_policy_transforms=None)).clone()], lstm(), LSTM_STATE)
+    check(
+        [next(single(cartpole, lstm(), auto_register_policy_transforms=None)).clone()],
+        lstm(),
+        LSTM_STATE,
+    )
 
 
 @pytest.mark.parametrize("kind", [single, sync])
 def test_a_policy_that_reads_what_nobody_writes_is_refused(kind) -> None:
     misspelt = LSTMModule(
-        4, HIDDEN, in_keys=["observation", "h", "c"], out_keys=["embedded", ("next", "h"), ("next", "cell")]
+        4,
+        HIDDEN,
+        in_keys=["observation", "h", "c"],
+        out_keys=["embedded", ("next", "h"), ("next", "cell")],
     )
-    with pytest.raises(KeyError, match="reads 'c', which neither the environment observes nor the policy writes"):
+    with pytest.raises(
+        KeyError, match="reads 'c', which neither the environment observes nor the policy writes"
+    ):
         kind(cartpole, TensorDictSequential(misspelt, *head()))
 
 
@@ -268,9 +393,13 @@ def test_a_state_needs_a_first_value() -> None:
         single(cartpole, TensorDictModule(from_one, **keys))
 
     def growing(observation, hidden):
-        return step(observation, observation.new_zeros(2) if hidden is None else hidden)[0][..., 0], observation.new_zeros(3)
+        return step(observation, observation.new_zeros(2) if hidden is None else hidden)[0][
+            ..., 0
+        ], observation.new_zeros(3)
 
-    with pytest.raises(ValueError, match=r"writes \('next', 'hidden'\) with shape \(3,\), expected \(5,\)"):
+    with pytest.raises(
+        ValueError, match=r"writes \('next', 'hidden'\) with shape \(3,\), expected \(5,\)"
+    ):
         single(cartpole, Primed(growing, Unbounded((5,))))
 
 
@@ -278,7 +407,9 @@ class Primed(TensorDictModule):
     """Tells the first value of its state."""
 
     def __init__(self, function, spec: Unbounded, **options) -> None:
-        super().__init__(function, in_keys=["observation", "hidden"], out_keys=["action", ("next", "hidden")])
+        super().__init__(
+            function, in_keys=["observation", "hidden"], out_keys=["action", ("next", "hidden")]
+        )
         self.arguments = ({"hidden": spec}, options)
 
     def make_tensordict_primer(self) -> TensorDictPrimer:
@@ -294,7 +425,9 @@ def test_states_begin_as_primers_say(envs) -> None:
         policy = Primed(step, Unbounded((2,)), **options)
         if envs == "served":
             return next(served(cartpole, policy, max_frames_per_traj=5))
-        return next(Collector(cartpole, policy, frames_per_batch=60, num_envs=envs, max_frames_per_traj=5))
+        return next(
+            Collector(cartpole, policy, frames_per_batch=60, num_envs=envs, max_frames_per_traj=5)
+        )
 
     batch = collected(default_value=7.0)
     assert torch.equal(batch["hidden"], 7 + batch["step_count"].expand(*batch.shape, 2).float())
@@ -319,7 +452,9 @@ class Unprimed(Primed):
 
 
 def test_a_module_that_knows_no_first_value_of_its_state_begins_with_zeros_and_says_so() -> None:
-    with pytest.warns(UserWarning, match="Unprimed knows no first value of its state.*only for matching keys"):
+    with pytest.warns(
+        UserWarning, match="Unprimed knows no first value of its state.*only for matching keys"
+    ):
         batch = next(single(cartpole, Unprimed(RuntimeError("only for matching keys"))))
     assert (batch["hidden"][0] == 0).all()
 
@@ -350,7 +485,12 @@ def test_primers_of_environments_give_the_first_value_alone(env, envs, register)
     if envs == "served":
         source = served(env, lstm(), auto_register_policy_transforms=register, total_frames=240)
     else:
-        source = Collector(env() if envs is None else env, lstm(), auto_register_policy_transforms=register, **arguments)
+        source = Collector(
+            env() if envs is None else env,
+            lstm(),
+            auto_register_policy_transforms=register,
+            **arguments,
+        )
     batches = [batch.clone() for batch in source]
     check(batches, lstm(), LSTM_STATE)
     assert set(batches[0]["next"].keys()) == {
@@ -363,8 +503,12 @@ def test_the_first_value_is_that_of_the_environment() -> None:
         return hidden[..., 0].long() % 2, hidden + 1
 
     keys = {"in_keys": ["observation", "hidden"], "out_keys": ["action", ("next", "hidden")]}
-    env = TheirTransformedEnv(torchrl_cartpole(), TensorDictPrimer({"hidden": Unbounded((2,))}, default_value=3.0))
-    batch = next(Collector(env, TensorDictModule(step, **keys), frames_per_batch=60, max_frames_per_traj=5))
+    env = TheirTransformedEnv(
+        torchrl_cartpole(), TensorDictPrimer({"hidden": Unbounded((2,))}, default_value=3.0)
+    )
+    batch = next(
+        Collector(env, TensorDictModule(step, **keys), frames_per_batch=60, max_frames_per_traj=5)
+    )
     assert torch.equal(batch["hidden"], 3 + batch["step_count"].expand(60, 2).float())
     assert torch.equal(batch["next", "hidden"], batch["hidden"] + 1)
 
@@ -373,8 +517,13 @@ def test_what_the_environment_itself_changes_cannot_be_a_state() -> None:
     def predict(observation):
         return (observation[..., 0] > 0).long(), observation
 
-    policy = TensorDictModule(predict, in_keys=["observation"], out_keys=["action", ("next", "observation")])
-    with single(cartpole, policy) as collector, pytest.raises(RuntimeError, match="both the policy and the environment"):
+    policy = TensorDictModule(
+        predict, in_keys=["observation"], out_keys=["action", ("next", "observation")]
+    )
+    with (
+        single(cartpole, policy) as collector,
+        pytest.raises(RuntimeError, match="both the policy and the environment"),
+    ):
         next(collector)
 
 
@@ -389,12 +538,21 @@ def test_frames_are_those_of_torchrls_collector() -> None:
 
         env = primed()
         env.set_seed(5)
-        source = TheirCollector(env, policy, **{**arguments, "exploration_type": ExplorationType.DETERMINISTIC})
+        source = TheirCollector(
+            env, policy, **{**arguments, "exploration_type": ExplorationType.DETERMINISTIC}
+        )
         return [batch.clone() for batch in source]
 
     ours = Collector(primed(), policy, seed=5, **arguments)
     for own, other in zip([batch.clone() for batch in ours], theirs(), strict=True):
-        for key in ("observation", "is_init", "logits", "action", *LSTM_STATE, *(("next", key) for key in LSTM_STATE)):
+        for key in (
+            "observation",
+            "is_init",
+            "logits",
+            "action",
+            *LSTM_STATE,
+            *(("next", key) for key in LSTM_STATE),
+        ):
             torch.testing.assert_close(own[key], other[key], rtol=1e-6, atol=1e-6)
 
 
@@ -429,10 +587,17 @@ def frames_begin_with_zeros(batch: TensorDictBase) -> bool:
 @pytest.mark.parametrize("placement", ["inline", "threads"])
 def test_every_way_to_begin_an_episode_forgets(placement) -> None:
     with MultiSyncCollector(
-        [cartpole], cell(), frames_per_batch=40, placement=placement, reset_at_each_iter=True, seed=0
+        [cartpole],
+        cell(),
+        frames_per_batch=40,
+        placement=placement,
+        reset_at_each_iter=True,
+        seed=0,
     ) as collector:
         assert all(frames_begin_with_zeros(next(collector)) for _ in range(3))
-    with MultiSyncCollector([cartpole], cell(), frames_per_batch=5, placement=placement, seed=0) as collector:
+    with MultiSyncCollector(
+        [cartpole], cell(), frames_per_batch=5, placement=placement, seed=0
+    ) as collector:
         first = next(collector)
         collector.reset()
         assert frames_begin_with_zeros(next(collector))
@@ -442,16 +607,23 @@ def test_every_way_to_begin_an_episode_forgets(placement) -> None:
         assert not frames_begin_with_zeros(batch), "an episode goes on"
         state = collector.state_dict()
         collector.load_state_dict(state)
-        assert not frames_begin_with_zeros(next(collector)), "with its simulators, a state goes on within an episode"
+        assert not frames_begin_with_zeros(next(collector)), (
+            "with its simulators, a state goes on within an episode"
+        )
         del state["simulators"]
         collector.load_state_dict(state)
         assert frames_begin_with_zeros(next(collector))
 
 
 def test_random_frames_leave_no_trace() -> None:
-    with Collector(cartpole, cell(), frames_per_batch=10, init_random_frames=20, seed=0) as collector:
+    with Collector(
+        cartpole, cell(), frames_per_batch=10, init_random_frames=20, seed=0
+    ) as collector:
         warm = [next(collector).clone() for _ in range(4)]
-        assert all((batch["hidden"] == 0).all() and (batch["next", "hidden"] == 0).all() for batch in warm[:2])
+        assert all(
+            (batch["hidden"] == 0).all() and (batch["next", "hidden"] == 0).all()
+            for batch in warm[:2]
+        )
         # The first frame that the policy sees, be it within an episode, is where its memory begins.
         assert (warm[2]["hidden"][0] == 0).all() and (warm[3]["hidden"].abs().sum() > 0)
         state = collector.state_dict()
@@ -463,7 +635,9 @@ def test_random_frames_leave_no_trace() -> None:
 
 def test_weights_change_and_the_state_goes_on() -> None:
     policy = cell()
-    with MultiSyncCollector([cartpole], policy, placement="threads", frames_per_batch=5, seed=0) as collector:
+    with MultiSyncCollector(
+        [cartpole], policy, placement="threads", frames_per_batch=5, seed=0
+    ) as collector:
         before = next(collector).clone()
         with torch.no_grad():
             policy[0].module.cell.weight_ih.zero_()
@@ -478,11 +652,23 @@ def test_weights_change_and_the_state_goes_on() -> None:
 
 
 def test_cut_and_whole_trajectories_keep_their_states() -> None:
-    with MultiSyncCollector([cartpole] * 3, cell(), placement="threads", frames_per_batch=60, preemptive_threshold=0.5, seed=0) as collector:
+    with MultiSyncCollector(
+        [cartpole] * 3,
+        cell(),
+        placement="threads",
+        frames_per_batch=60,
+        preemptive_threshold=0.5,
+        seed=0,
+    ) as collector:
         batches = [next(collector).clone() for _ in range(4)]
-    whole = [batch[batch["collector", "mask"]] if ("collector", "mask") in batch.keys(True) else batch for batch in batches]
+    whole = [
+        batch[batch["collector", "mask"]] if ("collector", "mask") in batch.keys(True) else batch
+        for batch in batches
+    ]
     check(whole, cell(), ("hidden",))
-    with Collector(cartpole, cell(), frames_per_batch=40, trajs_per_batch=3, traj_format="cat", seed=0) as collector:
+    with Collector(
+        cartpole, cell(), frames_per_batch=40, trajs_per_batch=3, traj_format="cat", seed=0
+    ) as collector:
         check([next(collector).clone() for _ in range(2)], cell(), ("hidden",))
 
 
@@ -501,7 +687,9 @@ def test_evaluators_and_buffers_take_recurrent_policies() -> None:
         frames = batch if mask is None else batch[mask]
         check([frames], lstm(), LSTM_STATE)
     buffer = ReplayBuffer(storage=LazyTensorStorage(200), batch_size=16)
-    with Collector(cartpole, lstm(), frames_per_batch=50, total_frames=100, replay_buffer=buffer) as collector:
+    with Collector(
+        cartpole, lstm(), frames_per_batch=50, total_frames=100, replay_buffer=buffer
+    ) as collector:
         for _ in collector:
             pass
     sample = buffer.sample()

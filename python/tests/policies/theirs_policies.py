@@ -1,4 +1,6 @@
-"""Policies as scripts write them, by name: those of TorchRL's scripts, and in the shape of CleanRL's and Stable Baselines'."""
+"""Policies as scripts write them, by name: those of TorchRL's scripts, and in the shape of
+CleanRL's and Stable Baselines'.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,12 @@ class Goal(gymnasium.Env):
     def _seen(self) -> Any:
         legal = np.ones(3, np.int8)
         legal[self.steps % 3] = 0
-        return {"position": self.at.copy(), "goal": self.goal, "kind": self.steps % 3, "legal": legal}
+        return {
+            "position": self.at.copy(),
+            "goal": self.goal,
+            "kind": self.steps % 3,
+            "legal": legal,
+        }
 
     def step(self, action: Any) -> Any:
         self.steps += 1
@@ -84,7 +91,11 @@ def environment(name: str) -> Any:
         return SerialEnv(2, lambda: GymWrapper(Goal(), categorical_action_encoding=True))
     if name == "cartpole_one_hot":
         return GymEnv("CartPole-v1", num_envs=2)
-    return GymEnv({"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}[name], categorical_action_encoding=True, num_envs=2)
+    return GymEnv(
+        {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}[name],
+        categorical_action_encoding=True,
+        num_envs=2,
+    )
 
 
 def policy(env: str, why: str | None = None) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
@@ -100,16 +111,22 @@ TORQUE = Bounded(-2.0, 2.0, (1,))
 
 
 def mlp(inputs: int, outputs: int, activation: type = nn.Tanh) -> MLP:
-    return MLP(in_features=inputs, out_features=outputs, num_cells=[16, 16], activation_class=activation)
+    return MLP(
+        in_features=inputs, out_features=outputs, num_cells=[16, 16], activation_class=activation
+    )
 
 
 def discrete(distribution: Any, net: nn.Module | None = None) -> Any:
     module = TensorDictModule(net or mlp(4, 2), ["observation"], ["logits"])
-    return ProbabilisticActor(module, in_keys=["logits"], distribution_class=distribution, return_log_prob=True)
+    return ProbabilisticActor(
+        module, in_keys=["logits"], distribution_class=distribution, return_log_prob=True
+    )
 
 
 def normal(distribution: Any, last: nn.Module, outputs: int, **kwargs: Any) -> Any:
-    module = TensorDictModule(nn.Sequential(mlp(3, outputs), last), ["observation"], ["loc", "scale"])
+    module = TensorDictModule(
+        nn.Sequential(mlp(3, outputs), last), ["observation"], ["loc", "scale"]
+    )
     return ProbabilisticActor(
         module,
         in_keys=["loc", "scale"],
@@ -133,7 +150,9 @@ def ppo_cartpole() -> Any:
 
 @policy("pendulum")
 def ppo_mujoco() -> Any:
-    return normal(TanhNormal, AddStateIndependentNormalScale(1, scale_lb=1e-8), 1, **BOUNDS, tanh_loc=False)
+    return normal(
+        TanhNormal, AddStateIndependentNormalScale(1, scale_lb=1e-8), 1, **BOUNDS, tanh_loc=False
+    )
 
 
 @policy("pendulum")
@@ -143,7 +162,12 @@ def a2c_mujoco() -> Any:
 
 @policy("pendulum")
 def sac() -> Any:
-    return normal(TanhNormal, NormalParamExtractor(scale_mapping="biased_softplus_1.0", scale_lb=0.1), 2, **BOUNDS)
+    return normal(
+        TanhNormal,
+        NormalParamExtractor(scale_mapping="biased_softplus_1.0", scale_lb=0.1),
+        2,
+        **BOUNDS,
+    )
 
 
 @policy("pendulum")
@@ -179,13 +203,21 @@ def td3_additive_gaussian() -> Any:
 
 @policy("pendulum")
 def ddpg_ornstein_uhlenbeck() -> Any:
-    return TensorDictSequential(*ddpg_actor(), OrnsteinUhlenbeckProcessModule(TORQUE.clone(), annealing_num_steps=100))
+    return TensorDictSequential(
+        *ddpg_actor(), OrnsteinUhlenbeckProcessModule(TORQUE.clone(), annealing_num_steps=100)
+    )
 
 
 @policy("pendulum")
 def tanh_delta() -> Any:
     net = TensorDictModule(mlp(3, 1), ["observation"], ["param"])
-    return ProbabilisticActor(net, in_keys=["param"], spec=TORQUE, distribution_class=TanhDelta, distribution_kwargs=BOUNDS)
+    return ProbabilisticActor(
+        net,
+        in_keys=["param"],
+        spec=TORQUE,
+        distribution_class=TanhDelta,
+        distribution_kwargs=BOUNDS,
+    )
 
 
 @policy("cartpole")
@@ -195,7 +227,9 @@ def dqn() -> Any:
 
 @policy("cartpole")
 def dqn_egreedy() -> Any:
-    return TensorDictSequential(dqn(), EGreedyModule(CategoricalSpec(2), eps_init=0.5, annealing_num_steps=100))
+    return TensorDictSequential(
+        dqn(), EGreedyModule(CategoricalSpec(2), eps_init=0.5, annealing_num_steps=100)
+    )
 
 
 @policy("cartpole_one_hot")
@@ -206,7 +240,9 @@ def dqn_egreedy_one_hot() -> Any:
 
 @policy("cartpole")
 def actor_critic_wrapper() -> Any:
-    return ActorCriticWrapper(discrete(Categorical), ValueOperator(mlp(4, 1), in_keys=["observation"]))
+    return ActorCriticWrapper(
+        discrete(Categorical), ValueOperator(mlp(4, 1), in_keys=["observation"])
+    )
 
 
 @policy("cartpole")
@@ -301,10 +337,14 @@ class MlpPolicy(nn.Module):
         self.mlp_extractor = Extractor(4)
         self.action_net, self.value_net = nn.Linear(16, 2), nn.Linear(16, 1)
 
-    def forward(self, obs: torch.Tensor, deterministic: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, obs: torch.Tensor, deterministic: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         latent_pi, latent_vf = self.mlp_extractor(self.features_extractor(obs))
         distribution = Categorical(logits=self.action_net(latent_pi))
-        actions = torch.argmax(distribution.probs, dim=1) if deterministic else distribution.sample()
+        actions = (
+            torch.argmax(distribution.probs, dim=1) if deterministic else distribution.sample()
+        )
         return actions.reshape((-1,)), self.value_net(latent_vf), distribution.log_prob(actions)
 
 
@@ -344,8 +384,14 @@ class Own(nn.Module):
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         left, right = torch.chunk(observation - self.shift, 2, dim=-1)
-        hidden = torch.cat([self.first(left).relu(), torch.sigmoid(self.second(right))], -1).unflatten(-1, (2, 8)).mean(-2)
-        hidden = hidden + self.gain * torch.where(hidden > 0.1, hidden, hidden.exp() - 1).clamp(max=3.0)
+        hidden = (
+            torch.cat([self.first(left).relu(), torch.sigmoid(self.second(right))], -1)
+            .unflatten(-1, (2, 8))
+            .mean(-2)
+        )
+        hidden = hidden + self.gain * torch.where(hidden > 0.1, hidden, hidden.exp() - 1).clamp(
+            max=3.0
+        )
         return self.last(hidden / (1 + hidden.abs().sum(-1, keepdim=True)))
 
 
@@ -361,12 +407,16 @@ def torch_compiled() -> Any:
 
 @policy("cartpole")
 def spectral_norm() -> Any:
-    return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 8)), nn.ReLU(), nn.Linear(8, 2)).eval()
+    return nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(4, 8)), nn.ReLU(), nn.Linear(8, 2)
+    ).eval()
 
 
 @policy("cartpole")
 def weight_norm() -> Any:
-    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 8)), nn.ReLU(), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 8)), nn.ReLU(), nn.Linear(8, 2)
+    )
 
 
 @policy("cartpole")
@@ -377,12 +427,21 @@ def activations() -> Any:
     )
     layers = [layer for name in names.split() for layer in (nn.Linear(4, 4), getattr(nn, name)())]
     threshold, softmax = nn.Threshold(0.1, -0.2), nn.LogSoftmax(dim=-1)
-    return nn.Sequential(*layers, nn.GELU(approximate="tanh"), threshold, nn.Softmax(dim=-1), nn.Linear(4, 2), softmax)
+    return nn.Sequential(
+        *layers,
+        nn.GELU(approximate="tanh"),
+        threshold,
+        nn.Softmax(dim=-1),
+        nn.Linear(4, 2),
+        softmax,
+    )
 
 
 @policy("cartpole")
 def batch_norm_and_dropout_in_eval_mode() -> Any:
-    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.LeakyReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+    net = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.LeakyReLU(), nn.Dropout(0.3), nn.Linear(8, 2)
+    )
     with torch.no_grad():
         net[1].running_mean.normal_()
         net[1].running_var.uniform_(0.5, 2.0)
@@ -396,7 +455,9 @@ class Joined(nn.Module):
         super().__init__()
         self.kinds, self.net = nn.Embedding(3, 4), mlp(8, 3)
 
-    def forward(self, position: torch.Tensor, goal: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, position: torch.Tensor, goal: torch.Tensor, kind: torch.Tensor
+    ) -> torch.Tensor:
         kinds = kind if kind.dtype == torch.int64 and kind.shape[-1:] != (3,) else kind.argmax(-1)
         return self.net(torch.cat([position, goal, self.kinds(kinds)], -1))
 
@@ -411,7 +472,10 @@ def masked_categorical() -> Any:
     logits = TensorDictModule(mlp(2, 3), ["position"], ["logits"])
     mask = TensorDictModule(lambda legal: legal.bool(), ["legal"], ["mask"])
     drawn = ProbabilisticActor(
-        logits, in_keys={"logits": "logits", "mask": "mask"}, distribution_class=MaskedCategorical, return_log_prob=True
+        logits,
+        in_keys={"logits": "logits", "mask": "mask"},
+        distribution_class=MaskedCategorical,
+        return_log_prob=True,
     )
     return TensorDictSequential(mask, drawn)
 
@@ -426,7 +490,10 @@ class Attentive(nn.Module):
         if kind == "attention":
             self.layer: nn.Module = nn.MultiheadAttention(8, 2, batch_first=True)
         else:
-            self.layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=kind == "first"), 2)
+            self.layer = nn.TransformerEncoder(
+                nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=kind == "first"),
+                2,
+            )
             self.eval()
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
@@ -458,13 +525,22 @@ class Products(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gated, self.keys, self.last = nn.Sequential(nn.Linear(4, 24), nn.GLU()), nn.Linear(4, 12), nn.Linear(6, 2)
+        self.gated, self.keys, self.last = (
+            nn.Sequential(nn.Linear(4, 24), nn.GLU()),
+            nn.Linear(4, 12),
+            nn.Linear(6, 2),
+        )
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        query, keys = self.gated(observation).view(-1, 2, 1, 6), self.keys(observation).view(-1, 1, 2, 6).expand(-1, 2, -1, -1)
+        query, keys = (
+            self.gated(observation).view(-1, 2, 1, 6),
+            self.keys(observation).view(-1, 1, 2, 6).expand(-1, 2, -1, -1),
+        )
         attended = nn.functional.scaled_dot_product_attention(query, keys, keys.tanh()).squeeze(-2)
         weights = torch.einsum("bhi,bhi->bh", attended, query.squeeze(-2)).softmax(-1)
-        return self.last(torch.einsum("bh,bhi->bi", weights, attended) / (1 + weights.amax(-1, keepdim=True)))
+        return self.last(
+            torch.einsum("bh,bhi->bi", weights, attended) / (1 + weights.amax(-1, keepdim=True))
+        )
 
 
 @policy("cartpole")
@@ -474,7 +550,11 @@ def products_of_rows() -> Any:
 
 @policy("cartpole")
 def cleanrl_method_in_a_module() -> Any:
-    return TensorDictModule(DiscreteAgent().get_action_and_value, ["observation"], ["action", "log_prob", "entropy", "value"])
+    return TensorDictModule(
+        DiscreteAgent().get_action_and_value,
+        ["observation"],
+        ["action", "log_prob", "entropy", "value"],
+    )
 
 
 class BetaAgent(nn.Module):

@@ -1,4 +1,6 @@
-"""Children of fork: what needs threads of the parent says so, what is memory can be read, and they end."""
+"""Children of fork: what needs threads of the parent says so, what is memory can be read, and they
+end.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from cartpole import cartpole
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, Interruptor, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    Interruptor,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.data import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -76,12 +86,26 @@ def policy(td):
 
 KINDS = [
     lambda **more: Collector(cartpole, policy, frames_per_batch=20, **more),
-    lambda **more: AsyncCollector(cartpole, policy, placement="threads", frames_per_batch=20, **more),
-    lambda **more: MultiSyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=20, **more),
-    lambda **more: MultiAsyncCollector([cartpole] * 2, nn.Linear(4, 2), placement="threads", frames_per_batch=20, **more),
-    lambda **more: AsyncBatchedCollector([cartpole] * 2, nn.Linear(4, 2), frames_per_batch=20, **more),
+    lambda **more: AsyncCollector(
+        cartpole, policy, placement="threads", frames_per_batch=20, **more
+    ),
+    lambda **more: MultiSyncCollector(
+        [cartpole] * 2, policy, placement="threads", frames_per_batch=20, **more
+    ),
+    lambda **more: MultiAsyncCollector(
+        [cartpole] * 2, nn.Linear(4, 2), placement="threads", frames_per_batch=20, **more
+    ),
+    lambda **more: AsyncBatchedCollector(
+        [cartpole] * 2, nn.Linear(4, 2), frames_per_batch=20, **more
+    ),
 ]
-NAMES = ["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector", "AsyncBatchedCollector"]
+NAMES = [
+    "Collector",
+    "AsyncCollector",
+    "MultiSyncCollector",
+    "MultiAsyncCollector",
+    "AsyncBatchedCollector",
+]
 
 
 @pytest.mark.parametrize("make", KINDS, ids=NAMES)
@@ -132,7 +156,9 @@ def test_a_collector_is_of_no_use_and_its_batches_can_be_read(make) -> None:
 @pytest.mark.parametrize("drop", [False, True])
 def test_a_collector_that_is_started_and_its_buffer(drop: bool) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)
-    collector = MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=10, replay_buffer=buffer)
+    collector = MultiAsyncCollector(
+        [cartpole] * 2, placement="threads", frames_per_batch=10, replay_buffer=buffer
+    )
     collector.start()
     while len(buffer) < 100:
         time.sleep(0.01)
@@ -234,7 +260,9 @@ def test_environments_of_the_parent_are_not_closed(capfd) -> None:
 @pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage, LazyMemmapStorage])
 def test_a_buffer_can_be_used_where_nobody_was_at_it(storage) -> None:
     buffer = ReplayBuffer(storage=storage(100), sampler=SliceSampler(slice_len=2), batch_size=10)
-    with Collector(cartpole, frames_per_batch=50, total_frames=100, replay_buffer=buffer) as collector:
+    with Collector(
+        cartpole, frames_per_batch=50, total_frames=100, replay_buffer=buffer
+    ) as collector:
         for _ in collector:
             pass
     held = buffer.sample()

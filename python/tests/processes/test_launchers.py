@@ -26,8 +26,14 @@ WORKER = [sys.executable, "-m", "windrow.worker"]
 
 def network():
     """A policy that draws nothing."""
-    values = TensorDictModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), in_keys=["observation"], out_keys=["values"])
-    best = TensorDictModule(lambda values: values.argmax(-1), in_keys=["values"], out_keys=["action"])
+    values = TensorDictModule(
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)),
+        in_keys=["observation"],
+        out_keys=["values"],
+    )
+    best = TensorDictModule(
+        lambda values: values.argmax(-1), in_keys=["values"], out_keys=["action"]
+    )
     return TensorDictSequential(values, best)
 
 
@@ -41,7 +47,13 @@ def batches(launcher, **arguments):
     torch.manual_seed(3)
     policy = network()
     collector = MultiSyncCollector(
-        [cartpole] * 2, policy, frames_per_batch=40, total_frames=120, seed=5, launcher=launcher, **arguments
+        [cartpole] * 2,
+        policy,
+        frames_per_batch=40,
+        total_frames=120,
+        seed=5,
+        launcher=launcher,
+        **arguments,
     )
     with collector:
         for batch in collector:
@@ -54,7 +66,10 @@ def batches(launcher, **arguments):
 
 @pytest.mark.parametrize("policy_backend", ["native", "torch"])
 def test_workers_elsewhere_deliver_what_processes_deliver(policy_backend) -> None:
-    here, there = ([*batches(launcher, policy_backend=policy_backend)] for launcher in (None, CommandLauncher(WORKER)))
+    here, there = (
+        [*batches(launcher, policy_backend=policy_backend)]
+        for launcher in (None, CommandLauncher(WORKER))
+    )
     assert len(here) == len(there) == 3
     for one, other in zip(here, there, strict=True):
         assert (one == other).all()
@@ -124,7 +139,11 @@ class Slow(gymnasium.Env):
 def test_a_shutdown_cuts_parts_short_that_workers_elsewhere_fill() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(60_000), batch_size=10)
     collector = MultiSyncCollector(
-        [Slow] * 2, frames_per_batch=60_000, total_frames=-1, replay_buffer=buffer, launcher=CommandLauncher(WORKER)
+        [Slow] * 2,
+        frames_per_batch=60_000,
+        total_frames=-1,
+        replay_buffer=buffer,
+        launcher=CommandLauncher(WORKER),
     )
     collector.start()
     time.sleep(0.5)
@@ -138,19 +157,33 @@ def test_what_cannot_be_started_is_an_error_that_names_it() -> None:
     with pytest.raises(Exception, match="no-such-program"):
         Collector("CartPole-v1", frames_per_batch=10, launcher=CommandLauncher(["no-such-program"]))
     with pytest.raises(Exception, match="status: 3"):
-        Collector("CartPole-v1", frames_per_batch=10, launcher=CommandLauncher(["sh", "-c", "exit 3"]))
-    with pytest.raises(TypeError, match=r"expected a CommandLauncher as launcher, or an object with a method start\(invitation\), got int"):
+        Collector(
+            "CartPole-v1", frames_per_batch=10, launcher=CommandLauncher(["sh", "-c", "exit 3"])
+        )
+    with pytest.raises(
+        TypeError,
+        match=r"expected a CommandLauncher as launcher, or an object with a method start\(invitation\), got int",
+    ):
         Collector("CartPole-v1", frames_per_batch=10, launcher=3)
     with pytest.raises(ValueError, match="what a launcher starts are processes"):
-        Collector("CartPole-v1", frames_per_batch=10, launcher=CommandLauncher(WORKER), placement="threads")
+        Collector(
+            "CartPole-v1",
+            frames_per_batch=10,
+            launcher=CommandLauncher(WORKER),
+            placement="threads",
+        )
     with pytest.raises(ValueError, match="starts actors itself"):
         RayCollector(["CartPole-v1"], frames_per_batch=10, launcher=CommandLauncher(WORKER))
     with pytest.raises(ValueError, match="workers of AsyncBatchedCollector are threads"):
-        AsyncBatchedCollector(["CartPole-v1"], network(), frames_per_batch=10, launcher=CommandLauncher(WORKER))
+        AsyncBatchedCollector(
+            ["CartPole-v1"], network(), frames_per_batch=10, launcher=CommandLauncher(WORKER)
+        )
     with pytest.raises(ValueError, match="expected an address such as"):
         CommandLauncher(WORKER, address="nowhere")
 
 
 def test_a_worker_without_an_invitation_says_who_starts_it() -> None:
-    ended = subprocess.run(WORKER, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        WORKER, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
     assert ended.returncode == 1 and "started by a launcher" in ended.stderr

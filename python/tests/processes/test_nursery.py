@@ -55,7 +55,9 @@ def ask(collector: Any, function: Callable[[], Any]) -> list[Any]:
 
 @pytest.fixture
 def forked(build) -> Callable[..., Any]:
-    def make(kind: Any = MultiSyncCollector, workers: int = 2, env: Any = Counting, **options: Any) -> Any:
+    def make(
+        kind: Any = MultiSyncCollector, workers: int = 2, env: Any = Counting, **options: Any
+    ) -> Any:
         envs = (lambda: env()) if kind is Collector else [lambda: env()] * workers
         return build(kind, envs, policy(), total_frames=-1, **options)
 
@@ -105,7 +107,9 @@ def test_a_worker_has_torch_where_it_needs_it(build, case) -> None:
         env, options["create_env_kwargs"] = given, {"pace": torch.tensor(2.0)}
     collector = build(MultiSyncCollector, envs or [env] * 2, **options)
     (nursery,) = parents(collector)
-    assert ("torch" in Path(f"/proc/{nursery}/cmdline").read_text().split("\0")) == (case != "native")
+    assert ("torch" in Path(f"/proc/{nursery}/cmdline").read_text().split("\0")) == (
+        case != "native"
+    )
     assert next(collector).numel() == 40
 
 
@@ -129,7 +133,13 @@ def test_a_worker_finds_what_this_process_would_find(forked, monkeypatch, tmp_pa
     def look() -> Any:
         import added_later  # type: ignore[import-not-found]
 
-        return added_later.place, os.getcwd(), os.environ["ADDED_LATER"], os.environ.get("HOME"), torch.get_num_threads()
+        return (
+            added_later.place,
+            os.getcwd(),
+            os.environ["ADDED_LATER"],
+            os.environ.get("HOME"),
+            torch.get_num_threads(),
+        )
 
     seen = ("found", str(tmp_path), "set", None)
     assert ask(forked(), look) == [(*seen, 1)] * 2
@@ -143,7 +153,9 @@ def test_another_start_of_the_interpreter_takes_another_process(forked, monkeypa
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     (hashed,) = set(ask(collector := forked(), lambda: hash("windrow")))
     assert parents(collector) != before
-    plain = subprocess.run([sys.executable, "-c", "print(hash('windrow'))"], capture_output=True, text=True, check=True)
+    plain = subprocess.run(
+        [sys.executable, "-c", "print(hash('windrow'))"], capture_output=True, text=True, check=True
+    )
     assert hashed == int(plain.stdout)
 
 
@@ -163,9 +175,13 @@ def test_a_worker_holds_no_descriptor_of_another(forked) -> None:
     assert len({link for links in held for link in links}) == 5
 
 
-def test_workers_say_what_the_process_that_forks_them_imports(forked, tmp_path, monkeypatch) -> None:
+def test_workers_say_what_the_process_that_forks_them_imports(
+    forked, tmp_path, monkeypatch
+) -> None:
     marks = tmp_path / "marks"
-    (tmp_path / "marking.py").write_text(f"import os\nprint(os.getpid(), file=open({str(marks)!r}, 'a'))\nfrom counting import Counting")
+    (tmp_path / "marking.py").write_text(
+        f"import os\nprint(os.getpid(), file=open({str(marks)!r}, 'a'))\nfrom counting import Counting"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONMARKED", "a nursery of its own")
     import marking  # type: ignore[import-not-found]
@@ -173,7 +189,9 @@ def test_workers_say_what_the_process_that_forks_them_imports(forked, tmp_path, 
     collector = forked(env=marking.Counting, init_fn=lambda: marking)
     next(collector)
     (nursery,) = parents(collector)
-    assert set(map(int, marks.read_text().split())) == {os.getpid(), *processes(collector)} - {nursery}
+    assert set(map(int, marks.read_text().split())) == {os.getpid(), *processes(collector)} - {
+        nursery
+    }
 
 
 @pytest.mark.parametrize("on_loss", ["raise", 2])
@@ -205,7 +223,9 @@ def test_a_crash_leaves_its_stack(build) -> None:
 
 def test_weights_reach_forked_workers(build) -> None:
     module = TensorDictModule(Greedy(), ["observation"], ["action"])
-    collector = build(MultiSyncCollector, [lambda: gym.make("CartPole-v1")] * 2, module, total_frames=-1)
+    collector = build(
+        MultiSyncCollector, [lambda: gym.make("CartPole-v1")] * 2, module, total_frames=-1
+    )
     for _ in range(3):
         frames = next(collector)
         assert torch.equal(module(frames.select("observation"))["action"], frames["action"])
@@ -242,7 +262,10 @@ def collect(workers=2):
 """
 
 
-@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)", "raise RuntimeError", "collector.shutdown()"])
+@pytest.mark.parametrize(
+    "end",
+    ["", "os.kill(os.getpid(), signal.SIGKILL)", "raise RuntimeError", "collector.shutdown()"],
+)
 def test_nothing_outlives_the_program(tmp_path, end) -> None:
     done = run(f"{SCRIPT}print(*collect(), flush=True)\n{end}\n", tmp_path)
     pids = list(map(int, done.stdout.split()))
@@ -312,7 +335,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("trouble", ["thread", "import"])
 def test_workers_are_spawned_where_no_process_can_fork_them(tmp_path, trouble) -> None:
-    code = {"thread": "import threading, time; threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()", "import": "sys.exit(9)"}
+    code = {
+        "thread": "import threading, time; threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()",
+        "import": "sys.exit(9)",
+    }
     site = f"import sys\nif 'windrow.processes.nursery' in sys.orig_argv:\n    {code[trouble]}\n"
     (tmp_path / "sitecustomize.py").write_text(site)
     here = f"import os, sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
@@ -322,7 +348,13 @@ def test_workers_are_spawned_where_no_process_can_fork_them(tmp_path, trouble) -
 
 
 def test_started_by_hand_it_says_what_it_is_for() -> None:
-    done = subprocess.run([sys.executable, "-m", "windrow.processes.nursery"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "windrow.processes.nursery"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1 and "is started by collectors" in done.stderr
 
 
@@ -345,6 +377,8 @@ class Unseeded(gym.Env[Any, Any]):
 def test_what_workers_make_without_a_seed_draws_other_numbers_in_each() -> None:
     seen = []
     for _ in range(2):
-        with MultiSyncCollector([Unseeded] * 2, placement="processes", frames_per_batch=2, cat_results="stack") as collector:
+        with MultiSyncCollector(
+            [Unseeded] * 2, placement="processes", frames_per_batch=2, cat_results="stack"
+        ) as collector:
             seen += [tuple(worker[0].tolist()) for worker in next(collector)["observation"]]
     assert len(set(seen)) == 4

@@ -23,7 +23,15 @@ from test_processes import TERMINAL, run
 from waiting import ends
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiSyncCollector
-from windrow.envs import GymEnv, InitTracker, ParallelEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv
+from windrow.envs import (
+    GymEnv,
+    InitTracker,
+    ParallelEnv,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux"),
@@ -64,7 +72,9 @@ def same(ours: Any, theirs: Any) -> None:
         assert torch.equal(ours[key], theirs[key]), key
 
 
-@pytest.mark.parametrize("make", [theirs, counted, cartpole], ids=["Gymnasium", "transforms", "native"])
+@pytest.mark.parametrize(
+    "make", [theirs, counted, cartpole], ids=["Gymnasium", "transforms", "native"]
+)
 def test_steps_are_those_of_serial_environments(parallel, make) -> None:
     def played(env: Any) -> Any:
         env.set_seed(3)
@@ -94,7 +104,9 @@ def test_some_are_reset_and_the_others_go_on(parallel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "make"), [(ParallelEnv, theirs), (ParallelEnv, GymEnv("CartPole-v1")), (SerialEnv, theirs)], ids=["processes", "native", "serial"]
+    ("kind", "make"),
+    [(ParallelEnv, theirs), (ParallelEnv, GymEnv("CartPole-v1")), (SerialEnv, theirs)],
+    ids=["processes", "native", "serial"],
 )
 def test_chosen_environments_are_shared_and_step_without_the_others(kind, make) -> None:
     whole, twin = kind(3, make), SerialEnv(3, make)
@@ -124,7 +136,12 @@ def test_chosen_environments_are_shared_and_step_without_the_others(kind, make) 
     assert whole.rand_step(whole.reset()).shape == (3,)
     with pytest.raises(TypeError, match="can be made anew"):
         Collector(whole[0], frames_per_batch=10, total_frames=10)
-    for wrong, error in ((3, IndexError), ([True, False, True], TypeError), ([], ValueError), ([0, -3], ValueError)):
+    for wrong, error in (
+        (3, IndexError),
+        ([True, False, True], TypeError),
+        ([], ValueError),
+        ([0, -3], ValueError),
+    ):
         with pytest.raises(error):
             whole[wrong]
     whole.close()
@@ -147,7 +164,9 @@ def test_environments_known_to_be_native_stay_here(parallel) -> None:
 def test_collectors_take_them(placement, kind) -> None:
     def collected(make: Any) -> Any:
         env = make(2, theirs) if kind == "object" else partial(make, 2, theirs)
-        policy = lambda observation: torch.nn.functional.one_hot((observation[..., 2] > 0).long(), 2)  # noqa: E731
+        policy = lambda observation: torch.nn.functional.one_hot(
+            (observation[..., 2] > 0).long(), 2
+        )  # noqa: E731
         with Collector(
             TransformedEnv(env, InitTracker()) if kind == "object" else env,
             policy,
@@ -164,8 +183,14 @@ def test_collectors_take_them(placement, kind) -> None:
 
 def test_workers_in_lists_take_them() -> None:
     envs = [partial(ParallelEnv, 2, Counting)] * 2
-    with MultiSyncCollector(envs, None, frames_per_batch=80, total_frames=160, placement="processes") as collector:
-        found = {process for batch in collector for process in batch["observation"][..., 1].flatten().tolist()}
+    with MultiSyncCollector(
+        envs, None, frames_per_batch=80, total_frames=160, placement="processes"
+    ) as collector:
+        found = {
+            process
+            for batch in collector
+            for process in batch["observation"][..., 1].flatten().tolist()
+        }
         workers = [collector.stats("per_worker")[f"worker_{worker}/pid"] for worker in range(2)]
     assert len(found) == 4 and not found & {float(worker) for worker in workers}
     assert all(ends(int(process)) for process in (*found, *workers))
@@ -214,14 +239,21 @@ def test_what_an_environment_raises_is_raised_here(parallel, act, kind, message)
 
 @pytest.mark.parametrize(
     ("act", "end"),
-    [(lambda: os._exit(5), "exit status 5"), (os.abort, "signal 6 .SIGABRT."), (lambda: os.kill(os.getpid(), 9), "signal 9 .SIGKILL.")],
+    [
+        (lambda: os._exit(5), "exit status 5"),
+        (os.abort, "signal 6 .SIGABRT."),
+        (lambda: os.kill(os.getpid(), 9), "signal 9 .SIGKILL."),
+    ],
     ids=["exit", "abort", "kill"],
 )
 def test_a_process_that_dies_is_named(parallel, act, end) -> None:
     env = parallel(2, [Counting, partial(Counting, act)])
     env.reset()
     members = pids(env)
-    with pytest.raises(RuntimeError, match=f"environment 1: its process ended with {end}; close these environments and make others; it was in `step`"):
+    with pytest.raises(
+        RuntimeError,
+        match=f"environment 1: its process ended with {end}; close these environments and make others; it was in `step`",
+    ):
         env.rollout(10)
     with pytest.raises(RuntimeError, match=f"environment 1: its process ended with {end}"):
         env.reset()
@@ -239,7 +271,11 @@ def test_a_process_that_dies_between_two_steps_is_named(parallel) -> None:
 
 def test_a_collector_names_the_environment() -> None:
     with pytest.raises(WorkerError, match=r"environment 1.*no such road") as told:
-        with Collector(ParallelEnv(2, [Counting, partial(Counting, raises_value_error)]), None, frames_per_batch=40) as collector:
+        with Collector(
+            ParallelEnv(2, [Counting, partial(Counting, raises_value_error)]),
+            None,
+            frames_per_batch=40,
+        ) as collector:
             next(collector)
     assert isinstance(told.value.__cause__, ValueError) and told.value.env == 1
 
@@ -254,7 +290,9 @@ def test_what_cannot_start_is_named(parallel) -> None:
     with pytest.raises(ValueError, match="environment 1: .*observe and accept the same"):
         parallel(2, [theirs, lambda: gym.make("Pendulum-v1")]).reset()
     lock = threading.Lock()
-    with pytest.raises(TypeError, match=r"ParallelEnv sends create_env_fn to each worker, but .*lock.*SerialEnv"):
+    with pytest.raises(
+        TypeError, match=r"ParallelEnv sends create_env_fn to each worker, but .*lock.*SerialEnv"
+    ):
         parallel(2, lambda: Counting(lock.acquire)).reset()
 
 
@@ -287,7 +325,9 @@ def test_torchrl_environments_and_their_states(parallel) -> None:
     from torchrl.envs import TransformedEnv as TheirTransformedEnv
 
     def limited(*transforms: Any) -> Any:
-        return TheirTransformedEnv(TheirGymEnv("CartPole-v1"), Compose(TheirStepCounter(12), *transforms))
+        return TheirTransformedEnv(
+            TheirGymEnv("CartPole-v1"), Compose(TheirStepCounter(12), *transforms)
+        )
 
     def played(env: Any) -> Any:
         env.set_seed(0)
@@ -300,9 +340,13 @@ def test_torchrl_environments_and_their_states(parallel) -> None:
     env = parallel(2, lambda: limited(VecNormV2(["observation"])))
     env.rollout(8, break_when_any_done=False)
     states = env.state_dict()
-    assert sorted(states) == ["worker0", "worker1"] and str(states["worker0"]) != str(states["worker1"])
+    assert sorted(states) == ["worker0", "worker1"] and str(states["worker0"]) != str(
+        states["worker1"]
+    )
     env.load_state_dict({"worker0": states["worker1"], "worker1": states["worker0"]})
-    assert str(env.state_dict()) == str({"worker0": states["worker1"], "worker1": states["worker0"]})
+    assert str(env.state_dict()) == str(
+        {"worker0": states["worker1"], "worker1": states["worker0"]}
+    )
 
 
 def test_transforms_go_around(parallel) -> None:
@@ -339,7 +383,11 @@ TELL = "print(os.getpid(), *env._members.pids(), flush=True)\n"
 
 
 def test_a_script_leaves_nothing_behind(tmp_path) -> None:
-    for code, status in [("", 0), ("os.kill(os.getpid(), signal.SIGKILL)\n", -signal.SIGKILL), ("raise SystemExit(4)\n", 4)]:
+    for code, status in [
+        ("", 0),
+        ("os.kill(os.getpid(), signal.SIGKILL)\n", -signal.SIGKILL),
+        ("raise SystemExit(4)\n", 4),
+    ]:
         done = run(SCRIPT + TELL + code, tmp_path)
         assert done.returncode == status, done.stderr
         assert not done.stderr, done.stderr
@@ -368,8 +416,15 @@ def test_a_fork_of_the_program_leaves_them_alone(tmp_path) -> None:
 @pytest.mark.parametrize("stuck", [False, True])
 def test_ctrl_c_ends_a_step_with_one_traceback(tmp_path, stuck, by) -> None:
     script = tmp_path / "script.py"
-    begin = TELL + "import threading\ndef tell():\n    while not os.path.exists(STUCK + 'ed'): time.sleep(0.01)\n    print(flush=True)\n"
-    begin += "open(STUCK, 'w').close()\nthreading.Thread(target=tell, daemon=True).start()\n" if stuck else "print(flush=True)\n"
+    begin = (
+        TELL
+        + "import threading\ndef tell():\n    while not os.path.exists(STUCK + 'ed'): time.sleep(0.01)\n    print(flush=True)\n"
+    )
+    begin += (
+        "open(STUCK, 'w').close()\nthreading.Thread(target=tell, daemon=True).start()\n"
+        if stuck
+        else "print(flush=True)\n"
+    )
     loop = "while True: env.rollout(1000, break_when_any_done=False)\n"
     if by != "hand":
         collector = f"from windrow.collectors import Collector\nbatches = Collector(env, frames_per_batch=30, placement={by!r})\n"

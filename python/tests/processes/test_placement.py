@@ -18,7 +18,14 @@ from tensordict.nn import TensorDictModule
 from test_processes import processes
 from waiting import ends
 from windrow import WorkerError
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Interruptor, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    Interruptor,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.envs import GymEnv, ParallelEnv, SerialEnv
 from windrow.processes import pickling
 
@@ -64,7 +71,9 @@ def place(collector: Any) -> str:
         (MultiAsyncCollector, [Counting, lambda: Counting()], "processes"),
     ],
 )
-def test_environments_known_to_be_native_run_in_threads_and_others_in_processes(build, kind, env, expected) -> None:
+def test_environments_known_to_be_native_run_in_threads_and_others_in_processes(
+    build, kind, env, expected
+) -> None:
     collector = build(kind, env)
     assert place(collector) == expected
     assert next(collector).numel() == 40
@@ -104,19 +113,38 @@ def observing(lock: Any) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     ("kind", "env", "policy", "named"),
     [
-        (MultiSyncCollector, [guarded()] * 2, None, "create_env_fn uses lock, <unlocked _thread.lock"),
+        (
+            MultiSyncCollector,
+            [guarded()] * 2,
+            None,
+            "create_env_fn uses lock, <unlocked _thread.lock",
+        ),
         (AsyncCollector, Locked(), None, r"create_env_fn.lock, <unlocked _thread.lock"),
-        (MultiSyncCollector, [Counting] * 2, observing(threading.Lock()), "policy.* uses lock, <unlocked _thread.lock"),
+        (
+            MultiSyncCollector,
+            [Counting] * 2,
+            observing(threading.Lock()),
+            "policy.* uses lock, <unlocked _thread.lock",
+        ),
     ],
 )
-def test_what_cannot_be_pickled_runs_in_threads_with_a_warning(build, kind, env, policy, named) -> None:
-    with pytest.warns(UserWarning, match=f"workers run in threads, where Python code takes turns: .*{named}.*cannot be pickled") as told:
+def test_what_cannot_be_pickled_runs_in_threads_with_a_warning(
+    build, kind, env, policy, named
+) -> None:
+    with pytest.warns(
+        UserWarning,
+        match=f"workers run in threads, where Python code takes turns: .*{named}.*cannot be pickled",
+    ) as told:
         collector = build(kind, env, policy)
-    assert [warning.filename for warning in told if "cannot be pickled" in str(warning.message)] == [__file__]
+    assert [
+        warning.filename for warning in told if "cannot be pickled" in str(warning.message)
+    ] == [__file__]
     assert place(collector) == "threads"
     assert next(collector).numel() == 40
     for asked in ({"placement": "processes"}, {"step_timeout": 5.0}):
-        with pytest.raises(TypeError, match=f"{named}.*cannot be pickled.*choose placement=\"threads\""):
+        with pytest.raises(
+            TypeError, match=f'{named}.*cannot be pickled.*choose placement="threads"'
+        ):
             build(kind, env, policy, **asked)
 
 
@@ -128,9 +156,11 @@ def test_where_processes_cannot_be_had_threads_do(build, monkeypatch, lacks) -> 
         pickling.pickler.cache_clear()
     else:
         monkeypatch.setattr(sys, "executable", "")
-    told = {"cloudpickle": "pip install cloudpickle", "executable": "sys.executable is empty"}[lacks]
+    told = {"cloudpickle": "pip install cloudpickle", "executable": "sys.executable is empty"}[
+        lacks
+    ]
     try:
-        with pytest.warns(UserWarning, match=f"{told}.* choose placement=\"threads\""):
+        with pytest.warns(UserWarning, match=f'{told}.* choose placement="threads"'):
             collector = build(MultiSyncCollector, [Counting] * 2)
         assert place(collector) == "threads"
         with pytest.raises(RuntimeError, match=told):
@@ -147,7 +177,10 @@ def test_a_function_around_a_module_acts_with_the_modules_own_weights(build) -> 
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "environments written in Python share")
-        with pytest.warns(UserWarning, match="policy uses net, whose new weights no copy of policy in a worker process would get"):
+        with pytest.warns(
+            UserWarning,
+            match="policy uses net, whose new weights no copy of policy in a worker process would get",
+        ):
             collector = build(MultiSyncCollector, [Counting] * 2, policy)
     assert place(collector) == "threads"
     for scale in (1.0, -1.0):
@@ -156,9 +189,22 @@ def test_a_function_around_a_module_acts_with_the_modules_own_weights(build) -> 
         # Choices are one-hot.
         assert next(collector)["action"].argmax(-1).tolist() == [int(scale < 0)] * 40
     with pytest.warns(UserWarning, match=r"policy\.module uses net, whose"):
-        assert place(build(AsyncCollector, Counting, TensorDictModule(lambda seen: net(seen), ["observation"], ["action"]))) == "threads"
+        assert (
+            place(
+                build(
+                    AsyncCollector,
+                    Counting,
+                    TensorDictModule(lambda seen: net(seen), ["observation"], ["action"]),
+                )
+            )
+            == "threads"
+        )
     # What a factory makes gets weights as they are published.
-    made = build(AsyncCollector, Counting, policy_factory=lambda: TensorDictModule(net, ["observation"], ["action"]))
+    made = build(
+        AsyncCollector,
+        Counting,
+        policy_factory=lambda: TensorDictModule(net, ["observation"], ["action"]),
+    )
     assert place(made) == "processes"
 
 
@@ -166,7 +212,10 @@ def test_one_object_is_no_environment_for_two_workers(build) -> None:
     env = Counting()
     for envs in ([env, gym.wrappers.TimeLimit(env, 5)], [SerialEnv(1, env), env]):
         for placement in (None, "processes"):
-            with pytest.raises(ValueError, match="is one object and already in use, by another worker: give each a function"):
+            with pytest.raises(
+                ValueError,
+                match="is one object and already in use, by another worker: give each a function",
+            ):
                 build(MultiSyncCollector, envs, placement=placement)
 
 
@@ -289,7 +338,10 @@ def test_an_interruptor_cuts_the_shares_of_processes_short(build) -> None:
 
 def test_hooks_are_called_here(build) -> None:
     called: list[Any] = []
-    hooks = {"pre_collect_hook": lambda: called.append(os.getpid()), "post_collect_hook": called.append}
+    hooks = {
+        "pre_collect_hook": lambda: called.append(os.getpid()),
+        "post_collect_hook": called.append,
+    }
     collector = build(MultiSyncCollector, [Counting] * 2, **hooks)
     batch = next(collector)
     assert called[0] == os.getpid() and called[1] is batch

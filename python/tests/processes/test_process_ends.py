@@ -1,4 +1,6 @@
-"""How programs with worker processes end, and what else they may do: whatever it is, no process is left."""
+"""How programs with worker processes end, and what else they may do: whatever it is, no process is
+left.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,12 @@ def started(code: str, tmp_path: Path, terminal: int | None = None) -> subproces
     script.write_text(code)
     command = [sys.executable, *([] if terminal is None else ["-c", TERMINAL]), str(script)]
     return subprocess.Popen(
-        command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=terminal is not None
+        command,
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=terminal is not None,
     )
 
 
@@ -113,7 +120,9 @@ INTERRUPTED = {
 @pytest.mark.parametrize("where", INTERRUPTED)
 def test_ctrl_c_prints_one_traceback_and_leaves_no_process(where: str, tmp_path: Path) -> None:
     primary, secondary = os.openpty()
-    with started(SCRIPT.format(where=where, then=INTERRUPTED[where]), tmp_path, secondary) as process:
+    with started(
+        SCRIPT.format(where=where, then=INTERRUPTED[where]), tmp_path, secondary
+    ) as process:
         os.close(secondary)
         pids = workers_of(process, "here")
         os.write(primary, b"\x03")
@@ -128,7 +137,8 @@ def test_ctrl_c_prints_one_traceback_and_leaves_no_process(where: str, tmp_path:
     assert all(map(ends, pids))
 
 
-#: What a program does in the end without a shutdown: its exit status, and words of its standard error, if it may have any.
+#: What a program does in the end without a shutdown: its exit status, and words of its standard
+#: error, if it may have any.
 ENDINGS = {
     "os._exit(4)": (4, ""),
     "raise Lost('the way')": (1, "Lost: the way"),
@@ -139,8 +149,12 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("then", ENDINGS, ids=["_exit", "error", "signal", "thread"])
-def test_a_program_that_ends_without_a_shutdown_leaves_no_process(then: str, tmp_path: Path) -> None:
-    with started(SCRIPT.format(where="", then=f"print('here', flush=True)\n{then}"), tmp_path) as process:
+def test_a_program_that_ends_without_a_shutdown_leaves_no_process(
+    then: str, tmp_path: Path
+) -> None:
+    with started(
+        SCRIPT.format(where="", then=f"print('here', flush=True)\n{then}"), tmp_path
+    ) as process:
         pids = workers_of(process, "here")
         assert process.stderr is not None
         errors = process.stderr.read()
@@ -177,15 +191,24 @@ RUNS = {
 @pytest.mark.parametrize("is_started", [False, True], ids=["asked", "started"])
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
 @pytest.mark.parametrize("where", ["worker", "hook"])
-def test_no_worker_outlives_the_error_of_its_collector(kind: Any, where: str, is_started: bool) -> None:
+def test_no_worker_outlives_the_error_of_its_collector(
+    kind: Any, where: str, is_started: bool
+) -> None:
     def fail(batch: Any) -> Any:
         raise ArithmeticError("in the hook")
 
     fine = partial(Faulty, faulty.ordinary, "nowhere")
-    fails, postproc = (partial(Faulty, faulty.ordinary, "step"), None) if where == "worker" else (fine, fail)
+    fails, postproc = (
+        (partial(Faulty, faulty.ordinary, "step"), None) if where == "worker" else (fine, fail)
+    )
     buffer = ReplayBuffer(storage=LazyTensorStorage(4000)) if is_started else None
     collector = kind(
-        [fails, fine], frames_per_batch=10, total_frames=4000, placement="processes", postproc=postproc, replay_buffer=buffer
+        [fails, fine],
+        frames_per_batch=10,
+        total_frames=4000,
+        placement="processes",
+        postproc=postproc,
+        replay_buffer=buffer,
     )
     pids = processes(collector)
     try:
@@ -238,7 +261,13 @@ def test_programs_without_a_file_and_modules_need_no_guard(how: str, tmp_path: P
     for folder in (tmp_path, package):
         (folder / "script.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, *RUNS[how]], input=code, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *RUNS[how]],
+        input=code,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["torch.Size([400])", "in __main__"]
@@ -246,7 +275,10 @@ def test_programs_without_a_file_and_modules_need_no_guard(how: str, tmp_path: P
 
 def test_a_child_of_fork_ends_without_the_workers_of_its_parent() -> None:
     collector = MultiSyncCollector(
-        [partial(Faulty, faulty.leave, "")] * 2, frames_per_batch=40, total_frames=-1, placement="processes"
+        [partial(Faulty, faulty.leave, "")] * 2,
+        frames_per_batch=40,
+        total_frames=-1,
+        placement="processes",
     )
     try:
         batch = next(collector)
@@ -277,7 +309,9 @@ def test_what_an_environment_has_started_ends_with_its_worker(killed: bool, tmp_
         started.write_text(str(child.pid))
         return Faulty(faulty.leave, "")
 
-    collector = Collector(make, frames_per_batch=20, total_frames=-1, placement="processes", on_loss=1)
+    collector = Collector(
+        make, frames_per_batch=20, total_frames=-1, placement="processes", on_loss=1
+    )
     next(collector)
     child = int(started.read_text())
     if killed:

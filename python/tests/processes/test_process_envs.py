@@ -1,4 +1,6 @@
-"""Environments, policies, updaters and buffers of workers in processes: what users reach, and what is shared."""
+"""Environments, policies, updaters and buffers of workers in processes: what users reach, and what
+is shared.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ def normed(version: str = "VecNormV2") -> Any:
     import torchrl.envs as theirs
 
     norm = getattr(theirs, version)(in_keys=["observation"])
-    return theirs.TransformedEnv(theirs.GymEnv("CartPole-v1"), theirs.Compose(theirs.StepCounter(), norm, theirs.TrajCounter()))
+    return theirs.TransformedEnv(
+        theirs.GymEnv("CartPole-v1"),
+        theirs.Compose(theirs.StepCounter(), norm, theirs.TrajCounter()),
+    )
 
 
 def steps(states: Any) -> list[float]:
@@ -77,8 +82,12 @@ def steps(states: Any) -> list[float]:
     return [of(state) for state in states.values()]
 
 
-@pytest.mark.parametrize(("version", "share_memory"), [("VecNormV2", True), ("VecNorm", True), ("VecNormV2", False)])
-def test_processes_share_what_environments_of_one_creator_gather(build, version, share_memory) -> None:
+@pytest.mark.parametrize(
+    ("version", "share_memory"), [("VecNormV2", True), ("VecNorm", True), ("VecNormV2", False)]
+)
+def test_processes_share_what_environments_of_one_creator_gather(
+    build, version, share_memory
+) -> None:
     creator = EnvCreator(normed, {"version": version}, share_memory=share_memory)
     own = creator()
     collector = build(MultiSyncCollector, [creator] * 2, frames_per_batch=200)
@@ -136,11 +145,16 @@ def copied() -> Any:
 
 
 def test_a_state_that_processes_cannot_share_is_an_error(build) -> None:
-    with pytest.raises(RuntimeError, match="cannot share the state of environments: Copies gives a copy of total in its state_dict"):
+    with pytest.raises(
+        RuntimeError,
+        match="cannot share the state of environments: Copies gives a copy of total in its state_dict",
+    ):
         build(MultiSyncCollector, [EnvCreator(copied)] * 2)
     creator = EnvCreator(sized)
     creator(size=1)
-    with pytest.raises(RuntimeError, match="(?s)TransformedEnv does not take that of the first: .*size mismatch"):
+    with pytest.raises(
+        RuntimeError, match="(?s)TransformedEnv does not take that of the first: .*size mismatch"
+    ):
         creator(size=4)
     batch = next(build(MultiSyncCollector, [EnvCreator(copied, share_memory=False)] * 2))
     assert batch.numel() == 40
@@ -150,7 +164,11 @@ def sized(size: int) -> Any:
     import torchrl.envs as theirs
 
     env = normed()
-    env.append_transform(theirs.ObservationNorm(loc=torch.zeros(size), scale=torch.ones(size), in_keys=["observation"]))
+    env.append_transform(
+        theirs.ObservationNorm(
+            loc=torch.zeros(size), scale=torch.ones(size), in_keys=["observation"]
+        )
+    )
     return env
 
 
@@ -212,20 +230,29 @@ def test_several_environments_of_a_process_are_asked(build, arguments) -> None:
     assert batch.shape == (4, 10)
     if arguments:
         states = collector.state_dict()["env_state_dict"]
-        assert sorted(states) == ["worker0", "worker1"] and sorted(states["worker0"]) == ["worker0", "worker1"]
+        assert sorted(states) == ["worker0", "worker1"] and sorted(states["worker0"]) == [
+            "worker0",
+            "worker1",
+        ]
         assert collector.get_distant_attr("env.transform[1].frozen") == [False, False]
     else:
         assert collector.get_distant_attr("env.num_workers") == [2, 2]
 
 
-def batches(placement: str, env: Any, policy: Any = None, kind: Any = MultiSyncCollector, **options: Any) -> list[TensorDict]:
+def batches(
+    placement: str, env: Any, policy: Any = None, kind: Any = MultiSyncCollector, **options: Any
+) -> list[TensorDict]:
     options = {"frames_per_batch": 48, "total_frames": 144, "seed": 3, **options}
     with kind(env, policy, placement=placement, **options) as collector:
         return [batch.clone() for batch in collector]
 
 
 def check_alike(env: Any, make_options: Callable[[], dict[str, Any]]) -> None:
-    for ours, theirs in zip(batches("processes", env, **make_options()), batches("threads", env, **make_options()), strict=True):
+    for ours, theirs in zip(
+        batches("processes", env, **make_options()),
+        batches("threads", env, **make_options()),
+        strict=True,
+    ):
         assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
         for key in ours.keys(True, True):
             assert torch.equal(ours[key], theirs[key]), key
@@ -236,7 +263,9 @@ def test_a_recurrent_policy_in_processes_acts_as_in_threads(name) -> None:
     make, _ = recurrent.POLICIES[name]
     env = [lambda: GymEnv("CartPole-v1", categorical_action_encoding=True)] * 2
     check_alike(env, lambda: {"policy": make(), "exploration_type": "deterministic"})
-    check_alike(env, lambda: {"policy_factory": make, "exploration_type": "deterministic", "num_envs": 2})
+    check_alike(
+        env, lambda: {"policy_factory": make, "exploration_type": "deterministic", "num_envs": 2}
+    )
 
 
 def agents(batch: tuple[int, ...] = ()) -> Any:
@@ -246,7 +275,10 @@ def agents(batch: tuple[int, ...] = ()) -> Any:
 
 
 def together(td: Any) -> Any:
-    return td.set("agents", td["agents"].set("action", td["agents", "observation"].sum(-1, keepdim=True).tanh()))
+    return td.set(
+        "agents",
+        td["agents"].set("action", td["agents", "observation"].sum(-1, keepdim=True).tanh()),
+    )
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
@@ -280,14 +312,28 @@ def cartpole() -> GymEnv:
     return GymEnv("CartPole-v1", categorical_action_encoding=True)
 
 
-@pytest.mark.parametrize(("updater", "backend"), [(VanillaWeightUpdater, "native"), (MultiProcessedWeightUpdater, "torch")])
+@pytest.mark.parametrize(
+    ("updater", "backend"),
+    [(VanillaWeightUpdater, "native"), (MultiProcessedWeightUpdater, "torch")],
+)
 def test_updaters_reach_processes(build, updater, backend) -> None:
     policy: Any = nn.Linear(4, 2) if backend == "native" else greedy()
-    collector = build(MultiSyncCollector, [cartpole] * 4, policy, weight_updater=updater(), seed=0, policy_backend=backend)
+    collector = build(
+        MultiSyncCollector,
+        [cartpole] * 4,
+        policy,
+        weight_updater=updater(),
+        seed=0,
+        policy_backend=backend,
+    )
     for version in range(3):
         batch = next(collector)
         with torch.no_grad():
-            expected = policy(batch["observation"]).argmax(-1) if backend == "native" else policy(batch.select("observation"))["action"]
+            expected = (
+                policy(batch["observation"]).argmax(-1)
+                if backend == "native"
+                else policy(batch.select("observation"))["action"]
+            )
             assert torch.equal(batch["action"], expected), version
             for parameter in policy.parameters():
                 parameter.neg_().add_(0.01)
@@ -312,13 +358,18 @@ def test_updaters_with_weights_of_their_own_reach_processes(build) -> None:
 
 def test_each_process_has_a_policy_of_its_factory(build) -> None:
     factories = [lambda: greedy(1.0), lambda: greedy(-1.0)]
-    collector = build(MultiSyncCollector, [cartpole] * 2, policy_factory=factories, cat_results="stack")
+    collector = build(
+        MultiSyncCollector, [cartpole] * 2, policy_factory=factories, cat_results="stack"
+    )
     assert next(collector)["action"].float().mean(-1).tolist() == [1, 0]
     collector.update_policy_weights_({0: greedy(-1.0), 1: greedy(1.0)})
     assert next(collector)["action"].float().mean(-1).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(("kind", "postproc"), [(Collector, None), (MultiSyncCollector, twice), (MultiAsyncCollector, None)])
+@pytest.mark.parametrize(
+    ("kind", "postproc"),
+    [(Collector, None), (MultiSyncCollector, twice), (MultiAsyncCollector, None)],
+)
 def test_processes_fill_a_shared_buffer_in_the_background(build, kind, postproc) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=8, shared=True)
     env: Any = (lambda: Counting()) if kind is Collector else [lambda: Counting()] * 2
@@ -327,7 +378,11 @@ def test_processes_fill_a_shared_buffer_in_the_background(build, kind, postproc)
     sample = buffer.sample()
     assert sample.numel() == 8 and ("twice" in sample.keys()) == (postproc is not None)
     with collector.pause():
-        assert all(collector.get_distant_attr("env.resets")) if kind is not Collector else collector.get_distant_attr("env.resets")
+        assert (
+            all(collector.get_distant_attr("env.resets"))
+            if kind is not Collector
+            else collector.get_distant_attr("env.resets")
+        )
     while collector.is_running():
         time.sleep(0.01)
     assert buffer.write_count == 400 == collector.stats()["frames"]
@@ -381,7 +436,9 @@ def board() -> Iterator[Any]:
 
 
 def collected(make: Callable[[], Any]) -> None:
-    with MultiSyncCollector([make] * 2, None, placement="processes", frames_per_batch=4) as collector:
+    with MultiSyncCollector(
+        [make] * 2, None, placement="processes", frames_per_batch=4
+    ) as collector:
         next(collector)
 
 
@@ -398,13 +455,17 @@ def pooled(make: Callable[[], Any]) -> None:
 
 
 def evaluated(make: Callable[[], Any]) -> None:
-    with Evaluator(make(), lambda observation: torch.zeros(2), max_steps=2, backend="process") as evaluator:
+    with Evaluator(
+        make(), lambda observation: torch.zeros(2), max_steps=2, backend="process"
+    ) as evaluator:
         evaluator.evaluate(step=0)
 
 
 @pytest.mark.parametrize("use", [collected, stepped, pooled, evaluated])
 @pytest.mark.parametrize("kind", ["proxy", "address"])
-def test_managers_of_multiprocessing_know_the_processes_of_environments(board: Any, use: Callable[..., None], kind: str) -> None:
+def test_managers_of_multiprocessing_know_the_processes_of_environments(
+    board: Any, use: Callable[..., None], kind: str
+) -> None:
     log = board.log()
     before = log.count("reset")
     use(partial(connected, board.address) if kind == "address" else partial(Noting, log))

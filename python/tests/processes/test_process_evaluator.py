@@ -33,7 +33,9 @@ def build() -> Iterator[Callable[..., Evaluator]]:
     built: list[Evaluator] = []
 
     def make(env: Any, policy: Any = None, **options: Any) -> Evaluator:
-        evaluator = Evaluator(env, policy, **{"num_trajectories": 2, "backend": "process", **options})
+        evaluator = Evaluator(
+            env, policy, **{"num_trajectories": 2, "backend": "process", **options}
+        )
         built.append(evaluator)
         return evaluator
 
@@ -84,8 +86,12 @@ def policies() -> dict[str, dict[str, Any]]:
     return {
         "lowered": {"policy": module.net},
         "torch": {"policy": TensorDictModule(module, ["observation"], ["action"])},
-        "function": {"policy": lambda observation: nn.functional.one_hot((observation[..., 2] > 0).long(), 2)},
-        "factory": {"policy_factory": lambda: TensorDictModule(module, ["observation"], ["action"])},
+        "function": {
+            "policy": lambda observation: nn.functional.one_hot((observation[..., 2] > 0).long(), 2)
+        },
+        "factory": {
+            "policy_factory": lambda: TensorDictModule(module, ["observation"], ["action"])
+        },
         "recurrent": {"policy": recurrent.lstm()},
     }
 
@@ -137,7 +143,11 @@ def test_where_an_evaluator_runs_if_nobody_says_so() -> None:
         (SerialEnv(2, cartpole), {"policy": always(0)}, "thread"),
         (cartpole, {"policy": always(0)}, "process"),
         (cartpole, {"policy_factory": lambda env: always(0)}, "thread"),
-        (lambda: GymEnv("CartPole-v1", categorical_action_encoding=True), {"policy": locked}, "thread"),
+        (
+            lambda: GymEnv("CartPole-v1", categorical_action_encoding=True),
+            {"policy": locked},
+            "thread",
+        ),
     ]:
         with Evaluator(env, num_trajectories=1, **options) as evaluator:
             assert evaluator.backend == where and where in repr(evaluator), (env, options)
@@ -155,14 +165,21 @@ def test_what_a_process_cannot_do_is_told() -> None:
         with lock:
             return observation
 
-    with pytest.raises(TypeError, match=r'backend="process" sends env to its process, but env uses lock, .*backend="thread"'):
+    with pytest.raises(
+        TypeError,
+        match=r'backend="process" sends env to its process, but env uses lock, .*backend="thread"',
+    ):
         Evaluator(locked, always(0), backend="process")
-    with pytest.raises(TypeError, match=r'backend="process" sends policy to its process, but policy.* uses lock, '):
+    with pytest.raises(
+        TypeError, match=r'backend="process" sends policy to its process, but policy.* uses lock, '
+    ):
         Evaluator(cartpole, policy, backend="process")
     with pytest.raises(ValueError, match="policy_factory must be a function without arguments"):
         Evaluator(cartpole, policy_factory=lambda env: always(0), backend="process")
     for backend in ("thread", "ray"):
-        with pytest.raises(ValueError, match=f'step_timeout needs backend="process", got backend="{backend}"'):
+        with pytest.raises(
+            ValueError, match=f'step_timeout needs backend="process", got backend="{backend}"'
+        ):
             Evaluator(cartpole, always(0), backend=backend, step_timeout=1.0)
 
 
@@ -172,14 +189,20 @@ def test_weights_reach_the_process_in_every_form(build, backend) -> None:
     evaluator = build(cartpole, policy, metrics_fn=actions, policy_backend=backend)
     assert evaluator.evaluate()["eval/actions"] != evaluator.evaluate(other)["eval/actions"]
     first = evaluator.evaluate(policy)["eval/actions"]
-    forms = [other, TensorDict.from_module(other), other.state_dict(), Evaluator.extract_weights(other)]
+    forms = [
+        other,
+        TensorDict.from_module(other),
+        other.state_dict(),
+        Evaluator.extract_weights(other),
+    ]
     for number, weights in enumerate(forms):
         result = evaluator.evaluate(weights)
         assert result["eval/actions"] != first and result["eval/policy_version"] == 4 + 2 * number
         assert evaluator.evaluate(weights_dict={"policy": policy})["eval/actions"] == first
     with pytest.raises(ValueError, match='"bias" is missing|weight'):
         evaluator.evaluate({"weight": other.weight})
-    # The module that it was built with is a snapshot, and weights are taken as they are when they are given.
+    # The module that it was built with is a snapshot, and weights are taken as they are when they
+    # are given.
     with torch.no_grad():
         policy.bias.copy_(other.bias)
     assert evaluator.evaluate()["eval/actions"] != first
@@ -215,7 +238,11 @@ def test_a_busy_process_skips_and_refuses(build, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("act", "kind", "told"),
-    [(raises_value_error, ValueError, "no such road"), (raises_odd, RuntimeError, "mud at 3"), (raises_lock, RuntimeError, "held")],
+    [
+        (raises_value_error, ValueError, "no such road"),
+        (raises_odd, RuntimeError, "mud at 3"),
+        (raises_lock, RuntimeError, "held"),
+    ],
 )
 def test_an_exception_of_the_process_is_what_it_was(build, tmp_path, act, kind, told) -> None:
     path = tmp_path / "failed"
@@ -229,7 +256,9 @@ def test_an_exception_of_the_process_is_what_it_was(build, tmp_path, act, kind, 
     with pytest.raises(WorkerError, match=f"(?s)episode 0, step 6.*in {act.__name__}") as caught:
         evaluator.evaluate()
     cause: Any = caught.value.__cause__
-    assert type(cause) is kind and told in str(cause) and f"in {act.__name__}" in str(cause.__cause__)
+    assert (
+        type(cause) is kind and told in str(cause) and f"in {act.__name__}" in str(cause.__cause__)
+    )
     assert evaluator.evaluate()["eval/num_episodes"] == 2, "the next evaluation starts over"
 
 
@@ -317,7 +346,9 @@ def test_statistics_of_an_environment_that_a_process_has_stay(build) -> None:
     evaluator = build(env, always(0), seed=0)
     assert env.update_running_mean, "it gathers again for whoever gave it"
     first = evaluator.evaluate()
-    assert evaluator.evaluate()["eval/reward"] == first["eval/reward"] and env.obs_rms.count == count
+    assert (
+        evaluator.evaluate()["eval/reward"] == first["eval/reward"] and env.obs_rms.count == count
+    )
 
 
 def normed() -> Any:
@@ -339,7 +370,9 @@ def test_a_process_uses_the_statistics_of_a_training_by_one_creator(build) -> No
     evaluator.evaluate()
     evaluator.evaluate()
     assert torch.equal(seen[0], seen[1]), "it gathers nothing"
-    with MultiSyncCollector([creator] * 2, None, frames_per_batch=200, placement="processes") as collector:
+    with MultiSyncCollector(
+        [creator] * 2, None, frames_per_batch=200, placement="processes"
+    ) as collector:
         next(collector)
     evaluator.evaluate()
     assert not torch.equal(seen[1], seen[2]), "it sees what the training has gathered"
@@ -365,7 +398,9 @@ def recorded(path: Path, own: bool, fails: bool = False) -> Any:
             self.seen = 0
 
     library: Any = windrow.envs if own else torchrl.envs
-    return library.TransformedEnv(library.GymEnv("Pendulum-v1"), library.Compose(library.StepCounter(), Recorder()))
+    return library.TransformedEnv(
+        library.GymEnv("Pendulum-v1"), library.Compose(library.StepCounter(), Recorder())
+    )
 
 
 def pendulum_policy() -> TensorDictModule:
@@ -374,14 +409,21 @@ def pendulum_policy() -> TensorDictModule:
 
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("dumps", [True, False])
-def test_recorders_in_the_process_write_after_each_evaluation(build, tmp_path, own: bool, dumps: bool) -> None:
+def test_recorders_in_the_process_write_after_each_evaluation(
+    build, tmp_path, own: bool, dumps: bool
+) -> None:
     path = tmp_path / "dumped"
     seen: list[str] = []
 
     def note(result: TensorDict) -> None:
         seen.append(path.read_text() if path.exists() else "")
 
-    options: dict[str, Any] = {"num_trajectories": 1, "max_steps": 3, "dump_video": dumps, "on_result": note}
+    options: dict[str, Any] = {
+        "num_trajectories": 1,
+        "max_steps": 3,
+        "dump_video": dumps,
+        "on_result": note,
+    }
     evaluator = build(lambda: recorded(path, own), pendulum_policy(), **options)
     evaluator.evaluate(step=7)
     assert evaluator.trigger_eval(step=9) and evaluator.wait(60)
@@ -391,13 +433,23 @@ def test_recorders_in_the_process_write_after_each_evaluation(build, tmp_path, o
     written = [line.split() for line in path.read_text().splitlines()]
     assert [step for _, step, _ in written] == ["7", "9"]
     assert int(written[0][0]) not in (0, os.getpid()) and written[0][0] == written[1][0]
-    assert all(int(count) >= 3 for *_, count in written), "the recorder that is told has seen the steps"
-    assert [len(text.splitlines()) for text in seen] == [1, 2], "they have written before on_result is called"
+    assert all(int(count) >= 3 for *_, count in written), (
+        "the recorder that is told has seen the steps"
+    )
+    assert [len(text.splitlines()) for text in seen] == [1, 2], (
+        "they have written before on_result is called"
+    )
 
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
 def test_the_error_of_a_recorder_is_that_of_its_evaluation(backend, build, tmp_path) -> None:
-    evaluator = build(lambda: recorded(tmp_path / "dumped", True, fails=True), pendulum_policy(), num_trajectories=1, max_steps=3, backend=backend)
+    evaluator = build(
+        lambda: recorded(tmp_path / "dumped", True, fails=True),
+        pendulum_policy(),
+        num_trajectories=1,
+        max_steps=3,
+        backend=backend,
+    )
     for step in (4, 5):
         with pytest.raises(ValueError, match="no such road"):
             evaluator.evaluate(step=step)
@@ -408,8 +460,12 @@ def test_video_of_a_process_is_where_its_logger_writes(build, tmp_path) -> None:
         from torchrl.record import CSVLogger, VideoRecorder
 
         logger = CSVLogger("film", str(tmp_path), video_format="pt")
-        pictures = gym.wrappers.AddRenderObservation(gym.make("CartPole-v1", render_mode="rgb_array"), render_only=False)
-        return TransformedEnv(pictures, VideoRecorder(logger, tag="test", in_keys=["pixels"], skip=1))
+        pictures = gym.wrappers.AddRenderObservation(
+            gym.make("CartPole-v1", render_mode="rgb_array"), render_only=False
+        )
+        return TransformedEnv(
+            pictures, VideoRecorder(logger, tag="test", in_keys=["pixels"], skip=1)
+        )
 
     policy = TensorDictModule(always(0), in_keys=["state"], out_keys=["action"])
     build(filmed, policy, num_trajectories=1, max_steps=4).evaluate(step=3)
@@ -429,7 +485,10 @@ def test_what_keeps_a_recorder_from_being_sent_is_named(tmp_path) -> None:
     recorder = recorded(tmp_path / "dumped", own=True).transform[1]
     recorder.logger = Locked()
     env = TransformedEnv(GymEnv("Pendulum-v1"), recorder)
-    with pytest.raises(TypeError, match=r"logger\.lock, .*cannot be pickled.*Make it within the function, or choose backend=\"thread\""):
+    with pytest.raises(
+        TypeError,
+        match=r"logger\.lock, .*cannot be pickled.*Make it within the function, or choose backend=\"thread\"",
+    ):
         Evaluator(env, pendulum_policy(), backend="process")
 
 
@@ -446,7 +505,9 @@ class Pushing(nn.Module):
 
 
 @pytest.mark.parametrize("what", ["held", "layer.weight"])
-def test_a_change_of_a_method_that_its_copy_in_a_process_cannot_follow_is_an_error(build, what) -> None:
+def test_a_change_of_a_method_that_its_copy_in_a_process_cannot_follow_is_an_error(
+    build, what
+) -> None:
     module = Pushing()
     evaluator = build(cartpole, module.act, policy_backend="torch")
     evaluator.evaluate()
@@ -457,12 +518,18 @@ def test_a_change_of_a_method_that_its_copy_in_a_process_cannot_follow_is_an_err
         with torch.no_grad():
             module.layer.weight += 1
     for evaluate in (evaluator.evaluate, evaluator.trigger_eval):
-        with pytest.raises(RuntimeError, match=rf'{what}.* has changed since the evaluator was built.* give the module itself as policy, or backend="thread"'):
+        with pytest.raises(
+            RuntimeError,
+            match=rf'{what}.* has changed since the evaluator was built.* give the module itself as policy, or backend="thread"',
+        ):
             evaluate()
 
 
 def test_a_method_that_cannot_be_compared_is_told_of_where_its_copy_cannot_follow(build) -> None:
     module = Pushing()
     module.held["drawn"] = iter([0])
-    with pytest.warns(UserWarning, match=r"an? .*iterator, .*gets no changes of it\. Give the module itself as policy"):
+    with pytest.warns(
+        UserWarning,
+        match=r"an? .*iterator, .*gets no changes of it\. Give the module itself as policy",
+    ):
         build(cartpole, module.act, policy_backend="torch")

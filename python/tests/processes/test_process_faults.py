@@ -1,4 +1,6 @@
-"""What a user sees of everything that can go wrong in a worker process. Nothing hangs, and no process is left."""
+"""What a user sees of everything that can go wrong in a worker process. Nothing hangs, and no
+process is left.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,13 @@ def build() -> Iterator[Build]:
 
     def make(*envs: Any, **options: Any) -> Any:
         kind = MultiSyncCollector if len(envs) > 1 else Collector
-        options = {"frames_per_batch": 20 * len(envs), "total_frames": -1, "placement": "processes", "seed": 3, **options}
+        options = {
+            "frames_per_batch": 20 * len(envs),
+            "total_frames": -1,
+            "placement": "processes",
+            "seed": 3,
+            **options,
+        }
         built.append(kind(list(envs) if len(envs) > 1 else envs[0], **options))
         return built[-1]
 
@@ -51,8 +59,12 @@ def build() -> Iterator[Build]:
 
 
 @pytest.fixture
-def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], None], str], Any]]:
-    """Makes environments that call a function at a place, of which ``import`` is a module of the user's that calls it in workers."""
+def env(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Callable[[], None], str], Any]]:
+    """Makes environments that call a function at a place, of which ``import`` is a module of the
+    user's that calls it in workers.
+    """
     monkeypatch.syspath_prepend(tmp_path)
     modules = []
 
@@ -86,10 +98,17 @@ STANDS = {"reset": (1, 0), "step": (1, 6)}
 
 @pytest.mark.parametrize("place", PLACES[:-1])
 @pytest.mark.parametrize("act", RAISES, ids=lambda act: act.__name__)
-def test_an_exception_is_the_one_that_was_raised(build: Build, env: Any, act: Callable[[], None], place: str) -> None:
+def test_an_exception_is_the_one_that_was_raised(
+    build: Build, env: Any, act: Callable[[], None], place: str
+) -> None:
     name, words = RAISES[act]
     error = run(build, env(act, place))
-    is_failure = act not in (faulty.system_exit, faulty.interrupt, faulty.generator_exit, faulty.alarm)
+    is_failure = act not in (
+        faulty.system_exit,
+        faulty.interrupt,
+        faulty.generator_exit,
+        faulty.alarm,
+    )
     if place in STANDS and is_failure:
         assert type(error) is WorkerError
         assert (error.worker, error.env, (error.episode, error.step)) == (0, 0, STANDS[place])
@@ -99,7 +118,10 @@ def test_an_exception_is_the_one_that_was_raised(build: Build, env: Any, act: Ca
     assert words in str(error)
     told = str(error.__cause__)
     assert f"in {act.__name__}" in told
-    for known in {"group": ["one of two", "two of two"], "chained": ["no wire", "direct cause"]}.get(act.__name__, []):
+    for known in {
+        "group": ["one of two", "two of two"],
+        "chained": ["no wire", "direct cause"],
+    }.get(act.__name__, []):
         assert known in told
 
 
@@ -123,7 +145,10 @@ def test_the_end_of_a_process_is_told_with_its_place_and_last_words(
     assert ENDS[act] in str(error)
     assert "my last words" in str(error)
     if act is faulty.crash:
-        assert f"in {place if place != 'constructor' else '__init__'}" in str(error) or place == "import"
+        assert (
+            f"in {place if place != 'constructor' else '__init__'}" in str(error)
+            or place == "import"
+        )
         assert "in crash" in str(error), "the stack that Python shows"
     if place in STANDS:
         assert type(error) is WorkerError
@@ -138,7 +163,9 @@ def test_the_end_of_a_process_is_told_with_its_place_and_last_words(
 
 
 @pytest.mark.parametrize("act", ENDS, ids=lambda act: act.__name__)
-def test_the_end_of_a_process_in_close_is_told_by_the_shutdown(build: Build, env: Any, act: Callable[[], None]) -> None:
+def test_the_end_of_a_process_in_close_is_told_by_the_shutdown(
+    build: Build, env: Any, act: Callable[[], None]
+) -> None:
     collector = build(env(act, "close"))
     assert next(collector).numel() == 20
     with pytest.raises(WorkerError, match="my last words") as caught:
@@ -171,7 +198,9 @@ def test_a_worker_without_memory_raises_what_python_raises(build: Build, env: An
         ("five", ["expected (observation, reward, terminated, truncated, info)"]),
     ],
 )
-def test_what_an_environment_must_not_return_is_named(build: Build, how: str, told: list[str]) -> None:
+def test_what_an_environment_must_not_return_is_named(
+    build: Build, how: str, told: list[str]
+) -> None:
     def checked() -> Any:
         return TransformedEnv(GymWrapper(faulty.Bad(how)), FiniteTensorDictCheck())
 
@@ -207,11 +236,17 @@ def test_a_loss_is_raised_or_replaced_up_to_a_budget_or_left_out(build: Build) -
     for _ in range(9):
         batch = next(collector)
     assert batch["next", "observation"][:, 0].max() > 20
-    assert (collector.stats()["workers_alive"], len(collector.losses()), collector.losses()) == (1, 1, [])
+    assert (collector.stats()["workers_alive"], len(collector.losses()), collector.losses()) == (
+        1,
+        1,
+        [],
+    )
 
 
 @pytest.mark.parametrize("act", [faulty.ordinary, faulty.leave], ids=lambda act: act.__name__)
-def test_a_worker_that_cannot_be_replaced_is_an_error(build: Build, act: Callable[[], None], tmp_path: Path) -> None:
+def test_a_worker_that_cannot_be_replaced_is_an_error(
+    build: Build, act: Callable[[], None], tmp_path: Path
+) -> None:
     mark = tmp_path / "begun"
 
     def once() -> gym.Env:

@@ -1,4 +1,6 @@
-"""Worker processes that do not come back: with ``step_timeout`` each is a loss, whose error shows what it was doing."""
+"""Worker processes that do not come back: with ``step_timeout`` each is a loss, whose error shows
+what it was doing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from windrow.collectors import Collector, MultiSyncCollector
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 
-#: Seconds of a step. A busy machine does not hold a worker up for as long, which would be taken for frozen.
+#: Seconds of a step. A busy machine does not hold a worker up for as long, which would be taken for
+#: frozen.
 TIMEOUT = 1.5
 
 
@@ -33,15 +36,25 @@ TIMEOUT = 1.5
     ids=lambda act: getattr(act, "__name__", ""),
 )
 @pytest.mark.parametrize("place", ["reset", "step"])
-def test_a_frozen_worker_is_a_loss_that_shows_its_stack(act: Callable[[], None], seen: list[str], place: str) -> None:
+def test_a_frozen_worker_is_a_loss_that_shows_its_stack(
+    act: Callable[[], None], seen: list[str], place: str
+) -> None:
     with Collector(
-        partial(Faulty, act, place), frames_per_batch=20, total_frames=-1, placement="processes", step_timeout=TIMEOUT
+        partial(Faulty, act, place),
+        frames_per_batch=20,
+        total_frames=-1,
+        placement="processes",
+        step_timeout=TIMEOUT,
     ) as collector:
         with pytest.raises(WorkerError, match=f"step_timeout={TIMEOUT} s") as caught:
             for _ in range(5):
                 next(collector)
     error = caught.value
-    assert (error.worker, error.env, (error.episode, error.step)) == (0, 0, {"reset": (0, 9), "step": (1, 6)}[place])
+    assert (error.worker, error.env, (error.episode, error.step)) == (
+        0,
+        0,
+        {"reset": (0, 9), "step": (1, 6)}[place],
+    )
     assert f"it was in `{place}" in str(error) and "my last words" in str(error)
     assert all(words in str(error) for words in seen), error
     if act is not faulty.stopped:
@@ -79,9 +92,17 @@ def test_a_worker_under_a_debugger_is_left_alone() -> None:
         next(collector)
         (worker,) = processes(collector)
         with subprocess.Popen(
-            [sys.executable, "-c", TRACER, str(worker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", TRACER, str(worker)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as debugger:
-            assert debugger.stdin is not None and debugger.stdout is not None and debugger.stderr is not None
+            assert (
+                debugger.stdin is not None
+                and debugger.stdout is not None
+                and debugger.stderr is not None
+            )
             if debugger.stdout.readline() != "holds it\n":
                 pytest.skip(f"a debugger is {debugger.stderr.read().strip()}")
             # Much longer than a worker may take that nobody holds.

@@ -34,7 +34,9 @@ def policy() -> TensorDictModule:
     return TensorDictModule(Doubled(), ["observation"], ["action"])
 
 
-def collected(kind: Any, folder: Path, batches: int = 4, **options: Any) -> dict[int, list[dict[str, Any]]]:
+def collected(
+    kind: Any, folder: Path, batches: int = 4, **options: Any
+) -> dict[int, list[dict[str, Any]]]:
     """Collects batches, and reads the trace of each worker."""
     collecting = {"placement": "processes", "policy": policy(), **options.pop("collecting", {})}
     env = options.pop("env", lambda: Counting())
@@ -47,7 +49,11 @@ def collected(kind: Any, folder: Path, batches: int = 4, **options: Any) -> dict
         collector.disable_profile()
         config = collector.profile_config
     found = {worker: Path(config.get_save_path(worker)) for worker in config.workers}
-    return {worker: json.loads(path.read_text())["traceEvents"] for worker, path in found.items() if path.exists()}
+    return {
+        worker: json.loads(path.read_text())["traceEvents"]
+        for worker, path in found.items()
+        if path.exists()
+    }
 
 
 def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -74,7 +80,10 @@ def test_a_process_records_what_torch_does_beside_the_phases(tmp_path) -> None:
     assert len(processes) == 2 and os.getpid() not in processes
 
 
-@pytest.mark.parametrize(("kind", "placement"), [(Collector, "inline"), (AsyncCollector, "threads"), (MultiSyncCollector, "threads")])
+@pytest.mark.parametrize(
+    ("kind", "placement"),
+    [(Collector, "inline"), (AsyncCollector, "threads"), (MultiSyncCollector, "threads")],
+)
 def test_a_thread_records_what_torch_does_as_a_process_does(tmp_path, kind, placement) -> None:
     traces = collected(kind, tmp_path, activities=["cpu"], collecting={"placement": placement})
     assert list(traces) == [0]
@@ -82,11 +91,23 @@ def test_a_thread_records_what_torch_does_as_a_process_does(tmp_path, kind, plac
 
 
 def test_a_process_records_the_phases_alone_if_nothing_of_torch_is_asked_for(tmp_path) -> None:
-    (events,) = collected(MultiSyncCollector, tmp_path, env=without_torch, collecting={"policy": None}).values()
-    assert named(events, "EnvStep") and not any(event["name"].startswith("aten") for event in events)
+    (events,) = collected(
+        MultiSyncCollector, tmp_path, env=without_torch, collecting={"policy": None}
+    ).values()
+    assert named(events, "EnvStep") and not any(
+        event["name"].startswith("aten") for event in events
+    )
 
 
-@pytest.mark.parametrize("option", [{"record_shapes": False}, {"profile_memory": True}, {"with_flops": True}, {"with_stack": False}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"record_shapes": False},
+        {"profile_memory": True},
+        {"with_flops": True},
+        {"with_stack": False},
+    ],
+)
 def test_any_option_of_torchs_profiler_asks_a_process_for_it(tmp_path, option) -> None:
     (events,) = collected(Collector, tmp_path, **option).values()
     products = named(events, "aten::addmm")
@@ -107,7 +128,9 @@ def test_on_trace_ready_is_called_in_the_process(tmp_path) -> None:
 
 
 def test_a_profile_in_a_process_may_end_early(tmp_path) -> None:
-    (events,) = collected(Collector, tmp_path, batches=3, num_rollouts=100, activities=["cpu"]).values()
+    (events,) = collected(
+        Collector, tmp_path, batches=3, num_rollouts=100, activities=["cpu"]
+    ).values()
     check(events, 2)
     (tmp_path / "worker_0.json").unlink()
     assert not collected(Collector, tmp_path, batches=1, num_rollouts=100, activities=["cpu"])
@@ -117,13 +140,19 @@ def test_an_error_of_a_profiler_in_a_process_is_raised_and_ends_nothing(tmp_path
     def broken(profile: Any) -> None:
         raise ValueError("no room for the trace")
 
-    with Collector(lambda: Counting(), policy(), frames_per_batch=40, placement="processes") as collector:
+    with Collector(
+        lambda: Counting(), policy(), frames_per_batch=40, placement="processes"
+    ) as collector:
         collector.enable_profile(save_path=tmp_path / "trace.json", on_trace_ready=broken)
-        with pytest.raises(RuntimeError, match="the profiler of worker 0 failed: ValueError: no room for the trace"):
+        with pytest.raises(
+            RuntimeError, match="the profiler of worker 0 failed: ValueError: no room for the trace"
+        ):
             for _ in range(100):
                 next(collector)
         assert next(collector).numel() == 40
-    with Collector(lambda: Counting(), policy(), frames_per_batch=40, placement="inline") as collector:
+    with Collector(
+        lambda: Counting(), policy(), frames_per_batch=40, placement="inline"
+    ) as collector:
         collector.enable_profile(save_path=tmp_path / "trace.json", on_trace_ready=broken)
         with pytest.raises(ValueError, match="no room for the trace"):
             for _ in range(100):
@@ -134,7 +163,9 @@ def test_what_no_process_can_profile_is_told(tmp_path) -> None:
     def env() -> gym.Env:
         return Counting()
 
-    with MultiSyncCollector([env] * 2, policy(), frames_per_batch=40, placement="threads") as collector:
+    with MultiSyncCollector(
+        [env] * 2, policy(), frames_per_batch=40, placement="threads"
+    ) as collector:
         with pytest.raises(ValueError, match=r"one worker in each process, got workers=\[0, 1\]"):
             collector.enable_profile(workers=[0, 1], activities=["cpu"])
         with pytest.raises(ValueError, match='activities must be a list of "cpu" and "cuda", got'):

@@ -16,7 +16,14 @@ import gymnasium as gym
 import pytest
 import torch
 from cartpole import cartpole
-from counting import Counting, raises_lock, raises_odd, raises_surrogates, raises_value_error, without_torch
+from counting import (
+    Counting,
+    raises_lock,
+    raises_odd,
+    raises_surrogates,
+    raises_value_error,
+    without_torch,
+)
 from recurrent import lstm
 from tensordict.nn import TensorDictModule
 from waiting import ends, until
@@ -70,7 +77,9 @@ def test_one_worker_may_be_a_process(build, kind) -> None:
 
 def policy_of(env_actions: int = 2) -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, env_actions))
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, env_actions)
+    )
 
 
 class Greedy(torch.nn.Module):
@@ -96,14 +105,22 @@ def test_batches_are_those_of_threads(module) -> None:
         if module == "torch":
             options["policy"] = TensorDictModule(Greedy(), ["observation"], ["action"])
         if module == "factory":
-            options["policy_factory"] = lambda: TensorDictModule(Greedy(), ["observation"], ["action"])
+            options["policy_factory"] = lambda: TensorDictModule(
+                Greedy(), ["observation"], ["action"]
+            )
         env = [lambda: gym.make("CartPole-v1")] * 2
         if module == "recurrent":
             # The best guess is what both agree on.
             options.update(policy=lstm(), exploration_type="DETERMINISTIC")
             env = [cartpole] * 2
         collector = MultiSyncCollector(
-            env, frames_per_batch=60, total_frames=180, seed=5, placement=placement, track_traj_ids=True, **options
+            env,
+            frames_per_batch=60,
+            total_frames=180,
+            seed=5,
+            placement=placement,
+            track_traj_ids=True,
+            **options,
         )
         try:
             return [batch.clone() for batch in collector]
@@ -120,12 +137,17 @@ def _categorical(module: TensorDictModule) -> Any:
     from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential
 
     scores = TensorDictModule(module.module, ["observation"], ["logits"])
-    draw = ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=torch.distributions.OneHotCategorical)
+    draw = ProbabilisticTensorDictModule(
+        ["logits"], ["action"], distribution_class=torch.distributions.OneHotCategorical
+    )
     return ProbabilisticTensorDictSequential(scores, draw)
 
 
 def test_a_worker_with_a_native_policy_never_imports_torch(build) -> None:
-    for policy in (None, _categorical(TensorDictModule(torch.nn.Linear(2, 2), ["observation"], ["action"]))):
+    for policy in (
+        None,
+        _categorical(TensorDictModule(torch.nn.Linear(2, 2), ["observation"], ["action"])),
+    ):
         collector = build(MultiSyncCollector, [without_torch] * 2, policy)
         assert collector.policy_backend == "native"
         assert sum(batch.numel() for batch in collector) == 200
@@ -133,7 +155,9 @@ def test_a_worker_with_a_native_policy_never_imports_torch(build) -> None:
 
 def test_weights_reach_the_processes(build) -> None:
     policy = TensorDictModule(Greedy(), ["observation"], ["action"])
-    collector = build(MultiSyncCollector, [lambda: gym.make("CartPole-v1")] * 2, policy, total_frames=-1)
+    collector = build(
+        MultiSyncCollector, [lambda: gym.make("CartPole-v1")] * 2, policy, total_frames=-1
+    )
     for batch in range(4):
         frames = next(collector)
         assert torch.equal(policy(frames.select("observation"))["action"], frames["action"]), batch
@@ -171,7 +195,11 @@ def test_libraries_of_a_worker_use_as_many_threads_as_it_says(build, monkeypatch
     def threads() -> gym.Env:
         return Counting(pace=float(os.environ["OMP_NUM_THREADS"]))
 
-    for asked, given, expected in [({}, None, 1.0), ({"num_sub_threads": 3}, None, 3.0), ({}, "2", 2.0)]:
+    for asked, given, expected in [
+        ({}, None, 1.0),
+        ({"num_sub_threads": 3}, None, 3.0),
+        ({}, "2", 2.0),
+    ]:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if given is not None:
             monkeypatch.setenv("OMP_NUM_THREADS", given)
@@ -243,14 +271,24 @@ def test_what_was_collected_before_an_end_is_delivered_after_it(build) -> None:
 
 def test_a_crash_leaves_its_stack(build) -> None:
     with pytest.raises(WorkerError, match="SIGSEGV") as caught:
-        next(build(MultiSyncCollector, [lambda: Counting(lambda: os.kill(os.getpid(), signal.SIGSEGV)), lambda: Counting()]))
+        next(
+            build(
+                MultiSyncCollector,
+                [
+                    lambda: Counting(lambda: os.kill(os.getpid(), signal.SIGSEGV)),
+                    lambda: Counting(),
+                ],
+            )
+        )
     assert "Fatal Python error: Segmentation fault" in str(caught.value)
     assert "in step" in str(caught.value)
 
 
 @pytest.mark.parametrize("on_loss", [1, "continue"])
 def test_a_killed_worker_is_replaced_or_left_out(build, on_loss) -> None:
-    collector = build(MultiSyncCollector, [lambda: Counting()] * 2, total_frames=-1, on_loss=on_loss)
+    collector = build(
+        MultiSyncCollector, [lambda: Counting()] * 2, total_frames=-1, on_loss=on_loss
+    )
     next(collector)
     before = processes(collector)
     os.kill(before[1], signal.SIGKILL)
@@ -269,14 +307,22 @@ def test_a_killed_worker_is_replaced_or_left_out(build, on_loss) -> None:
 
 @pytest.mark.parametrize("killed", [0, 2])
 def test_the_others_fill_the_share_of_a_worker_that_is_killed(build, killed: int) -> None:
-    options: dict[str, Any] = {"frames_per_batch": 45, "on_loss": "continue", "allow_partial_batch": False}
+    options: dict[str, Any] = {
+        "frames_per_batch": 45,
+        "on_loss": "continue",
+        "allow_partial_batch": False,
+    }
     collector = build(MultiSyncCollector, [lambda: Counting()] * 3, total_frames=-1, **options)
     steps = dict.fromkeys(processes(collector), 0)
     lost = processes(collector)[killed]
     for place in range(20):
         batch = next(collector)
         assert batch.shape == (45,)
-        frames = zip(batch["observation"].int().tolist(), batch["next", "observation"].int().tolist(), strict=True)
+        frames = zip(
+            batch["observation"].int().tolist(),
+            batch["next", "observation"].int().tolist(),
+            strict=True,
+        )
         for (step, process), (after, _) in frames:
             assert step == steps[process] and after == step + 1
             steps[process] = after % 10
@@ -298,7 +344,11 @@ def test_what_cannot_be_pickled_is_named() -> None:
             return observation
 
     for env, actor, named in [
-        (guarded, None, r"sends create_env_fn to each worker, but create_env_fn uses lock, <unlocked _thread.lock"),
+        (
+            guarded,
+            None,
+            r"sends create_env_fn to each worker, but create_env_fn uses lock, <unlocked _thread.lock",
+        ),
         (lambda: Counting(), policy, "sends policy to each worker, but policy.* uses other, "),
     ]:
         with pytest.raises(TypeError, match=named):
@@ -306,7 +356,9 @@ def test_what_cannot_be_pickled_is_named() -> None:
 
 
 def test_environments_are_asked_and_told_where_they_are(build) -> None:
-    collector = build(MultiSyncCollector, [lambda: Counting(), lambda: Counting(pace=2.0)], total_frames=-1)
+    collector = build(
+        MultiSyncCollector, [lambda: Counting(), lambda: Counting(pace=2.0)], total_frames=-1
+    )
     assert collector.get_distant_attr("env.pace") == [1.0, 2.0]
     next(collector)
     first, second = collector.get_distant_attr("env.resets")
@@ -339,7 +391,9 @@ def test_states_of_environments_are_saved_and_loaded() -> None:
         return TransformedEnv(TheirGymEnv("CartPole-v1"), Compose(VecNorm(in_keys=["observation"])))
 
     def collector() -> Any:
-        return MultiSyncCollector([normed] * 2, frames_per_batch=40, total_frames=-1, placement="processes")
+        return MultiSyncCollector(
+            [normed] * 2, frames_per_batch=40, total_frames=-1, placement="processes"
+        )
 
     first = collector()
     try:
@@ -360,7 +414,9 @@ def test_states_of_environments_are_saved_and_loaded() -> None:
 
 def test_frames_are_written_in_the_background(build) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=8)
-    collector = build(MultiAsyncCollector, [lambda: Counting()] * 2, replay_buffer=buffer, total_frames=400)
+    collector = build(
+        MultiAsyncCollector, [lambda: Counting()] * 2, replay_buffer=buffer, total_frames=400
+    )
     collector.start()
     until(lambda: not collector.is_running())
     assert buffer.write_count == 400
@@ -407,10 +463,16 @@ def test_code_on_the_command_line_needs_no_module(tmp_path) -> None:
 
 
 def test_what_a_worker_prints_is_seen(tmp_path) -> None:
-    noisy = SCRIPT.replace("super().reset(seed=seed)", "super().reset(seed=seed); print('begun'); print('loud', file=sys.stderr)")
+    noisy = SCRIPT.replace(
+        "super().reset(seed=seed)",
+        "super().reset(seed=seed); print('begun'); print('loud', file=sys.stderr)",
+    )
     done = run(noisy + "collector.shutdown()\n", tmp_path)
     assert done.returncode == 0
-    assert done.stdout.count("begun") >= 4 and done.stderr.count("loud") >= 4, (done.stdout, done.stderr)
+    assert done.stdout.count("begun") >= 4 and done.stderr.count("loud") >= 4, (
+        done.stdout,
+        done.stderr,
+    )
 
 
 def test_ctrl_c_prints_one_traceback_and_leaves_no_process(tmp_path) -> None:
@@ -450,7 +512,9 @@ TERMINAL = textwrap.dedent("""
 def test_workers_end_with_a_collector_that_is_killed(tmp_path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "os.kill(os.getpid(), signal.SIGKILL)\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     pids = done.stdout.rsplit(maxsplit=4)[1:]
     assert len(pids) == 4 and all(ends(int(process)) for process in pids)

@@ -17,7 +17,8 @@ class Counter(gym.Env[Any, Any]):
     """Observes its seed and how many steps it has made, ten an episode.
 
     Args:
-        trap: a file that says what happens once, at the fifteenth step or later: ``"die"`` or ``"raise"``.
+        trap: a file that says what happens once, at the fifteenth step or later: ``"die"`` or
+            ``"raise"``.
         tally: a directory where it notes how many steps it has made, when it is closed.
         pace: seconds of a step.
     """
@@ -25,7 +26,9 @@ class Counter(gym.Env[Any, Any]):
     observation_space = gym.spaces.Box(-1e9, 1e9, (2,), np.float64)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, trap: Path | None = None, tally: Path | None = None, pace: float = 0.0) -> None:
+    def __init__(
+        self, trap: Path | None = None, tally: Path | None = None, pace: float = 0.0
+    ) -> None:
         self.trap, self.tally, self.pace, self.number, self.steps = trap, tally, pace, 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

@@ -1,4 +1,6 @@
-"""Collectors in actors of Ray: what they deliver, what is counted when actors are lost, and what is left behind."""
+"""Collectors in actors of Ray: what they deliver, what is counted when actors are lost, and what is
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -44,21 +46,37 @@ def differing() -> TransformedEnv:
 def test_a_synchronous_batch_is_that_of_two_local_workers(shared: RayCollector) -> None:
     shared.set_seed(3)
     before = shared.stats()
-    with MultiSyncCollector(["CartPole-v1"] * 2, shared.policy, frames_per_batch=20, seed=3, track_policy_version=True) as local:
+    with MultiSyncCollector(
+        ["CartPole-v1"] * 2, shared.policy, frames_per_batch=20, seed=3, track_policy_version=True
+    ) as local:
         for _ in range(3):
             own, other = next(shared), next(local)
-            assert own.batch_size == other.batch_size and set(own.keys(True, True)) == set(other.keys(True, True))
-            assert torch.equal(own["observation"], other["observation"]) and torch.equal(own["action"], other["action"])
+            assert own.batch_size == other.batch_size and set(own.keys(True, True)) == set(
+                other.keys(True, True)
+            )
+            assert torch.equal(own["observation"], other["observation"]) and torch.equal(
+                own["action"], other["action"]
+            )
             # No trajectory is in both shares.
             ids = own["collector", "traj_ids"]
             assert not set(ids[:10].tolist()) & set(ids[10:].tolist())
     assert shared.stats()["frames"] == before["frames"] + 60
-    each = {figures for name, figures in shared.stats("per_worker").items() if name.endswith("/frames")}
+    each = {
+        figures for name, figures in shared.stats("per_worker").items() if name.endswith("/frames")
+    }
     assert each == {shared.stats()["frames"] // 2}
 
 
 def test_a_bar_shows_the_frames_of_actors(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sum(batch.numel() for batch in build("CartPole-v1", sync=True, frames_per_batch=100, total_frames=400, progress=True)) == 400
+    assert (
+        sum(
+            batch.numel()
+            for batch in build(
+                "CartPole-v1", sync=True, frames_per_batch=100, total_frames=400, progress=True
+            )
+        )
+        == 400
+    )
     assert "400/400" in (last := capsys.readouterr().err.splitlines()[-1]) and "return=" in last
 
 
@@ -68,7 +86,9 @@ def test_actors_deliver_text_and_tensors_whose_shape_changes(build: Build) -> No
 
 
 def test_actors_deliver_differences_where_the_environment_asks_for_them(build: Build) -> None:
-    with MultiSyncCollector([differing] * 2, frames_per_batch=20, seed=3, compact_obs=True) as local:
+    with MultiSyncCollector(
+        [differing] * 2, frames_per_batch=20, seed=3, compact_obs=True
+    ) as local:
         expected = next(local)
     batch = next(build(differing, sync=True, compact_obs=True, seed=3))
     assert set(batch.keys(True, True)) == set(expected.keys(True, True))
@@ -78,16 +98,32 @@ def test_actors_deliver_differences_where_the_environment_asks_for_them(build: B
 
 
 def test_batches_of_whoever_is_first_and_the_end(build: Build) -> None:
-    collector = build([partial(Counter, None), partial(Counter, None)], num_collectors=None, total_frames=50, allow_partial_batch=True)
+    collector = build(
+        [partial(Counter, None), partial(Counter, None)],
+        num_collectors=None,
+        total_frames=50,
+        allow_partial_batch=True,
+    )
     batches = list(collector)
-    assert [batch.numel() for batch in batches] == [20, 20, 10] and collector.stats()["frames"] == 50
+    assert [batch.numel() for batch in batches] == [20, 20, 10] and collector.stats()[
+        "frames"
+    ] == 50
     for seed in (3, 4):
-        steps = torch.cat([batch["next", "observation"][:, 1] for batch in batches if batch["observation"][0, 0] == seed] or [torch.ones(1)])
+        steps = torch.cat(
+            [
+                batch["next", "observation"][:, 1]
+                for batch in batches
+                if batch["observation"][0, 0] == seed
+            ]
+            or [torch.ones(1)]
+        )
         assert torch.equal(steps, torch.arange(1, len(steps) + 1).double())
     assert collector.next() is None
 
 
-def test_an_actor_with_native_environments_and_policy_imports_no_torch(shared: RayCollector) -> None:
+def test_an_actor_with_native_environments_and_policy_imports_no_torch(
+    shared: RayCollector,
+) -> None:
     next(shared)
     shared.update_policy_weights_()
     next(shared)
@@ -107,18 +143,31 @@ class Constant(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_weights_act_from_the_next_batch_on(build: Build, request: pytest.FixtureRequest, backend: str) -> None:
+def test_weights_act_from_the_next_batch_on(
+    build: Build, request: pytest.FixtureRequest, backend: str
+) -> None:
     if backend == "native":
         collector = request.getfixturevalue("shared")
         weights = {"weight": torch.zeros(2, 4), "bias": torch.tensor([0.0, 1.0])}
     else:
         act = TensorDictModule(Constant(), in_keys=["observation"], out_keys=["action"])
-        collector = build("CartPole-v1", act, num_collectors=1, policy_backend=backend, track_policy_version=True, sync=True)
+        collector = build(
+            "CartPole-v1",
+            act,
+            num_collectors=1,
+            policy_backend=backend,
+            track_policy_version=True,
+            sync=True,
+        )
         weights = {"chosen": torch.ones(1)}
 
     def actions() -> set[int]:
         batch = next(collector)["action"]
-        return set(batch.argmax(-1).flatten().tolist() if batch.ndim > 1 and batch.shape[-1] == 2 else batch.flatten().tolist())
+        return set(
+            batch.argmax(-1).flatten().tolist()
+            if batch.ndim > 1 and batch.shape[-1] == 2
+            else batch.flatten().tolist()
+        )
 
     collector.update_policy_weights_()
     version = collector.policy_version
@@ -132,13 +181,21 @@ def test_weights_act_from_the_next_batch_on(build: Build, request: pytest.Fixtur
         collector.update_policy_weights_(weights, worker_ids=[2])
     collector.increment_version()
     batch = next(collector)
-    assert collector.policy_version == version + 2 and batch["policy_version"].unique().tolist() == [version + 2]
+    assert collector.policy_version == version + 2 and batch[
+        "policy_version"
+    ].unique().tolist() == [version + 2]
     collector.update_policy_weights_()
 
 
 def test_the_workers_of_an_actor_share_a_batch_or_bring_one_each(build: Build) -> None:
     for kind in (MultiSyncCollector, MultiAsyncCollector):
-        collector = build("CartPole-v1", num_collectors=1, collector_class=kind, num_workers_per_collector=2, total_frames=60)
+        collector = build(
+            "CartPole-v1",
+            num_collectors=1,
+            collector_class=kind,
+            num_workers_per_collector=2,
+            total_frames=60,
+        )
         assert [batch.numel() for batch in collector] == [20, 20, 20]
         assert collector.stats()["num_envs"] == 2
 
@@ -179,7 +236,12 @@ def test_seeds_states_and_answers(build: Build) -> None:
 def test_start_fills_a_buffer_of_this_process(build: Build) -> None:
     seen: list[int] = []
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)
-    collector = build("CartPole-v1", replay_buffer=buffer, total_frames=400, pre_collect_hook=lambda: seen.append(1))
+    collector = build(
+        "CartPole-v1",
+        replay_buffer=buffer,
+        total_frames=400,
+        pre_collect_hook=lambda: seen.append(1),
+    )
     collector.start()
     # It waits for a writer.
     assert buffer.sample().batch_size == torch.Size([10])
@@ -188,7 +250,9 @@ def test_start_fills_a_buffer_of_this_process(build: Build) -> None:
         time.sleep(0.05)
         assert buffer.write_count == before
     until(lambda: not collector.is_running())
-    assert buffer.write_count == 400 == collector.stats()["frames"] and collector.stats()["completed"]
+    assert (
+        buffer.write_count == 400 == collector.stats()["frames"] and collector.stats()["completed"]
+    )
     assert len(seen) == collector.stats()["batches"] == 20
     buffer.empty()
     with pytest.raises(RuntimeError, match="no writer is attached"):
@@ -198,7 +262,13 @@ def test_start_fills_a_buffer_of_this_process(build: Build) -> None:
 def test_collector_dispatches_by_backend(cluster: Any) -> None:
     options = {"ray_init_config": None, "remote_configs": {"num_cpus": 0.5}}
     many: Any = Collector(
-        "CartPole-v1", backend="ray", num_collectors=1, sync=True, frames_per_batch=20, total_frames=20, backend_options=options
+        "CartPole-v1",
+        backend="ray",
+        num_collectors=1,
+        sync=True,
+        frames_per_batch=20,
+        total_frames=20,
+        backend_options=options,
     )
     assert isinstance(many, RayCollector) and [batch.numel() for batch in many] == [20]
     many.shutdown()
@@ -231,5 +301,7 @@ def test_a_ray_that_was_started_ends_with_the_last_and_with_the_program() -> Non
 
 
 def test_the_device_of_environments_is_warned_of(build: Build) -> None:
-    with pytest.warns(UserWarning, match="env_device has no effect: environments are stepped on the CPU"):
+    with pytest.warns(
+        UserWarning, match="env_device has no effect: environments are stepped on the CPU"
+    ):
         build("CartPole-v1", num_collectors=1, env_device="meta")

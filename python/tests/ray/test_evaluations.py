@@ -23,7 +23,11 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def build(env: Any, policy: Any = None, **options: Any) -> Evaluator:
-    return Evaluator(env, policy, **{"num_trajectories": 2, "backend": "ray", "ray_kwargs": {"num_cpus": 0}, **options})
+    return Evaluator(
+        env,
+        policy,
+        **{"num_trajectories": 2, "backend": "ray", "ray_kwargs": {"num_cpus": 0}, **options},
+    )
 
 
 def always(choice: int, width: int = 2) -> nn.Linear:
@@ -35,7 +39,10 @@ def always(choice: int, width: int = 2) -> nn.Linear:
 
 
 def figures(batch: TensorDict) -> dict[str, float]:
-    return {"actions": float(batch["action"][..., 1].float().mean()), "pid": float(batch["observation"][0, 0, 1])}
+    return {
+        "actions": float(batch["action"][..., 1].float().mean()),
+        "pid": float(batch["observation"][0, 0, 1]),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +71,9 @@ def evaluator(cluster: Any, seen: list[Any], act: Path) -> Iterator[Evaluator]:
     def on_result(result: Any) -> None:
         seen.append((os.getpid(), int(result["eval/step"])))
 
-    with build(lambda: Counting(does), always(0), metrics_fn=figures, on_result=on_result, seed=1) as evaluator:
+    with build(
+        lambda: Counting(does), always(0), metrics_fn=figures, on_result=on_result, seed=1
+    ) as evaluator:
         yield evaluator
 
 
@@ -77,26 +86,47 @@ def test_an_actor_evaluates_as_a_thread_does() -> None:
             kept.append(batch.clone())
             return {"frames": batch.numel()}
 
-        with build("CartPole-v1", policy, backend=backend, seed=4, max_steps=40, metrics_fn=keep, ray_kwargs=None) as evaluator:
+        with build(
+            "CartPole-v1",
+            policy,
+            backend=backend,
+            seed=4,
+            max_steps=40,
+            metrics_fn=keep,
+            ray_kwargs=None,
+        ) as evaluator:
             assert evaluator.backend == backend and backend in repr(evaluator)
-            results[backend] = [evaluator.evaluate(), evaluator.evaluate(always(1, 4), step=9), evaluator.evaluate()]
+            results[backend] = [
+                evaluator.evaluate(),
+                evaluator.evaluate(always(1, 4), step=9),
+                evaluator.evaluate(),
+            ]
     for ours, theirs in zip(*results.values(), strict=True):
         assert {**ours, "eval/fps": 0} == {**theirs, "eval/fps": 0}
     for ours, theirs in zip(*batches.values(), strict=True):
         assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
-        assert [key for key in ours.keys(True, True) if not torch.equal(ours[key], theirs[key])] == []
+        assert [
+            key for key in ours.keys(True, True) if not torch.equal(ours[key], theirs[key])
+        ] == []
 
 
 def test_weights_of_each_evaluation_act_in_the_actor(evaluator: Evaluator, seen: list[Any]) -> None:
     before = evaluator.evaluate(step=3)
-    assert before["eval/actions"] == 0 and before["eval/num_episodes"] == 2 and before["eval/reward"] == 10
+    assert (
+        before["eval/actions"] == 0
+        and before["eval/num_episodes"] == 2
+        and before["eval/reward"] == 10
+    )
     assert before["eval/pid"] != os.getpid() and seen[-1] == (os.getpid(), 3)
     for weights in (always(1), TensorDict.from_module(always(1)), always(1).state_dict()):
         assert evaluator.evaluate(weights)["eval/actions"] == 1
         # Those of the module that it was built with.
         assert evaluator.evaluate()["eval/actions"] == 0
     after = evaluator.evaluate(weights_dict={"policy": always(1)})
-    assert after["eval/policy_version"] == before["eval/policy_version"] + 7 and after["eval/pid"] == before["eval/pid"]
+    assert (
+        after["eval/policy_version"] == before["eval/policy_version"] + 7
+        and after["eval/pid"] == before["eval/pid"]
+    )
     with pytest.raises(ValueError, match="bias"):
         evaluator.evaluate({"weight": always(1).weight})
     assert evaluator.evaluate()["eval/actions"] == 0
@@ -117,7 +147,9 @@ def test_results_come_while_the_caller_goes_on(evaluator: Evaluator, act: Path) 
     act.write_text("")
     results = [evaluator.wait(60) or {} for _ in range(2)]
     evaluator._core._busy_policy = "skip"
-    assert [result["eval/step"] for result in results] == [5, 6] and [result["eval/actions"] for result in results] == [0, 1]
+    assert [result["eval/step"] for result in results] == [5, 6] and [
+        result["eval/actions"] for result in results
+    ] == [0, 1]
     assert not evaluator.pending and evaluator.wait(1.0) is None
     with pytest.raises(ValueError, match="timeout must be a number of seconds"):
         evaluator.poll(-1.0)
@@ -127,7 +159,9 @@ def test_an_exception_in_the_actor_is_what_it_was(evaluator: Evaluator, act: Pat
     act.write_text("raise")
     with pytest.raises(WorkerError, match="step 6") as caught:
         evaluator.evaluate()
-    assert isinstance(caught.value.__cause__, ValueError) and "no such road" in str(caught.value.__cause__)
+    assert isinstance(caught.value.__cause__, ValueError) and "no such road" in str(
+        caught.value.__cause__
+    )
     # The next call raises what nobody has read.
     act.write_text("raise")
     evaluator.trigger_eval()
@@ -152,7 +186,10 @@ def test_an_actor_that_dies_is_the_error_of_an_evaluation(evaluator: Evaluator, 
         evaluator.wait(60)
     # As if no actor had been lost.
     after = evaluator._core.evaluate(None, 9)
-    assert after["eval/policy_version"] == before["eval/policy_version"] + 3 and after["eval/actions"] == 0
+    assert (
+        after["eval/policy_version"] == before["eval/policy_version"] + 3
+        and after["eval/actions"] == 0
+    )
 
 
 def test_a_shutdown_ends_the_actor_in_the_middle(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ from windrow.ray import _session
 
 
 def test_a_tensordict_is_one_array_and_comes_back_as_it_was() -> None:
-    batch = TensorDict({"a": torch.arange(6.0).view(2, 3).t(), "next": {"done": torch.tensor([[True], [False], [True]])}}, [3], names=["time"])
+    batch = TensorDict(
+        {
+            "a": torch.arange(6.0).view(2, 3).t(),
+            "next": {"done": torch.tensor([[True], [False], [True]])},
+        },
+        [3],
+        names=["time"],
+    )
     packed = _session.pack(batch)
     assert packed.dtype == np.uint8 and packed.ndim == 1
     read = _session.unpack(packed)
@@ -34,12 +41,17 @@ def test_an_array_that_cannot_be_written_to_is_read_without_a_copy_or_a_warning(
 
 
 def test_objects_and_text_are_packed_too() -> None:
-    unpacked = _session.unpack(_session.pack(TensorDict({"name": "a", "what": NonTensorData({1, 2})}, [])))
+    unpacked = _session.unpack(
+        _session.pack(TensorDict({"name": "a", "what": NonTensorData({1, 2})}, []))
+    )
     assert (unpacked["name"], unpacked["what"]) == ("a", {1, 2})
 
 
 def test_several_are_put_together() -> None:
-    parts = [_session.pack(TensorDict({"a": torch.full((2, 3), float(number))}, [2, 3])) for number in range(2)]
+    parts = [
+        _session.pack(TensorDict({"a": torch.full((2, 3), float(number))}, [2, 3]))
+        for number in range(2)
+    ]
     assert _session.unpack(*parts)["a"].tolist() == [[0] * 3] * 2 + [[1] * 3] * 2
     assert _session.unpack(*parts, dim=-1)["a"].tolist() == [[0] * 3 + [1] * 3] * 2
     assert _session.unpack(*parts, stack=True).batch_size == torch.Size([2, 2, 3])

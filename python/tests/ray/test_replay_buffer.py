@@ -39,7 +39,9 @@ Make = Any
 
 @pytest.fixture(scope="module")
 def actor(cluster: Any) -> Iterator[Any]:
-    """The actor of all buffers that leave it as it was, one after the other: to start one for each takes long."""
+    """The actor of all buffers that leave it as it was, one after the other: to start one for each
+    takes long.
+    """
     actor = _buffer._owner(None)
     yield actor
     ray.kill(actor)
@@ -66,7 +68,10 @@ def make(actor: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
 
 def frames(count: int, start: int = 0) -> TensorDict:
-    return TensorDict({"number": torch.arange(start, start + count), "nested": {"half": torch.rand(count, 3)}}, [count])
+    return TensorDict(
+        {"number": torch.arange(start, start + count), "nested": {"half": torch.rand(count, 3)}},
+        [count],
+    )
 
 
 def even(error_buffer: float = 20.0) -> RateLimiter:
@@ -114,18 +119,27 @@ def test_states_checkpoints_and_passes(make: Make, tmp_path: Path) -> None:
     state = buffer.state_dict()
     buffer.dumps(tmp_path / "saved")
     drawn = buffer.sample()["number"].tolist()
-    for restore in (lambda: buffer.load_state_dict(state), lambda: buffer.loads(tmp_path / "saved")):
+    for restore in (
+        lambda: buffer.load_state_dict(state),
+        lambda: buffer.loads(tmp_path / "saved"),
+    ):
         buffer.empty()
         restore()
         assert len(buffer) == 12 and buffer.sample()["number"].tolist() == drawn
     buffer.empty()
     buffer.extend(frames(40))
     # All handles share a pass.
-    assert sorted(torch.cat([batch["number"] for batch in (buffer.client().next(), *buffer)]).tolist()) == list(range(40))
+    assert sorted(
+        torch.cat([batch["number"] for batch in (buffer.client().next(), *buffer)]).tolist()
+    ) == list(range(40))
 
 
 def test_priorities(make: Make) -> None:
-    buffer = make(sampler=PrioritizedSampler(1000, alpha=1.0, beta=1.0), replay_buffer_cls=TensorDictReplayBuffer, priority_key="error")
+    buffer = make(
+        sampler=PrioritizedSampler(1000, alpha=1.0, beta=1.0),
+        replay_buffer_cls=TensorDictReplayBuffer,
+        priority_key="error",
+    )
     buffer.extend(frames(100))
     buffer.update_priority(torch.arange(100), [0.0] * 99 + [1.0])
     assert set(buffer.sample()["index"].tolist()) == {99}
@@ -143,12 +157,16 @@ def test_samples_that_are_asked_for_ahead(make: Make) -> None:
     # What the other has asked for ahead might be answered now.
     buffer.extend(frames(100))
     drawn = [buffer.sample()["number"] for _ in range(10)]
-    assert all(len(numbers) == 10 and 0 <= numbers.min() and numbers.max() < 100 for numbers in drawn)
+    assert all(
+        len(numbers) == 10 and 0 <= numbers.min() and numbers.max() < 100 for numbers in drawn
+    )
     ray.wait(buffer._ahead.clear(), num_returns=2)
     assert buffer.stats()["sampled"] == 120
 
 
-def test_samples_that_were_asked_for_ahead_do_not_survive_what_replaces_all(make: Make, tmp_path: Path) -> None:
+def test_samples_that_were_asked_for_ahead_do_not_survive_what_replaces_all(
+    make: Make, tmp_path: Path
+) -> None:
     buffer = make(prefetch=2)
     buffer.extend(frames(100))
     buffer.dumps(str(tmp_path))
@@ -216,9 +234,14 @@ def test_a_handle_goes_to_other_actors(make: Make) -> None:
 
 
 def test_trajectories_of_several_collectors_stay_apart(make: Make) -> None:
-    buffer = make(sampler=SliceSampler(slice_len=4, traj_key="episode", strict_length=False), batch_size=8)
+    buffer = make(
+        sampler=SliceSampler(slice_len=4, traj_key="episode", strict_length=False), batch_size=8
+    )
     for start, handle in enumerate([buffer.client(), buffer.client()]):
-        written = TensorDict({"episode": torch.zeros(4, dtype=torch.int64), "number": torch.arange(4) + 4 * start}, [4])
+        written = TensorDict(
+            {"episode": torch.zeros(4, dtype=torch.int64), "number": torch.arange(4) + 4 * start},
+            [4],
+        )
         handle._write(written)
     assert buffer.stats()["trajectories"] == 2
     for _ in range(20):
@@ -231,9 +254,12 @@ def test_a_sample_that_waits_lets_writers_in(make: Make) -> None:
     collector = Collector(cartpole, frames_per_batch=10, total_frames=-1, replay_buffer=buffer)
     with collector:
         collector.start()
-        # As many samples wait as there are threads for them, while the limiter lets one write after another in.
+        # As many samples wait as there are threads for them, while the limiter lets one write after
+        # another in.
         taken: list[int] = []
-        waiting = [threading.Thread(target=lambda: taken.append(len(buffer.sample()))) for _ in range(16)]
+        waiting = [
+            threading.Thread(target=lambda: taken.append(len(buffer.sample()))) for _ in range(16)
+        ]
         for thread in waiting:
             thread.start()
         for thread in waiting:
@@ -244,7 +270,9 @@ def test_a_sample_that_waits_lets_writers_in(make: Make) -> None:
 
 def test_a_collector_that_was_started_waits_for_samples_until_it_ends(make: Make) -> None:
     buffer = make(limiter=even(), sample_timeout=0.2)
-    collector = MultiAsyncCollector([cartpole] * 2, frames_per_batch=10, total_frames=-1, replay_buffer=buffer)
+    collector = MultiAsyncCollector(
+        [cartpole] * 2, frames_per_batch=10, total_frames=-1, replay_buffer=buffer
+    )
     collector.start()
     while buffer.write_count < 30:
         time.sleep(0.01)
@@ -263,7 +291,9 @@ class Failing:
 
     def __init__(self, buffer: RayReplayBuffer, after: float) -> None:
         self.steps, self.after = 0, after
-        self.collector = Collector(cartpole, self.act, frames_per_batch=10, total_frames=-1, replay_buffer=buffer)
+        self.collector = Collector(
+            cartpole, self.act, frames_per_batch=10, total_frames=-1, replay_buffer=buffer
+        )
 
     def act(self, observation: torch.Tensor) -> torch.Tensor:
         self.steps += 1
@@ -291,7 +321,9 @@ def test_a_sample_raises_the_error_that_ended_a_collector(make: Make) -> None:
     ray.kill(there)
 
 
-def test_a_sample_does_not_wait_for_a_dead_process(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_does_not_wait_for_a_dead_process(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_buffer, "_SILENCE", 8.0)
     buffer = make(alone=True, limiter=even(), sample_timeout=120.0)
     there = ray.remote(num_cpus=0)(Failing).remote(buffer, float("inf"))
@@ -305,10 +337,24 @@ def test_a_sample_does_not_wait_for_a_dead_process(make: Make, monkeypatch: pyte
     assert any("fallen silent" in note for note in raised.value.__notes__)
 
 
-def test_a_collector_of_actors_writes_while_one_is_killed(make: Make, network: torch.nn.Module) -> None:
+def test_a_collector_of_actors_writes_while_one_is_killed(
+    make: Make, network: torch.nn.Module
+) -> None:
     buffer = make(limiter=even())
-    options: dict[str, Any] = {"sync": False, "on_loss": 2, "remote_configs": {"num_cpus": 0}, "seed": 0}
-    with RayCollector(["CartPole-v1"] * 2, network, frames_per_batch=10, total_frames=400, replay_buffer=buffer, **options) as collector:
+    options: dict[str, Any] = {
+        "sync": False,
+        "on_loss": 2,
+        "remote_configs": {"num_cpus": 0},
+        "seed": 0,
+    }
+    with RayCollector(
+        ["CartPole-v1"] * 2,
+        network,
+        frames_per_batch=10,
+        total_frames=400,
+        replay_buffer=buffer,
+        **options,
+    ) as collector:
         first = collector.remote_collectors[0]
         collector.start()
         for taken in range(40):

@@ -44,11 +44,16 @@ def actors(made: Any) -> Any:
 def taken(actors: Any) -> list[tuple[int, int | None]]:
     """How often weights came to each actor, and which action they take."""
     packed = [_session.pack(weights_of(always(choice))).tobytes() for choice in (0, 1)]
-    return [(count, last and packed.index(last)) for count, last in ray.get([actor.last.remote() for actor in actors])]
+    return [
+        (count, last and packed.index(last))
+        for count, last in ray.get([actor.last.remote() for actor in actors])
+    ]
 
 
 @pytest.mark.parametrize(("inline", "puts"), [(_session.INLINE, 0), (0, 1)])
-def test_weights_reach_all_actors_by_one_put_at_most(actors, inline: int, puts: int, monkeypatch) -> None:
+def test_weights_reach_all_actors_by_one_put_at_most(
+    actors, inline: int, puts: int, monkeypatch
+) -> None:
     stored: list[Any] = []
     put = ray.put
     monkeypatch.setattr(_session, "INLINE", inline)
@@ -103,7 +108,9 @@ def test_an_actor_that_has_ended_is_named_and_others_get_the_weights(actors) -> 
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(ended.end.remote())
     updater = RayWeightUpdater(remote_collectors=[ended, actors[1]])
-    with pytest.raises(RuntimeError, match="actors that have ended did not take the weights, all others did: 0$"):
+    with pytest.raises(
+        RuntimeError, match="actors that have ended did not take the weights, all others did: 0$"
+    ):
         updater.push_weights(always(1))
     assert taken(actors) == [(0, None), (1, 1)]
 
@@ -121,13 +128,17 @@ def test_a_collector_of_this_process_and_actors_get_the_same_weights(actors) -> 
     learner = always(0)
     updater = RayWeightUpdater(remote_collectors=actors)
     envs = [cartpole] * 2
-    with MultiAsyncCollector(envs, learner, frames_per_batch=20, placement="threads", weight_updater=updater) as local:
+    with MultiAsyncCollector(
+        envs, learner, frames_per_batch=20, placement="threads", weight_updater=updater
+    ) as local:
         with torch.no_grad():
             learner.bias.copy_(always(1).bias)
         local.update_policy_weights_()
         assert taken(actors) == [(1, 1)] * 2 and local.policy_version == 1
         local.update_policy_weights_(always(0), worker_ids=0)
-        assert taken(actors) == [(2, 0), (1, 1)] and local.policy_version == 1, "numbers are those of actors"
+        assert taken(actors) == [(2, 0), (1, 1)] and local.policy_version == 1, (
+            "numbers are those of actors"
+        )
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

@@ -101,14 +101,18 @@ def same(one: list[Any], other: list[Any]) -> None:
 
 
 def goes_on(make: Any, *, pickle: bool = False, cuts: tuple[int, ...] = (0, 1, 3, 2)) -> None:
-    """Checks that collectors that ``make`` makes go on from each other's states as if they had not been cut."""
+    """Checks that collectors that ``make`` makes go on from each other's states as if they had not
+    been cut.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("error", windrow.Warning)
         for message in (".*take turns", ".*leave out, in info", ".*called in Python"):
             warnings.filterwarnings("ignore", message=message, category=windrow.Warning)
         with make() as whole:
             # What is drawn while a policy is bound is another run's concern.
-            state = written({"collector": whole.state_dict(pickle=pickle), "generator": torch.get_rng_state()})
+            state = written(
+                {"collector": whole.state_dict(pickle=pickle), "generator": torch.get_rng_state()}
+            )
             expected = [next(whole).clone() for _ in range(sum(cuts))]
         batches = []
         for cut in cuts:
@@ -124,7 +128,10 @@ def goes_on(make: Any, *, pickle: bool = False, cuts: tuple[int, ...] = (0, 1, 3
 
 @pytest.mark.parametrize(
     ("env", "placement"),
-    [*((env, "threads") for env in (native, StatefulWalk, DictWalk, wrapped)), (wrapped, "processes")],
+    [
+        *((env, "threads") for env in (native, StatefulWalk, DictWalk, wrapped)),
+        (wrapped, "processes"),
+    ],
 )
 def test_environments_go_on_in_workers(env, placement) -> None:
     def make() -> Any:
@@ -142,7 +149,15 @@ def test_environments_go_on_with_a_policy_that_torch_samples(env) -> None:
 
 def test_environments_without_methods_are_pickled_where_the_user_asks_for_it() -> None:
     goes_on(lambda: Collector(Walk, None, frames_per_batch=30, seed=1), pickle=True)
-    goes_on(lambda: Collector(lambda: gymnasium.make("CartPole-v1", max_episode_steps=17), None, frames_per_batch=30, seed=1), pickle=True)
+    goes_on(
+        lambda: Collector(
+            lambda: gymnasium.make("CartPole-v1", max_episode_steps=17),
+            None,
+            frames_per_batch=30,
+            seed=1,
+        ),
+        pickle=True,
+    )
 
 
 def test_torchs_generator_goes_on_in_worker_processes() -> None:
@@ -151,7 +166,12 @@ def test_torchs_generator_goes_on_in_worker_processes() -> None:
 
     def make() -> Any:
         return MultiSyncCollector(
-            [StatefulWalk] * 2, policy, frames_per_batch=60, seed=2, placement="processes", policy_backend="torch"
+            [StatefulWalk] * 2,
+            policy,
+            frames_per_batch=60,
+            seed=2,
+            placement="processes",
+            policy_backend="torch",
         )
 
     goes_on(make, cuts=(2, 2))
@@ -160,14 +180,20 @@ def test_torchs_generator_goes_on_in_worker_processes() -> None:
 class Remembering(nn.Module):
     """Sums up what it observes, and decides by the sum."""
 
-    def forward(self, observation: torch.Tensor, total: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, observation: torch.Tensor, total: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         total = observation if total is None else total + observation
         return (total.sum(-1) * 100).long() % 2, total
 
 
 def test_a_recurrent_policy_remembers_what_it_has_seen() -> None:
-    policy = TensorDictModule(Remembering(), in_keys=["observation", "total"], out_keys=["action", ("next", "total")])
-    goes_on(lambda: Collector(StatefulWalk, policy, frames_per_batch=30, seed=1, policy_backend="torch"))
+    policy = TensorDictModule(
+        Remembering(), in_keys=["observation", "total"], out_keys=["action", ("next", "total")]
+    )
+    goes_on(
+        lambda: Collector(StatefulWalk, policy, frames_per_batch=30, seed=1, policy_backend="torch")
+    )
     goes_on(lambda: Collector(native(), policy, frames_per_batch=30, seed=1))
 
 
@@ -187,7 +213,12 @@ def streams(batches: list[Any], count: int) -> dict[int, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "placement"), [(AsyncCollector, "threads"), (MultiAsyncCollector, "threads"), (MultiAsyncCollector, "processes")]
+    ("kind", "placement"),
+    [
+        (AsyncCollector, "threads"),
+        (MultiAsyncCollector, "threads"),
+        (MultiAsyncCollector, "processes"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:.*take turns")
 def test_each_environment_goes_on_exactly_where_workers_run_ahead(kind, placement) -> None:
@@ -227,7 +258,13 @@ def test_a_started_collector_goes_on_where_its_last_write_ended() -> None:
     def run(frames: int, state: Any) -> tuple[Any, Any]:
         buffer = ReplayBuffer(storage=LazyTensorStorage(4000))
         collector = AsyncCollector(
-            StatefulWalk, None, frames_per_batch=20, total_frames=4000, seed=4, placement="threads", replay_buffer=buffer
+            StatefulWalk,
+            None,
+            frames_per_batch=20,
+            total_frames=4000,
+            seed=4,
+            placement="threads",
+            replay_buffer=buffer,
         )
         if state is not None:
             collector.load_state_dict(state)
@@ -251,7 +288,9 @@ def test_a_started_collector_goes_on_where_its_last_write_ended() -> None:
 def test_what_cannot_be_saved_is_told_once_and_begins_new_episodes() -> None:
     with Collector(Walk, None, frames_per_batch=30, seed=1) as collector:
         next(collector)
-        with pytest.warns(windrow.Warning, match=r"simulators are not saved.*Walk.*get_state and set_state") as told:
+        with pytest.warns(
+            windrow.Warning, match=r"simulators are not saved.*Walk.*get_state and set_state"
+        ) as told:
             state = collector.state_dict()
             collector.state_dict()
         assert len(told) == 1
@@ -267,7 +306,9 @@ def test_what_cannot_be_pickled_is_told_by_its_name() -> None:
             self.file = open("/dev/null")  # noqa: SIM115
 
     with Collector(Opened, None, frames_per_batch=30) as collector:
-        with pytest.warns(windrow.Warning, match="Opened cannot be saved, since a part of it cannot be pickled"):
+        with pytest.warns(
+            windrow.Warning, match="Opened cannot be saved, since a part of it cannot be pickled"
+        ):
             collector.state_dict(pickle=True)
         collector_env = next(collector)
         assert len(collector_env) == 30
@@ -278,12 +319,17 @@ def test_a_state_that_does_not_fit_is_an_error_that_changes_nothing() -> None:
     with Collector(StatefulWalk, None, frames_per_batch=30, seed=1) as collector:
         next(collector)
         state = collector.state_dict()
-    with Collector(wrapped, None, frames_per_batch=30, seed=5) as other, Collector(wrapped, None, frames_per_batch=30, seed=5) as twin:
+    with (
+        Collector(wrapped, None, frames_per_batch=30, seed=5) as other,
+        Collector(wrapped, None, frames_per_batch=30, seed=5) as twin,
+    ):
         next(other), next(twin)
         with pytest.raises(ValueError, match="other wrappers"):
             other.load_state_dict(state)
         same([next(other)], [next(twin)])
-    with MultiSyncCollector([StatefulWalk] * 2, None, frames_per_batch=30, placement="threads") as several:
+    with MultiSyncCollector(
+        [StatefulWalk] * 2, None, frames_per_batch=30, placement="threads"
+    ) as several:
         with pytest.raises(ValueError, match="expected the state of 2 workers, got that of 1"):
             several.load_state_dict(state)
 

@@ -24,7 +24,9 @@ def of_torchrl() -> Any:
 
 
 class Time:
-    """Stands for the module ``time`` of a snippet that sleeps until its buffer is filled: until ``count`` frames are there."""
+    """Stands for the module ``time`` of a snippet that sleeps until its buffer is filled: until
+    ``count`` frames are there.
+    """
 
     def __init__(self, buffer: Any, count: int) -> None:
         self.buffer, self.count = buffer, count

@@ -20,14 +20,18 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Runs a snippet in an empty folder: ``run(name, names, changes)``. What it leaves running is ended.
+    """Runs a snippet in an empty folder: ``run(name, names, changes)``. What it leaves running is
+    ended.
 
-    All snippets of several workers, or of one in the background, give functions: these workers must be in processes.
+    All snippets of several workers, or of one in the background, give functions: these workers must
+    be in processes.
     """
     monkeypatch.chdir(tmp_path)
     scopes: list[dict[str, Any]] = []
 
-    def run(name: str, names: dict[str, Any] | None = None, changes: dict[str, str] | None = None) -> dict[str, Any]:
+    def run(
+        name: str, names: dict[str, Any] | None = None, changes: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         scopes.append(snippet.run(name, names or {}, changes or {}))
         for left in scopes[-1].values():
             if isinstance(left, (AsyncCollector, MultiCollector)):
@@ -48,7 +52,9 @@ def make_env() -> Callable[[], GymEnv]:
 
 @pytest.fixture
 def policy() -> TensorDictModule:
-    """Logits of CartPole's two actions, which are its one-hot action as far as TorchRL is concerned. Its poles fall soon."""
+    """Logits of CartPole's two actions, which are its one-hot action as far as TorchRL is
+    concerned. Its poles fall soon.
+    """
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
     return TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
@@ -69,4 +75,6 @@ def actor() -> ProbabilisticActor:
 
 @pytest.fixture
 def critic() -> ValueOperator:
-    return ValueOperator(nn.Sequential(nn.Linear(17, 32), nn.Tanh(), nn.Linear(32, 1)), in_keys=["observation"])
+    return ValueOperator(
+        nn.Sequential(nn.Linear(17, 32), nn.Tanh(), nn.Linear(32, 1)), in_keys=["observation"]
+    )

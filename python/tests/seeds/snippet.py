@@ -1,4 +1,6 @@
-"""Snippets of documents, made ready to run: windrow in place of TorchRL, few frames in place of many."""
+"""Snippets of documents, made ready to run: windrow in place of TorchRL, few frames in place of
+many.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def with_changes(source: str, changes: dict[str, str]) -> str:
 
 
 def run(name: str, names: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
-    """Runs the snippet called ``name`` among ``names``, which are defined before it, and returns all names after it."""
+    """Runs the snippet called ``name`` among ``names``, which are defined before it, and returns
+    all names after it.
+    """
     path = FOLDER / f"{name}.py"
     source = with_changes(with_windrow(path.read_text()), changes)
     # Functions that a snippet defines find the snippet's names.

@@ -35,7 +35,9 @@ def test_whole_trajectories(run: Run, policy: Any) -> None:
 
 
 def test_async_batched_collector(run: Run) -> None:
-    names = run("000/2_async_batched_collector", changes={"total_frames=10000": "total_frames=1000"})
+    names = run(
+        "000/2_async_batched_collector", changes={"total_frames=10000": "total_frames=1000"}
+    )
     assert names["data"].shape == (200,) and names["collector"].stats()["frames"] == 1000
     # Logits act by the largest.
     chosen = names["policy"].module(names["data"]["observation"]).argmax(-1)
@@ -43,7 +45,9 @@ def test_async_batched_collector(run: Run) -> None:
 
 
 def test_multi_collector(run: Run, policy: Any) -> None:
-    names = run("000/3_multi_collector", {"my_policy": policy}, {"total_frames=100000": "total_frames=3000"})
+    names = run(
+        "000/3_multi_collector", {"my_policy": policy}, {"total_frames=100000": "total_frames=3000"}
+    )
     assert type(names["sync_collector"]) is MultiSyncCollector
     assert type(names["async_collector"]) is MultiAsyncCollector
     assert names["data"].shape == (1000,)
@@ -56,7 +60,14 @@ def test_start(run: Run, make_env: Any, policy: Any, make_buffer: MakeBuffer) ->
     rb = make_buffer()
     names = run(
         "000/4_start",
-        {"Collector": Collector, "time": Time(rb, 1000), "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
+        {
+            "Collector": Collector,
+            "time": Time(rb, 1000),
+            "rb": rb,
+            "optim_steps": 5,
+            "make_env": make_env,
+            "policy": policy,
+        },
         {"...": "make_env, policy, frames_per_batch=100, total_frames=1000"},
     )
     assert names["data"].shape == (32,)

@@ -64,7 +64,9 @@ def test_multi_sync_collector(run: Run, actor: Any, critic: Any) -> None:
         "advantage_fn": GAE(value_network=critic, gamma=0.99, lmbda=0.95),
         "optimizer": torch.optim.Adam(loss_fn.parameters(), lr=3e-4),
     }
-    names = run("001/4_multi_sync_collector", names, {"total_frames=2_000_000": "total_frames=4096"})
+    names = run(
+        "001/4_multi_sync_collector", names, {"total_frames=2_000_000": "total_frames=4096"}
+    )
     assert names["batch"].batch_size == torch.Size([2048])
     assert len(names["batch"]["collector", "traj_ids"].unique()) == 8
     assert names["losses"]["loss_objective"].isfinite()
@@ -110,8 +112,15 @@ def test_evaluator(run: Run, actor: Any, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_profile(run: Run, actor: Any) -> None:
-    names = run("001/8_profile", {"GymEnv": GymEnv, "policy": actor}, {"total_frames=100_000": "total_frames=6144"})
+    names = run(
+        "001/8_profile",
+        {"GymEnv": GymEnv, "policy": actor},
+        {"total_frames=100_000": "total_frames=6144"},
+    )
     assert [batch.shape for batch in names["collector"]] == [(1024,)] * 6
     names["collector"].shutdown()
-    assert sorted(path.name for path in Path("traces").iterdir()) == ["worker_0.json", "worker_1.json"]
+    assert sorted(path.name for path in Path("traces").iterdir()) == [
+        "worker_0.json",
+        "worker_1.json",
+    ]
     assert json.loads(Path("traces/worker_0.json").read_text())["traceEvents"]

@@ -16,7 +16,14 @@ def test_start(run: Run, make_env: Any, policy: Any, make_buffer: MakeBuffer) ->
     rb = make_buffer()
     names = run(
         "002/1_start",
-        {"SyncDataCollector": SyncDataCollector, "time": Time(rb, 1000), "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
+        {
+            "SyncDataCollector": SyncDataCollector,
+            "time": Time(rb, 1000),
+            "rb": rb,
+            "optim_steps": 5,
+            "make_env": make_env,
+            "policy": policy,
+        },
         {"...": "make_env, policy, frames_per_batch=100, total_frames=1000"},
     )
     assert names["data"].shape == (32,)

@@ -13,7 +13,9 @@ from windrow.collectors import Collector
 
 
 def test_async_batched_collector(run: Run) -> None:
-    names = run("003/1_async_batched_collector", changes={"total_frames=10000": "total_frames=1000"})
+    names = run(
+        "003/1_async_batched_collector", changes={"total_frames=10000": "total_frames=1000"}
+    )
     assert names["data"].shape == (200,) and names["collector"].stats()["frames"] == 1000
     # Logits act by the largest.
     chosen = names["policy"].module(names["data"]["observation"]).argmax(-1)
@@ -21,7 +23,9 @@ def test_async_batched_collector(run: Run) -> None:
 
 
 def test_multi_collector(run: Run, policy: Any) -> None:
-    names = run("003/2_multi_collector", {"my_policy": policy}, {"total_frames=100000": "total_frames=2000"})
+    names = run(
+        "003/2_multi_collector", {"my_policy": policy}, {"total_frames=100000": "total_frames=2000"}
+    )
     assert names["data"].shape == (1000,)
     assert sorted(batch.shape[0] for batch in names["async_collector"]) == [1000, 1000]
 
@@ -31,7 +35,14 @@ def test_start(run: Run, make_env: Any, policy: Any, make_buffer: MakeBuffer) ->
     rb = make_buffer()
     names = run(
         "003/3_start",
-        {"Collector": Collector, "time": Time(rb, 100), "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
+        {
+            "Collector": Collector,
+            "time": Time(rb, 100),
+            "rb": rb,
+            "optim_steps": 5,
+            "make_env": make_env,
+            "policy": policy,
+        },
         {"...": "make_env, policy, frames_per_batch=100, total_frames=-1"},
     )
     assert names["data"].shape == (32,)
@@ -41,7 +52,15 @@ def test_start(run: Run, make_env: Any, policy: Any, make_buffer: MakeBuffer) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["BaseCollector", "Collector", "AsyncCollector", "MultiCollector", "MultiSyncCollector", "MultiAsyncCollector"]
+    "name",
+    [
+        "BaseCollector",
+        "Collector",
+        "AsyncCollector",
+        "MultiCollector",
+        "MultiSyncCollector",
+        "MultiAsyncCollector",
+    ],
 )
 def test_listed_classes(name: str) -> None:
     assert issubclass(getattr(collectors, name), collectors.BaseCollector)

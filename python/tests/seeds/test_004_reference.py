@@ -10,6 +10,7 @@ from seeds.conftest import Run
 
 from windrow.collectors import SyncDataCollector
 
+
 def example(run: Run) -> dict[str, Any]:
     return run("004/1_sync_data_collector", {"SyncDataCollector": SyncDataCollector})
 
@@ -70,6 +71,9 @@ def test_arguments(argument: str) -> None:
     assert argument in inspect.signature(SyncDataCollector.__mro__[1].__init__).parameters
 
 
-@pytest.mark.parametrize("method", ["iterator", "load_state_dict", "rollout", "set_seed", "state_dict", "update_policy_weights_"])
+@pytest.mark.parametrize(
+    "method",
+    ["iterator", "load_state_dict", "rollout", "set_seed", "state_dict", "update_policy_weights_"],
+)
 def test_methods(method: str) -> None:
     assert callable(getattr(SyncDataCollector, method))

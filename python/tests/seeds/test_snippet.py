@@ -44,7 +44,11 @@ def test_every_snippet_has_a_test() -> None:
     run = set()
     for path in Path(__file__).parent.glob("test_00*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "run":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "run"
+            ):
                 name = node.args[0]
                 assert isinstance(name, ast.Constant)
                 run.add(name.value)
@@ -52,7 +56,11 @@ def test_every_snippet_has_a_test() -> None:
     assert run == snippets
 
 
-@pytest.mark.parametrize("path", sorted(snippet.FOLDER.glob("*/*.py")), ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    sorted(snippet.FOLDER.glob("*/*.py")),
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
 def test_a_snippet_imports_the_package_it_was_written_for(path: Path) -> None:
     """What is run with windrow is what was written for TorchRL."""
     assert "windrow" not in path.read_text()

@@ -1,6 +1,6 @@
-"""The state of a policy changes in every way that a program has, below every class of collector: each action is one that the policy
-computes with the state that it had, called or evaluated in Rust, or an error names what cannot be followed. And what a policy does
-beside computing is done.
+"""The state of a policy changes in every way that a program has, below every class of collector:
+each action is one that the policy computes with the state that it had, called or evaluated in Rust,
+or an error names what cannot be followed. And what a policy does beside computing is done.
 
 ``cargo xtask stale --count N`` runs this.
 """
@@ -30,7 +30,9 @@ assert forms_of_code and forms_of_data and forms_of_modules
 
 
 def run(count: int, seed: int, seconds: float, wanted: str) -> Sum:
-    """Runs collectors of all cells in an order drawn by ``seed``, until ``count`` changes were made and checked, or time is over."""
+    """Runs collectors of all cells in an order drawn by ``seed``, until ``count`` changes were made
+    and checked, or time is over.
+    """
     total, end = Sum(), time.monotonic() + seconds
     drawn = random.Random(seed)
     all_cells = [cell for cell in cells(FORMS) if wanted in str(cell)]
@@ -47,15 +49,32 @@ def _ordered(all_cells: list[Cell], drawn: random.Random) -> list[Cell]:
     for cell in drawn.sample(all_cells, len(all_cells)):
         by_form.setdefault(cell.form.name, []).append(cell)
     longest = max(map(len, by_form.values()), default=0)
-    return [found[turn] for turn in range(longest) for found in by_form.values() if turn < len(found)]
+    return [
+        found[turn] for turn in range(longest) for found in by_form.values() if turn < len(found)
+    ]
 
 
 def main() -> int:
     """Says what came of it; 1 if an action was wrong."""
-    parser = argparse.ArgumentParser(prog="cargo xtask stale", description="Changes the state of policies, and checks each action.")
-    parser.add_argument("--count", type=int, default=2000, help="changes of state; 2000 unless given")
-    parser.add_argument("--seed", type=int, default=None, help="of the order in which forms and collectors come; drawn unless given")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many seconds, however many changes were made")
+    parser = argparse.ArgumentParser(
+        prog="cargo xtask stale",
+        description="Changes the state of policies, and checks each action.",
+    )
+    parser.add_argument(
+        "--count", type=int, default=2000, help="changes of state; 2000 unless given"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=None,
+        help="of the order in which forms and collectors come; drawn unless given",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        help="end after so many seconds, however many changes were made",
+    )
     parser.add_argument("--only", default="", help="only those whose description has this text")
     options = parser.parse_args()
     seed = random.randrange(10**6) if options.seed is None else options.seed
@@ -71,7 +90,9 @@ def main() -> int:
         f"called: {total.followed['called']} followed, {total.refused['called']} refused; {len(total.uncopied)} forms cannot be copied; "
         f"{total.stale} stale, {total.torn} torn, {total.other} other violations"
     )
-    print(f"effects: {acted.policies} policies of {len(acted.forms)} forms do something beside computing, {len(acted.lost)} lose it")
+    print(
+        f"effects: {acted.policies} policies of {len(acted.forms)} forms do something beside computing, {len(acted.lost)} lose it"
+    )
     for violation in [*total.violations, *(f"lost: {lost}" for lost in acted.lost)][:SHOWN]:
         print(f"violation: {violation}")
     wrong = bool(total.violations or acted.lost or not total.changes or not acted.policies)
@@ -81,10 +102,15 @@ def main() -> int:
 
 
 def _compare_modules(seed: int) -> list[str]:
-    """Compares operations of integers and random modules of floats with torch; returns what is wrong. The tests do so with fewer."""
+    """Compares operations of integers and random modules of floats with torch; returns what is
+    wrong. The tests do so with fewer.
+    """
     integers, floats = random_modules.run_integers(), random_modules.run_floats(MODULES, seed)
-    # Modules that magnify rounding are apart from torch, as torch is from float64: they are counted alone.
-    print(f"modules: operations of integers {dict(integers.kinds)}, modules of floats {dict(floats.kinds)}")
+    # Modules that magnify rounding are apart from torch, as torch is from float64: they are counted
+    # alone.
+    print(
+        f"modules: operations of integers {dict(integers.kinds)}, modules of floats {dict(floats.kinds)}"
+    )
     for wrong in integers.bad[:SHOWN]:
         print(f"violation: integers: {wrong}")
     return integers.bad

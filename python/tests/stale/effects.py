@@ -1,7 +1,7 @@
 """Side effects of policies: whether each happens at each step, as it does where torch calls them.
 
-Some count their calls, and add the count to the first number that they observe; some explore, in a quarter of their calls; some change
-what is not theirs.
+Some count their calls, and add the count to the first number that they observe; some explore, in a
+quarter of their calls; some change what is not theirs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from torch import nn
 from windrow.collectors import AsyncCollector, Collector
 
 FRAMES = 120
-#: How often a policy explores, and in what shares of ``FRAMES`` frames it does so but for one run in a thousand millions.
+#: How often a policy explores, and in what shares of ``FRAMES`` frames it does so but for one run
+#: in a thousand millions.
 EXPLORES, SHARES = 0.25, (0.03, 0.55)
 #: How often each is run in the calling thread.
 SEEDS = 6
@@ -70,7 +71,9 @@ class Acts(Base):
 
 
 def counting(name: str, held: Callable[[], Any], count: Callable[[Any], Any]) -> None:
-    """Adds a policy that holds something in ``held``, by which ``count`` gives the number of the call."""
+    """Adds a policy that holds something in ``held``, by which ``count`` gives the number of the
+    call.
+    """
     COUNTING[name] = lambda seed: (Acts(count, held=held()), None)
 
 
@@ -202,11 +205,19 @@ counting("a deque", collections.deque, lambda self: _grown(self.held))
 counting("a list that is used up", lambda: list(range(9999, 0, -1)), lambda self: self.held.pop())
 counting("a heap", lambda: list(range(1, 9999)), lambda self: heapq.heappop(self.held))
 counting("a bytearray", bytearray, lambda self: self.held.extend(b"x") or len(self.held))
-counting("an array of the standard library", lambda: array.array("l", [0]), lambda self: _added(self.held, 0))
+counting(
+    "an array of the standard library",
+    lambda: array.array("l", [0]),
+    lambda self: _added(self.held, 0),
+)
 counting("a NumPy array", lambda: np.zeros(1), lambda self: _added(self.held, 0))
 counting("a tensor in place", lambda: torch.zeros(1), lambda self: self.held.add_(1)[0])
 counting("a tensor replaced", lambda: torch.zeros(()), lambda self: _set(self, self.held + 1))
-counting("an object", types.SimpleNamespace, lambda self: _of_object(vars(self.held).setdefault("calls", 0) is None or self.held))
+counting(
+    "an object",
+    types.SimpleNamespace,
+    lambda self: _of_object(vars(self.held).setdefault("calls", 0) is None or self.held),
+)
 counting("an object with slots", Slots, lambda self: _of_object(self.held))
 counting("a dataclass", Data, lambda self: _of_object(self.held))
 counting("itertools.count", lambda: itertools.count(1), lambda self: next(self.held))
@@ -218,14 +229,26 @@ counting("an attribute of a function", lambda: None, _of_function)
 counting("a context variable", lambda: None, _of_context)
 counting("a cache of functools", lambda: None, _of_cache)
 counting("a flag that changes", lambda: {"on": False, "calls": 0}, _toggled)
-counting("the number of layers", lambda: nn.ModuleList(), lambda self: self.held.append(nn.Identity()) and len(self.held))
-counting("another object by setattr", Data, lambda self: setattr(self.held, "calls", getattr(self.held, "calls") + 1) or self.held.calls)
+counting(
+    "the number of layers",
+    lambda: nn.ModuleList(),
+    lambda self: self.held.append(nn.Identity()) and len(self.held),
+)
+counting(
+    "another object by setattr",
+    Data,
+    lambda self: setattr(self.held, "calls", getattr(self.held, "calls") + 1) or self.held.calls,
+)
 COUNTING["a closure"] = lambda seed: (Acts(_closure()), None)
 
 exploring("random.Random", random.Random, lambda self: self.held.random())
 exploring("NumPy's default_rng", np.random.default_rng, lambda self: self.held.random())
 exploring("NumPy's RandomState", np.random.RandomState, lambda self: self.held.rand())
-exploring("torch.Generator", lambda seed: torch.Generator().manual_seed(seed), lambda self: torch.rand((), generator=self.held))
+exploring(
+    "torch.Generator",
+    lambda seed: torch.Generator().manual_seed(seed),
+    lambda self: torch.rand((), generator=self.held),
+)
 exploring("random.random", lambda seed: random.seed(seed), lambda self: random.random())
 exploring("random.choice", lambda seed: random.seed(seed), lambda self: random.choice((0, 1, 1, 1)))
 exploring("np.random.rand", lambda seed: np.random.seed(seed), lambda self: np.random.rand())
@@ -233,9 +256,13 @@ exploring("secrets", lambda seed: None, lambda self: secrets.randbelow(100) / 10
 exploring("os.urandom", lambda seed: None, lambda self: os.urandom(1)[0] / 256)
 exploring("uuid", lambda seed: None, lambda self: uuid.uuid4().int % 100 / 100)
 exploring("SystemRandom", lambda seed: random.SystemRandom(), lambda self: self.held.random())
-exploring("a method of random.Random", lambda seed: random.Random(seed).random, lambda self: self.held())
+exploring(
+    "a method of random.Random", lambda seed: random.Random(seed).random, lambda self: self.held()
+)
 exploring("torch.rand", lambda seed: torch.manual_seed(seed) and None, lambda self: torch.rand(()))
-exploring("Python's clock", lambda seed: None, lambda self: time.perf_counter_ns() // 128 % 100 / 100)
+exploring(
+    "Python's clock", lambda seed: None, lambda self: time.perf_counter_ns() // 128 % 100 / 100
+)
 
 
 class Lines(logging.Handler):
@@ -367,9 +394,20 @@ class Effects:
     lost: list[str] = field(default_factory=list)
 
 
-def _acted(kind: Any, place: str, backend: str, policy: nn.Module, count: Callable[[], int] | None) -> tuple[list[int], int]:
-    """The number added to each of ``FRAMES`` observations, and how often the side effect happened meanwhile."""
-    with kind(World, policy, frames_per_batch=FRAMES, total_frames=-1, placement=place, policy_backend=backend) as collector:
+def _acted(
+    kind: Any, place: str, backend: str, policy: nn.Module, count: Callable[[], int] | None
+) -> tuple[list[int], int]:
+    """The number added to each of ``FRAMES`` observations, and how often the side effect happened
+    meanwhile.
+    """
+    with kind(
+        World,
+        policy,
+        frames_per_batch=FRAMES,
+        total_frames=-1,
+        placement=place,
+        policy_backend=backend,
+    ) as collector:
         collector.next()
         before = 0 if count is None else count()
         batch = collector.next()
@@ -384,7 +422,11 @@ def _lost(kind: str, added: list[int], happened: int) -> str | None:
         return None if steps == {1} else f"counts {added[:5]} ..., expected one more in each call"
     if kind == "explores":
         share = sum(added) / len(added)
-        return None if SHARES[0] < share < SHARES[1] and len(set(added)) == 2 else f"explores in {share} of its calls, expected {EXPLORES}"
+        return (
+            None
+            if SHARES[0] < share < SHARES[1] and len(set(added)) == 2
+            else f"explores in {share} of its calls, expected {EXPLORES}"
+        )
     return None if happened == FRAMES else f"happened {happened} times in {FRAMES} calls"
 
 
@@ -395,9 +437,17 @@ def _runs(seeds: int) -> list[tuple[str, str, Make, Any, str, str, int]]:
         for name, make in forms.items():
             places = [(Collector, "inline", seeds)]
             # In a process, changes are made there.
-            places += [(Collector, "threads", 1)] if kind == "changes" else [(Collector, "threads", 1), (AsyncCollector, "processes", 1)]
+            places += (
+                [(Collector, "threads", 1)]
+                if kind == "changes"
+                else [(Collector, "threads", 1), (AsyncCollector, "processes", 1)]
+            )
             for collector, place, count in places:
-                runs += [(kind, name, make, collector, place, backend, seed) for backend in ("auto", "torch") for seed in range(count)]
+                runs += [
+                    (kind, name, make, collector, place, backend, seed)
+                    for backend in ("auto", "torch")
+                    for seed in range(count)
+                ]
     return runs
 
 

@@ -1,5 +1,6 @@
-"""The ways in which a module holds what it computes with. Each form makes a module and changes it; all add two numbers to what they
-observe, ``level`` to the first and ``-level`` to the second, so that each action tells which state it was computed with.
+"""The ways in which a module holds what it computes with. Each form makes a module and changes it;
+all add two numbers to what they observe, ``level`` to the first and ``-level`` to the second, so
+that each action tells which state it was computed with.
 """
 
 from __future__ import annotations

@@ -86,7 +86,9 @@ def forward_replaced_on_the_object() -> Any:
     policy = Policy()
 
     def change(level: int) -> None:
-        policy.forward = types.MethodType(lambda self, observation: shifted(self.net(observation), *pair(level)), policy)
+        policy.forward = types.MethodType(
+            lambda self, observation: shifted(self.net(observation), *pair(level)), policy
+        )
 
     return policy, change
 
@@ -312,7 +314,9 @@ def a_tensor_in_a_partial() -> Any:
 
     tensors = torch.zeros(()), torch.zeros(())
     policy = Policy(functools.partial(_given, *tensors))
-    return policy, lambda level: [tensor.fill_(value) for tensor, value in zip(tensors, pair(level))]
+    return policy, lambda level: [
+        tensor.fill_(value) for tensor, value in zip(tensors, pair(level))
+    ]
 
 
 @form("held")

@@ -67,7 +67,9 @@ def a_tuple_that_holds_tensors() -> Any:
             return self.held
 
     policy = Policy()
-    return policy, lambda level: [tensor.fill_(value) for tensor, value in zip(policy.held, pair(level))]
+    return policy, lambda level: [
+        tensor.fill_(value) for tensor, value in zip(policy.held, pair(level))
+    ]
 
 
 class Held(Base):
@@ -401,7 +403,9 @@ def dicts_in_lists_in_dicts() -> Any:
             return self.held["rows"][0]["one"], self.held["rows"][0]["other"]
 
     policy = Policy({"rows": [{"one": 0.0, "other": 0.0}]})
-    return policy, lambda level: policy.held["rows"][0].update(one=float(level), other=-float(level))
+    return policy, lambda level: policy.held["rows"][0].update(
+        one=float(level), other=-float(level)
+    )
 
 
 @form("held")

@@ -94,7 +94,12 @@ def layers_added_to_a_sequence() -> Any:
     return policy, change
 
 
-@form("p|layer|training", is_flag=True, is_mode=True, action=lambda observation, level: observation * (1 - level))
+@form(
+    "p|layer|training",
+    is_flag=True,
+    is_mode=True,
+    action=lambda observation, level: observation * (1 - level),
+)
 def the_share_of_a_dropout() -> Any:
     class Policy(Bare):
         def __init__(self) -> None:
@@ -125,7 +130,11 @@ def a_hook_replaced() -> Any:
     def change(level: int) -> None:
         for hook in hooks:
             hook.remove()
-        hooks[:] = [policy.net.register_forward_hook(lambda module, given, output: shifted(output, *pair(level)))]
+        hooks[:] = [
+            policy.net.register_forward_hook(
+                lambda module, given, output: shifted(output, *pair(level))
+            )
+        ]
 
     return policy, change
 
@@ -137,7 +146,11 @@ def a_hook_before_a_layer() -> Any:
     def change(level: int) -> None:
         for hook in hooks:
             hook.remove()
-        hooks[:] = [policy.net.register_forward_pre_hook(lambda module, given: (shifted(given[0], *pair(level)),))]
+        hooks[:] = [
+            policy.net.register_forward_pre_hook(
+                lambda module, given: (shifted(given[0], *pair(level)),)
+            )
+        ]
 
     return policy, change
 
@@ -153,7 +166,9 @@ def inside_a_tensordict_module() -> Any:
             return self.held["one"], self.held["other"]
 
     inner = Policy({"one": 0.0, "other": 0.0})
-    return _in_tensordict(inner), lambda level: inner.held.update(one=float(level), other=-float(level))
+    return _in_tensordict(inner), lambda level: inner.held.update(
+        one=float(level), other=-float(level)
+    )
 
 
 @form("held")
@@ -164,7 +179,9 @@ def inside_a_sequence_of_tensordict_modules() -> Any:
 
     inner = Policy(np.zeros(2))
     last = TensorDictModule(nn.Identity(), in_keys=["hidden"], out_keys=["action"])
-    policy = TensorDictSequential(TensorDictModule(inner, in_keys=["observation"], out_keys=["hidden"]), last)
+    policy = TensorDictSequential(
+        TensorDictModule(inner, in_keys=["observation"], out_keys=["hidden"]), last
+    )
     return policy, lambda level: inner.held.__setitem__(slice(None), pair(level))
 
 
@@ -173,7 +190,9 @@ def a_function_in_a_tensordict_module() -> Any:
     held = {"gain": pair(0)}
     return TensorDictSequential(
         TensorDictModule(Bare(), in_keys=["observation"], out_keys=["hidden"]),
-        TensorDictModule(lambda hidden: shifted(hidden, *held["gain"]), in_keys=["hidden"], out_keys=["action"]),
+        TensorDictModule(
+            lambda hidden: shifted(hidden, *held["gain"]), in_keys=["hidden"], out_keys=["action"]
+        ),
     ), lambda level: held.update(gain=pair(level))
 
 
@@ -208,13 +227,21 @@ def the_arguments_of_a_distribution() -> Any:
 @form("sigma", action=lambda observation, level: observation + float(level))
 def the_noise_of_torchrl() -> Any:
     noise = AdditiveGaussianModule(Unbounded(2), sigma_init=0.0, sigma_end=0.0, mean=1.0, std=0.0)
-    return TensorDictSequential(_in_tensordict(Bare()), noise), lambda level: noise.sigma.fill_(float(level))
+    return TensorDictSequential(_in_tensordict(Bare()), noise), lambda level: noise.sigma.fill_(
+        float(level)
+    )
 
 
-@form("eps", is_flag=True, action=lambda observation, level: torch.full_like(observation, 7.0) if level else observation)
+@form(
+    "eps",
+    is_flag=True,
+    action=lambda observation, level: torch.full_like(observation, 7.0) if level else observation,
+)
 def the_share_of_exploration_of_torchrl() -> Any:
     explores = EGreedyModule(Bounded(7.0, 7.0, (2,)), eps_init=0.0, eps_end=0.0)
-    return TensorDictSequential(_in_tensordict(Bare()), explores), lambda level: explores.eps.fill_(float(level))
+    return TensorDictSequential(_in_tensordict(Bare()), explores), lambda level: explores.eps.fill_(
+        float(level)
+    )
 
 
 class RunningMeanStd:
@@ -278,7 +305,9 @@ def an_entry_of_a_parameter_dict() -> Any:
             return self.held["gain"][0], self.held["gain"][1]
 
     policy = Policy()
-    return policy, lambda level: policy.held.update({"gain": nn.Parameter(torch.tensor(pair(level)))})
+    return policy, lambda level: policy.held.update(
+        {"gain": nn.Parameter(torch.tensor(pair(level)))}
+    )
 
 
 @form("no weights were given|held", is_shared=True)

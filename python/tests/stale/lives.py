@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from stale.forms import Form
 from stale.worlds import STEPS, World, Wrapper
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 
 FRAMES_PER_BATCH = 12
 #: Differences of float32 that are none.
@@ -30,7 +37,8 @@ CLASSES: dict[str, Any] = {
     "AsyncBatchedCollector": AsyncBatchedCollector,
     "Evaluator": Evaluator,
 }
-#: Where each class acts with its policy: in the calling thread, with copies, or for all environments together.
+#: Where each class acts with its policy: in the calling thread, with copies, or for all
+#: environments together.
 PLACES = {
     "Collector": ("inline", "threads", "processes"),
     "AsyncCollector": ("threads", "processes"),
@@ -40,8 +48,8 @@ PLACES = {
     "Evaluator": ("thread", "process"),
 }
 BACKENDS = ("auto", "torch")
-#: What changes the state: the program between batches; an environment's step or a wrapper around it; a hook before or after a batch; or a
-#: thread of the program that does nothing else.
+#: What changes the state: the program between batches; an environment's step or a wrapper around
+#: it; a hook before or after a batch; or a thread of the program that does nothing else.
 CHANGERS = ("program", "step", "wrapper", "before", "after", "thread")
 
 
@@ -56,7 +64,9 @@ class Cell:
     changer: str
 
     def __str__(self) -> str:
-        return f"{self.form.name}, changed by {self.changer}, {self.kind} {self.place} {self.backend}"
+        return (
+            f"{self.form.name}, changed by {self.changer}, {self.kind} {self.place} {self.backend}"
+        )
 
     @property
     def is_copied(self) -> bool:
@@ -71,7 +81,9 @@ class Cell:
     def makes_sense(self) -> bool:
         if self.kind == "Evaluator" and (self.form.is_mode or self.changer != "program"):
             return False
-        if self.changer in ("step", "wrapper") and (self.in_process or self.place == "multiprocessing"):
+        if self.changer in ("step", "wrapper") and (
+            self.in_process or self.place == "multiprocessing"
+        ):
             # The environments have no policy to change.
             return False
         if self.changer == "thread":
@@ -119,7 +131,8 @@ class Life:
         self.backend = "called"
 
     def change(self) -> None:
-        # Environments of several workers change it. One that is late would bring an older state back.
+        # Environments of several workers change it. One that is late would bring an older state
+        # back.
         with self._changing:
             self.begun += 1
             with torch.no_grad():
@@ -158,7 +171,11 @@ class Life:
         """An error is an answer, where it names what has changed."""
         text = str(error)
         # A thread may begin to change it as soon as this error is raised.
-        if (self.begun or self.cell.changer == "thread") and re.search(rf"\b({self.form.names})", text) and re.search("changed|changes|no weights were given", text):
+        if (
+            (self.begun or self.cell.changer == "thread")
+            and re.search(rf"\b({self.form.names})", text)
+            and re.search("changed|changes|no weights were given", text)
+        ):
             self.total.changes += 1
             self.total.refused[self.backend] += 1
         else:
@@ -187,7 +204,11 @@ class Life:
             self.backend = "native" if isinstance(evaluator._choice.core, dict) else "called"
             return evaluator
         several = cell.kind not in ("Collector", "AsyncCollector")
-        place = {"backend": cell.place} if cell.kind == "AsyncBatchedCollector" else {"placement": cell.place}
+        place = (
+            {"backend": cell.place}
+            if cell.kind == "AsyncBatchedCollector"
+            else {"placement": cell.place}
+        )
         options: dict[str, Any] = {}
         if cell.changer == "before":
             options["pre_collect_hook"] = self._before
@@ -301,7 +322,13 @@ class Life:
                 batch = collector.next()
                 high = self.begun
                 of_version = self._of_version
-                self._check(batch, of_version if self.cell.is_copied else lambda _, low=low, high=high: (low, high), races=True)
+                self._check(
+                    batch,
+                    of_version
+                    if self.cell.is_copied
+                    else lambda _, low=low, high=high: (low, high),
+                    races=True,
+                )
         finally:
             sys.setswitchinterval(before)
             self._is_over.set()
@@ -314,14 +341,31 @@ class Life:
 
     # Checking
 
-    def _check(self, batch: Any, allowed: Callable[[int], tuple[int, int]], *, races: bool = False) -> int:
+    def _check(
+        self, batch: Any, allowed: Callable[[int], tuple[int, int]], *, races: bool = False
+    ) -> int:
         """Checks each row; returns the newest version in it."""
-        there = batch["collector", "mask"] if ("collector", "mask") in batch.keys(True) else torch.ones(batch.shape, dtype=torch.bool)
-        observed, acted = batch["observation"][there].reshape(-1, 2), batch["action"][there].reshape(-1, 2)
-        versions = batch["policy_version"][there].flatten().tolist() if "policy_version" in batch.keys() else [0] * len(acted)
+        there = (
+            batch["collector", "mask"]
+            if ("collector", "mask") in batch.keys(True)
+            else torch.ones(batch.shape, dtype=torch.bool)
+        )
+        observed, acted = (
+            batch["observation"][there].reshape(-1, 2),
+            batch["action"][there].reshape(-1, 2),
+        )
+        versions = (
+            batch["policy_version"][there].flatten().tolist()
+            if "policy_version" in batch.keys()
+            else [0] * len(acted)
+        )
         self.total.rows += len(acted)
         # A reader beside a writer sees the present value.
-        is_own = races and self.backend == "called" and (not self.cell.is_copied or self.form.is_shared and not self.cell.in_process)
+        is_own = (
+            races
+            and self.backend == "called"
+            and (not self.cell.is_copied or self.form.is_shared and not self.cell.in_process)
+        )
         for observation, action, version in zip(observed, acted, versions):
             low, high = allowed(int(version))
             if races:
@@ -336,12 +380,20 @@ class Life:
 
     def _accuse(self, observation: torch.Tensor, action: torch.Tensor, low: int, high: int) -> None:
         shown = f"{action.tolist()} for {observation.tolist()}, expected the state after {low} to {high} changes of {self.begun}"
-        matches = [number for number in range(self.begun + 1) if self._is(observation, action, number)]
+        matches = [
+            number for number in range(self.begun + 1) if self._is(observation, action, number)
+        ]
         if not matches:
             raise Wrong(f"torn: {shown}")
-        raise Wrong(f"stale: {shown}, got that after {matches[-1]}" if matches[0] < low else f"other: {shown}, got that after {matches[0]}, too early")
+        raise Wrong(
+            f"stale: {shown}, got that after {matches[-1]}"
+            if matches[0] < low
+            else f"other: {shown}, got that after {matches[0]}, too early"
+        )
 
-    def _check_race(self, observation: torch.Tensor, action: torch.Tensor, low: int, high: int, is_own: bool) -> None:
+    def _check_race(
+        self, observation: torch.Tensor, action: torch.Tensor, low: int, high: int, is_own: bool
+    ) -> None:
         one, other = (action - observation).tolist()
         first, second = round(one), round(-other)
         shown = f"{first} and {second}, expected {low} to {high}"

@@ -1,4 +1,6 @@
-"""``windrow.torchrl`` answers each name and module of torchrl: windrow's where it has one, torchrl's otherwise."""
+"""``windrow.torchrl`` answers each name and module of torchrl: windrow's where it has one,
+torchrl's otherwise.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ PACKAGES = ["collectors", "envs", "data", "modules"]
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_is_answered(package: str) -> None:
-    own, theirs = (importlib.import_module(f"{of}.{package}") for of in ("windrow.torchrl", "torchrl"))
+    own, theirs = (
+        importlib.import_module(f"{of}.{package}") for of in ("windrow.torchrl", "torchrl")
+    )
     for name in theirs.__all__:
         answer = getattr(own, name)
         if isinstance(answer, ModuleType):
             assert answer.__name__ == f"windrow.torchrl.{package}.{name}"
             continue
         # Those of tensordict have TorchRL's names here and there.
-        assert answer is getattr(theirs, name) or (name in _names._OWN[package] and answer.__module__.startswith("windrow."))
+        assert answer is getattr(theirs, name) or (
+            name in _names._OWN[package] and answer.__module__.startswith("windrow.")
+        )
     assert {*theirs.__all__, *_names._OWN[package]} <= {*dir(own)}
 
 
@@ -64,13 +70,17 @@ def test_every_public_name_is_answered(package: str) -> None:
     ],
 )
 def test_modules_of_any_depth_answer(module: str, name: str, home: str) -> None:
-    assert getattr(importlib.import_module(f"windrow.torchrl.{module}"), name).__module__.startswith(home)
+    assert getattr(
+        importlib.import_module(f"windrow.torchrl.{module}"), name
+    ).__module__.startswith(home)
 
 
 def test_star_imports_take_what_those_of_torchrl_do() -> None:
     taken: dict[str, object] = {}
     exec("from windrow.torchrl.envs import *", taken)
-    assert {*torchrl.envs.__all__} <= {*taken} and taken["TransformedEnv"] is windrow.envs.TransformedEnv
+    assert {*torchrl.envs.__all__} <= {*taken} and taken[
+        "TransformedEnv"
+    ] is windrow.envs.TransformedEnv
 
 
 def test_a_module_is_the_same_however_it_is_reached() -> None:
@@ -83,7 +93,10 @@ def test_a_module_is_the_same_however_it_is_reached() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(AttributeError, match="module 'windrow.torchrl.envs' has no attribute 'GymEmv', nor has torchrl.envs"):
+    with pytest.raises(
+        AttributeError,
+        match="module 'windrow.torchrl.envs' has no attribute 'GymEmv', nor has torchrl.envs",
+    ):
         windrow.torchrl.envs.GymEmv  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Storge'"):
         exec("from windrow.torchrl.data.replay_buffers.storages import Storge")
@@ -95,37 +108,50 @@ def test_unknown_names_are_refused() -> None:
 def test_no_name_has_another_meaning_deeper_down(package: str) -> None:
     theirs = importlib.import_module(f"torchrl.{package}")
     meanings: dict[str, dict[int, str]] = {}
-    for name in [theirs.__name__, *(name for name in sys.modules if name.startswith(f"{theirs.__name__}."))]:
+    for name in [
+        theirs.__name__,
+        *(name for name in sys.modules if name.startswith(f"{theirs.__name__}.")),
+    ]:
         for own in _names._OWN[package]:
             value = vars(sys.modules[name]).get(own)
             if value is not None and not isinstance(value, ModuleType):
                 meanings.setdefault(own, {})[id(value)] = name
-    assert len(meanings) > 1 and [several for several in meanings.values() if len(several) > 1] == []
+    assert (
+        len(meanings) > 1 and [several for several in meanings.values() if len(several) > 1] == []
+    )
 
 
 def run(program: str) -> str:
-    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 LOADED = "print(*sorted({name.partition('.')[0] for name in sys.modules} & {'torchrl', 'torch', 'tensordict', 'numpy', 'gymnasium'}))"
 
 
 def test_windrows_own_names_import_no_torchrl() -> None:
-    assert run(f"""if True:
+    assert (
+        run(f"""if True:
         import sys
         import windrow.torchrl.collectors, windrow.torchrl.data.replay_buffers.samplers, windrow.torchrl.envs.libs.gym as gym
         from windrow.torchrl.collectors import Collector, AsyncBatchedCollector
         from windrow.torchrl.envs import GymEnv, ParallelEnv, TransformedEnv
         from windrow.torchrl.data import LazyTensorStorage, ReplayBuffer
         from windrow.torchrl.modules import InferenceServer
-        {LOADED}""") == ""
+        {LOADED}""")
+        == ""
+    )
 
 
 def test_nothing_else_of_windrow_imports_the_stand_in() -> None:
-    assert run("""if True:
+    assert (
+        run("""if True:
         import sys, windrow.collectors, windrow.envs, windrow.data, windrow.modules
         windrow.collectors.Collector, windrow.envs.GymEnv, windrow.envs.TransformedEnv, windrow.data.ReplayBuffer
-        print(*(name for name in sys.modules if name.startswith("windrow.torchrl")))""") == ""
+        print(*(name for name in sys.modules if name.startswith("windrow.torchrl")))""")
+        == ""
+    )
 
 
 def test_without_torchrl_windrows_names_are_found_and_others_say_what_is_missing() -> None:
@@ -137,7 +163,9 @@ def test_without_torchrl_windrows_names_are_found_and_others_say_what_is_missing
         try:
             from windrow.torchrl.envs import VmasEnv
         except ImportError as error:
-            print(error)""").startswith("windrow.torchrl.envs: windrow does not have this name, and torchrl")
+            print(error)""").startswith(
+        "windrow.torchrl.envs: windrow does not have this name, and torchrl"
+    )
 
 
 def test_a_module_that_torchrl_enters_under_another_name_is_found() -> None:
@@ -155,27 +183,44 @@ def test_trainers_make_windrows_collectors() -> None:
 def test_configurations_name_windrows_classes() -> None:
     pytest.importorskip("hydra")
     configs = importlib.import_module("windrow.torchrl.trainers.algorithms.configs")
-    assert configs.LazyTensorStorageConfig()._target_ == "windrow.torchrl.data.replay_buffers.LazyTensorStorage"
+    assert (
+        configs.LazyTensorStorageConfig()._target_
+        == "windrow.torchrl.data.replay_buffers.LazyTensorStorage"
+    )
 
 
 def said_in_code(source: Path) -> list[str]:
     """What a module says with "torchrl" in it, in names, imports and texts, but for docstrings."""
     tree = ast.parse(source.read_text())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node) is not None}
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and ast.get_docstring(node) is not None
+    }
     said = []
     for node in ast.walk(tree):
         # A text in an f-string is a constant too.
-        values = [value for name, value in ast.iter_fields(node) if isinstance(value, str) and name != "type_comment"]
+        values = [
+            value
+            for name, value in ast.iter_fields(node)
+            if isinstance(value, str) and name != "type_comment"
+        ]
         said += [value for value in values if "torchrl" in value and id(node) not in docstrings]
     return said
 
 
 def test_the_fence_is_closed() -> None:
-    """The rest of windrow knows torchrl by one module, which says what of ``windrow.torchrl`` is imported when."""
+    """The rest of windrow knows torchrl by one module, which says what of ``windrow.torchrl`` is
+    imported when.
+    """
     package = Path(windrow.__file__).parent
     sources = {str(source.relative_to(package)): source for source in package.rglob("*.py")}
-    said = {name for name, source in sources.items() if not name.startswith("torchrl/") and said_in_code(source)}
+    said = {
+        name
+        for name, source in sources.items()
+        if not name.startswith("torchrl/") and said_in_code(source)
+    }
     # The package lists its parts, and figures can have the names that they have in TorchRL.
     assert said - {"envs/_torchrl_objects.py"} == {"_fence.py", "__init__.py", "_logger.py"}
 
@@ -183,6 +228,12 @@ def test_the_fence_is_closed() -> None:
 def test_texts_that_name_something_are_found() -> None:
     """As hydra looks for a ``_target_``."""
     assert pydoc.locate("windrow.torchrl.envs.GymEnv") is windrow.envs.GymEnv
-    assert pydoc.locate("windrow.torchrl.data.replay_buffers.storages.LazyTensorStorage") is windrow.data.LazyTensorStorage
-    assert pydoc.locate("windrow.torchrl.objectives.value.GAE") is importlib.import_module("torchrl.objectives.value").GAE
+    assert (
+        pydoc.locate("windrow.torchrl.data.replay_buffers.storages.LazyTensorStorage")
+        is windrow.data.LazyTensorStorage
+    )
+    assert (
+        pydoc.locate("windrow.torchrl.objectives.value.GAE")
+        is importlib.import_module("torchrl.objectives.value").GAE
+    )
     assert pydoc.locate("torchrl.envs.GymEnv") is torchrl.envs.GymEnv

@@ -36,8 +36,12 @@ ALL: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "arguments"), ALL, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_last_batch_is_full_where_total_frames_is_no_multiple(kind: Any, arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "arguments"), ALL, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_the_last_batch_is_full_where_total_frames_is_no_multiple(
+    kind: Any, arguments: dict[str, Any]
+) -> None:
     with pytest.warns(UserWarning, match="total_frames=50 is no multiple of frames_per_batch=20"):
         collector = kind("CartPole-v1", frames_per_batch=20, total_frames=50, **arguments)
     with collector:
@@ -47,17 +51,25 @@ def test_the_last_batch_is_full_where_total_frames_is_no_multiple(kind: Any, arg
 
 
 @pytest.mark.parametrize(("number", "frames", "total"), [(4, 30, 100), (3, 22, 220), (3, 30, 90)])
-def test_batches_are_those_of_torchrl_where_no_number_divides(number: int, frames: int, total: int) -> None:
+def test_batches_are_those_of_torchrl_where_no_number_divides(
+    number: int, frames: int, total: int
+) -> None:
     def environment(kind: Any, serial: Any) -> Any:
         return serial(number, lambda: kind("CartPole-v1"))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with Collector(environment(GymEnv, SerialEnv), frames_per_batch=frames, total_frames=total) as collector:
+        with Collector(
+            environment(GymEnv, SerialEnv), frames_per_batch=frames, total_frames=total
+        ) as collector:
             ours = [batch.shape for batch in collector]
         from torchrl.envs import SerialEnv as TorchRLSerialEnv
 
-        theirs = TorchRLCollector(environment(TorchRLGymEnv, TorchRLSerialEnv), frames_per_batch=frames, total_frames=total)
+        theirs = TorchRLCollector(
+            environment(TorchRLGymEnv, TorchRLSerialEnv),
+            frames_per_batch=frames,
+            total_frames=total,
+        )
         assert ours == [batch.shape for batch in theirs]
         theirs.shutdown()
 
@@ -69,16 +81,22 @@ def test_a_multiple_needs_no_warning(recwarn: pytest.WarningsRecorder) -> None:
 
 
 def test_shares_of_workers_are_stacked() -> None:
-    with MultiSyncCollector("CartPole-v1", frames_per_batch=20, total_frames=20, **TWO) as collector:
+    with MultiSyncCollector(
+        "CartPole-v1", frames_per_batch=20, total_frames=20, **TWO
+    ) as collector:
         assert next(collector).shape == (2, 10)
-    with MultiSyncCollector("CartPole-v1", frames_per_batch=20, total_frames=20, cat_results=0, **TWO) as collector:
+    with MultiSyncCollector(
+        "CartPole-v1", frames_per_batch=20, total_frames=20, cat_results=0, **TWO
+    ) as collector:
         assert next(collector).shape == (20,)
 
 
 @pytest.mark.parametrize(("kind", "envs"), [(Collector, 1), (MultiSyncCollector, 2)])
 def test_batches_can_be_viewed_in_another_shape(kind: Any, envs: int) -> None:
     several = [SerialEnv(3, lambda: GymEnv("CartPole-v1"))] * envs
-    with kind(several[0] if envs == 1 else several, None, frames_per_batch=60, total_frames=120) as collector:
+    with kind(
+        several[0] if envs == 1 else several, None, frames_per_batch=60, total_frames=120
+    ) as collector:
         for batch in collector:
             assert batch.batch_size == torch.Size([*([envs] if envs > 1 else []), 3, 20 // envs])
             assert batch.view(-1).batch_size == torch.Size([60])
@@ -86,7 +104,10 @@ def test_batches_can_be_viewed_in_another_shape(kind: Any, envs: int) -> None:
 
 
 def test_shares_of_workers_are_even() -> None:
-    with pytest.warns(UserWarning, match="frames_per_batch=20 cannot be split over 3 workers: batches have 21 frames"):
+    with pytest.warns(
+        UserWarning,
+        match="frames_per_batch=20 cannot be split over 3 workers: batches have 21 frames",
+    ):
         collector = MultiSyncCollector(["CartPole-v1"] * 3, frames_per_batch=20, total_frames=42)
     with collector:
         assert [batch.shape for batch in collector] == [(3, 7), (3, 7)]
@@ -102,7 +123,9 @@ def test_shares_of_workers_are_even() -> None:
         (Collector, {"backend": "direct"}, Collector),
     ],
 )
-def test_selectors_choose_classes_of_the_stand_in(kind: Any, arguments: dict[str, Any], made: type) -> None:
+def test_selectors_choose_classes_of_the_stand_in(
+    kind: Any, arguments: dict[str, Any], made: type
+) -> None:
     with kind("CartPole-v1", frames_per_batch=20, **arguments) as collector:
         assert type(collector) is made
 
@@ -127,13 +150,20 @@ def test_workers_answer_in_a_pause() -> None:
 def test_configurations_of_torchrl_are_taken() -> None:
     config = InferenceServerConfig(max_batch_size=3)
     devices = InferenceDeviceConfig(policy_device="cpu")
-    arguments: dict[str, Any] = {"policy_backend": "threading", "device_config": devices, "frames_per_batch": 20, "total_frames": 20}
+    arguments: dict[str, Any] = {
+        "policy_backend": "threading",
+        "device_config": devices,
+        "frames_per_batch": 20,
+        "total_frames": 20,
+    }
     with AsyncBatchedCollector(["CartPole-v1"] * 3, server_config=config, **arguments) as collector:
         assert next(collector).numel() == 20
     with pytest.raises(ValueError, match="server_config stands for max_batch_size"):
         AsyncBatchedCollector(["CartPole-v1"], server_config=config, max_batch_size=2, **arguments)
     with pytest.warns(UserWarning, match="policy_backend has no effect"):
-        AsyncBatchedCollector(["CartPole-v1"], **{**arguments, "policy_backend": "multiprocessing"}).shutdown()
+        AsyncBatchedCollector(
+            ["CartPole-v1"], **{**arguments, "policy_backend": "multiprocessing"}
+        ).shutdown()
 
 
 def test_batches_have_a_dimension_for_each_level_of_environments() -> None:
@@ -147,7 +177,10 @@ def test_batches_have_a_dimension_for_each_level_of_environments() -> None:
         assert next(collector).shape == (2, 2, 10)
 
 
-@pytest.mark.parametrize("make", [lambda: GymEnv("Pendulum-v1"), lambda: lambda: GymEnv("Pendulum-v1"), lambda: "Pendulum-v1"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: GymEnv("Pendulum-v1"), lambda: lambda: GymEnv("Pendulum-v1"), lambda: "Pendulum-v1"],
+)
 def test_a_module_that_adds_noise_gets_the_environments_spec(make: Any) -> None:
     noise = AdditiveGaussianModule(spec=None)
     actor = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])

@@ -36,9 +36,15 @@ def test_environments_of_several_have_torchrls_batch_size(kind: Any) -> None:
         return lambda: serial(3, lambda: gym("CartPole-v1"))
 
     theirs = TorchRLSerialEnv(2, several(TorchRLSerialEnv, TorchRLGymEnv))
-    for ours in (kind(2, several(SerialEnv, GymEnv)), TransformedEnv(kind(2, several(SerialEnv, GymEnv)), StepCounter())):
+    for ours in (
+        kind(2, several(SerialEnv, GymEnv)),
+        TransformedEnv(kind(2, several(SerialEnv, GymEnv)), StepCounter()),
+    ):
         assert ours.batch_size == theirs.batch_size == (2, 3)
-        assert ours.observation_spec["observation"].shape == theirs.observation_spec["observation"].shape
+        assert (
+            ours.observation_spec["observation"].shape
+            == theirs.observation_spec["observation"].shape
+        )
         rollout = ours.rollout(4, break_when_any_done=False)
         assert rollout.shape == (2, 3, 4) and rollout["next", "reward"].shape == (2, 3, 4, 1)
         reset = ours.reset(TensorDict({"_reset": torch.ones(2, 3, 1, dtype=torch.bool)}, [2, 3]))
@@ -57,9 +63,15 @@ def policy() -> Any:
 def test_a_server_answers_the_clients_of_a_transport() -> None:
     transport, request = ThreadingTransport(), TensorDict({"observation": torch.zeros(4)})
     model = policy()
-    with InferenceServer(model, transport, server_config=InferenceServerConfig(max_batch_size=4)) as server:
+    with InferenceServer(
+        model, transport, server_config=InferenceServerConfig(max_batch_size=4)
+    ) as server:
         assert server.max_batch_size == 4
-        for answer in (transport.client()(request), transport.client().submit(request).result(), server.client().submit(request).result()):
+        for answer in (
+            transport.client()(request),
+            transport.client().submit(request).result(),
+            server.client().submit(request).result(),
+        ):
             torch.testing.assert_close(answer["action"], model.module.bias.detach())
         with pytest.raises(Exception, match="observation"):
             transport.client()(TensorDict({"nowhere": torch.zeros(4)}))

@@ -1,4 +1,6 @@
-"""Compares transforms of windrow with TorchRL's of the same name, over the same random episodes, and counts the values."""
+"""Compares transforms of windrow with TorchRL's of the same name, over the same random episodes,
+and counts the values.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,11 @@ from windrow.envs import GymWrapper, TransformedEnv
 compared = 0
 
 
-def assert_same(ours: Any, theirs: Any, *, but: Iterable[Any] = (), rtol: float = 0.0, atol: float = 0.0) -> int:
-    """Fails unless each entry of ``theirs`` is in ``ours`` with the same shape, dtype and values, and each of ``ours`` in ``theirs``.
+def assert_same(
+    ours: Any, theirs: Any, *, but: Iterable[Any] = (), rtol: float = 0.0, atol: float = 0.0
+) -> int:
+    """Fails unless each entry of ``theirs`` is in ``ours`` with the same shape, dtype and values,
+    and each of ``ours`` in ``theirs``.
 
     Args:
         but: keys that are left out; ``("next", key)`` is left out with ``key``.
@@ -40,14 +45,24 @@ def assert_same(ours: Any, theirs: Any, *, but: Iterable[Any] = (), rtol: float 
     assert got.keys() == expected.keys()
     count = 0
     for key, value in expected.items():
-        torch.testing.assert_close(got[key], value, rtol=rtol, atol=atol, equal_nan=True, msg=lambda why, key=key: f"{key}: {why}")
+        torch.testing.assert_close(
+            got[key],
+            value,
+            rtol=rtol,
+            atol=atol,
+            equal_nan=True,
+            msg=lambda why, key=key: f"{key}: {why}",
+        )
         count += value.numel()
     compared += count
     return count
 
 
-def play(ours: Any, theirs: Any, worlds: Iterable[Any] = (), *, steps: int = 60, seed: int = 0) -> tuple[Any, Any]:
-    """Steps two environments with the same random actions, through the ends of episodes; the frames of each, ``[steps, ...]``.
+def play(
+    ours: Any, theirs: Any, worlds: Iterable[Any] = (), *, steps: int = 60, seed: int = 0
+) -> tuple[Any, Any]:
+    """Steps two environments with the same random actions, through the ends of episodes; the frames
+    of each, ``[steps, ...]``.
 
     Args:
         worlds: environments of Gymnasium below the two, which are seeded alike.
@@ -76,8 +91,8 @@ def compare(
     rtol: float = 0.0,
     atol: float = 0.0,
 ) -> tuple[Any, Any]:
-    """Puts windrow's transform ``ours`` and TorchRL's ``theirs`` around environments of Gymnasium that ``make`` makes, plays both
-    and compares all frames; see :func:`assert_same`.
+    """Puts windrow's transform ``ours`` and TorchRL's ``theirs`` around environments of Gymnasium
+    that ``make`` makes, plays both and compares all frames; see :func:`assert_same`.
 
     Returns:
         The two environments, for more questions.

@@ -37,7 +37,11 @@ class Drifting(gym.Env):
     def _seen(self) -> dict[str, Any]:
         t = self.t
         speed = np.array([t / 3, -t])
-        return {"place": np.array([t**2, t / 7, 1], np.float32), "body": {"speed": speed}, "count": np.array([t])}
+        return {
+            "place": np.array([t**2, t / 7, 1], np.float32),
+            "body": {"speed": speed},
+            "count": np.array([t]),
+        }
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.t = 0
@@ -49,22 +53,30 @@ class Drifting(gym.Env):
 
 
 def theirs(**arguments: Any) -> Any:
-    return torchrl.envs.TransformedEnv(torchrl.envs.GymWrapper(Drifting()), NextObservationDelta(**arguments))
+    return torchrl.envs.TransformedEnv(
+        torchrl.envs.GymWrapper(Drifting()), NextObservationDelta(**arguments)
+    )
 
 
 def ours(**arguments: Any) -> Any:
-    return windrow.envs.TransformedEnv(windrow.envs.GymWrapper(Drifting()), NextObservationDelta(**arguments))
+    return windrow.envs.TransformedEnv(
+        windrow.envs.GymWrapper(Drifting()), NextObservationDelta(**arguments)
+    )
 
 
 def of_both(**arguments: Any) -> Any:
     """An environment of TorchRL inside of one of windrow."""
-    return windrow.envs.TransformedEnv(torchrl.envs.GymWrapper(Drifting()), NextObservationDelta(**arguments))
+    return windrow.envs.TransformedEnv(
+        torchrl.envs.GymWrapper(Drifting()), NextObservationDelta(**arguments)
+    )
 
 
 def outside(**arguments: Any) -> Any:
     """A transform of TorchRL's runs in Python around the differences."""
     env = ours(**arguments)
-    env.append_transform(torchrl.envs.TensorDictPrimer(state=torchrl.data.Unbounded((1,)), random=True))
+    env.append_transform(
+        torchrl.envs.TensorDictPrimer(state=torchrl.data.Unbounded((1,)), random=True)
+    )
     return env
 
 
@@ -120,11 +132,16 @@ def test_several_workers_deliver_differences(make: Any, placement: str) -> None:
     expected = first(torchrl.collectors, theirs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        collector = windrow.collectors.MultiSyncCollector([make] * 2, None, frames_per_batch=40, placement=placement)
+        collector = windrow.collectors.MultiSyncCollector(
+            [make] * 2, None, frames_per_batch=40, placement=placement
+        )
     with collector:
         assert_same(next(collector), torch.cat([expected, expected]))
         fake = collector.fake_tensordict()
-        assert fake["next", "delta", "place"].dtype == torch.float16 and ("next", "place") not in fake.keys(True)
+        assert fake["next", "delta", "place"].dtype == torch.float16 and (
+            "next",
+            "place",
+        ) not in fake.keys(True)
         assert ("next", "delta", "place") in collector.rollout().keys(True)
 
 
@@ -137,7 +154,9 @@ def test_a_buffer_has_differences_and_its_samples_what_followed(in_background: b
         transform=NextObservationDelta(in_keys=keys),
         batch_size=40,
     )
-    collector = windrow.collectors.Collector(ours, replay_buffer=buffer, frames_per_batch=20, total_frames=40)
+    collector = windrow.collectors.Collector(
+        ours, replay_buffer=buffer, frames_per_batch=20, total_frames=40
+    )
     if in_background:
         collector.start()
         while buffer.write_count < 40:
@@ -146,13 +165,22 @@ def test_a_buffer_has_differences_and_its_samples_what_followed(in_background: b
     else:
         assert list(collector) == [None, None]
     stored = buffer[:]
-    assert stored["next", "delta", "place"].dtype == torch.float16 and ("next", "place") not in stored.keys(True)
+    assert stored["next", "delta", "place"].dtype == torch.float16 and (
+        "next",
+        "place",
+    ) not in stored.keys(True)
     sample = buffer.sample()
     now = sample["place"]
-    following = torch.stack([torch.arange(1, 8.0) ** 2, torch.arange(1, 8.0) / 7, torch.ones(7)], -1).repeat(6, 1)[:40]
+    following = torch.stack(
+        [torch.arange(1, 8.0) ** 2, torch.arange(1, 8.0) / 7, torch.ones(7)], -1
+    ).repeat(6, 1)[:40]
     assert torch.allclose(sample["next", "place"], following, atol=1e-3)
     assert torch.equal(sample["next", "place"], now + (following - now).half().float())
-    assert sample["next", "body", "speed"].dtype == torch.float64 and ("next", "delta", "place") not in sample.keys(True, True)
+    assert sample["next", "body", "speed"].dtype == torch.float64 and (
+        "next",
+        "delta",
+        "place",
+    ) not in sample.keys(True, True)
 
 
 def test_an_environment_that_is_stepped_by_hand_gives_what_torchrl_gives() -> None:
@@ -160,10 +188,14 @@ def test_an_environment_that_is_stepped_by_hand_gives_what_torchrl_gives() -> No
     action = torch.tensor([1, 0])
     steps = [each.step(each.reset().set("action", action)) for each in (env, other)]
     assert_same(*steps)
-    (stepped, root), (expected, expected_root) = (each.step_and_maybe_reset(each.reset().set("action", action)) for each in (env, other))
+    (stepped, root), (expected, expected_root) = (
+        each.step_and_maybe_reset(each.reset().set("action", action)) for each in (env, other)
+    )
     assert_same(stepped, expected)
     assert_same(root, expected_root)
-    assert_same(env.rollout(20, break_when_any_done=False), other.rollout(20, break_when_any_done=False))
+    assert_same(
+        env.rollout(20, break_when_any_done=False), other.rollout(20, break_when_any_done=False)
+    )
     assert_same(env.rollout(20), other.rollout(20))
     assert_same(env.fake_tensordict(), other.fake_tensordict())
     check_env_specs(env)
@@ -172,9 +204,13 @@ def test_an_environment_that_is_stepped_by_hand_gives_what_torchrl_gives() -> No
 def test_native_environments_stay_native() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        env = windrow.envs.TransformedEnv(windrow.envs.GymEnv("CartPole-v1"), NextObservationDelta())
+        env = windrow.envs.TransformedEnv(
+            windrow.envs.GymEnv("CartPole-v1"), NextObservationDelta()
+        )
         batch = next(windrow.collectors.Collector(env, frames_per_batch=50))
     assert env._recipe().is_native and "NextObservationDelta" in str(env._recipe())
     delta, seen = batch["next", "delta", "observation"], batch["observation"]
     same = ~batch["next", "done"][:-1, 0]
-    assert delta.dtype == torch.float16 and torch.equal(delta[:-1][same], (seen[1:] - seen[:-1])[same].half())
+    assert delta.dtype == torch.float16 and torch.equal(
+        delta[:-1][same], (seen[1:] - seen[:-1])[same].half()
+    )

@@ -30,7 +30,13 @@ class Wide(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps += 1
-        return self.seen(), float(self.np_random.normal()) + float(action.sum()) - 2, self.steps == 13, False, {}
+        return (
+            self.seen(),
+            float(self.np_random.normal()) + float(action.sum()) - 2,
+            self.steps == 13,
+            False,
+            {},
+        )
 
 
 CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
@@ -45,7 +51,11 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "sign of actions": ("SignTransform", (), {"in_keys_inv": ["action"]}),
     "cast": ("DTypeCastTransform", (torch.float64, torch.float32), {}),
     "cast rewards": ("DTypeCastTransform", (torch.float32, torch.float64), {"in_keys": ["reward"]}),
-    "cast beside": ("DTypeCastTransform", (torch.float64, torch.int32), {"in_keys": ["observation"], "out_keys": ["whole"]}),
+    "cast beside": (
+        "DTypeCastTransform",
+        (torch.float64, torch.int32),
+        {"in_keys": ["observation"], "out_keys": ["whole"]},
+    ),
     "double to float": ("DoubleToFloat", (), {"in_keys": ["observation"]}),
     "target": ("TargetReturn", (10.0,), {}),
     "constant target": ("TargetReturn", (10.0,), {"mode": "constant", "out_keys": ["aim"]}),
@@ -63,7 +73,9 @@ def test_numbers_are_those_of_torchrl(case: str) -> None:
 def test_sums_around_them_are_those_of_torchrl(case: str) -> None:
     name, args, kwargs = CASES[case]
     mine = ours.Compose(getattr(ours, name)(*args, **kwargs), ours.RewardSum(), ours.StepCounter(9))
-    others = theirs.Compose(getattr(theirs, name)(*args, **kwargs), theirs.RewardSum(), theirs.StepCounter(9))
+    others = theirs.Compose(
+        getattr(theirs, name)(*args, **kwargs), theirs.RewardSum(), theirs.StepCounter(9)
+    )
     # Sums are of float32 here, and as wide as the reward there.
     compare(mine, others, Wide, but=["episode_reward"] if case == "binary" else ())
 
@@ -72,18 +84,29 @@ def test_sums_around_them_are_those_of_torchrl(case: str) -> None:
 @pytest.mark.parametrize("decay", [0.9999, 0.9, 0.3])
 @pytest.mark.parametrize("keys", [["observation"], ["observation", "reward"]])
 @pytest.mark.filterwarnings("ignore")
-def test_running_statistics_are_those_of_torchrl(version: str, decay: float, keys: list[str]) -> None:
-    mine, others = (getattr(module, version)(in_keys=keys, decay=decay, eps=1e-2) for module in (ours, theirs))
-    # TorchRL corrects means in float32, where exponentials of two libraries may differ in the last digit.
+def test_running_statistics_are_those_of_torchrl(
+    version: str, decay: float, keys: list[str]
+) -> None:
+    mine, others = (
+        getattr(module, version)(in_keys=keys, decay=decay, eps=1e-2) for module in (ours, theirs)
+    )
+    # TorchRL corrects means in float32, where exponentials of two libraries may differ in the last
+    # digit.
     far = {"rtol": 2e-5, "atol": 2e-5} if version == "VecNormV2" else {"rtol": 1e-6, "atol": 1e-6}
     env, other = compare(mine, others, Wide, **far)
     saved, expected = mine.state_dict(), others.state_dict()
     assert saved.keys() == expected.keys()
     for name, value in expected["_extra_state"].items():
-        torch.testing.assert_close(saved["_extra_state"][name], value, rtol=1e-5, atol=1e-6, msg=name)
+        torch.testing.assert_close(
+            saved["_extra_state"][name], value, rtol=1e-5, atol=1e-6, msg=name
+        )
     assert len(saved["_extra_state"]) == len(expected["_extra_state"])
-    torch.testing.assert_close(mine.loc["observation"], others.loc["observation"], rtol=2e-5, atol=1e-5)
-    torch.testing.assert_close(mine.scale["observation"], others.scale["observation"], rtol=2e-5, atol=1e-5)
+    torch.testing.assert_close(
+        mine.loc["observation"], others.loc["observation"], rtol=2e-5, atol=1e-5
+    )
+    torch.testing.assert_close(
+        mine.scale["observation"], others.scale["observation"], rtol=2e-5, atol=1e-5
+    )
     # Both go on from each other's state.
     for one in (mine, others):
         one.freeze()
@@ -98,14 +121,19 @@ def test_running_statistics_are_those_of_torchrl(version: str, decay: float, key
 @pytest.mark.parametrize("sampling", [0, 1, 2])
 @pytest.mark.parametrize("intervals", [4, torch.tensor([3, 6])])
 @pytest.mark.parametrize("categorical", [True, False])
-def test_choices_stand_for_the_numbers_of_torchrl(sampling: int, intervals: Any, categorical: bool) -> None:
+def test_choices_stand_for_the_numbers_of_torchrl(
+    sampling: int, intervals: Any, categorical: bool
+) -> None:
     class Told(Wide):
         def step(self, action: Any) -> Any:
             seen, reward, *flags = super().step(action)
             return np.concatenate([seen[2:], action]), reward, *flags
 
     transforms = [
-        module.ActionDiscretizer(intervals, out_action_key="choice", sampling=sampling, categorical=categorical) for module in (ours, theirs)
+        module.ActionDiscretizer(
+            intervals, out_action_key="choice", sampling=sampling, categorical=categorical
+        )
+        for module in (ours, theirs)
     ]
     worlds = [Told(), Told()]
     mine = ours.TransformedEnv(ours.GymWrapper(worlds[0]), transforms[0])
@@ -117,6 +145,8 @@ def test_choices_stand_for_the_numbers_of_torchrl(sampling: int, intervals: Any,
         choice = others.rand_action(roots[1].clone())["choice"]
         frames = []
         for which, env in enumerate((mine, others)):
-            frame, roots[which] = env.step_and_maybe_reset(roots[which].set("choice", choice if which else choice.to(torch.int64)))
+            frame, roots[which] = env.step_and_maybe_reset(
+                roots[which].set("choice", choice if which else choice.to(torch.int64))
+            )
             frames.append(frame.select("observation", ("next", "observation"), ("next", "reward")))
         assert_same(*frames)

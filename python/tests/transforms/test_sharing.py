@@ -15,12 +15,31 @@ import torchrl.envs as theirs
 import windrow.envs as own
 from waiting import killed, until
 
-from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
-from windrow.envs import Compose, EnvCreator, GymEnv, GymWrapper, ParallelEnv, RewardSum, SerialEnv, TransformedEnv, VecNorm, VecNormV2
+from windrow.collectors import (
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
+from windrow.envs import (
+    Compose,
+    EnvCreator,
+    GymEnv,
+    GymWrapper,
+    ParallelEnv,
+    RewardSum,
+    SerialEnv,
+    TransformedEnv,
+    VecNorm,
+    VecNormV2,
+)
 
 
 def normed() -> TransformedEnv:
-    return TransformedEnv(GymEnv("Pendulum-v1"), Compose(VecNormV2(in_keys=["observation"], decay=0.99), RewardSum()))
+    return TransformedEnv(
+        GymEnv("Pendulum-v1"), Compose(VecNormV2(in_keys=["observation"], decay=0.99), RewardSum())
+    )
 
 
 def count(env: Any) -> int:
@@ -32,7 +51,9 @@ def count(env: Any) -> int:
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_workers_of_one_environment_share_its_statistics(placement: str, num_envs: int) -> None:
     env = normed()
-    with MultiSyncCollector([env] * 2, None, frames_per_batch=60, num_envs=num_envs, placement=placement) as collector:
+    with MultiSyncCollector(
+        [env] * 2, None, frames_per_batch=60, num_envs=num_envs, placement=placement
+    ) as collector:
         for number in (1, 2):
             batch = next(collector)
             # Each of the environments was reset once.
@@ -42,14 +63,22 @@ def test_workers_of_one_environment_share_its_statistics(placement: str, num_env
 
 
 def numbers(env: Any) -> list[torch.Tensor]:
-    return [torch.as_tensor(value) for value in env.transform[0].state_dict()["_extra_state"].values()]
+    return [
+        torch.as_tensor(value) for value in env.transform[0].state_dict()["_extra_state"].values()
+    ]
 
 
 @pytest.mark.parametrize("placement", ["threads", "processes"])
 def test_statistics_do_not_depend_on_how_environments_are_shared_out(placement: str) -> None:
     def collected(workers: int) -> list[torch.Tensor]:
         env = normed()
-        arguments: dict[str, Any] = {"num_envs": 4 // workers, "frames_per_batch": 40, "total_frames": 120, "seed": 3, "placement": placement}
+        arguments: dict[str, Any] = {
+            "num_envs": 4 // workers,
+            "frames_per_batch": 40,
+            "total_frames": 120,
+            "seed": 3,
+            "placement": placement,
+        }
         with MultiSyncCollector([env] * workers, None, **arguments) as collector:
             seen = [batch["next", "observation"].reshape(4, 10, 3).clone() for batch in collector]
         return seen + numbers(env)
@@ -76,7 +105,9 @@ class Drifts(gymnasium.Env[Any, Any]):
 
 
 def drifting() -> TransformedEnv:
-    return TransformedEnv(GymWrapper(Drifts()), Compose(VecNorm(in_keys=["observation"], decay=0.99)))
+    return TransformedEnv(
+        GymWrapper(Drifts()), Compose(VecNorm(in_keys=["observation"], decay=0.99))
+    )
 
 
 def counted(env: Any) -> float:
@@ -87,14 +118,18 @@ def counted(env: Any) -> float:
 def test_members_of_a_parallel_env_gather_together(made: bool) -> None:
     creator = EnvCreator(drifting)
     one: Any = creator() if made else drifting()
-    around = TransformedEnv(ParallelEnv(2, lambda: GymWrapper(Drifts())), VecNorm(in_keys=["observation"], decay=0.99))
+    around = TransformedEnv(
+        ParallelEnv(2, lambda: GymWrapper(Drifts())), VecNorm(in_keys=["observation"], decay=0.99)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         env = ParallelEnv(2, creator if made else one)
         rows = env.rollout(10)["observation"]
     around.rollout(10)
     assert 19 < counted(one) < 22
-    for got, all_together in zip(numbers(one), around.transform.state_dict()["_extra_state"].values(), strict=True):
+    for got, all_together in zip(
+        numbers(one), around.transform.state_dict()["_extra_state"].values(), strict=True
+    ):
         torch.testing.assert_close(got, all_together, rtol=1e-5, atol=1e-5)
     # Both members are alike, and find what the other has gathered, but for its last row.
     assert torch.equal(rows[0], rows[1])
@@ -111,7 +146,9 @@ def test_states_of_members_are_those_that_they_share() -> None:
     env = ParallelEnv(2, one)
     env.rollout(3)
     saved, before = env.state_dict(), counted(one)
-    assert sorted(saved) == ["worker0", "worker1"] and str(saved["worker0"]) == str(saved["worker1"])
+    assert sorted(saved) == ["worker0", "worker1"] and str(saved["worker0"]) == str(
+        saved["worker1"]
+    )
     env.rollout(5)
     assert counted(one) > before
     env.load_state_dict(saved)
@@ -123,7 +160,9 @@ def test_states_of_members_are_those_that_they_share() -> None:
 
 @pytest.mark.parametrize("placement", ["threads", "processes"])
 def test_collectors_of_one_worker_each_both_contribute(placement: str) -> None:
-    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(VecNorm(in_keys=["observation"], decay=1.0)))
+    env = TransformedEnv(
+        GymEnv("Pendulum-v1"), Compose(VecNorm(in_keys=["observation"], decay=1.0))
+    )
     arguments: dict[str, Any] = {"frames_per_batch": 20, "placement": placement}
     with Collector(env, None, **arguments) as one, Collector(env, None, **arguments) as other:
         for _ in range(3):
@@ -145,12 +184,16 @@ def test_a_frozen_copy_follows_and_never_changes_statistics(placement: str) -> N
     env.rollout(20)
     copied = norm.frozen_copy()
     assert copied.frozen and not norm.frozen
-    with MultiSyncCollector([normed_by(copied)], None, frames_per_batch=10, placement=placement) as collector:
+    with MultiSyncCollector(
+        [normed_by(copied)], None, frames_per_batch=10, placement=placement
+    ) as collector:
         for _ in range(3):
             before = counted(env)
             loc, scale = norm.loc["observation"], norm.scale["observation"]
             batch = next(collector)["next"]
-            torch.testing.assert_close(batch["normed"], (batch["observation"] - loc) / scale, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                batch["normed"], (batch["observation"] - loc) / scale, rtol=1e-4, atol=1e-4
+            )
             assert counted(env) == before
             env.rollout(20)
     # One that goes on by itself leaves the other alone.
@@ -160,21 +203,29 @@ def test_a_frozen_copy_follows_and_never_changes_statistics(placement: str) -> N
 
 
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector])
-def test_the_worker_of_a_class_of_one_updates_statistics_at_each_step_in_a_process_too(kind: Any) -> None:
+def test_the_worker_of_a_class_of_one_updates_statistics_at_each_step_in_a_process_too(
+    kind: Any,
+) -> None:
     def collected(kind: Any, **options: Any) -> list[torch.Tensor]:
         creator = EnvCreator(drifting)
         env = creator()
-        with kind(creator, None, frames_per_batch=20, total_frames=60, num_envs=2, **options) as collector:
+        with kind(
+            creator, None, frames_per_batch=20, total_frames=60, num_envs=2, **options
+        ) as collector:
             seen = [batch["next", "observation"].clone() for batch in collector]
         return seen + numbers(env)
 
-    for got, expected in zip(collected(kind, placement="processes"), collected(Collector), strict=True):
+    for got, expected in zip(
+        collected(kind, placement="processes"), collected(Collector), strict=True
+    ):
         assert torch.equal(got, expected)
 
 
 def test_killed_workers_leave_whole_statistics() -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), VecNorm(in_keys=["observation"], decay=1.0))
-    with MultiAsyncCollector([env] * 3, None, frames_per_batch=50, placement="processes", on_loss=6) as collector:
+    with MultiAsyncCollector(
+        [env] * 3, None, frames_per_batch=50, placement="processes", on_loss=6
+    ) as collector:
         for kill in range(6):
             next(collector)
             while not killed(collector.stats("per_worker")[f"worker_{kill % 3}/pid"]):
@@ -190,7 +241,13 @@ def test_killed_workers_leave_whole_statistics() -> None:
         until(lambda: next(collector) is not None and counted() > before)
     saved = env.transform.state_dict()["_extra_state"]
     # The cosine and the sine of one angle, in each observation.
-    torch.testing.assert_close(saved["observation_ssq"][:2].sum(), saved["observation_count"][0], rtol=1e-3, atol=1e-3, check_dtype=False)
+    torch.testing.assert_close(
+        saved["observation_ssq"][:2].sum(),
+        saved["observation_count"][0],
+        rtol=1e-3,
+        atol=1e-3,
+        check_dtype=False,
+    )
 
 
 def test_a_frozen_transform_leaves_them_as_they_are_at_once() -> None:
@@ -214,12 +271,16 @@ def make() -> TransformedEnv:
 def test_environments_of_a_creator_share_statistics(placement: str) -> None:
     creator = EnvCreator(make)
     local = creator()
-    with MultiSyncCollector([creator] * 2, None, frames_per_batch=60, placement=placement) as collector:
+    with MultiSyncCollector(
+        [creator] * 2, None, frames_per_batch=60, placement=placement
+    ) as collector:
         next(collector)
         assert count(local) >= 62
     alone = EnvCreator(make, share_memory=False)
     local = alone()
-    with MultiSyncCollector([alone] * 2, None, frames_per_batch=60, placement=placement) as collector:
+    with MultiSyncCollector(
+        [alone] * 2, None, frames_per_batch=60, placement=placement
+    ) as collector:
         next(collector)
     assert count(local) == 0
 
@@ -266,8 +327,12 @@ def test_an_evaluator_uses_them_and_leaves_them(backend: str, wrapped: bool) -> 
 
 
 def test_an_evaluator_without_statistics_says_so() -> None:
-    with pytest.raises(Exception, match="expected statistics to normalise with: load some, or gather some first"):
-        with Evaluator(normed, torch.nn.Linear(3, 1), num_trajectories=1, max_steps=5, backend="thread") as evaluator:
+    with pytest.raises(
+        Exception, match="expected statistics to normalise with: load some, or gather some first"
+    ):
+        with Evaluator(
+            normed, torch.nn.Linear(3, 1), num_trajectories=1, max_steps=5, backend="thread"
+        ) as evaluator:
             evaluator.evaluate()
 
 
@@ -298,15 +363,22 @@ def test_states_of_torchrls_environments_are_taken() -> None:
     single = TransformedEnv(GymEnv("Pendulum-v1"), VecNormV2(in_keys=["observation"]))
     single.load_state_dict(their(theirs.VecNormV2(in_keys=["observation"])))
     several = normed()
-    several.load_state_dict(their(theirs.Compose(theirs.VecNormV2(in_keys=["observation"]), theirs.RewardSum())))
+    several.load_state_dict(
+        their(theirs.Compose(theirs.VecNormV2(in_keys=["observation"]), theirs.RewardSum()))
+    )
     for transform in (single.transform, several.transform[0]):
         assert int(transform.state_dict()["_extra_state"]["count.-|-.observation"]) >= 8
     with pytest.raises(KeyError, match="has no state"):
         several.load_state_dict({"1": {"sum": 3}})
-    wide = {"_extra_state": {name: torch.ones(5) for name in ("observation_sum", "observation_ssq")} | {"observation_count": torch.ones(1)}}
+    wide = {
+        "_extra_state": {name: torch.ones(5) for name in ("observation_sum", "observation_ssq")}
+        | {"observation_count": torch.ones(1)}
+    }
     narrow = TransformedEnv(GymEnv("Pendulum-v1"), VecNorm(in_keys=["observation"]))
     narrow.rollout(3)
-    with pytest.raises(ValueError, match=r"statistics of VecNorm: expected .*float32 \[3\].*got .*\[5\]"):
+    with pytest.raises(
+        ValueError, match=r"statistics of VecNorm: expected .*float32 \[3\].*got .*\[5\]"
+    ):
         narrow.load_state_dict({"0": wide})
 
 
@@ -339,10 +411,20 @@ def test_normalised_values_can_be_taken_back() -> None:
     env.rollout(20)
     norm.freeze()
     played = env.rollout(10)
-    torch.testing.assert_close(norm.denorm(played.exclude("observation"))["observation"], played["observation"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        norm.denorm(played.exclude("observation"))["observation"],
+        played["observation"],
+        rtol=1e-4,
+        atol=1e-4,
+    )
     fixed = TransformedEnv(GymEnv("Pendulum-v1"), norm.to_observation_norm())
     plain = fixed.rollout(3)
-    torch.testing.assert_close(plain["normed"], (plain["observation"] - norm.loc["observation"]) / norm.scale["observation"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        plain["normed"],
+        (plain["observation"] - norm.loc["observation"]) / norm.scale["observation"],
+        rtol=1e-4,
+        atol=1e-4,
+    )
     assert isinstance(VecNorm(in_keys=["observation"], new_api=True), VecNormV2)
     with pytest.raises(RuntimeError, match="has no statistics yet"):
         VecNorm().frozen_copy()

@@ -26,7 +26,11 @@ def assert_alike(ours: Any, theirs: Any) -> None:
     elif isinstance(theirs, np.ndarray) and theirs.dtype == object:
         assert_alike(ours.tolist(), theirs.tolist())
     elif isinstance(theirs, np.ndarray):
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes(), (ours, theirs)
+        assert (
+            ours.dtype == theirs.dtype
+            and ours.shape == theirs.shape
+            and ours.tobytes() == theirs.tobytes()
+        ), (ours, theirs)
     else:
         assert ours == theirs
 
@@ -42,9 +46,14 @@ def sync(env: Any, num_envs: int, mode: AutoresetMode, wrap: Any = None) -> Any:
 
 
 def run_beside(ours: Any, theirs: Any, steps: int, rewards: Any = lambda values: values) -> int:
-    """Steps both with the same actions and compares all that they return; the number of episodes that have ended."""
+    """Steps both with the same actions and compares all that they return; the number of episodes
+    that have ended.
+    """
     assert ours.single_observation_space == theirs.single_observation_space
-    assert ours.observation_space == theirs.observation_space and ours.action_space == theirs.action_space
+    assert (
+        ours.observation_space == theirs.observation_space
+        and ours.action_space == theirs.action_space
+    )
     assert_alike(ours.reset(seed=7), theirs.reset(seed=7))
     theirs.action_space.seed(1)
     episodes = 0
@@ -56,5 +65,7 @@ def run_beside(ours: Any, theirs: Any, steps: int, rewards: Any = lambda values:
         ended = expected[2] | expected[3]
         episodes += int(ended.sum())
         if theirs.metadata["autoreset_mode"] is AutoresetMode.DISABLED and ended.any():
-            assert_alike(*(one.reset(options={"reset_mask": ended.copy()}) for one in (ours, theirs)))
+            assert_alike(
+                *(one.reset(options={"reset_mask": ended.copy()}) for one in (ours, theirs))
+            )
     return episodes

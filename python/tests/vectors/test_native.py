@@ -19,30 +19,45 @@ import windrow
 from vectors.alike import MODES, run_beside, sync
 from windrow.envs import Compose, GymEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv
 
-#: Numbers and choices, bounded and discrete actions, tuples, and entries of info. `certify` compares all environments.
+#: Numbers and choices, bounded and discrete actions, tuples, and entries of info. `certify`
+#: compares all environments.
 IDS = ["CartPole-v1", "Pendulum-v1", "Blackjack-v1", "Taxi-v4"]
 
 
 def as_given(env_name: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Native rewards are Gymnasium's; those of classic control and Blackjack are single numbers, as of Gymnasium's own CartPole vector."""
+    """Native rewards are Gymnasium's; those of classic control and Blackjack are single numbers, as
+    of Gymnasium's own CartPole vector.
+    """
     return lambda rewards: rewards if env_name == "Taxi-v4" else rewards.astype(np.float32)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("id", IDS)
-def test_native_environments_give_the_bits_of_gymnasiums_sync_vector(id: str, mode: AutoresetMode) -> None:
-    assert run_beside(windrow.make_vec(id, 3, autoreset_mode=mode), sync(id, 3, mode), 230, as_given(id))
+def test_native_environments_give_the_bits_of_gymnasiums_sync_vector(
+    id: str, mode: AutoresetMode
+) -> None:
+    assert run_beside(
+        windrow.make_vec(id, 3, autoreset_mode=mode), sync(id, 3, mode), 230, as_given(id)
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("id", ["CartPole-v1", "Taxi-v4"])
 def test_threads_give_the_same_bits(id: str, mode: AutoresetMode) -> None:
-    assert run_beside(windrow.make_vec(id, 4, workers=2, autoreset_mode=mode), sync(id, 4, mode), 210, as_given(id))
+    assert run_beside(
+        windrow.make_vec(id, 4, workers=2, autoreset_mode=mode),
+        sync(id, 4, mode),
+        210,
+        as_given(id),
+    )
 
 
 def test_arguments_reach_native_environments() -> None:
     envs = windrow.make_vec("FrozenLake-v1", 2, is_slippery=False, desc=["SF", "FG"])
-    assert repr(envs) == "EngineVector(FrozenLake-v1, num_envs=2)" and envs.single_observation_space == gymnasium.spaces.Discrete(4)
+    assert (
+        repr(envs) == "EngineVector(FrozenLake-v1, num_envs=2)"
+        and envs.single_observation_space == gymnasium.spaces.Discrete(4)
+    )
     _, info = envs.reset(seed=0)
     assert info["prob"].tolist() == [1.0, 1.0] and info["_prob"].all()
     envs.step(np.array([2, 2]))
@@ -50,7 +65,9 @@ def test_arguments_reach_native_environments() -> None:
     # What they do not take, and maps that are drawn, is Gymnasium's.
     for kwargs in ({"render_mode": "ansi"}, {"map_name": None}, {"max_episode_steps": 5}):
         assert not repr(windrow.make_vec("FrozenLake-v1", **kwargs)).startswith("EngineVector")
-    with_transforms = windrow.make_vec("FrozenLake-v1", 2, map_name="8x8", transforms=[StepCounter()])
+    with_transforms = windrow.make_vec(
+        "FrozenLake-v1", 2, map_name="8x8", transforms=[StepCounter()]
+    )
     assert with_transforms.single_observation_space["observation"] == gymnasium.spaces.Discrete(64)
 
 
@@ -71,11 +88,16 @@ def test_some_environments_are_received_with_their_info() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_episode_statistics_are_those_of_gymnasiums_wrapper(mode: AutoresetMode) -> None:
     ours = windrow.make_vec("CartPole-v1", 3, autoreset_mode=mode, episode_statistics=True)
-    assert run_beside(ours, sync("CartPole-v1", 3, mode, RecordEpisodeStatistics), 100, as_given("CartPole-v1"))
+    assert run_beside(
+        ours, sync("CartPole-v1", 3, mode, RecordEpisodeStatistics), 100, as_given("CartPole-v1")
+    )
 
 
 def test_a_vector_is_what_gymnasiums_make_vec_returns() -> None:
-    ours, theirs = windrow.make_vec("CartPole-v1", 2), gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    ours, theirs = (
+        windrow.make_vec("CartPole-v1", 2),
+        gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"),
+    )
     assert isinstance(ours, gymnasium.vector.VectorEnv) and ours.unwrapped is ours
     assert ours.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert ours.spec.id == theirs.spec.id and repr(ours) == "EngineVector(CartPole-v1, num_envs=2)"
@@ -102,7 +124,12 @@ def test_what_a_caller_keeps_never_changes() -> None:
         observation, reward, terminated, truncated, _ = envs.step(envs.action_space.sample())
         kept += [observation, reward, terminated, truncated]
         copies += [(array, array.copy()) for array in kept[-4:]]
-    assert all((np.asarray(array) == copy).all() if isinstance(copy, np.ndarray) else array.tobytes() == copy for array, copy in copies)
+    assert all(
+        (np.asarray(array) == copy).all()
+        if isinstance(copy, np.ndarray)
+        else array.tobytes() == copy
+        for array, copy in copies
+    )
 
 
 def test_memory_that_nobody_keeps_is_used_again() -> None:
@@ -116,14 +143,25 @@ def test_memory_that_nobody_keeps_is_used_again() -> None:
     assert held not in {envs.step(actions)[0].ctypes.data for _ in range(10)}
 
 
-@pytest.mark.parametrize("spoil", [lambda a: a.setflags(write=False), lambda a: setattr(a, "shape", (8,)), lambda a: setattr(a, "dtype", np.int32)])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a: a.setflags(write=False),
+        lambda a: setattr(a, "shape", (8,)),
+        lambda a: setattr(a, "dtype", np.int32),
+    ],
+)
 def test_an_array_that_was_changed_in_form_is_not_used_again(spoil: object) -> None:
     envs = windrow.make_vec("CartPole-v1", 2)
     actions = np.array([0, 1])
     spoil(envs.reset(seed=0)[0])  # type: ignore[operator]
     for _ in range(6):
         observation = envs.step(actions)[0]
-        assert observation.shape == (2, 4) and observation.dtype == np.float32 and observation.flags.writeable
+        assert (
+            observation.shape == (2, 4)
+            and observation.dtype == np.float32
+            and observation.flags.writeable
+        )
 
 
 def test_environments_that_are_not_reset_are_seen_as_they_were() -> None:
@@ -168,8 +206,14 @@ def test_memory_goes_with_the_vector() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_transforms_go_around_each_environment(mode: AutoresetMode) -> None:
-    envs = windrow.make_vec("CartPole-v1", 2, transforms=[StepCounter(), RewardSum()], autoreset_mode=mode)
-    assert sorted(envs.single_observation_space.spaces) == ["episode_reward", "observation", "step_count"]
+    envs = windrow.make_vec(
+        "CartPole-v1", 2, transforms=[StepCounter(), RewardSum()], autoreset_mode=mode
+    )
+    assert sorted(envs.single_observation_space.spaces) == [
+        "episode_reward",
+        "observation",
+        "step_count",
+    ]
     observation, _ = envs.reset(seed=0)
     assert envs.observation_space.contains(observation)
     for step in range(1, 4):
@@ -178,7 +222,11 @@ def test_transforms_go_around_each_environment(mode: AutoresetMode) -> None:
         assert observation["episode_reward"].ravel().tolist() == [step, step]
 
 
-@pytest.mark.parametrize("given", [StepCounter(), Compose(StepCounter()), [Compose(StepCounter())]], ids=["alone", "Compose", "Compose in a list"])
+@pytest.mark.parametrize(
+    "given",
+    [StepCounter(), Compose(StepCounter()), [Compose(StepCounter())]],
+    ids=["alone", "Compose", "Compose in a list"],
+)
 def test_transforms_come_alone_or_together(given: Any) -> None:
     envs = windrow.make_vec("CartPole-v1", 2, transforms=given)
     envs.reset(seed=0)
@@ -187,7 +235,9 @@ def test_transforms_come_alone_or_together(given: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:_CallableTransform is a transform of TorchRL")
 def test_a_function_is_a_transform() -> None:
-    envs = windrow.make_vec("CartPole-v1", 2, transforms=[lambda root: root.set("observation", -root["observation"])])
+    envs = windrow.make_vec(
+        "CartPole-v1", 2, transforms=[lambda root: root.set("observation", -root["observation"])]
+    )
     assert (envs.reset(seed=0)[0] == -windrow.make_vec("CartPole-v1", 2).reset(seed=0)[0]).all()
 
 
@@ -212,7 +262,9 @@ def test_environments_of_windrow_are_taken_with_their_transforms() -> None:
     ids=["id", "function", "function of windrow", "SerialEnv", "num_envs"],
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_whatever_makes_environments_their_choices_are_indices_and_each_ends_by_itself(env: Any, options: dict[str, Any], mode: AutoresetMode) -> None:
+def test_whatever_makes_environments_their_choices_are_indices_and_each_ends_by_itself(
+    env: Any, options: dict[str, Any], mode: AutoresetMode
+) -> None:
     envs = windrow.make_vec(env, transforms=StepCounter(), autoreset_mode=mode, **options)
     theirs = sync("CartPole-v1", 2, mode)
     assert envs.action_space == theirs.action_space
@@ -222,7 +274,9 @@ def test_whatever_makes_environments_their_choices_are_indices_and_each_ends_by_
         seen, expected = envs.step(actions), theirs.step(actions)
         np.testing.assert_array_equal(seen[2], expected[2])
         if mode is AutoresetMode.DISABLED and expected[2].any():
-            seen, expected = (one.reset(options={"reset_mask": expected[2].copy()}) for one in (envs, theirs))
+            seen, expected = (
+                one.reset(options={"reset_mask": expected[2].copy()}) for one in (envs, theirs)
+            )
         np.testing.assert_allclose(seen[0]["observation"], expected[0], rtol=1e-5)
     envs.close()
 
@@ -235,8 +289,16 @@ def test_whatever_makes_environments_their_choices_are_indices_and_each_ends_by_
         (lambda envs: envs.reset(seed=-1), ValueError, "seed must be 0 or more, got -1"),
         (lambda envs: envs.reset(seed=[1]), ValueError, "a seed or None for each of 2"),
         (lambda envs: envs.reset(options={"low": 0.1}), ValueError, "native=False"),
-        (lambda envs: envs.reset(options={"reset_mask": [True, False]}), TypeError, "array of booleans"),
-        (lambda envs: envs.reset(options={"reset_mask": np.zeros(2, bool)}), ValueError, "one True at least"),
+        (
+            lambda envs: envs.reset(options={"reset_mask": [True, False]}),
+            TypeError,
+            "array of booleans",
+        ),
+        (
+            lambda envs: envs.reset(options={"reset_mask": np.zeros(2, bool)}),
+            ValueError,
+            "one True at least",
+        ),
         (lambda envs: envs.get_attr("gravity"), AttributeError, "native=False"),
         (lambda envs: envs.set_attr("gravity", 1.0), AttributeError, "native=False"),
         (lambda envs: envs.render(), AttributeError, "native=False"),
@@ -255,20 +317,50 @@ def test_errors_say_what_was_expected(call: object, error: type[Exception], says
     [
         ({"env": "CartPole-v1", "num_envs": 0}, ValueError, "num_envs must be 1 or more"),
         ({"env": "CartPole-v1", "num_envs": 3, "workers": 2}, ValueError, "workers=2 must divide"),
-        ({"env": "CartPole-v1", "final_info": "lists"}, ValueError, 'final_info must be "arrays" or "dictionaries", got'),
+        (
+            {"env": "CartPole-v1", "final_info": "lists"},
+            ValueError,
+            'final_info must be "arrays" or "dictionaries", got',
+        ),
         ({"env": "CartPole-v1", "autoreset_mode": "Never"}, ValueError, "Never"),
         ({"env": ["CartPole-v1"], "num_envs": 2}, ValueError, "as num_envs says, got 1"),
         ({"env": []}, ValueError, "got 0"),
         ({"env": 7}, TypeError, "the id of an environment"),
-        ({"env": "CartPole-v1", "num_envs": 2, "batch_size": 3}, ValueError, "batch_size must be a multiple"),
-        ({"env": "CartPole-v1", "native": False, "num_envs": 2, "batch_size": 1}, ValueError, "workers is how many"),
-        ({"env": "CartPole-v1", "num_envs": 2, "batch_size": 1, "autoreset_mode": "Disabled"}, ValueError, "DISABLED"),
-        ({"env": "CartPole-v1", "num_envs": 2, "batch_size": 1, "final_info": "dictionaries"}, ValueError, "stepped as a whole: leave batch_size out"),
-        ({"env": "CartPole-v1", "autoreset_mode": "next_step"}, ValueError, 'autoreset_mode must be "NextStep", "SameStep" or "Disabled", got'),
-        ({"env": "CartPole-v1", "transforms": [3]}, TypeError, "expected a transform, or a function of a TensorDict, got int"),
+        (
+            {"env": "CartPole-v1", "num_envs": 2, "batch_size": 3},
+            ValueError,
+            "batch_size must be a multiple",
+        ),
+        (
+            {"env": "CartPole-v1", "native": False, "num_envs": 2, "batch_size": 1},
+            ValueError,
+            "workers is how many",
+        ),
+        (
+            {"env": "CartPole-v1", "num_envs": 2, "batch_size": 1, "autoreset_mode": "Disabled"},
+            ValueError,
+            "DISABLED",
+        ),
+        (
+            {"env": "CartPole-v1", "num_envs": 2, "batch_size": 1, "final_info": "dictionaries"},
+            ValueError,
+            "stepped as a whole: leave batch_size out",
+        ),
+        (
+            {"env": "CartPole-v1", "autoreset_mode": "next_step"},
+            ValueError,
+            'autoreset_mode must be "NextStep", "SameStep" or "Disabled", got',
+        ),
+        (
+            {"env": "CartPole-v1", "transforms": [3]},
+            TypeError,
+            "expected a transform, or a function of a TensorDict, got int",
+        ),
         ({"env": gymnasium.Env, "sutton_barto_reward": True}, TypeError, "for ids"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: dict[str, object], error: type[Exception], says: str) -> None:
+def test_wrong_arguments_are_refused(
+    arguments: dict[str, object], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         windrow.make_vec(**arguments)  # type: ignore[arg-type]

@@ -24,16 +24,27 @@ def cut(length: int = 12) -> Any:
 
 def told(infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Infos as plain values, without seconds."""
-    plain = [{name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in info.items()} for info in infos]
+    plain = [
+        {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in info.items()
+        }
+        for info in infos
+    ]
     for info in plain:
         info.get("episode", {}).pop("t", None)
     return plain
 
 
-@pytest.mark.parametrize("ours", [{}, {"native": False}, {"native": False, "workers": 2}, {"workers": 2}])
+@pytest.mark.parametrize(
+    "ours", [{}, {"native": False}, {"native": False, "workers": 2}, {"workers": 2}]
+)
 def test_all_that_sb3s_vector_returns_is_returned(ours: dict[str, Any]) -> None:
     env, theirs = VecEnv("CartPole-v1", 4, **ours), make_vec_env("CartPole-v1", 4)
-    assert env.observation_space == theirs.observation_space and env.action_space == theirs.action_space
+    assert (
+        env.observation_space == theirs.observation_space
+        and env.action_space == theirs.action_space
+    )
     env.seed(3), theirs.seed(3)
     assert (env.reset() == theirs.reset()).all()
     ends = 0
@@ -74,7 +85,9 @@ def test_environments_are_reached_through_the_vector() -> None:
     assert env.get_attr("weight") == [4, 1, 4] and env.get_attr("weight", 1) == [1]
     assert env.env_method("weigh", 2, indices=[2, -2]) == [8, 2]
     assert [one.get_wrapper_attr("weight") for one in env.envs] == [4, 1, 4]
-    assert env.env_is_wrapped(Monitor) == [True] * 3 and env.env_is_wrapped(gymnasium.wrappers.TimeLimit, 0) == [False]
+    assert env.env_is_wrapped(Monitor) == [True] * 3 and env.env_is_wrapped(
+        gymnasium.wrappers.TimeLimit, 0
+    ) == [False]
     assert [picture.shape for picture in env.get_images()] == [(2, 2, 3)] * 3
     assert env.render().shape[-1] == 3
 
@@ -99,7 +112,11 @@ def test_a_model_learns_the_same_as_with_sb3s_vector() -> None:
     for env in (VecEnv("CartPole-v1", 2), make_vec_env("CartPole-v1", 2)):
         model = sb3.PPO("MlpPolicy", env, n_steps=32, n_epochs=1, device="cpu", seed=1).learn(128)
         assert len(model.ep_info_buffer) > 2 and {"r", "l", "t"} == set(model.ep_info_buffer[0])
-        parameters.append(np.concatenate([values.detach().numpy().ravel() for values in model.policy.parameters()]))
+        parameters.append(
+            np.concatenate(
+                [values.detach().numpy().ravel() for values in model.policy.parameters()]
+            )
+        )
     assert (parameters[0] == parameters[1]).all()
 
 

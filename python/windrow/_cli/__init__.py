@@ -20,5 +20,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        sys.exit(f"Error: the command windrow needs click, which is not installed: {_needs.install('cli')}")
+        sys.exit(
+            f"Error: the command windrow needs click, which is not installed: {_needs.install('cli')}"
+        )
     _commands.windrow(prog_name="windrow")

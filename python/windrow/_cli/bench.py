@@ -44,17 +44,40 @@ def _peers(_: click.Context, option: click.Parameter, given: str | None) -> list
     names = [name for name in given.replace(" ", "").split(",") if name not in ("", "none")]
     for name in names:
         if name not in PEERS:
-            raise click.BadParameter(f"expected some of {', '.join(PEERS)}, or none, got {name!r}", param=option)
+            raise click.BadParameter(
+                f"expected some of {', '.join(PEERS)}, or none, got {name!r}", param=option
+            )
         if name not in installed:
-            raise click.BadParameter(f"{name} is not installed: pip install {PEERS[name].distribution}", param=option)
+            raise click.BadParameter(
+                f"{name} is not installed: pip install {PEERS[name].distribution}", param=option
+            )
     return names
 
 
 @click.command(short_help="Measure frames a second, of windrow and of other libraries.")
-@click.option("--env", default="CartPole-v1", show_default=True, help="The id of an environment that all of them know.")
-@click.option("--num-envs", type=click.IntRange(1), default=8, show_default=True, help="Environments of each.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often each is measured, in turn with the others.")
-@click.option("--seconds", type=click.FloatRange(0.001), default=0.5, show_default=True, help="How long each runs in a round.")
+@click.option(
+    "--env",
+    default="CartPole-v1",
+    show_default=True,
+    help="The id of an environment that all of them know.",
+)
+@click.option(
+    "--num-envs", type=click.IntRange(1), default=8, show_default=True, help="Environments of each."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="How often each is measured, in turn with the others.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.001),
+    default=0.5,
+    show_default=True,
+    help="How long each runs in a round.",
+)
 @click.option(
     "--peers",
     callback=_peers,
@@ -63,19 +86,35 @@ def _peers(_: click.Context, option: click.Parameter, given: str | None) -> list
     metavar="NAMES",
     help=f"Some of {', '.join(PEERS)}, or none; all that are installed by default, and without names.",
 )
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the table: FILE.svg, or FILE.png and others by matplotlib.")
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the table: FILE.svg, or FILE.png and others by matplotlib.",
+)
 @click.option("--force", is_flag=True, help="Replace the picture.")
-def bench(*, env: str, num_envs: int, rounds: int, seconds: float, peers: list[str], picture: Path | None, force: bool) -> None:
+def bench(
+    *,
+    env: str,
+    num_envs: int,
+    rounds: int,
+    seconds: float,
+    peers: list[str],
+    picture: Path | None,
+    force: bool,
+) -> None:
     """Measure frames a second on this machine, of windrow and of other libraries.
 
-    Actions are random, and drawn beforehand for the other libraries, which take them as they are. All run in one process and one thread where
-    they do not start their own, in turn, several times; the table has medians, and the lowest and highest of the rounds. Measure on an idle
-    machine.
+    Actions are random, and drawn beforehand for the other libraries, which take them as they are.
+    All run in one process and one thread where they do not start their own, in turn, several times;
+    the table has medians, and the lowest and highest of the rounds. Measure on an idle machine.
     """
     _needs.torch("windrow bench")
     if picture is not None and picture.exists() and not force:
         raise click.BadParameter(f"{picture} exists: --force replaces it", param_hint="--picture")
-    sides = [*own_sides(env, num_envs), *(side for name in peers for side in PEERS[name].sides(env, num_envs))]
+    sides = [
+        *own_sides(env, num_envs),
+        *(side for name in peers for side in PEERS[name].sides(env, num_envs)),
+    ]
     with _one_thread():
         measured = _measured(sides, rounds, seconds)
     title = f"{env}, {num_envs} environments, random actions"
@@ -132,7 +171,9 @@ def _failures(found: list[Measured], number: int) -> Iterator[None]:
         yield
     except Exception as error:
         said = next(iter(str(error).splitlines()), "")
-        found[number] = Measured(found[number].name, [], f"{type(error).__name__}: {said}".rstrip(": "))
+        found[number] = Measured(
+            found[number].name, [], f"{type(error).__name__}: {said}".rstrip(": ")
+        )
 
 
 def _rate(step: Callable[[], int], seconds: float) -> float:
@@ -167,7 +208,15 @@ def _tabulated(measured: list[Measured]) -> str:
     rows = [["", "frames/s", "lowest", "highest", f"{measured[0].name} is"]]
     for one in measured:
         if one.rates:
-            times = f"{first / one.median:{',.0f' if first > 100 * one.median else '.3g'}} times as fast" if first and one is not measured[0] else ""
-            rows.append([one.name, short(one.median), short(min(one.rates)), short(max(one.rates)), times])
+            times = (
+                f"{first / one.median:{',.0f' if first > 100 * one.median else '.3g'}} times as fast"
+                if first and one is not measured[0]
+                else ""
+            )
+            rows.append(
+                [one.name, short(one.median), short(min(one.rates)), short(max(one.rates)), times]
+            )
     failed = [f"{one.name}: {one.error}" for one in measured if one.error]
-    return "\n".join([table(rows, right=range(1, 4)), *(["", "Left out:", *failed] if failed else [])])
+    return "\n".join(
+        [table(rows, right=range(1, 4)), *(["", "Left out:", *failed] if failed else [])]
+    )

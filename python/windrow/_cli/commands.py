@@ -31,8 +31,18 @@ def _line(error: Exception) -> str:
     """An error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Python quotes the message of a KeyError.
-    said = str(error.args[0]) if isinstance(error, KeyError) and error.args else lines[0] if lines else ""
-    return said if isinstance(error, (ValueError, ImportError)) and said else f"{type(error).__name__}: {said}".rstrip(": ")
+    said = (
+        str(error.args[0])
+        if isinstance(error, KeyError) and error.args
+        else lines[0]
+        if lines
+        else ""
+    )
+    return (
+        said
+        if isinstance(error, (ValueError, ImportError)) and said
+        else f"{type(error).__name__}: {said}".rstrip(": ")
+    )
 
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
@@ -40,7 +50,9 @@ def _warned(message: Warning | str, *_: object, **__: object) -> None:
     click.echo(f"Warning: {str(message).splitlines()[0]}", err=True)
 
 
-@click.group(cls=_Plain, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Plain, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, message="windrow %(version)s")
 @click.option("--traceback", is_flag=True, help="Show where an error of a command came from.")
 def windrow(traceback: bool) -> None:

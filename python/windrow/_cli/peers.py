@@ -19,7 +19,9 @@ STEPS = 100
 
 
 class Running(NamedTuple):
-    """Something that collects: :attr:`step` returns how many frames it has collected, :attr:`close` ends it."""
+    """Something that collects: :attr:`step` returns how many frames it has collected, :attr:`close`
+    ends it.
+    """
 
     step: Callable[[], int]
     close: Callable[[], object]
@@ -33,7 +35,9 @@ class Side(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """A library: its distribution, and the ways in which it collects with an id and a number of environments."""
+    """A library: its distribution, and the ways in which it collects with an id and a number of
+    environments.
+    """
 
     distribution: str
     sides: Callable[[str, int], list[Side]]
@@ -45,22 +49,36 @@ def own_sides(env: str, num_envs: int) -> list[Side]:
     native = [Side("windrow, native", lambda: _collecting(collectors.Collector, env, num_envs))]
     return [
         *(native if is_native(env) else []),
-        Side("windrow, Gymnasium's environments", lambda: _collecting(collectors.Collector, gymnasium, num_envs)),
+        Side(
+            "windrow, Gymnasium's environments",
+            lambda: _collecting(collectors.Collector, gymnasium, num_envs),
+        ),
         Side("windrow, Gymnasium's, in processes", lambda: _in_processes(gymnasium, num_envs)),
     ]
 
 
-def _collecting(kind: Callable[..., collectors.BaseCollector], env: Env, num_envs: int, **arguments: Any) -> Running:
-    collector = kind(env, num_envs=num_envs if num_envs > 1 else None, frames_per_batch=num_envs * STEPS, **arguments)
+def _collecting(
+    kind: Callable[..., collectors.BaseCollector], env: Env, num_envs: int, **arguments: Any
+) -> Running:
+    collector = kind(
+        env,
+        num_envs=num_envs if num_envs > 1 else None,
+        frames_per_batch=num_envs * STEPS,
+        **arguments,
+    )
     return Running(lambda: int(next(collector).numel()), collector.shutdown)
 
 
 def _in_processes(env: Env, num_envs: int) -> Running:
-    collector = collectors.MultiSyncCollector(env, num_workers=num_envs, frames_per_batch=num_envs * STEPS, placement="processes")
+    collector = collectors.MultiSyncCollector(
+        env, num_workers=num_envs, frames_per_batch=num_envs * STEPS, placement="processes"
+    )
     return Running(lambda: int(next(collector).numel()), collector.shutdown)
 
 
-def _stepping(env: gymnasium.vector.VectorEnv[Any, Any, Any], num_envs: int, draw: Callable[[], Any]) -> Running:
+def _stepping(
+    env: gymnasium.vector.VectorEnv[Any, Any, Any], num_envs: int, draw: Callable[[], Any]
+) -> Running:
     """A vector of environments, stepped with actions that were drawn beforehand."""
     env.reset()
     actions = [draw() for _ in range(STEPS)]
@@ -80,22 +98,32 @@ def _gymnasium(env: str, num_envs: int) -> list[Side]:
         made = gymnasium.make_vec(env, num_envs, vectorization_mode=mode)
         return _stepping(made, num_envs, made.action_space.sample)
 
-    return [Side(f"Gymnasium, {name}", partial(start, mode)) for mode, name in (("sync", "SyncVectorEnv"), ("async", "AsyncVectorEnv"))]
+    return [
+        Side(f"Gymnasium, {name}", partial(start, mode))
+        for mode, name in (("sync", "SyncVectorEnv"), ("async", "AsyncVectorEnv"))
+    ]
 
 
 def _of_library(env: str, num_envs: int) -> list[Side]:
     def start(several: bool) -> Running:
-        theirs, rooms = (importlib.import_module(f"{_fence.LIBRARY}.{name}") for name in ("collectors", "envs"))
+        theirs, rooms = (
+            importlib.import_module(f"{_fence.LIBRARY}.{name}") for name in ("collectors", "envs")
+        )
         make, frames = partial(rooms.GymEnv, env), num_envs * STEPS
         if several:
-            collector = theirs.MultiSyncCollector([make] * num_envs, None, frames_per_batch=frames, total_frames=-1)
+            collector = theirs.MultiSyncCollector(
+                [make] * num_envs, None, frames_per_batch=frames, total_frames=-1
+            )
         else:
             made = make() if num_envs == 1 else rooms.SerialEnv(num_envs, make)
             collector = theirs.Collector(made, None, frames_per_batch=frames, total_frames=-1)
         batches = iter(collector)
         return Running(lambda: int(next(batches).numel()), collector.shutdown)
 
-    return [Side("TorchRL, Collector", partial(start, False)), Side("TorchRL, MultiSyncCollector", partial(start, True))]
+    return [
+        Side("TorchRL, Collector", partial(start, False)),
+        Side("TorchRL, MultiSyncCollector", partial(start, True)),
+    ]
 
 
 def _envpool(env: str, num_envs: int) -> list[Side]:
@@ -104,7 +132,11 @@ def _envpool(env: str, num_envs: int) -> list[Side]:
         import numpy
 
         made: Any = envpool.make(env, env_type="gymnasium", num_envs=num_envs)
-        return _stepping(made, num_envs, lambda: numpy.stack([made.action_space.sample() for _ in range(num_envs)]))
+        return _stepping(
+            made,
+            num_envs,
+            lambda: numpy.stack([made.action_space.sample() for _ in range(num_envs)]),
+        )
 
     return [Side("EnvPool", start)]
 
@@ -116,9 +148,16 @@ def _sb3(env: str, num_envs: int) -> list[Side]:
         from stable_baselines3.common import vec_env
 
         made = getattr(vec_env, name)([partial(gymnasium.make, env)] * num_envs)
-        return _stepping(made, num_envs, lambda: numpy.stack([made.action_space.sample() for _ in range(num_envs)]))
+        return _stepping(
+            made,
+            num_envs,
+            lambda: numpy.stack([made.action_space.sample() for _ in range(num_envs)]),
+        )
 
-    return [Side(f"Stable-Baselines3, {name}", partial(start, name)) for name in ("DummyVecEnv", "SubprocVecEnv")]
+    return [
+        Side(f"Stable-Baselines3, {name}", partial(start, name))
+        for name in ("DummyVecEnv", "SubprocVecEnv")
+    ]
 
 
 PEERS = {

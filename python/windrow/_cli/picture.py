@@ -1,4 +1,6 @@
-"""The picture of ``windrow bench``: bars of frames a second, on a logarithmic axis, since they differ by orders of magnitude."""
+"""The picture of ``windrow bench``: bars of frames a second, on a logarithmic axis, since they
+differ by orders of magnitude.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,11 @@ _ROW, _LEFT, _WIDTH, _TOP = 28, 290, 900, 56
 _AXIS = "frames/s (logarithmic)"
 
 
-def write(path: Path, title: str, below: str, bars: list[tuple[str, float]], axis: str = _AXIS) -> None:
-    """Writes a picture of ``bars``, each a name and a number of what ``axis`` says, to ``path``: itself where that ends with ``.svg``, otherwise by matplotlib.
+def write(
+    path: Path, title: str, below: str, bars: list[tuple[str, float]], axis: str = _AXIS
+) -> None:
+    """Writes a picture of ``bars``, each a name and a number of what ``axis`` says, to ``path``:
+    itself where that ends with ``.svg``, otherwise by matplotlib.
 
     Raises:
         click.ClickException: matplotlib is not installed, or knows no such kind of picture.
@@ -28,10 +33,16 @@ def write(path: Path, title: str, below: str, bars: list[tuple[str, float]], axi
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise click.ClickException(f"{path} needs matplotlib, which is not installed: pip install matplotlib, or choose a name with .svg") from error
+        raise click.ClickException(
+            f"{path} needs matplotlib, which is not installed: pip install matplotlib, or choose a name with .svg"
+        ) from error
     figure = Figure(figsize=(9, 1.4 + 0.34 * len(bars)), layout="constrained")
     axes = figure.add_subplot()
-    drawn = axes.barh([name for name, _ in bars], [number for _, number in bars], color=[_colour(name) for name, _ in bars])
+    drawn = axes.barh(
+        [name for name, _ in bars],
+        [number for _, number in bars],
+        color=[_colour(name) for name, _ in bars],
+    )
     axes.bar_label(drawn, [short(number) for _, number in bars], padding=3)
     axes.invert_yaxis()
     axes.set(title=title, xscale="log", xlim=(_least(bars), 4 * max(number for _, number in bars)))
@@ -71,5 +82,8 @@ def _svg(title: str, below: str, bars: list[tuple[str, float]], axis: str) -> st
             f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_ROW - 8}" fill="{_colour(name)}"/>',
             f'<text x="{_LEFT + width + 6:.1f}" y="{y + 15}">{short(number)}</text>',
         ]
-    drawn += [f'<text x="12" y="{end + 20 + 16 * row}" font-size="11" fill="#555">{html.escape(line)}</text>' for row, line in enumerate(lines)]
+    drawn += [
+        f'<text x="12" y="{end + 20 + 16 * row}" font-size="11" fill="#555">{html.escape(line)}</text>'
+        for row, line in enumerate(lines)
+    ]
     return "\n".join([*drawn, "</svg>\n"])

@@ -22,13 +22,15 @@ def load(path: Path, activation: str, *, trusts: bool) -> Callable[..., Any] | P
     """The policy in a file: a module that maps observations to actions, or to their scores.
 
     Args:
-        path: weights of linear layers, in the form of safetensors or a ``state_dict``; or a program: a file of TorchScript, of ``torch.export``,
-            or a module that ``torch.save`` has pickled; or a model of ONNX.
+        path: weights of linear layers, in the form of safetensors or a ``state_dict``; or a
+            program: a file of TorchScript, of ``torch.export``, or a module that ``torch.save`` has
+            pickled; or a model of ONNX.
         activation: what stands between linear layers, one of :data:`ACTIVATIONS`.
         trusts: whether the user trusts the file, and programs are loaded.
 
     Raises:
-        ValueError: the file is none of these, a program that is not trusted, or has weights of something else.
+        ValueError: the file is none of these, a program that is not trusted, or has weights of
+            something else.
         ImportError: what reads the file is not installed.
     """
     if path.suffix == ".onnx":
@@ -50,14 +52,18 @@ def load(path: Path, activation: str, *, trusts: bool) -> Callable[..., Any] | P
 
 
 def _safetensors(path: Path) -> Mapping[str, Any]:
-    weights: Mapping[str, Any] = _needs.module(str(path), "safetensors.torch", "safetensors").load_file(path)
+    weights: Mapping[str, Any] = _needs.module(
+        str(path), "safetensors.torch", "safetensors"
+    ).load_file(path)
     return weights
 
 
 def _kind(path: Path) -> str:
     """What wrote the file, by what is in its archive."""
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is no policy: expected a file of safetensors, torch.save, TorchScript or torch.export")
+        raise ValueError(
+            f"{path} is no policy: expected a file of safetensors, torch.save, TorchScript or torch.export"
+        )
     with zipfile.ZipFile(path) as archive:
         names = [name.partition("/")[2] or name for name in archive.namelist()]
     if "archive_format" in names or any(name.endswith("models/model.json") for name in names):
@@ -66,7 +72,9 @@ def _kind(path: Path) -> str:
         return "a program of TorchScript"
     if "data.pkl" in names:
         return "torch.save"
-    raise ValueError(f"{path} is an archive of something else: expected a file of torch.save, TorchScript or torch.export")
+    raise ValueError(
+        f"{path} is an archive of something else: expected a file of torch.save, TorchScript or torch.export"
+    )
 
 
 def _plain(path: Path) -> object:
@@ -90,36 +98,55 @@ def _program(path: Path, kind: str) -> Callable[..., Any]:
         return _scripted(torch.jit.load(path, map_location="cpu"))
     made = torch.load(path, map_location="cpu", weights_only=False)
     if not callable(made):
-        raise ValueError(f"{path} holds {type(made).__name__}, and no module that maps observations to actions")
+        raise ValueError(
+            f"{path} holds {type(made).__name__}, and no module that maps observations to actions"
+        )
     return made
 
 
 def _scripted(program: torch.jit.ScriptModule) -> torch.nn.Module:
-    """A module of TorchScript, with the observations that it reads: those of its parameters' names, or the only one."""
+    """A module of TorchScript, with the observations that it reads: those of its parameters' names,
+    or the only one.
+    """
     from tensordict.nn import TensorDictModule
 
     names = [parameter.name for parameter in program.forward.schema.arguments[1:]]  # type: ignore[attr-defined]
-    return TensorDictModule(program, in_keys=names if len(names) > 1 else ["observation"], out_keys=["action"])
+    return TensorDictModule(
+        program, in_keys=names if len(names) > 1 else ["observation"], out_keys=["action"]
+    )
 
 
 def _linear_layers(weights: Mapping[str, Any], activation: str, path: Path) -> torch.nn.Module:
-    """The linear layers with these weights, in the order of their names, and ``activation`` between them."""
+    """The linear layers with these weights, in the order of their names, and ``activation`` between
+    them.
+    """
     import torch
     from torch import nn
 
     layers: list[nn.Module] = []
     left, width = dict(weights), None
-    for name in sorted(weights, key=lambda name: [int(part) if part.isdigit() else part for part in _PARTS.split(name)]):
+    for name in sorted(
+        weights,
+        key=lambda name: [int(part) if part.isdigit() else part for part in _PARTS.split(name)],
+    ):
         if not name.endswith("weight"):
             continue
         weight, bias = left.pop(name), left.pop(f"{name.removesuffix('weight')}bias", None)
-        if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or (width is not None and weight.shape[1] != width):
+        if (
+            not isinstance(weight, torch.Tensor)
+            or weight.ndim != 2
+            or (width is not None and weight.shape[1] != width)
+        ):
             got = list(getattr(weight, "shape", ()))
-            raise ValueError(f"{path}: expected linear layers one after the other, got {name} {got}{f' after {width} numbers' if width else ''}")
+            raise ValueError(
+                f"{path}: expected linear layers one after the other, got {name} {got}{f' after {width} numbers' if width else ''}"
+            )
         width = len(weight)
         layer = nn.Linear(weight.shape[1], width, bias=bias is not None)
         layer.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
         layers += [layer, getattr(nn, ACTIVATIONS[activation])()]
     if not layers or left:
-        raise ValueError(f"{path}: expected weights of linear layers alone, got {', '.join(sorted(left)) or 'none'}")
+        raise ValueError(
+            f"{path}: expected weights of linear layers alone, got {', '.join(sorted(left)) or 'none'}"
+        )
     return nn.Sequential(*layers[:-1])

@@ -6,11 +6,19 @@ from collections.abc import Iterable, Sequence
 
 
 def table(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """Rows in columns, at least two spaces apart; those with the numbers ``right`` stand at their right edges."""
+    """Rows in columns, at least two spaces apart; those with the numbers ``right`` stand at their
+    right edges.
+    """
     rows = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     numbers = set(right)
-    lines = [[cell.rjust(width) if n in numbers else cell.ljust(width) for n, (cell, width) in enumerate(zip(row, widths))] for row in rows]
+    lines = [
+        [
+            cell.rjust(width) if n in numbers else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths))
+        ]
+        for row in rows
+    ]
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 

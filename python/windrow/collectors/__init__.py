@@ -82,5 +82,11 @@ if not TYPE_CHECKING:
         "WeightUpdaterBase": "_updaters",
         "_Interruptor": "_interruptor",
     }
-    __getattr__ = names_of(__name__, {name: _HOMES.get(name, "_base") for name in (*__all__, "_Interruptor", "_MultiDataCollector")})
+    __getattr__ = names_of(
+        __name__,
+        {
+            name: _HOMES.get(name, "_base")
+            for name in (*__all__, "_Interruptor", "_MultiDataCollector")
+        },
+    )
     __dir__ = listing(__name__, __all__)

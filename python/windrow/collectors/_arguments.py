@@ -14,7 +14,9 @@ from windrow.collectors._launcher import CommandLauncher, Launcher
 
 
 def frames(name: str, value: object) -> int | None:
-    """A whole number of frames, such as ``1_000`` or ``1e3``; None and negative numbers mean no limit."""
+    """A whole number of frames, such as ``1_000`` or ``1e3``; None and negative numbers mean no
+    limit.
+    """
     if value is None:
         return None
     try:
@@ -33,7 +35,11 @@ def frame_limit(name: str, value: object) -> int | None:
 
 def shares(name: str, value: object) -> int | list[int]:
     """Frames of a batch, or of each worker in it: at least 1."""
-    return [_share(name, entry) for entry in value] if isinstance(value, (list, tuple)) else _share(name, value)
+    return (
+        [_share(name, entry) for entry in value]
+        if isinstance(value, (list, tuple))
+        else _share(name, value)
+    )
 
 
 def _share(name: str, value: object) -> int:
@@ -53,10 +59,14 @@ def function(name: str, value: object) -> object:
 
 
 def env_arguments(name: str, value: object) -> dict[str, Any] | list[dict[str, Any] | None]:
-    """Arguments of functions that make environments, of whatever kind of mapping: for all workers, or for each."""
+    """Arguments of functions that make environments, of whatever kind of mapping: for all workers,
+    or for each.
+    """
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, (list, tuple)) and all(entry is None or isinstance(entry, Mapping) for entry in value):
+    if isinstance(value, (list, tuple)) and all(
+        entry is None or isinstance(entry, Mapping) for entry in value
+    ):
         return [None if entry is None else dict(entry) for entry in value]
     raise TypeError(f"{name} must be a dictionary or several, got {value!r}")
 
@@ -80,7 +90,9 @@ def interrupts(name: str, value: object) -> object:
     """Something that says whether batches are cut short."""
     if not callable(getattr(value, "collection_stopped", None)):
         got = f"{type(value).__module__}.{type(value).__name__}"
-        raise TypeError(f"expected something with a method collection_stopped() as {name}, got {got}")
+        raise TypeError(
+            f"expected something with a method collection_stopped() as {name}, got {got}"
+        )
     return value
 
 
@@ -88,7 +100,10 @@ def schemes(name: str, value: Mapping[str, object]) -> Mapping[str, object]:
     """TorchRL's schemes, by the paths of what they keep up to date."""
     why = "each update_policy_weights_ publishes the weights of the policy, and no others"
     for path, scheme in dict(value).items():
-        if path.partition(".")[0] not in ("policy", "postproc", "replay_buffer") or type(scheme).__name__ == "NoWeightSyncScheme":
+        if (
+            path.partition(".")[0] not in ("policy", "postproc", "replay_buffer")
+            or type(scheme).__name__ == "NoWeightSyncScheme"
+        ):
             warn_ignored(f"{name}[{path!r}]", scheme, None, why)
     return value
 
@@ -114,7 +129,8 @@ def seconds(name: str, value: object) -> float:
 
 class _Sources(Arguments, group="What to collect"):
     create_env_fn: Envs = argument(
-        'an environment, an id such as "CartPole-v1", or a function; a list for several workers', kw_only=False
+        'an environment, an id such as "CartPole-v1", or a function; a list for several workers',
+        kw_only=False,
     )
     policy: Policy | None = argument(
         "chooses actions: a module, a callable or the path of an ONNX file; None: random ones",
@@ -142,7 +158,10 @@ class _Sources(Arguments, group="What to collect"):
         default=None,
     )
     max_frames_per_traj: int | float | None = argument(
-        "truncate episodes after so many steps, which step_count then counts", default=None, check=frame_limit, engine=True
+        "truncate episodes after so many steps, which step_count then counts",
+        default=None,
+        check=frame_limit,
+        engine=True,
     )
     init_random_frames: int | float | None = argument(
         "frames at the start with random actions, rounded up to whole batches",
@@ -155,11 +174,19 @@ class _Sources(Arguments, group="What to collect"):
         more="RANDOM is the default; best guesses are MODE, MEAN and DETERMINISTIC",
         default=None,
     )
-    exploration_mode: "envs.ExplorationType | str | None" = argument("the old name of exploration_type", default=None)
-    reset_at_each_iter: bool = argument("begin each batch with new episodes", default=False, engine=True)
-    reset_when_done: bool = argument("True: an ended episode is always followed by a new one", default=True)
+    exploration_mode: "envs.ExplorationType | str | None" = argument(
+        "the old name of exploration_type", default=None
+    )
+    reset_at_each_iter: bool = argument(
+        "begin each batch with new episodes", default=False, engine=True
+    )
+    reset_when_done: bool = argument(
+        "True: an ended episode is always followed by a new one", default=True
+    )
     trust_policy: bool | None = argument(
-        "assume that the policy maps a TensorDict to a TensorDict, whatever its signature", default=False, check=truth
+        "assume that the policy maps a TensorDict to a TensorDict, whatever its signature",
+        default=False,
+        check=truth,
     )
     auto_register_policy_transforms: bool | None = argument(
         "begin a recurrent policy's state as its modules say",
@@ -171,9 +198,14 @@ class _Sources(Arguments, group="What to collect"):
 
 
 class _Workers(Arguments, group="Where workers run"):
-    num_workers: int | None = argument("how many use create_env_fn, where it is not a list", default=None, check=at_least(1))
+    num_workers: int | None = argument(
+        "how many use create_env_fn, where it is not a list", default=None, check=at_least(1)
+    )
     num_envs: int | None = argument(
-        "environments of each worker, which step together and are a dimension of batches", default=None, check=at_least(1), engine=True
+        "environments of each worker, which step together and are a dimension of batches",
+        default=None,
+        check=at_least(1),
+        engine=True,
     )
     placement: Literal["inline", "threads", "processes"] | None = argument(
         "in the thread that asks for batches, in threads or in processes (Linux)",
@@ -191,7 +223,9 @@ class _Workers(Arguments, group="Where workers run"):
         default=None,
     )
     on_loss: Literal["raise", "continue"] | int = argument(
-        "where a worker fails: raise, continue without it, or how often each is replaced", default="raise", engine=True
+        "where a worker fails: raise, continue without it, or how often each is replaced",
+        default="raise",
+        engine=True,
     )
     step_timeout: float | None = argument(
         "seconds after which a worker process is taken for frozen and killed",
@@ -207,7 +241,9 @@ class _Workers(Arguments, group="Where workers run"):
         check=function,
     )
     num_sub_threads: int = argument(
-        "threads that libraries such as torch use in each worker process", default=1, check=at_least(1)
+        "threads that libraries such as torch use in each worker process",
+        default=1,
+        check=at_least(1),
     )
     worker_idx: int | None = argument("a number of your own for this collector", default=None)
 
@@ -220,11 +256,14 @@ class _Batches(Arguments, group="Batches"):
         engine=True,
     )
     total_frames: int | float | None = argument(
-        "frames in all, a multiple of frames_per_batch; negative or None: endless", default=-1, check=frames, engine=True
+        "frames in all, a multiple of frames_per_batch; negative or None: endless",
+        default=-1,
+        check=frames,
+        engine=True,
     )
     allow_partial_batch: bool | None = argument(
         "whether batches may be short: the last one, and those without a lost worker",
-        more="with None, ``total_frames`` has to be a multiple, and where ``on_loss=\"continue\"`` goes on without a worker, batches lack its "
+        more='with None, ``total_frames`` has to be a multiple, and where ``on_loss="continue"`` goes on without a worker, batches lack its '
         "share. With False, the other workers fill that share too, in turn, so that batches keep their size",
         default=None,
         engine=True,
@@ -235,7 +274,9 @@ class _Batches(Arguments, group="Batches"):
         default=None,
     )
     preemptive_threshold: float | None = argument(
-        "cut the shares of slow workers short once this fraction of workers is ready", default=None, engine=True
+        "cut the shares of slow workers short once this fraction of workers is ready",
+        default=None,
+        engine=True,
     )
     interruptor: Interrupts | None = argument(
         "an Interruptor, or what has a method collection_stopped(): cuts batches short",
@@ -243,9 +284,15 @@ class _Batches(Arguments, group="Batches"):
         default=None,
         check=interrupts,
     )
-    set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
-    compact_obs: bool = argument('leave out all entries under "next" but rewards and flags', default=False)
-    return_same_td: bool = argument("deliver one TensorDict every time, whose values are overwritten", default=False)
+    set_truncated: bool = argument(
+        "mark the last step of each batch as truncated", default=False, engine=True
+    )
+    compact_obs: bool = argument(
+        'leave out all entries under "next" but rewards and flags', default=False
+    )
+    return_same_td: bool = argument(
+        "deliver one TensorDict every time, whose values are overwritten", default=False
+    )
     postproc: "Callable[[tensordict.TensorDictBase], tensordict.TensorDictBase] | None" = argument(
         "called with each batch; returns the batch to deliver",
         more="if it has a method ``to``, it is moved to the device of batches",
@@ -287,12 +334,17 @@ class _Shown(Arguments, group="Progress and logs"):
         default="sb3",
         check=one_of(*NAMES),
     )
-    log_interval: float = argument("seconds between two rows of figures, at least", default=1.0, check=seconds)
+    log_interval: float = argument(
+        "seconds between two rows of figures, at least", default=1.0, check=seconds
+    )
 
 
 class _Trajectories(Arguments, group="Trajectories"):
     trajs_per_batch: int | None = argument(
-        "deliver so many whole trajectories in each batch", default=None, check=at_least(1), engine=True
+        "deliver so many whole trajectories in each batch",
+        default=None,
+        check=at_least(1),
+        engine=True,
     )
     traj_format: Literal["padded", "cat"] | None = argument(
         'whether whole trajectories are "padded", with a mask, or lie one after another ("cat")',
@@ -300,10 +352,16 @@ class _Trajectories(Arguments, group="Trajectories"):
         default=None,
     )
     trajs_per_write: int | None = argument(
-        "most of them in one write to the buffer; by default all that are complete", default=None, check=at_least(1), engine=True
+        "most of them in one write to the buffer; by default all that are complete",
+        default=None,
+        check=at_least(1),
+        engine=True,
     )
     split_trajs: bool | None = argument(
-        'a padded row for each piece of one, with ("collector", "mask")', default=False, check=truth, engine=True
+        'a padded row for each piece of one, with ("collector", "mask")',
+        default=False,
+        check=truth,
+        engine=True,
     )
     track_traj_ids: bool = argument('write ("collector", "traj_ids")', default=True, engine=True)
 
@@ -326,9 +384,13 @@ class _Weights(Arguments, group="The policy's weights"):
     weight_updater: "collectors.WeightUpdaterBase | Callable[[], collectors.WeightUpdaterBase] | None" = argument(
         "what update_policy_weights_ goes through, or a function that makes it", default=None
     )
-    update_at_each_batch: bool = argument("publish the policy's weights before each batch", default=False)
+    update_at_each_batch: bool = argument(
+        "publish the policy's weights before each batch", default=False
+    )
     track_policy_version: object = _tracked(False)
-    compile_policy: bool | dict[str, Any] | None = argument("compile it with torch.compile: True, or its arguments", default=None)
+    compile_policy: bool | dict[str, Any] | None = argument(
+        "compile it with torch.compile: True, or its arguments", default=None
+    )
     cudagraph_policy: bool | dict[str, Any] | None = argument(
         'replay it as a CUDA graph: True, or {"warmup": calls before it is recorded}',
         more="what it does in Python happens only when it is recorded, as the collector is built; needs a CUDA ``policy_device``",
@@ -339,10 +401,16 @@ class _Weights(Arguments, group="The policy's weights"):
 class _Devices(Arguments, group="Devices"):
     device: WorkerDevices | None = argument("the default of the next two", default=None)
     storing_device: WorkerDevices | None = argument(
-        "where batches go", more="on the CPU they are views; they are copied to any other", default=None
+        "where batches go",
+        more="on the CPU they are views; they are copied to any other",
+        default=None,
     )
-    policy_device: WorkerDevices | None = argument("where torch evaluates the policy; by default where its weights are", default=None)
-    env_device: WorkerDevices | None = argument("environments are stepped on the CPU; a warning says so for another", default=None)
+    policy_device: WorkerDevices | None = argument(
+        "where torch evaluates the policy; by default where its weights are", default=None
+    )
+    env_device: WorkerDevices | None = argument(
+        "environments are stepped on the CPU; a warning says so for another", default=None
+    )
 
 
 class _OfTorchRL(Arguments, group="Of TorchRL"):
@@ -356,29 +424,47 @@ class _OfTorchRL(Arguments, group="Of TorchRL"):
     weight_recv_schemes: object = ignored("weights travel through one store", default=None)
     use_buffers: bool | None = ignored("batches are always written in place", default=True)
     no_cuda_sync: bool = ignored("nothing is copied without waiting for it", default=False)
-    local_init_rb: bool | None = ignored("a buffer is always initialised where it was made", default=True)
+    local_init_rb: bool | None = ignored(
+        "a buffer is always initialised where it was made", default=True
+    )
     num_threads: int | None = ignored("the number of threads of torch is left alone", default=None)
     collector_class: object = ignored("there is one collector", default=None)
     extend_buffer: bool = ignored("batches are always written as a whole", default=True)
 
 
-class CollectorArguments(_OfTorchRL, _Devices, _Weights, _Replay, _Trajectories, _Shown, _Batches, _Workers, _Sources):
+class CollectorArguments(
+    _OfTorchRL, _Devices, _Weights, _Replay, _Trajectories, _Shown, _Batches, _Workers, _Sources
+):
     """What every collector takes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.reset_when_done:
-            raise ValueError("reset_when_done=False: an ended episode is always followed by a new one")
+            raise ValueError(
+                "reset_when_done=False: an ended episode is always followed by a new one"
+            )
         if self.replay_buffer is not None and not hasattr(self.replay_buffer, "extend"):
-            raise TypeError(f"expected a replay_buffer with a method extend, got {type(self.replay_buffer).__name__}")
+            raise TypeError(
+                f"expected a replay_buffer with a method extend, got {type(self.replay_buffer).__name__}"
+            )
         if self.replay_buffer is not None and self.return_same_td:
-            raise TypeError("return_same_td is for batches that are delivered: leave it out, or leave replay_buffer out")
+            raise TypeError(
+                "return_same_td is for batches that are delivered: leave it out, or leave replay_buffer out"
+            )
         if self.traj_format is not None and self.trajs_per_batch is None:
-            raise ValueError(f"traj_format={self.traj_format!r} needs trajs_per_batch, which was not given")
+            raise ValueError(
+                f"traj_format={self.traj_format!r} needs trajs_per_batch, which was not given"
+            )
         if self.launcher is not None and self.placement not in (None, "processes"):
             raise ValueError(f"placement={self.placement!r}: what a launcher starts are processes")
-        if self.policy is not None and self.policy_factory is not None and not hasattr(self.policy, "state_dict"):
-            raise TypeError("policy and policy_factory: expected one of them, or a module as source of weights")
+        if (
+            self.policy is not None
+            and self.policy_factory is not None
+            and not hasattr(self.policy, "state_dict")
+        ):
+            raise TypeError(
+                "policy and policy_factory: expected one of them, or a module as source of weights"
+            )
 
 
 class SingleArguments(CollectorArguments, group="Several workers"):
@@ -389,7 +475,9 @@ class SingleArguments(CollectorArguments, group="Several workers"):
         more='``"direct"``: one worker. ``"process"``, as with ``num_collectors``: a :class:`MultiSyncCollector` or '
         ':class:`MultiAsyncCollector`, as ``sync`` says. ``"ray"``: a :class:`RayCollector`',
         default=None,
-        check=for_several((None, "direct"), "Collector itself, MultiSyncCollector or MultiAsyncCollector"),
+        check=for_several(
+            (None, "direct"), "Collector itself, MultiSyncCollector or MultiAsyncCollector"
+        ),
     )
     num_collectors: int | None = argument(
         "how many workers; by default as many as create_env_fn has entries",
@@ -412,7 +500,9 @@ class RayArguments(CollectorArguments, group="Actors"):
     """What a collector in actors of Ray takes."""
 
     num_collectors: int | None = argument(
-        "groups of actors, where create_env_fn is not a list with an entry for each", default=None, check=at_least(1)
+        "groups of actors, where create_env_fn is not a list with an entry for each",
+        default=None,
+        check=at_least(1),
     )
     collector_class: type | str | None = argument(
         "which collector's batches are delivered where sync is not asked for",
@@ -420,13 +510,19 @@ class RayArguments(CollectorArguments, group="Actors"):
         default=None,
     )
     collector_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
-        "more arguments of this collector, for all groups or a list with an entry for each", default=None
+        "more arguments of this collector, for all groups or a list with an entry for each",
+        default=None,
     )
     num_workers_per_collector: int = argument(
         "actors of each group, which share what it claims of Ray", default=1, check=at_least(1)
     )
-    sync: bool = argument("whether each batch has a share of every actor, or is that of the first that is ready", default=False)
-    ray_init_config: dict[str, Any] | None = argument("arguments of ``ray.init``, where Ray does not run yet", default=None)
+    sync: bool = argument(
+        "whether each batch has a share of every actor, or is that of the first that is ready",
+        default=False,
+    )
+    ray_init_config: dict[str, Any] | None = argument(
+        "arguments of ``ray.init``, where Ray does not run yet", default=None
+    )
     remote_configs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
         "options of ray.remote, for all groups or a list with an entry for each",
         more="such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``; by default each group claims one CPU",
@@ -458,7 +554,10 @@ class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
     """What a collector takes whose environments ask one policy."""
 
     max_batch_size: int | None = argument(
-        "most observations in one call of the policy; by default those of all environments", default=None, check=at_least(1), engine=True
+        "most observations in one call of the policy; by default those of all environments",
+        default=None,
+        check=at_least(1),
+        engine=True,
     )
     min_batch_size: int | None = argument(
         "observations that a call waits for, up to server_timeout; by default 1",
@@ -468,7 +567,10 @@ class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
         engine=True,
     )
     server_timeout: float | None = argument(
-        "seconds that an observation waits for others at most; by default 0.01", default=None, check=real, engine=True
+        "seconds that an observation waits for others at most; by default 0.01",
+        default=None,
+        check=real,
+        engine=True,
     )
     yield_completed_trajectories: bool = argument(
         "deliver each trajectory by itself, [steps], as it ends",
@@ -483,10 +585,14 @@ class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
         default=None,
         check=_BACKENDS,
     )
-    env_backend: Literal["threading", "multiprocessing"] | None = argument("the same as backend", default=None, check=_BACKENDS)
+    env_backend: Literal["threading", "multiprocessing"] | None = argument(
+        "the same as backend", default=None, check=_BACKENDS
+    )
     track_policy_version: object = _tracked(True)
     policy_version_key: Literal["policy_version"] | None = argument(
-        "None: the same as track_policy_version=False", default="policy_version", check=one_of("policy_version", None)
+        "None: the same as track_policy_version=False",
+        default="policy_version",
+        check=one_of("policy_version", None),
     )
     transport: Any = ignored("requests go through memory of this process", default=None)
     weight_sync: Any = ignored("weights travel through one store", default=None)
@@ -497,9 +603,13 @@ class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.policy_factory, (list, tuple)):
-            raise TypeError(f"policy_factory must be a function, since one policy acts for all, got a list of {len(self.policy_factory)}")
+            raise TypeError(
+                f"policy_factory must be a function, since one policy acts for all, got a list of {len(self.policy_factory)}"
+            )
         if self.yield_completed_trajectories and self.trajs_per_batch is not None:
-            raise ValueError("yield_completed_trajectories delivers one by one: leave trajs_per_batch out")
+            raise ValueError(
+                "yield_completed_trajectories delivers one by one: leave trajs_per_batch out"
+            )
         object.__setattr__(self, "backend", self.env_backend or self.backend)
         if self.policy_version_key is None:
             object.__setattr__(self, "track_policy_version", False)

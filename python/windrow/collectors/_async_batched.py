@@ -27,24 +27,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Native environments that one thread steps: waking another takes longer than their steps, and so does a call of the policy for each half.
+#: Native environments that one thread steps: waking another takes longer than their steps, and so
+#: does a call of the policy for each half.
 _TOGETHER = 64
 
 
 class AsyncBatchedCollector(BaseCollector):
-    """Environments that run at their own pace and ask one policy, which answers those that wait in one call.
+    """Environments that run at their own pace and ask one policy, which answers those that wait in
+    one call.
 
-    ``create_env_fn`` is a list with an environment for each index, or one environment with ``num_workers``. Environments known to be
-    native share threads of this process, up to 64 of them each; a function is called once more to see what it makes. Those written in
-    Python have a process each, see ``backend``. The policy, one copy of the module or what ``policy_factory`` makes, is called in a thread of this process with
-    observations ``[rows, *shape]``, of any environments in any order; a state of the policy goes with its environment. A
-    :class:`~windrow.modules.RemotePolicy` is asked by each thread or process by itself, since its server gathers observations. With
-    ``cudagraph_policy``, each call has ``max_batch_size`` rows, of which those that are missing are copies of another. Where the engine evaluates it, results
-    do not depend on who was asked together. New weights act from the next call on, and ``policy_version`` tells of each frame which.
+    ``create_env_fn`` is a list with an environment for each index, or one environment with
+    ``num_workers``. Environments known to be native share threads of this process, up to 64 of them
+    each; a function is called once more to see what it makes. Those written in Python have a
+    process each, see ``backend``. The policy, one copy of the module or what ``policy_factory``
+    makes, is called in a thread of this process with observations ``[rows, *shape]``, of any
+    environments in any order; a state of the policy goes with its environment. A
+    :class:`~windrow.modules.RemotePolicy` is asked by each thread or process by itself, since its
+    server gathers observations. With ``cudagraph_policy``, each call has ``max_batch_size`` rows,
+    of which those that are missing are copies of another. Where the engine evaluates it, results do
+    not depend on who was asked together. New weights act from the next call on, and
+    ``policy_version`` tells of each frame which.
 
-    A batch has ``[frames_per_batch]`` frames of those environments that were ready first, each one's in the order of time, with
-    ``("collector", "traj_ids")`` and ``env_index``, the place of the environment in the list. Otherwise it is as of
-    :class:`MultiAsyncCollector`. An environment runs ahead by a batch at most: a slow learner stops them all.
+    A batch has ``[frames_per_batch]`` frames of those environments that were ready first, each
+    one's in the order of time, with ``("collector", "traj_ids")`` and ``env_index``, the place of
+    the environment in the list. Otherwise it is as of :class:`MultiAsyncCollector`. An environment
+    runs ahead by a batch at most: a slow learner stops them all.
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
@@ -66,10 +73,15 @@ class AsyncBatchedCollector(BaseCollector):
 
     @takes(AsyncBatchedArguments)
     def __init__(self, arguments: AsyncBatchedArguments) -> None:
-        if getattr(arguments.policy, "_remote_options", None) is not None and arguments.policy_factory is None:
+        if (
+            getattr(arguments.policy, "_remote_options", None) is not None
+            and arguments.policy_factory is None
+        ):
             for name in ("max_batch_size", "min_batch_size", "server_timeout"):
                 if getattr(arguments, name) is not None:
-                    raise ValueError(f"{name}: the RemoteServer of the policy gathers observations, leave it out here")
+                    raise ValueError(
+                        f"{name}: the RemoteServer of the policy gathers observations, leave it out here"
+                    )
             self._asks = "local"
         self._count, arguments = _spread(type(self).__name__, arguments)
         most = arguments.max_batch_size or self._count
@@ -84,22 +96,31 @@ class AsyncBatchedCollector(BaseCollector):
     def _make_core(self, arguments: CollectorArguments) -> Choice:
         choice = super()._make_core(arguments)
         envs = enumerate(self._workers.envs)
-        self._workers.move_some({worker: env._members for worker, env in envs if isinstance(env, _Alone) and env._members})
+        self._workers.move_some(
+            {
+                worker: env._members
+                for worker, env in envs
+                if isinstance(env, _Alone) and env._members
+            }
+        )
         return choice
 
     def _shaped(self, batch: TensorDictBase) -> TensorDictBase:
         ids = batch.get(("collector", "traj_ids"), None)
         if ids is not None:
-            # Trajectory `e` of environment `i` has the number `e * count + i`. Padding has negative numbers.
+            # Trajectory `e` of environment `i` has the number `e * count + i`. Padding has negative
+            # numbers.
             batch.set("env_index", ids.remainder(self._count).where(ids >= 0, ids))
         return batch
 
     def server_stats(self, *, reset: bool = False) -> dict[str, float | int]:
-        """Figures of the calls of the policy: ``requests`` of workers and their ``rows``, one for each environment; ``batches`` of them,
-        ``failed_batches`` among these, ``avg_batch_size`` in rows, and ``batch_fill``, its share of ``max_batch_size``;
-        ``requests_per_s``, ``batches_per_s``; ``p50_queue_ms`` and ``p95_queue_ms`` of requests that wait for a call, ``p50_forward_ms``
-        and ``p95_forward_ms`` of calls, of the last 1024; ``clients``, and the ``policy_version`` that acted last. Those of a
-        :class:`~windrow.modules.RemotePolicy` are at its server, and none are here.
+        """Figures of the calls of the policy: ``requests`` of workers and their ``rows``, one for
+        each environment; ``batches`` of them, ``failed_batches`` among these, ``avg_batch_size`` in
+        rows, and ``batch_fill``, its share of ``max_batch_size``; ``requests_per_s``,
+        ``batches_per_s``; ``p50_queue_ms`` and ``p95_queue_ms`` of requests that wait for a call,
+        ``p50_forward_ms`` and ``p95_forward_ms`` of calls, of the last 1024; ``clients``, and the
+        ``policy_version`` that acted last. Those of a :class:`~windrow.modules.RemotePolicy` are at
+        its server, and none are here.
 
         Args:
             reset: begin to count anew.
@@ -112,9 +133,13 @@ class _Alone(ParallelEnv):
 
 
 def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatchedArguments]:
-    """The number of environments, and the arguments with an environment, or several as one, for each worker."""
+    """The number of environments, and the arguments with an environment, or several as one, for
+    each worker.
+    """
     if arguments.num_envs is not None:
-        raise ValueError(f"num_envs={arguments.num_envs}: {name} takes a list, with an entry for each environment")
+        raise ValueError(
+            f"num_envs={arguments.num_envs}: {name} takes a list, with an entry for each environment"
+        )
     if arguments.placement not in (None, "threads"):
         raise ValueError(
             f'placement="{arguments.placement}": workers of {name} are threads, which share a policy; backend="multiprocessing" puts '
@@ -126,7 +151,9 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
             "MultiAsyncCollector"
         )
     if arguments.launcher is not None:
-        raise ValueError(f"workers of {name} are threads, which share a policy: leave launcher out, or take MultiAsyncCollector")
+        raise ValueError(
+            f"workers of {name} are threads, which share a policy: leave launcher out, or take MultiAsyncCollector"
+        )
     if arguments.backend == "multiprocessing" and sys.platform != "linux":
         raise ValueError('backend="multiprocessing" needs Linux: choose backend="threading"')
     arguments = copy.copy(arguments)
@@ -154,27 +181,36 @@ def _workers_of(given: Workers, arguments: AsyncBatchedArguments) -> tuple[int, 
     """How many environments step together, and what makes them, for each worker."""
     envs = given.given * (given.count // len(given.given))
     kwargs = given.env_kwargs * (given.count // len(given.env_kwargs))
-    makers = [partial(env, **own) if own else env if is_function(env) else env_of(env) for env, own in zip(envs, kwargs)]
+    makers = [
+        partial(env, **own) if own else env if is_function(env) else env_of(env)
+        for env, own in zip(envs, kwargs)
+    ]
     known: dict[tuple[int, int], Recipe] = {}
     for env, own, make in zip(envs, kwargs, makers):
         if (id(env), id(own)) not in known:
             # What a function has made to be looked at is closed again.
-            known[id(env), id(own)] = _convert.of(make(), own=False) if is_function(make) else _convert.of(make)
+            known[id(env), id(own)] = (
+                _convert.of(make(), own=False) if is_function(make) else _convert.of(make)
+            )
     recipes = [known[id(env), id(own)] for env, own in zip(envs, kwargs)]
     are_native = [recipe.is_native is True for recipe in recipes]
     if all(are_native):
         is_batched = any(recipe.is_batched for recipe in recipes)
         together = 1 if is_batched else _together(given.count, arguments)
         if together > 1:
-            return together, [InTurn(makers[first : first + together]) for first in range(0, given.count, together)]
+            return together, [
+                InTurn(makers[first : first + together])
+                for first in range(0, given.count, together)
+            ]
     elif arguments.backend != "threading" and sys.platform == "linux":
         makers = _in_processes(given, makers, are_native, arguments)
     return 1, makers
 
 
 def _together(count: int, arguments: AsyncBatchedArguments) -> int:
-    """How many environments of a worker step together: at most :data:`_TOGETHER`, or more where cores are few; and so many that batches
-    are exact."""
+    """How many environments of a worker step together: at most :data:`_TOGETHER`, or more where
+    cores are few; and so many that batches are exact.
+    """
     frames = arguments.frames_per_batch
     if not isinstance(frames, int):
         return 1
@@ -182,10 +218,14 @@ def _together(count: int, arguments: AsyncBatchedArguments) -> int:
     most = arguments.max_batch_size or count
     fewest = min(cores(), -(-count // _TOGETHER))
     shares = [count // workers for workers in range(fewest, count + 1) if count % workers == 0]
-    return next(share for share in shares if share <= most and all(number % share == 0 for number in exact))
+    return next(
+        share for share in shares if share <= most and all(number % share == 0 for number in exact)
+    )
 
 
-def _in_processes(given: Workers, makers: list[Any], are_native: list[bool], arguments: AsyncBatchedArguments) -> list[Any]:
+def _in_processes(
+    given: Workers, makers: list[Any], are_native: list[bool], arguments: AsyncBatchedArguments
+) -> list[Any]:
     """``makers``, with those of Python in a process each."""
     given.check_distinct()
     threads, init_fn = arguments.num_sub_threads, arguments.init_fn

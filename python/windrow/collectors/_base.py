@@ -1,4 +1,6 @@
-"""The classes of collectors: what they are built of, and what happens to each batch between the engine and the user."""
+"""The classes of collectors: what they are built of, and what happens to each batch between the
+engine and the user.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,16 @@ from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._progress import Loop, Progress
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
-from windrow.policies.choose import Choice, Conditions, Sent, choose, compiled, exploration_name, tell_of_python, warmup_of
+from windrow.policies.choose import (
+    Choice,
+    Conditions,
+    Sent,
+    choose,
+    compiled,
+    exploration_name,
+    tell_of_python,
+    warmup_of,
+)
 from windrow.policies.weights import WeightSource
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses
@@ -41,15 +52,19 @@ _acting, _predictors = module("windrow.policies.acting"), module("windrow.polici
 class BaseCollector(Control):
     """Runs a policy in environments, and is an iterator over batches of what happened.
 
-    Each batch is a ``tensordict.TensorDict``, ``[time]`` or, where environments step together, ``[num_envs, time]``. It lies in
-    memory of the collector, which is used again once none of its tensors is left: keep what you like, for as long as you like.
+    Each batch is a ``tensordict.TensorDict``, ``[time]`` or, where environments step together,
+    ``[num_envs, time]``. It lies in memory of the collector, which is used again once none of its
+    tensors is left: keep what you like, for as long as you like.
 
-    Python's garbage collector frees a collector that its own policy or environments refer to, some time later: call
-    :meth:`shutdown`, or use the collector in a ``with`` statement, to end it at once.
+    Python's garbage collector frees a collector that its own policy or environments refer to, some
+    time later: call :meth:`shutdown`, or use the collector in a ``with`` statement, to end it at
+    once.
 
-    A collector belongs to the process that made it: a child of ``os.fork`` can read its batches; anything else raises an error.
+    A collector belongs to the process that made it: a child of ``os.fork`` can read its batches;
+    anything else raises an error.
 
-    Use one of the subclasses, which differ in where environments run and in how their frames make batches.
+    Use one of the subclasses, which differ in where environments run and in how their frames make
+    batches.
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
@@ -96,12 +111,15 @@ class BaseCollector(Control):
         if not isinstance(arguments.policy, Sent):
             _needs.torch(name)
         self._arguments, self._author = arguments, next(AUTHORS)
-        #: Compares delivered rows with the policy's module, where the engine of this process evaluates it.
+        #: Compares delivered rows with the policy's module, where the engine of this process
+        #: evaluates it.
         self._audit: Audit | None = None
         self._workers = Workers(name, arguments, single=self._single)
         #: Whether the user has said where workers run.
         self._placed = arguments.placement is not None or arguments.launcher is not None
-        self._placement = arguments.placement or ("processes" if self._placed else self._default_placement())
+        self._placement = arguments.placement or (
+            "processes" if self._placed else self._default_placement()
+        )
         self._devices = Devices(arguments, self._workers.count)
         self._exploration = exploration_name(arguments.exploration_type, arguments.exploration_mode)
         self.policy = arguments.policy
@@ -122,7 +140,11 @@ class BaseCollector(Control):
         self._source = WeightSource(self._core, choice)
         #: Why torch evaluates the policy.
         self._doubt = choice.doubt
-        if isinstance(choice.core, dict) and choice.core.get("fallback") and self._core.policy_backend() == "torch":
+        if (
+            isinstance(choice.core, dict)
+            and choice.core.get("fallback")
+            and self._core.policy_backend() == "torch"
+        ):
             self._doubt = "the graph that it was read as does not fit observations or actions of the environment"
             tell_of_python(self._doubt)
         choice.tell()
@@ -162,7 +184,12 @@ class BaseCollector(Control):
         if self._placement == "processes":
             self._workers.check_distinct()
         else:
-            warn_ignored("num_sub_threads", arguments.num_sub_threads, 1, "workers are threads of one process")
+            warn_ignored(
+                "num_sub_threads",
+                arguments.num_sub_threads,
+                1,
+                "workers are threads of one process",
+            )
             if arguments.init_fn is not None:
                 arguments.init_fn()
         self._core = CollectorCore(self._options(arguments, choice))
@@ -193,16 +220,30 @@ class BaseCollector(Control):
         )
 
     def _options(self, arguments: CollectorArguments, choice: Choice) -> dict[str, Any]:
-        """The options of the engine: its configuration, in which arguments stand by their names, and objects."""
+        """The options of the engine: its configuration, in which arguments stand by their names,
+        and objects.
+        """
         buffer = arguments.replay_buffer
         core = getattr(buffer, "_core", None)
         # The engine writes batches that nothing in Python looks at.
-        plain = self._devices.storing is None and not arguments.compact_obs and arguments.postproc is None
-        plain = plain and self._inference == "local" and not arguments.progress and arguments.logger is None
+        plain = (
+            self._devices.storing is None
+            and not arguments.compact_obs
+            and arguments.postproc is None
+        )
+        plain = (
+            plain
+            and self._inference == "local"
+            and not arguments.progress
+            and arguments.logger is None
+        )
         fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
-        random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
+        random_frames = max(
+            0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0)
+        )
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
-        # Where torch alone acts, its generator is left as it is: what modules draw follows it, unless they do so in processes.
+        # Where torch alone acts, its generator is left as it is: what modules draw follows it,
+        # unless they do so in processes.
         is_torch = isinstance(choice.core, list) and self._placement != "processes"
         draws = not is_torch or bool(arguments.init_random_frames)
         traj_format = arguments.traj_format
@@ -297,7 +338,9 @@ class BaseCollector(Control):
             self._progress.answered()
 
     def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
-        """Runs before the frames of a batch are collected; returns a context that they are collected in."""
+        """Runs before the frames of a batch are collected; returns a context that they are
+        collected in.
+        """
         self._tell_of_loss()
         if self._progress is not None:
             self._progress.open(self._core.stats()["frames"])
@@ -322,8 +365,16 @@ class BaseCollector(Control):
         self._missed = True
         alive = [worker["alive"] for worker in self._core.worker_stats()]
         left = f"{sum(alive)} of {len(alive)} workers"
-        shrinks = self._sync and getattr(self._arguments, "trajs_per_batch", None) is None and self._arguments.allow_partial_batch is not False
-        now = f"have the frames of {left}, fewer than frames_per_batch={self.frames_per_batch}" if shrinks else f"come from {left}"
+        shrinks = (
+            self._sync
+            and getattr(self._arguments, "trajs_per_batch", None) is None
+            and self._arguments.allow_partial_batch is not False
+        )
+        now = (
+            f"have the frames of {left}, fewer than frames_per_batch={self.frames_per_batch}"
+            if shrinks
+            else f"come from {left}"
+        )
         warn(
             f'{lost[0].splitlines()[0]}. on_loss="continue" goes on without this worker: from now on batches {now}. A number, such as on_loss=3, '
             f"replaces a lost worker so often{', and with allow_partial_batch=False the others fill its share' if shrinks else ''}; losses() returns "
@@ -345,19 +396,27 @@ class BaseCollector(Control):
             kept = {"reward", "done", "terminated", "truncated"}
             deltas = {("delta", *path(key)) for key, _ in self._core.deltas()}
             names = map(path, batch["next"].keys(True, True, is_leaf=td.is_leaf_nontensor))
-            batch = batch.exclude(*(("next", *name) for name in names if name[-1] not in kept and name not in deltas))
+            batch = batch.exclude(
+                *(("next", *name) for name in names if name[-1] not in kept and name not in deltas)
+            )
         if self._devices.storing is not None:
             batch = batch.to(self._devices.storing)
         if self._arguments.postproc is not None:
             batch = self._arguments.postproc(batch)
             if not hasattr(batch, "exclude"):
-                raise TypeError(f"postproc must return the batch, as a TensorDict, got {type(batch).__name__}")
-            private = [key for key in batch.keys(True) if any(name.startswith("_") for name in path(key))]
+                raise TypeError(
+                    f"postproc must return the batch, as a TensorDict, got {type(batch).__name__}"
+                )
+            private = [
+                key for key in batch.keys(True) if any(name.startswith("_") for name in path(key))
+            ]
             batch = batch.exclude(*private) if private else batch
         return batch
 
     def _shaped(self, batch: td.TensorDictBase) -> td.TensorDictBase:
-        """The batch with all dimensions of a worker's environments, where these are in one that has several."""
+        """The batch with all dimensions of a worker's environments, where these are in one that has
+        several.
+        """
         arguments = self._arguments
         if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None:
             return batch
@@ -394,19 +453,28 @@ class BaseCollector(Control):
         return batch
 
     def _into_the_same(self, batch: td.TensorDictBase) -> td.TensorDictBase:
-        """``batch`` in the memory of the one before; in its own where that has another shape or other entries, as the mask of a
-        batch that was cut short, and where shapes change from frame to frame."""
+        """``batch`` in the memory of the one before; in its own where that has another shape or
+        other entries, as the mask of a batch that was cut short, and where shapes change from frame
+        to frame.
+        """
         same = self._same
         is_ragged = any(is_tensor for _, is_tensor in unheld(batch))
-        if same is None or is_ragged or same.batch_size != batch.batch_size or set(same.keys(True, True)) != set(batch.keys(True, True)):
+        if (
+            same is None
+            or is_ragged
+            or same.batch_size != batch.batch_size
+            or set(same.keys(True, True)) != set(batch.keys(True, True))
+        ):
             self._same = batch.clone()
         else:
             self._same.update(batch, inplace=True)
         return self._same
 
     def _write(self, batch: td.TensorDictBase, number: int | None, patient: bool) -> None:
-        """Writes a batch. A replay buffer of windrow tells the collector's trajectories by ``number`` from those of others, and a
-        ``patient`` write waits for its limiter until the collector is ended."""
+        """Writes a batch. A replay buffer of windrow tells the collector's trajectories by
+        ``number`` from those of others, and a ``patient`` write waits for its limiter until the
+        collector is ended.
+        """
         given_up = self._core.is_ending if patient else None
         if number is not None:
             self.replay_buffer._write(batch, given_up, number)
@@ -424,7 +492,9 @@ class BaseCollector(Control):
         return next(self, None)
 
     def rollout(self) -> td.TensorDictBase:
-        """One batch as it was collected, without post-processing and outside of the count of frames."""
+        """One batch as it was collected, without post-processing and outside of the count of
+        frames.
+        """
         self._core.check_outside()
         self._check_ready()
         self._source.follow()
@@ -441,7 +511,8 @@ class BaseCollector(Control):
         return length
 
     def fake_tensordict(self) -> td.TensorDictBase:
-        """Zeros with the entries, names, shapes and dtypes of a whole batch as it is delivered; no environment is stepped.
+        """Zeros with the entries, names, shapes and dtypes of a whole batch as it is delivered; no
+        environment is stepped.
 
         What ``postproc`` and ``split_trajs`` make of a batch, they make of these zeros.
 
@@ -461,7 +532,9 @@ class BaseCollector(Control):
             "workers": f"{stats['workers_alive']} of {stats['workers']}, {'inline' if self._placement == 'inline' else 'in ' + self._placement}",
             "environments": stats["num_envs"],
             "policy": f"{self.policy_backend}{f': {self._doubt}' if self._doubt else ''}",
-            "version of its weights": f"{version}, up to {stats['policy_lag_max']} behind it" if version else None,
+            "version of its weights": f"{version}, up to {stats['policy_lag_max']} behind it"
+            if version
+            else None,
             "restarts of workers": stats["restarts"] or None,
             "dropped frames": stats["dropped_frames"] or None,
             "memory of batches": f"{stats['slab_bytes'] / 2**20:,.1f} MiB in {stats['slabs']}",
@@ -483,8 +556,9 @@ class BaseCollector(Control):
 class Collector(BaseCollector):
     """One worker, which runs in the thread that asks for batches.
 
-    It acts with the policy as it is when a batch is asked for, without :meth:`update_policy_weights_`, unless the worker runs elsewhere or
-    the policy is a copy on another device.
+    It acts with the policy as it is when a batch is asked for, without
+    :meth:`update_policy_weights_`, unless the worker runs elsewhere or the policy is a copy on
+    another device.
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
@@ -512,8 +586,9 @@ class Collector(BaseCollector):
 
 
 class AsyncCollector(BaseCollector):
-    """One worker in the background, which collects the next batch while the present one is being used: a thread where the environment
-    is native, a process where it is written in Python, see ``placement``.
+    """One worker in the background, which collects the next batch while the present one is being
+    used: a thread where the environment is native, a process where it is written in Python, see
+    ``placement``.
 
     It acts with the weights that :meth:`update_policy_weights_` gave it.
 
@@ -529,11 +604,13 @@ class AsyncCollector(BaseCollector):
 
 
 class MultiCollector(BaseCollector):
-    """Several workers: a :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync`` says.
+    """Several workers: a :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync``
+    says.
 
-    ``create_env_fn`` is a list with an environment for each worker, an id or a function that makes one; or one of these, with
-    ``num_workers``. Workers are threads where all environments are native, otherwise processes, see ``placement``. They act with the
-    weights that :meth:`update_policy_weights_` gave them.
+    ``create_env_fn`` is a list with an environment for each worker, an id or a function that makes
+    one; or one of these, with ``num_workers``. Workers are threads where all environments are
+    native, otherwise processes, see ``placement``. They act with the weights that
+    :meth:`update_policy_weights_` gave them.
 
     Raises:
         TypeError: ``sync`` is missing, or the number of workers.
@@ -552,14 +629,18 @@ class MultiCollector(BaseCollector):
             sync = arguments.get("sync")
             if sync is None:
                 near = difflib.get_close_matches("sync", arguments, n=1)
-                raise TypeError(f"MultiCollector needs sync=True or sync=False{f', got {near[0]}' if near else ''}")
+                raise TypeError(
+                    f"MultiCollector needs sync=True or sync=False{f', got {near[0]}' if near else ''}"
+                )
             chosen = MultiSyncCollector if sync else MultiAsyncCollector
         return super().__new__(chosen)
 
     @takes(MultiArguments)
     def __init__(self, arguments: MultiArguments) -> None:
         if arguments.sync is not None and arguments.sync != self._sync:
-            raise ValueError(f"{type(self).__name__} with sync={arguments.sync}: leave sync out, or use MultiCollector")
+            raise ValueError(
+                f"{type(self).__name__} with sync={arguments.sync}: leave sync out, or use MultiCollector"
+            )
         self._build(arguments)
 
 
@@ -584,7 +665,8 @@ class MultiSyncCollector(MultiCollector):
 
 
 class MultiAsyncCollector(MultiCollector):
-    """Several workers; each batch is one worker's, whichever is ready first, and the others go on meanwhile.
+    """Several workers; each batch is one worker's, whichever is ready first, and the others go on
+    meanwhile.
 
     Its arguments are those of :class:`MultiCollector`; ``sync`` can be left out.
 
@@ -607,8 +689,11 @@ MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
 
 
-def several_for(kind: type[MultiCollector], args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | None:
-    """The collector of ``kind`` with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
+def several_for(
+    kind: type[MultiCollector], args: tuple[Any, ...], given: dict[str, Any]
+) -> BaseCollector | None:
+    """The collector of ``kind`` with several workers that the arguments of a :class:`Collector` ask
+    for; None if they do not.
 
     Raises:
         TypeError: ``num_collectors`` is not a whole number, or ``sync`` is not a bool.
@@ -642,7 +727,9 @@ def several_for(kind: type[MultiCollector], args: tuple[Any, ...], given: dict[s
 
 
 def _concatenation(cat_results: object, *, sync: bool) -> str:
-    """How shares of workers are put together, by the engine's name. Without ``sync``, each batch is one worker's."""
+    """How shares of workers are put together, by the engine's name. Without ``sync``, each batch is
+    one worker's.
+    """
     names = {None: "flat", 0: "flat", -1: "time", "stack": "stack"}
     if isinstance(cat_results, bool) or cat_results not in names:
         raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
@@ -650,7 +737,9 @@ def _concatenation(cat_results: object, *, sync: bool) -> str:
 
 
 def _drawn_by_torch() -> int:
-    """A number of torch's generator: the same after each ``torch.manual_seed``, another for the next collector."""
+    """A number of torch's generator: the same after each ``torch.manual_seed``, another for the
+    next collector.
+    """
     import torch
 
     return int(torch.randint(2**62, (), device="cpu"))

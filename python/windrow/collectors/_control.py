@@ -37,7 +37,9 @@ AUTHORS = itertools.count(1)
 
 
 class Control(Ending, Iterator["tensordict.TensorDictBase"]):
-    """Starts, pauses and ends collection; weights, seeds, states, figures and profiles; errors of the background."""
+    """Starts, pauses and ends collection; weights, seeds, states, figures and profiles; errors of
+    the background.
+    """
 
     _arguments: CollectorArguments
     _core: CollectorCore
@@ -55,7 +57,8 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     _ended = False
     #: A warning has said that simulators are not saved.
     _told_of_simulators = False
-    #: By this number, a buffer that the engine does not write tells the collector's trajectories from those of others.
+    #: By this number, a buffer that the engine does not write tells the collector's trajectories
+    #: from those of others.
     _author: int
 
     # Start, pause and end
@@ -63,21 +66,25 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     def start(self) -> None:
         """Collects into the replay buffer in a thread, up to ``total_frames``.
 
-        Collection does not wait for samples: without a limiter it collects as fast as it can, and may overwrite frames, or reach its
-        end, before a learner has seen many of them. ``ReplayBuffer(limiter=...)`` with :class:`~windrow.data.RateLimiter` ties
-        writes to samples. The collector warns once when a whole buffer was overwritten and nothing sampled.
+        Collection does not wait for samples: without a limiter it collects as fast as it can, and
+        may overwrite frames, or reach its end, before a learner has seen many of them.
+        ``ReplayBuffer(limiter=...)`` with :class:`~windrow.data.RateLimiter` ties writes to
+        samples. The collector warns once when a whole buffer was overwritten and nothing sampled.
 
-        It goes on when nobody holds the collector any more: a cell of a notebook that is run twice leaves two that collect. End it by
-        :meth:`shutdown`, or give it ``total_frames``.
+        It goes on when nobody holds the collector any more: a cell of a notebook that is run twice
+        leaves two that collect. End it by :meth:`shutdown`, or give it ``total_frames``.
 
-        Meanwhile you can update weights, seed and reset environments, read statistics and :meth:`pause`, but not ask for batches.
+        Meanwhile you can update weights, seed and reset environments, read statistics and
+        :meth:`pause`, but not ask for batches.
 
-        An error ends the thread. The next call on the collector, or on a replay buffer of windrow, raises the error, once; a
-        sample that waits for frames raises it at once. Frames that were written before stay in the buffer, which you can go on
-        using. :meth:`shutdown` raises an error that no other call has raised.
+        An error ends the thread. The next call on the collector, or on a replay buffer of windrow,
+        raises the error, once; a sample that waits for frames raises it at once. Frames that were
+        written before stay in the buffer, which you can go on using. :meth:`shutdown` raises an
+        error that no other call has raised.
 
         Raises:
-            RuntimeError: there is no replay buffer, or the collector was started before or was shut down.
+            RuntimeError: there is no replay buffer, or the collector was started before or was shut
+                down.
         """
         self._checked.start()
         accompany = getattr(self.replay_buffer, "_accompany", None)
@@ -85,29 +92,38 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             accompany(self)
 
     def is_running(self) -> bool:
-        """Whether a thread collects into the replay buffer. The next call raises an error that has ended it; this one does not."""
+        """Whether a thread collects into the replay buffer. The next call raises an error that has
+        ended it; this one does not.
+        """
         return self._core.is_running()
 
-    def async_shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+    def async_shutdown(
+        self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True
+    ) -> None:
         """The same as :meth:`shutdown`."""
         self.shutdown(timeout, close_env, raise_on_error)
 
-    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """Ends collection and waits for the workers. Batches stay valid. After :meth:`start`, the present batch is cut short at its
-        next step, and written.
+    def shutdown(
+        self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True
+    ) -> None:
+        """Ends collection and waits for the workers. Batches stay valid. After :meth:`start`, the
+        present batch is cut short at its next step, and written.
 
-        While ``KeyboardInterrupt`` is being handled, or leaves a ``with`` statement, the shutdown waits for a fraction of a second
-        only. It leaves a step that does not return behind with its thread, as a warning or a note of the exception says.
+        While ``KeyboardInterrupt`` is being handled, or leaves a ``with`` statement, the shutdown
+        waits for a fraction of a second only. It leaves a step that does not return behind with its
+        thread, as a warning or a note of the exception says.
 
-        The shutdown closes environments that were made for the collector, but no environment object that was given to it, which
-        can be used again. Called by a function of the collector, such as ``post_collect_hook``, it does not wait, and the present
-        batch is the last one.
+        The shutdown closes environments that were made for the collector, but no environment object
+        that was given to it, which can be used again. Called by a function of the collector, such
+        as ``post_collect_hook``, it does not wait, and the present batch is the last one.
 
         Args:
-            timeout: seconds to wait for the thread of :meth:`start`; None waits as long as it takes.
-            close_env: environments are closed, or given back, also where this is False; a warning says so.
-            raise_on_error: raise an error of the background that no call has raised; otherwise no call raises it any more, on the
-                replay buffer neither.
+            timeout: seconds to wait for the thread of :meth:`start`; None waits as long as it
+                takes.
+            close_env: environments are closed, or given back, also where this is False; a warning
+                says so.
+            raise_on_error: raise an error of the background that no call has raised; otherwise no
+                call raises it any more, on the replay buffer neither.
 
         Raises:
             TimeoutError: the thread of :meth:`start` did not end in time.
@@ -115,7 +131,12 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         if not self._core.belongs_here():
             # Only the process that made a collector ends it.
             return
-        warn_ignored("close_env", close_env, True, "environments that were made for the collector end with it")
+        warn_ignored(
+            "close_env",
+            close_env,
+            True,
+            "environments that were made for the collector end with it",
+        )
         if timeout is None and self._leave_if_interrupted():
             return
         try:
@@ -152,12 +173,14 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[Self]:
-        """In this context, workers start nothing, after they have finished their present share, and batches cannot be asked for.
-        After :meth:`start`, the present batch is written before the context begins, and nothing is written in it.
+        """In this context, workers start nothing, after they have finished their present share, and
+        batches cannot be asked for. After :meth:`start`, the present batch is written before the
+        context begins, and nothing is written in it.
 
         Raises:
-            RuntimeError: the collector is paused already; the replay buffer keeps a write waiting for long; a function that the
-                collector calls asks for the pause, which would wait for that function.
+            RuntimeError: the collector is paused already; the replay buffer keeps a write waiting
+                for long; a function that the collector calls asks for the pause, which would wait
+                for that function.
         """
         try:
             self._ready.pause(PATIENCE)
@@ -184,24 +207,28 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         weights_dict: Mapping[str, Weights] | None = None,
         policy_weights: Weights | Mapping[int, Weights] | None = None,
     ) -> None:
-        """Publishes weights as a new version, which each worker uses from its next share of a batch on.
+        """Publishes weights as a new version, which each worker uses from its next share of a batch
+        on.
 
         Args:
-            policy_or_weights: a module, a TensorDict of parameters, a ``state_dict``, or a dictionary from workers to these;
-                by default the module that the collector was built with.
+            policy_or_weights: a module, a TensorDict of parameters, a ``state_dict``, or a
+                dictionary from workers to these; by default the module that the collector was built
+                with.
             weights: the same, by name.
             policy: a module.
             worker_ids: publish to these workers only: numbers, or one.
-            model_id: ``"policy"``, or the path of a module from the collector, such as ``"env.transform[0]"`` or
-                ``"replay_buffer.transform[0].module"``, which loads them by ``load_state_dict``.
+            model_id: ``"policy"``, or the path of a module from the collector, such as
+                ``"env.transform[0]"`` or ``"replay_buffer.transform[0].module"``, which loads them
+                by ``load_state_dict``.
             weights_dict: the weights of each model by its id.
             policy_weights: the old name of ``weights``.
 
         Raises:
-            ValueError: weights were given twice, or belong to another policy; there is no such worker.
+            ValueError: weights were given twice, or belong to another policy; there is no such
+                worker.
             KeyError: there is no such model.
-            RuntimeError: there are no weights to publish; or more than the weights of the module, which windrow has read, was
-                changed.
+            RuntimeError: there are no weights to publish; or more than the weights of the module,
+                which windrow has read, was changed.
         """
         self._check_answers()
         given = _single_source(policy_or_weights, weights, policy, policy_weights)
@@ -211,8 +238,14 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             _fence.methods.load_models(self, {model_id: given}, worker_ids)
             return
         if weights_dict is not None and any("." in model for model in weights_dict):
-            _fence.methods.load_models(self, {model: given for model, given in weights_dict.items() if "." in model}, worker_ids)
-            weights_dict = {model: given for model, given in weights_dict.items() if "." not in model}
+            _fence.methods.load_models(
+                self,
+                {model: given for model, given in weights_dict.items() if "." in model},
+                worker_ids,
+            )
+            weights_dict = {
+                model: given for model, given in weights_dict.items() if "." not in model
+            }
             if not weights_dict:
                 return
         if model_id is not None:
@@ -222,7 +255,9 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         if self._updater is None:
             self._source.publish(given, worker_ids)
         elif model_id is not None or weights_dict is not None:
-            raise ValueError("a weight_updater knows one model: leave model_id and weights_dict out, got one of them")
+            raise ValueError(
+                "a weight_updater knows one model: leave model_id and weights_dict out, got one of them"
+            )
         else:
             self._updater.push_weights(given, worker_ids)
 
@@ -233,12 +268,15 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     @property
     def weight_updater(self) -> WeightUpdaterBase | None:
-        """The updater that :meth:`update_policy_weights_` goes through; None without one. By default, a ``RemotePolicy`` has one that
-        pushes to its server."""
+        """The updater that :meth:`update_policy_weights_` goes through; None without one. By
+        default, a ``RemotePolicy`` has one that pushes to its server.
+        """
         return self._updater
 
     @weight_updater.setter
-    def weight_updater(self, updater: WeightUpdaterBase | Callable[[], WeightUpdaterBase] | None) -> None:
+    def weight_updater(
+        self, updater: WeightUpdaterBase | Callable[[], WeightUpdaterBase] | None
+    ) -> None:
         if callable(updater) and not isinstance(updater, WeightUpdaterBase):
             updater = updater()
         if updater is None and hasattr(self.policy, "_remote_options"):
@@ -250,8 +288,8 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     # Seeds and states
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seeds environment ``i`` with ``seed + i`` (all of them with ``seed``, where ``static_seed``), and begins new
-        episodes. Returns the seed of the last environment.
+        """Seeds environment ``i`` with ``seed + i`` (all of them with ``seed``, where
+        ``static_seed``), and begins new episodes. Returns the seed of the last environment.
 
         Raises:
             TypeError: the seed is not a whole number.
@@ -272,48 +310,60 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         """
         index = reset_idx if index is None else index
         if index is not None and not (isinstance(index, (list, tuple)) and all(index)):
-            raise RuntimeError("reset begins new episodes in all environments: index must be left out")
+            raise RuntimeError(
+                "reset begins new episodes in all environments: index must be left out"
+            )
         self._lasting.reset()
 
     def state_dict(self, *, pickle: bool = False) -> dict[str, Any]:
-        """What a later run needs to go on: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``,
-        ``policy_state_dict``, ``env_state_dict`` and ``simulators``. ``env_state_dict`` holds what transforms of environments have
-        gathered, under ``"worker<i>"`` where there are several workers. Workers finish their present share before, and
-        :meth:`start` its present batch.
+        """What a later run needs to go on: ``frames``, ``iter``, ``seed``, ``policy_version``,
+        ``traj_pool``, ``policy_state_dict``, ``env_state_dict`` and ``simulators``.
+        ``env_state_dict`` holds what transforms of environments have gathered, under
+        ``"worker<i>"`` where there are several workers. Workers finish their present share before,
+        and :meth:`start` its present batch.
 
-        ``simulators`` is there where the state of all environments can be saved, and of the policy: then a run goes on bit for bit. That
-        holds for windrow's own environments and transforms; for Gymnasium's with methods ``get_state`` and ``set_state``, or
-        ``state_dict`` and ``load_state_dict``, whose generator is saved too; and for others of Gymnasium's with ``pickle``.
-        Otherwise a warning says once why, and a run that is resumed begins new episodes.
+        ``simulators`` is there where the state of all environments can be saved, and of the policy:
+        then a run goes on bit for bit. That holds for windrow's own environments and transforms;
+        for Gymnasium's with methods ``get_state`` and ``set_state``, or ``state_dict`` and
+        ``load_state_dict``, whose generator is saved too; and for others of Gymnasium's with
+        ``pickle``. Otherwise a warning says once why, and a run that is resumed begins new
+        episodes.
 
-        After a worker process has ended, its environments' states are those at the shutdown, if it answered then; otherwise those that
-        were asked for last.
+        After a worker process has ended, its environments' states are those at the shutdown, if it
+        answered then; otherwise those that were asked for last.
 
         Args:
-            pickle: pickle environments of Gymnasium that have no such methods, with their generators.
+            pickle: pickle environments of Gymnasium that have no such methods, with their
+                generators.
         """
         found, reason = self._checked.state_dict(pickle)
         if reason is not None and not self._told_of_simulators:
             self._told_of_simulators = True
-            warn(f"simulators are not saved, so that a run that is resumed begins new episodes: {reason}")
+            warn(
+                f"simulators are not saved, so that a run that is resumed begins new episodes: {reason}"
+            )
         state = found.to_dict()
         state["env_state_dict"] = _env_states.states_of(self._workers.stateful)
         self._source.add_to(state)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **_: object) -> None:
-        """Goes on from a saved state: bit for bit from one with ``simulators``, otherwise with new episodes in every environment. An
-        error changes nothing.
+        """Goes on from a saved state: bit for bit from one with ``simulators``, otherwise with new
+        episodes in every environment. An error changes nothing.
 
-        States of Gymnasium's environments are pickled: load such a state only where you trust who has written it.
+        States of Gymnasium's environments are pickled: load such a state only where you trust who
+        has written it.
 
         Raises:
             TypeError: ``state_dict`` is no mapping.
-            ValueError: the state belongs to another kind of collector, another policy or other environments.
+            ValueError: the state belongs to another kind of collector, another policy or other
+                environments.
         """
         self._raise_background()
         if not isinstance(state_dict, Mapping):
-            raise TypeError(f"expected what state_dict() has returned, got {type(state_dict).__name__}")
+            raise TypeError(
+                f"expected what state_dict() has returned, got {type(state_dict).__name__}"
+            )
         state = dict(state_dict)
         states = state.get("env_state_dict", {})
         state["env_state_dict"] = {}
@@ -332,10 +382,12 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         """Figures since the start, by name.
 
         Args:
-            workers: ``"aggregate"``: figures of the collector. ``"per_worker"``: of each worker, as ``"worker_<i>/<name>"``:
-                ``frames`` it has collected, delivered or not; ``parts``, the shares of batches that it has filled; ``restarts`` after failures;
-                whether it is ``alive``; the ``pid`` of its process, where it has one; seconds it has ``waited``; the ``policy_version`` that acted last, and its
-                ``policy_lag`` behind the newest. ``"both"``: all of them.
+            workers: ``"aggregate"``: figures of the collector. ``"per_worker"``: of each worker, as
+                ``"worker_<i>/<name>"``: ``frames`` it has collected, delivered or not; ``parts``,
+                the shares of batches that it has filled; ``restarts`` after failures; whether it is
+                ``alive``; the ``pid`` of its process, where it has one; seconds it has ``waited``;
+                the ``policy_version`` that acted last, and its ``policy_lag`` behind the newest.
+                ``"both"``: all of them.
 
         Raises:
             ValueError: ``workers`` is none of these.
@@ -356,7 +408,9 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     @functools.cached_property
     def _unasked(self) -> collections.deque[str]:
-        """Errors of lost workers that a warning has named, and no call of :meth:`losses` has returned."""
+        """Errors of lost workers that a warning has named, and no call of :meth:`losses` has
+        returned.
+        """
         return collections.deque()
 
     def _warned_losses(self) -> list[str]:
@@ -400,16 +454,18 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     @takes(ProfileConfig)
     def enable_profile(self, config: ProfileConfig) -> None:
-        """Records where workers spend their time, and writes a trace for each, which Perfetto opens. Each rollout is a worker's share of
-        a batch.
+        """Records where workers spend their time, and writes a trace for each, which Perfetto
+        opens. Each rollout is a worker's share of a batch.
 
-        An error of PyTorch's profiler, such as one of ``on_trace_ready``, is raised by the next call that asks for a batch, or by
-        :meth:`disable_profile` or :meth:`shutdown`. In a thread,
-        that profiler ends with its last rollout or with the thread: to :meth:`disable_profile` it before is such an error.
+        An error of PyTorch's profiler, such as one of ``on_trace_ready``, is raised by the next
+        call that asks for a batch, or by :meth:`disable_profile` or :meth:`shutdown`. In a thread,
+        that profiler ends with its last rollout or with the thread: to :meth:`disable_profile` it
+        before is such an error.
 
         Raises:
             RuntimeError: the first batch was collected already.
-            ValueError: nothing would be recorded, or there is no such worker; PyTorch's profiler was asked for in several threads.
+            ValueError: nothing would be recorded, or there is no such worker; PyTorch's profiler
+                was asked for in several threads.
             TypeError: an option is unknown, or cannot be sent to a worker process.
         """
         template, beside = config.template(), config.profiler()
@@ -421,7 +477,9 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             )
         sent = dumps(beside) if beside is not None and away else None
         profiler = None if beside is None else (beside, sent)
-        self._checked.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template, profiler)
+        self._checked.enable_profile(
+            config.workers, config.num_rollouts, config.warmup_rollouts, template, profiler
+        )
         Path(template).parent.mkdir(parents=True, exist_ok=True)
         self._profile = config
 
@@ -445,7 +503,9 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             self.shutdown()
         except Exception as own:
             if own is not error:
-                error.add_note(f"{type(self).__name__} had an error of its own: {type(own).__name__}: {own}")
+                error.add_note(
+                    f"{type(self).__name__} had an error of its own: {type(own).__name__}: {own}"
+                )
 
     def _raise_background(self) -> None:
         """Raises an error of the background that no call has raised."""
@@ -483,7 +543,9 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         return self._core
 
     def _fail(self, error: BaseException) -> None:
-        """Keeps the error that has ended the thread of :meth:`start` for the next call on the collector or its buffer."""
+        """Keeps the error that has ended the thread of :meth:`start` for the next call on the
+        collector or its buffer.
+        """
         if self._progress is not None:
             self._progress.close()
         self._failure = Failure(error, self._core)
@@ -492,9 +554,13 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             failures.append(self._failure)
 
 
-def _single_source(positional: object, weights: object, policy: object, policy_weights: object) -> Any:
+def _single_source(
+    positional: object, weights: object, policy: object, policy_weights: object
+) -> Any:
     """The weights that were given, at most once; None if none were."""
-    given = [source for source in (positional, weights, policy, policy_weights) if source is not None]
+    given = [
+        source for source in (positional, weights, policy, policy_weights) if source is not None
+    ]
     if len(given) > 1:
         raise ValueError(f"expected weights from one source, got {len(given)}")
     if policy_weights is not None:

@@ -1,4 +1,6 @@
-"""How collectors, evaluators and servers end: with their context, with the last reference to them, or before the interpreter does."""
+"""How collectors, evaluators and servers end: with their context, with the last reference to them,
+or before the interpreter does.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from windrow._warnings import warn
-from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore, RemoteServerCore, ServerCore
+from windrow._windrow import (
+    IMPATIENCE,
+    PATIENCE,
+    CollectorCore,
+    EvaluatorCore,
+    RemoteServerCore,
+    ServerCore,
+)
 
 #: What has to end before the interpreter does.
 ALIVE: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -26,7 +35,9 @@ class Ending:
         raise NotImplementedError
 
     def _leave(self, seconds: float) -> bool:
-        """Ends the threads, and shows errors that no call has raised. Returns whether all threads ended within ``seconds``."""
+        """Ends the threads, and shows errors that no call has raised. Returns whether all threads
+        ended within ``seconds``.
+        """
         raise NotImplementedError
 
     def _end_with(self, error: BaseException) -> None:
@@ -34,8 +45,10 @@ class Ending:
         raise NotImplementedError
 
     def _leave_if_interrupted(self) -> bool:
-        """Ends the threads at once if the caller is handling ``KeyboardInterrupt``, in an ``except`` or ``finally``, and warns of
-        a thread that is still busy. Returns whether the caller is handling one."""
+        """Ends the threads at once if the caller is handling ``KeyboardInterrupt``, in an
+        ``except`` or ``finally``, and warns of a thread that is still busy. Returns whether the
+        caller is handling one.
+        """
         if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
             return False
         if not self._leave(IMPATIENCE):
@@ -51,7 +64,12 @@ class Ending:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if error is None:
             self.shutdown()
         elif not isinstance(error, KeyboardInterrupt):
@@ -66,8 +84,8 @@ class Ending:
         )
 
     def __del__(self) -> None:
-        # Before the garbage collector takes apart environments and policies that refer to this object. One that could not be
-        # built has no core.
+        # Before the garbage collector takes apart environments and policies that refer to this
+        # object. One that could not be built has no core.
         core = getattr(self, "_core", None)
         if core is not None:
             core.finalize()

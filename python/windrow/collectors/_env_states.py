@@ -1,4 +1,6 @@
-"""States of environments: what their transforms have gathered, such as statistics for normalising observations."""
+"""States of environments: what their transforms have gathered, such as statistics for normalising
+observations.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from windrow.processes.proxy import RemoteEnv
 
 
 def states_of(envs: list[Any]) -> dict[str, Any]:
-    """A copy of the state of each worker's environments, under ``"worker<i>"`` where there are several workers. Environments
-    without a state have an empty one.
+    """A copy of the state of each worker's environments, under ``"worker<i>"`` where there are
+    several workers. Environments without a state have an empty one.
 
     Args:
-        envs: for each worker an environment, or a factory, whose environments are ``made_together``; or where they are in a
-            process.
+        envs: for each worker an environment, or a factory, whose environments are
+            ``made_together``; or where they are in a process.
     """
     return _numbered([_states_at(entry) for entry in envs])
 
@@ -32,12 +34,19 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
     for entry, own in entries:
         if isinstance(entry, RemoteEnv):
             entry.load_states(own)
-    each = [pair for entry, own in entries if not isinstance(entry, RemoteEnv) for pair in _paired(_made(entry), own)]
+    each = [
+        pair
+        for entry, own in entries
+        if not isinstance(entry, RemoteEnv)
+        for pair in _paired(_made(entry), own)
+    ]
     for env, state in each:
         if not state:
             continue
         if not hasattr(env, "load_state_dict"):
-            raise ValueError(f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}")
+            raise ValueError(
+                f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}"
+            )
         if getattr(env, "_takes_states", True):
             # Transforms keep the tensors that they are given.
             env.load_state_dict(copy.deepcopy(dict(state)))
@@ -51,7 +60,11 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
 
 
 def _states_at(entry: object) -> dict[str, Any]:
-    return entry.states() if isinstance(entry, RemoteEnv) else _numbered([_state_of(env) for env in _made(entry)])
+    return (
+        entry.states()
+        if isinstance(entry, RemoteEnv)
+        else _numbered([_state_of(env) for env in _made(entry)])
+    )
 
 
 def _made(entry: object) -> list[Any]:
@@ -69,7 +82,9 @@ def _paired(envs: list[Any], states: Mapping[str, Any]) -> list[tuple[Any, Mappi
         return [(env, states) for env in envs]
     names = [f"worker{number}" for number in range(len(envs))]
     if sorted(states) != sorted(names):
-        raise ValueError(f"env_state_dict of other environments: expected {names}, got {sorted(states)}")
+        raise ValueError(
+            f"env_state_dict of other environments: expected {names}, got {sorted(states)}"
+        )
     return [(env, states[name]) for env, name in zip(envs, names, strict=True)]
 
 

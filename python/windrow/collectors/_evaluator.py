@@ -48,7 +48,9 @@ def _only(value: object, why: str) -> Check:
 
 def _backend(name: str, given: object) -> object:
     if given not in ("thread", "process", "ray"):
-        raise ValueError(f'{name} must be "thread", "process" or "ray", where evaluators run, got {given!r}')
+        raise ValueError(
+            f'{name} must be "thread", "process" or "ray", where evaluators run, got {given!r}'
+        )
     if given == "process" and sys.platform != "linux":
         raise ValueError('backend="process" needs Linux: choose backend="thread"')
     return given
@@ -61,14 +63,20 @@ class _Evaluated(Arguments, group="What to evaluate"):
         "otherwise at once",
         kw_only=False,
     )
-    policy: Policy | None = argument("chooses actions; it is copied, and never touched again. None: random ones", default=None, kw_only=False)
+    policy: Policy | None = argument(
+        "chooses actions; it is copied, and never touched again. None: random ones",
+        default=None,
+        kw_only=False,
+    )
     policy_factory: Callable[..., Any] | None = argument(
         "makes a policy for the evaluator alone, where that runs",
         more="in a thread, it is given the environment if it has a parameter without a default, and in an actor too. For a process it is "
         "called here too: what it makes here checks weights",
         default=None,
     )
-    num_trajectories: int = argument("episodes of each evaluation", default=10, check=at_least(1), engine=True)
+    num_trajectories: int = argument(
+        "episodes of each evaluation", default=10, check=at_least(1), engine=True
+    )
     max_steps: int | None = argument(
         "truncate episodes after so many steps, which step_count then counts",
         more="or ``eval_step_count``, if the environment has a ``step_count``",
@@ -80,13 +88,17 @@ class _Evaluated(Arguments, group="What to evaluate"):
         "as of collectors; the policy's best guess by default", default="deterministic"
     )
     seed: int | None = argument(
-        "of the environment and of windrow's actions; torch's generator is left alone", default=None, engine=True
+        "of the environment and of windrow's actions; torch's generator is left alone",
+        default=None,
+        engine=True,
     )
 
 
 class _Results(Arguments, group="Results"):
     busy_policy: Literal["skip", "error", "queue"] = argument(
-        "what happens to an evaluation that is asked for during another", default="skip", engine=True
+        "what happens to an evaluation that is asked for during another",
+        default="skip",
+        engine=True,
     )
     log_prefix: str = argument("what names of results begin with", default="eval", engine=True)
     metrics_fn: "Callable[[tensordict.TensorDictBase], Mapping[str, float]] | None" = argument(
@@ -135,10 +147,16 @@ class _Place(Arguments, group="Where it runs"):
         default=None,
         check=_backend,
     )
-    device: Device | None = argument("where torch evaluates the policy; by default where its weights are", default=None)
-    policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
+    device: Device | None = argument(
+        "where torch evaluates the policy; by default where its weights are", default=None
+    )
+    policy_backend: Literal["auto", "native", "torch"] = argument(
+        "as of collectors", default="auto"
+    )
     trust_policy: bool | None = argument("as of collectors", default=False)
-    init_fn: Callable[[], object] | None = argument("called first of all, where the evaluator runs", default=None)
+    init_fn: Callable[[], object] | None = argument(
+        "called first of all, where the evaluator runs", default=None
+    )
     step_timeout: float | None = argument(
         "seconds after which the process is taken for frozen and killed",
         more="a step has not returned meanwhile. The evaluation then fails, with its stack. Needs a process",
@@ -151,7 +169,9 @@ class _Place(Arguments, group="Where it runs"):
         default=5.0,
         engine=True,
     )
-    num_gpus: float | None = argument("GPUs that the actor claims; by default one if Ray has any", default=None)
+    num_gpus: float | None = argument(
+        "GPUs that the actor claims; by default one if Ray has any", default=None
+    )
     ray_kwargs: dict[str, Any] | None = argument(
         "options of ray.remote, such as num_cpus; by default the actor claims one CPU", default=None
     )
@@ -175,10 +195,14 @@ class EvaluatorArguments(_Place, _Results, _Evaluated):
 
         return told
 
-    frames_per_batch: int | None = ignored("an evaluation takes as many frames as its episodes have", default=None)
+    frames_per_batch: int | None = ignored(
+        "an evaluation takes as many frames as its episodes have", default=None
+    )
     collector_cls: object = ignored("an evaluator collects by itself", default=None)
     collector_kwargs: object = ignored("an evaluator collects by itself", default=None)
-    weight_sync_schemes: object = ignored("weights are copied when an evaluation is asked for", default=None)
+    weight_sync_schemes: object = ignored(
+        "weights are copied when an evaluation is asked for", default=None
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,7 +211,12 @@ class EvaluatorArguments(_Place, _Results, _Evaluated):
         if self.backend in ("thread", "ray") and self.step_timeout is not None:
             raise ValueError(f'step_timeout needs backend="process", got backend="{self.backend}"')
         if self.backend != "ray":
-            warn_ignored("num_gpus", self.num_gpus, None, "evaluators on this machine use the GPU that device names")
+            warn_ignored(
+                "num_gpus",
+                self.num_gpus,
+                None,
+                "evaluators on this machine use the GPU that device names",
+            )
             warn_ignored("ray_kwargs", self.ray_kwargs, None, 'it is for backend="ray"')
         if self.backend == "process" and _wants_env(self.policy_factory):
             raise ValueError(
@@ -197,24 +226,30 @@ class EvaluatorArguments(_Place, _Results, _Evaluated):
 
 
 class Evaluator(Ending):
-    """Plays whole episodes with a copy of a policy, in a process, a thread or an actor of Ray, while training goes on.
+    """Plays whole episodes with a copy of a policy, in a process, a thread or an actor of Ray,
+    while training goes on.
 
-    Results are dictionaries: ``eval/reward`` is the mean return of the episodes, beside ``eval/reward_std``,
-    ``eval/num_episodes``, ``eval/episode_length``, ``eval/fps``, ``eval/step`` and ``eval/policy_version``.
+    Results are dictionaries: ``eval/reward`` is the mean return of the episodes, beside
+    ``eval/reward_std``, ``eval/num_episodes``, ``eval/episode_length``, ``eval/fps``, ``eval/step``
+    and ``eval/policy_version``.
 
-    If the environment, the policy or ``metrics_fn`` raises an error, that error is the result. If nobody reads the result, the
-    next call of :meth:`evaluate`, :meth:`trigger_eval` or :meth:`shutdown` raises it; without such a call, the end of the
-    evaluator passes it to ``sys.unraisablehook``. The next evaluation starts over.
+    If the environment, the policy or ``metrics_fn`` raises an error, that error is the result. If
+    nobody reads the result, the next call of :meth:`evaluate`, :meth:`trigger_eval` or
+    :meth:`shutdown` raises it; without such a call, the end of the evaluator passes it to
+    ``sys.unraisablehook``. The next evaluation starts over.
 
-    The evaluator uses statistics that its environment shares with training environments, such as those of TorchRL's ``VecNorm``
-    or Gymnasium's ``NormalizeObservation``, but does not change them; statistics of its own environment stay as they were made.
-    An environment in a process shares those of an :class:`~windrow.envs.EnvCreator` that makes the training environments too, and no
-    others. A module acts in evaluation mode, as after ``module.eval()``.
+    The evaluator uses statistics that its environment shares with training environments, such as
+    those of TorchRL's ``VecNorm`` or Gymnasium's ``NormalizeObservation``, but does not change
+    them; statistics of its own environment stay as they were made. An environment in a process
+    shares those of an :class:`~windrow.envs.EnvCreator` that makes the training environments too,
+    and no others. A module acts in evaluation mode, as after ``module.eval()``.
 
-    Results are the same in a process, a thread and an actor. A process that dies is the error of an evaluation, which names signal or
-    exit status; the next evaluation starts another one. So it is with an actor, which starts with the newest weights.
+    Results are the same in a process, a thread and an actor. A process that dies is the error of an
+    evaluation, which names signal or exit status; the next evaluation starts another one. So it is
+    with an actor, which starts with the newest weights.
 
-    A Ray that the evaluator has started ends with it. Weights that do not fit are the error of their evaluation there.
+    A Ray that the evaluator has started ends with it. Weights that do not fit are the error of
+    their evaluation there.
 
     Raises:
         ImportError: ``backend="ray"``, and Ray is not installed.
@@ -242,7 +277,11 @@ class Evaluator(Ending):
     def __init__(self, arguments: EvaluatorArguments) -> None:
         _needs.torch(type(self).__name__)
         self._step = 0
-        self._shown = {"episodes of each": arguments.num_trajectories, "where busy": arguments.busy_policy, "names begin with": arguments.log_prefix}
+        self._shown = {
+            "episodes of each": arguments.num_trajectories,
+            "where busy": arguments.busy_policy,
+            "names begin with": arguments.log_prefix,
+        }
         if arguments.backend == "ray":
             self._backend = arguments.backend
             self._choice, self._core = _ray_evaluator.build(type(self).__name__, arguments)
@@ -252,7 +291,9 @@ class Evaluator(Ending):
             return
         given = arguments.env
         if arguments.video is not None:
-            given, self._undo = filmed(given, Video(Path(arguments.video).absolute(), arguments.log_prefix))
+            given, self._undo = filmed(
+                given, Video(Path(arguments.video).absolute(), arguments.log_prefix)
+            )
         # A factory makes the environment where the evaluator runs.
         env = _statistics.FrozenFactory(given) if is_function(given) else env_of(given)
         exploration = exploration_name(arguments.exploration_type)
@@ -278,7 +319,11 @@ class Evaluator(Ending):
             if sent is None and arguments.init_fn is not None:
                 arguments.init_fn()
             # A copy of a method, or of a function, in a process takes no weights.
-            self._frozen = None if sent is None or choice.source is not None or arguments.policy is None else _Frozen(arguments.policy)
+            self._frozen = (
+                None
+                if sent is None or choice.source is not None or arguments.policy is None
+                else _Frozen(arguments.policy)
+            )
         except BaseException:
             self._thaw()
             raise
@@ -291,12 +336,20 @@ class Evaluator(Ending):
             "process": None if sent is None else _windrow.EvaluatorProcess(),
             "metrics_fn": arguments.metrics_fn,
             # The user may change the policy before the evaluator's thread takes it.
-            "policy": choice.core if arguments.policy_factory is not None else copied_now(choice.core),
+            "policy": choice.core
+            if arguments.policy_factory is not None
+            else copied_now(choice.core),
             "exploration_type": exploration,
             "lazy": isinstance(env, Factory) and arguments.policy_factory is not None,
         }
-        if (arguments.dump_video or arguments.video) and (isinstance(env, Factory) or any(_statistics.recorders(env))):
-            dump = functools.partial(_dump, env) if sent is None else RemoteEnv(options["process"], 0).dump
+        if (arguments.dump_video or arguments.video) and (
+            isinstance(env, Factory) or any(_statistics.recorders(env))
+        ):
+            dump = (
+                functools.partial(_dump, env)
+                if sent is None
+                else RemoteEnv(options["process"], 0).dump
+            )
             options["write_recordings"] = dump
         try:
             self._core = EvaluatorCore(options)
@@ -316,12 +369,17 @@ class Evaluator(Ending):
         return self._backend
 
     def evaluate(
-        self, weights: object = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
+        self,
+        weights: object = None,
+        step: int | None = None,
+        *,
+        weights_dict: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Evaluates, and waits for the result.
 
         Args:
-            weights: a module, a TensorDict of parameters or a ``state_dict``; by default those that the policy has now.
+            weights: a module, a TensorDict of parameters or a ``state_dict``; by default those that
+                the policy has now.
             step: the ``step`` of the result; by default a count of evaluations.
             weights_dict: ``{"policy": weights}``.
 
@@ -334,7 +392,11 @@ class Evaluator(Ending):
         return self._core.evaluate(self._weights(weights, weights_dict), self._number(step))
 
     def trigger_eval(
-        self, weights: object = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
+        self,
+        weights: object = None,
+        step: int | None = None,
+        *,
+        weights_dict: Mapping[str, Any] | None = None,
     ) -> bool:
         """As :meth:`evaluate`, without waiting; returns whether the evaluation takes place.
 
@@ -344,7 +406,8 @@ class Evaluator(Ending):
         return self._core.trigger(self._weights(weights, weights_dict), self._number(step))
 
     def poll(self, timeout: float = 0) -> dict[str, Any] | None:
-        """Waits for the oldest unread result, for ``timeout`` seconds; returns None after that, or at once if nothing is pending.
+        """Waits for the oldest unread result, for ``timeout`` seconds; returns None after that, or
+        at once if nothing is pending.
 
         Raises:
             ValueError: ``timeout`` is negative or not a number.
@@ -392,9 +455,11 @@ class Evaluator(Ending):
         """Ends the running evaluation at its next step, and drops waiting ones.
 
         Args:
-            timeout: seconds that it may take; ``shutdown_timeout`` by default. While ``KeyboardInterrupt`` is being handled, or
-                leaves a ``with`` statement, that is a fraction of a second: a step that does not return is left behind with its
-                thread, and a warning or a note of the exception says so. A process or an actor is killed then, and none is left.
+            timeout: seconds that it may take; ``shutdown_timeout`` by default. While
+                ``KeyboardInterrupt`` is being handled, or leaves a ``with`` statement, that is a
+                fraction of a second: a step that does not return is left behind with its thread,
+                and a warning or a note of the exception says so. A process or an actor is killed
+                then, and none is left.
 
         Raises:
             RuntimeError: it took longer, in a thread, which ends when the step returns.
@@ -426,8 +491,16 @@ class Evaluator(Ending):
 
     @_html.table
     def _repr_html_(self) -> dict[str, Any]:
-        state = {"runs in": self._backend, "now": "busy" if self.pending else "idle", "evaluations asked for": self._step}
-        return {**state, **self._shown, "policy": self._choice.doubt and f"torch: {self._choice.doubt}"}
+        state = {
+            "runs in": self._backend,
+            "now": "busy" if self.pending else "idle",
+            "evaluations asked for": self._step,
+        }
+        return {
+            **state,
+            **self._shown,
+            "policy": self._choice.doubt and f"torch: {self._choice.doubt}",
+        }
 
     def __repr__(self) -> str:
         if not self._core.belongs_here():
@@ -462,7 +535,9 @@ class _Frozen:
         self._policy, self._state = policy, _reads.State(policy, _reads.reachable(policy), ())
         held = held_weights(policy)
         if held is not None and self._state.doubt is not None:
-            warn(f"policy{held}, and {self._state.doubt}: a copy of policy in a process gets no changes of it. Give the module itself as policy")
+            warn(
+                f"policy{held}, and {self._state.doubt}: a copy of policy in a process gets no changes of it. Give the module itself as policy"
+            )
 
     def check(self) -> None:
         """Raises RuntimeError where the policy would act otherwise by now."""
@@ -493,22 +568,37 @@ def _sent(env: object, core: object, arguments: EvaluatorArguments) -> dict[str,
     """What a process gets, by the engine's names; None where the evaluator runs in a thread.
 
     Raises:
-        NoProcesses: a process was asked for, and something cannot be sent to it; the error names it.
+        NoProcesses: a process was asked for, and something cannot be sent to it; the error names
+            it.
     """
     chosen = arguments.backend or ("thread" if _stays(env, arguments) else "process")
     if chosen == "thread":
         return None
-    if arguments.backend is None and isinstance(core, list) and arguments.policy is not None and held_weights(arguments.policy) is not None:
+    if (
+        arguments.backend is None
+        and isinstance(core, list)
+        and arguments.policy is not None
+        and held_weights(arguments.policy) is not None
+    ):
         return None
     try:
-        sent = {"env": setup.environments(env, None, arguments.init_fn), "policy": setup.policy(core)}
+        sent = {
+            "env": setup.environments(env, None, arguments.init_fn),
+            "policy": setup.policy(core),
+        }
         seed = secrets.randbits(63) if arguments.seed is None else arguments.seed
         return {**sent, "seed": seed, "warm": start.uses_torch(core, (env, arguments.init_fn))}
     except NoProcesses as error:
         if arguments.backend is None and arguments.step_timeout is None:
             return None
-        told = str(error).replace('placement="processes"', 'backend="process"').replace('placement="threads"', 'backend="thread"')
-        raise type(error)(told.replace("create_env_fn", "env").replace("to each worker", "to its process")) from error
+        told = (
+            str(error)
+            .replace('placement="processes"', 'backend="process"')
+            .replace('placement="threads"', 'backend="thread"')
+        )
+        raise type(error)(
+            told.replace("create_env_fn", "env").replace("to each worker", "to its process")
+        ) from error
 
 
 def _stays(env: object, arguments: EvaluatorArguments) -> bool:
@@ -530,11 +620,16 @@ def _wants_env(factory: Callable[..., object] | None) -> bool:
     except (TypeError, ValueError):
         return False
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters)
+    return any(
+        parameter.kind in by_position and parameter.default is inspect.Parameter.empty
+        for parameter in parameters
+    )
 
 
 def _with_env(factory: Callable[..., T] | None, env: object) -> Callable[..., T] | None:
-    """``factory`` as a function without arguments, which passes the environment on if ``factory`` requires one."""
+    """``factory`` as a function without arguments, which passes the environment on if ``factory``
+    requires one.
+    """
     if factory is None or not _wants_env(factory):
         return factory
     return lambda: factory(env.made if isinstance(env, Factory) else env)

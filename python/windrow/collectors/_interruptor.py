@@ -19,9 +19,10 @@ class Interrupts(Protocol):
 class Interruptor:
     """Cuts batches short, from any thread: those of the collectors that were built with it.
 
-    A batch that is being collected ends at its next step; those that follow have one step for each environment, until
-    :meth:`start_collection`. A batch of one worker, or of workers side by side, keeps its shape: where no frame was recorded,
-    trajectory ids are -1 and ``("collector", "mask")`` is False.
+    A batch that is being collected ends at its next step; those that follow have one step for each
+    environment, until :meth:`start_collection`. A batch of one worker, or of workers side by side,
+    keeps its shape: where no frame was recorded, trajectory ids are -1 and
+    ``("collector", "mask")`` is False.
     """
 
     def __init__(self) -> None:
@@ -63,8 +64,9 @@ _Interruptor = Interruptor
 
 
 def follow(interruptor: Interrupts, core: CollectorCore) -> None:
-    """Cuts the batches of a collector short whenever an interruptor says so. A thread polls anything but an :class:`Interruptor`, and ends
-    with the collector."""
+    """Cuts the batches of a collector short whenever an interruptor says so. A thread polls
+    anything but an :class:`Interruptor`, and ends with the collector.
+    """
     if isinstance(interruptor, Interruptor):
         interruptor.register(core)
         return

@@ -23,8 +23,8 @@ RECENT = 100
 class Returns:
     """Adds up the rewards of episodes, over environments and batches; the engine counts none.
 
-    Each environment is in one episode at a time. Ids of trajectories tell episodes apart, and environments: that of environment ``i`` of ``n``
-    is ``i`` more than a multiple of ``n``.
+    Each environment is in one episode at a time. Ids of trajectories tell episodes apart, and
+    environments: that of environment ``i`` of ``n`` is ``i`` more than a multiple of ``n``.
 
     Attributes:
         recent: returns of the ``most`` episodes that ended last.
@@ -34,24 +34,37 @@ class Returns:
 
     def __init__(self, num_envs: int, most: int | None = RECENT) -> None:
         self._num_envs = num_envs
-        #: The id of each environment's episode that has not ended, its rewards and its frames so far.
+        #: The id of each environment's episode that has not ended, its rewards and its frames so
+        #: far.
         self._running: dict[int, tuple[int, float, int]] = {}
         self.recent: deque[float] = deque(maxlen=most)
         self.lengths: deque[int] = deque(maxlen=most)
         self.ended = 0
 
     def add(self, batch: TensorDictBase) -> None:
-        """Adds the frames of ``batch``, in any dimensions, each episode's in the order of time over batches."""
+        """Adds the frames of ``batch``, in any dimensions, each episode's in the order of time over
+        batches.
+        """
         mask = batch.get(("collector", "mask"), None)
         numbers, reward, done = (
-            (values if mask is None else values[mask]).reshape(batch.numel() if mask is None else -1, *values.shape[batch.ndim :])
-            for values in (batch["collector", "traj_ids"], batch["next", "reward"], batch["next", "done"])
+            (values if mask is None else values[mask]).reshape(
+                batch.numel() if mask is None else -1, *values.shape[batch.ndim :]
+            )
+            for values in (
+                batch["collector", "traj_ids"],
+                batch["next", "reward"],
+                batch["next", "done"],
+            )
         )
         ids, episode, frames = numbers.unique(return_inverse=True, return_counts=True)
-        sums = torch.zeros(len(ids), dtype=torch.float64, device=ids.device).index_add_(0, episode, reward.flatten(1).sum(-1, dtype=torch.float64))
+        sums = torch.zeros(len(ids), dtype=torch.float64, device=ids.device).index_add_(
+            0, episode, reward.flatten(1).sum(-1, dtype=torch.float64)
+        )
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         ended[episode[done.flatten(1).any(-1)]] = True
-        for number, gained, length, is_over in zip(ids.tolist(), sums.tolist(), frames.tolist(), ended.tolist()):
+        for number, gained, length, is_over in zip(
+            ids.tolist(), sums.tolist(), frames.tolist(), ended.tolist()
+        ):
             self._add_to(number, gained, length, is_over)
 
     def _add_to(self, number: int, gained: float, length: int, is_over: bool) -> None:
@@ -77,17 +90,20 @@ class Returns:
 class Progress:
     """Follows the batches of ``collector``, for its bar and its logger.
 
-    Returns are of rewards as batches have them. They are not known where batches have no ids of trajectories, or ``set_truncated`` ends episodes
-    that go on.
+    Returns are of rewards as batches have them. They are not known where batches have no ids of
+    trajectories, or ``set_truncated`` ends episodes that go on.
     """
 
     def __init__(self, collector: BaseCollector) -> None:
         arguments, stats = collector._arguments, collector._core.stats()
         knows = arguments.track_traj_ids and not arguments.set_truncated
         self._returns = Returns(int(stats["num_envs"])) if knows else None
-        self._bar = Bar(type(collector).__name__, stats["total_frames"]) if arguments.progress else None
+        self._bar = (
+            Bar(type(collector).__name__, stats["total_frames"]) if arguments.progress else None
+        )
         self._rows = Rows(collector) if arguments.logger is not None else None
-        #: The batch that was counted last: one whose hooks or write an interruption has ended comes again.
+        #: The batch that was counted last: one whose hooks or write an interruption has ended comes
+        #: again.
         self._counted: tuple[int, int] | None = None
 
     def open(self, frames: int) -> None:
@@ -125,7 +141,9 @@ class Progress:
             self._rows.update(stats, self._returns)
 
     def close(self) -> None:
-        """Ends the bar, and logs what was not logged yet; the next batch begins another bar, at the frames that there are by then."""
+        """Ends the bar, and logs what was not logged yet; the next batch begins another bar, at the
+        frames that there are by then.
+        """
         if self._bar is not None:
             self._bar.close()
         if self._rows is not None:
@@ -133,8 +151,10 @@ class Progress:
 
 
 class Bar:
-    """A bar of frames: how many of all, frames a second, and beside them the mean return of recent episodes, and how many versions the weights
-    that acted last are behind the newest, once weights were published."""
+    """A bar of frames: how many of all, frames a second, and beside them the mean return of recent
+    episodes, and how many versions the weights that acted last are behind the newest, once weights
+    were published.
+    """
 
     def __init__(self, name: str, total: int | None) -> None:
         self._tqdm = _needs.module("progress=True", "tqdm.auto", "progress").tqdm
@@ -144,17 +164,26 @@ class Bar:
     def open(self, frames: int) -> None:
         if self._shown is None:
             self._shown = self._tqdm(
-                desc=self._name, total=self._total, initial=frames, unit=" frames", unit_scale=True, dynamic_ncols=True
+                desc=self._name,
+                total=self._total,
+                initial=frames,
+                unit=" frames",
+                unit_scale=True,
+                dynamic_ncols=True,
             )
 
-    def update(self, stats: dict[str, Any], returns: Returns | None, collector: BaseCollector) -> None:
+    def update(
+        self, stats: dict[str, Any], returns: Returns | None, collector: BaseCollector
+    ) -> None:
         bar = self._shown
         if bar is None:
             return
         mean = None if returns is None else returns.mean()
         figures = [] if mean is None else [f"return={mean:.4g}"]
         lags = _lags(collector._core) if stats["policy_version"] > 0 else []
-        bar.set_postfix_str(", ".join([*figures, *([f"lag={max(lags)}"] if lags else [])]), refresh=False)
+        bar.set_postfix_str(
+            ", ".join([*figures, *([f"lag={max(lags)}"] if lags else [])]), refresh=False
+        )
         bar.update(stats["frames"] - bar.n)
         if stats["completed"]:
             self.close()
@@ -166,7 +195,9 @@ class Bar:
 
 
 class Rows:
-    """Logs figures of ``collector`` under the names that people plot, ``log_interval`` seconds apart at least, and with its last frames."""
+    """Logs figures of ``collector`` under the names that people plot, ``log_interval`` seconds
+    apart at least, and with its last frames.
+    """
 
     def __init__(self, collector: BaseCollector) -> None:
         arguments = collector._arguments
@@ -191,11 +222,17 @@ class Rows:
 
     def _write(self, stats: dict[str, Any], returns: Returns | None) -> None:
         self._logged_at, self._logged_frames = time.monotonic(), stats["frames"]
-        figures = {self._names.get(name, name): value for name, value in self._figures(stats, returns).items()}
+        figures = {
+            self._names.get(name, name): value
+            for name, value in self._figures(stats, returns).items()
+        }
         self._log(figures, stats["frames"])
 
     def _figures(self, stats: dict[str, Any], returns: Returns | None) -> dict[str, float]:
-        figures: dict[str, float] = {"time/total_timesteps": stats["frames"], "time/fps": stats["recent_frames_per_second"]}
+        figures: dict[str, float] = {
+            "time/total_timesteps": stats["frames"],
+            "time/fps": stats["recent_frames_per_second"],
+        }
         if returns is not None and returns.recent:
             figures["rollout/ep_rew_mean"] = sum(returns.recent) / len(returns.recent)
             figures["rollout/ep_len_mean"] = sum(returns.lengths) / len(returns.lengths)
@@ -213,7 +250,10 @@ class Rows:
             if capacity:
                 figures["buffer/fill"] = size / capacity
         lost = stats["workers"] - stats["workers_alive"]
-        return figures | {"workers/alive": stats["workers_alive"], "workers/losses": stats["restarts"] + lost}
+        return figures | {
+            "workers/alive": stats["workers_alive"],
+            "workers/losses": stats["restarts"] + lost,
+        }
 
 
 class Phases:
@@ -236,7 +276,9 @@ class Phases:
         self._now = phase, began
 
     def take(self) -> dict[str, float]:
-        """Seconds in each phase since they were taken last; none where nothing loops over the collector."""
+        """Seconds in each phase since they were taken last; none where nothing loops over the
+        collector.
+        """
         if self._now is not None:
             self.next(self._now[0])
         seconds, self._seconds = self._seconds, dict.fromkeys(self._seconds, 0.0)
@@ -249,7 +291,9 @@ def _lags(core: CollectorCore) -> list[int]:
 
 
 class Loop(Iterator[Any]):
-    """A loop over a collector that shows its progress. The loop's end closes the bar, also where ``break`` has left it."""
+    """A loop over a collector that shows its progress. The loop's end closes the bar, also where
+    ``break`` has left it.
+    """
 
     def __init__(self, collector: BaseCollector, progress: Progress) -> None:
         self._collector, self._progress = collector, progress

@@ -24,7 +24,20 @@ ROOM, STEPS = 1 << 24, 1024
 SHORT = 64
 
 #: What a rollout by hand calls. Where a class has others, the engine would pass them by.
-_METHODS = frozenset(["reset", "step", "step_mdp", "step_and_maybe_reset", "_acting", "_begun", "_compact", "_stepped", "_tensordict", "_with_actions"])
+_METHODS = frozenset(
+    [
+        "reset",
+        "step",
+        "step_mdp",
+        "step_and_maybe_reset",
+        "_acting",
+        "_begun",
+        "_compact",
+        "_stepped",
+        "_tensordict",
+        "_with_actions",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -64,27 +77,50 @@ class _OfHandle(Collector):
     def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
         choice = super()._chosen_policy(arguments)
         # A copy would not follow the user's own policy.
-        if not choice.shared or choice.doubt is not None or not isinstance(choice.core, dict) or "graph" not in choice.core:
+        if (
+            not choice.shared
+            or choice.doubt is not None
+            or not isinstance(choice.core, dict)
+            or "graph" not in choice.core
+        ):
             raise _Refused
         graph, policy = json.loads(choice.core["graph"]), arguments.policy
         if any(word in choice.core["graph"] for word in ('"Noise"', '"Gamma"', '"State"')):
             raise _Refused
         written = [tuple(leaf["key"]) for leaf, _ in graph["outputs"]]
         # Of what else a plain module returns, a rollout by hand keeps nothing.
-        if not _arguments.calls_with_tensordict(policy, bool(arguments.trust_policy)) and written != [("action",)]:
+        if not _arguments.calls_with_tensordict(
+            policy, bool(arguments.trust_policy)
+        ) and written != [("action",)]:
             raise _Refused
         return choice
 
 
 class Rollouts:
-    """Rollouts of an environment under one policy, by a collector that steps the environment's own handle."""
+    """Rollouts of an environment under one policy, by a collector that steps the environment's own
+    handle.
+    """
 
-    def __init__(self, env: EnvBase, handle: EnvHandle, policy: torch.nn.Module, exploration: str, trust: bool, cast: bool) -> None:
+    def __init__(
+        self,
+        env: EnvBase,
+        handle: EnvHandle,
+        policy: torch.nn.Module,
+        exploration: str,
+        trust: bool,
+        cast: bool,
+    ) -> None:
         #: The rollouts that these are.
         self.made_for = (handle, policy, exploration, trust, cast)
-        named = env.device or (torch.device("cpu") if cast and next(policy.parameters(), None) is not None else None)
+        named = env.device or (
+            torch.device("cpu") if cast and next(policy.parameters(), None) is not None else None
+        )
         facts = env._known()
-        width = sum(torch.empty(0, dtype=getattr(torch, leaf.dtype)).element_size() * torch.Size(leaf.shape).numel() for leaf in facts.observation)
+        width = sum(
+            torch.empty(0, dtype=getattr(torch, leaf.dtype)).element_size()
+            * torch.Size(leaf.shape).numel()
+            for leaf in facts.observation
+        )
         self._steps = max(16, min(STEPS, ROOM // (facts.num_envs * (2 * width + 64))))
         self._handle, self._core = handle, None
         try:
@@ -103,8 +139,9 @@ class Rollouts:
         self._collector, self._core = collector, collector._core
 
     def rollout(self, steps: int, ends: bool, seeds: list[int | None]) -> td.TensorDictBase | None:
-        """As many steps from a reset on, with these seeds, up to the first end of an episode if it ``ends`` them; None where they have to be
-        taken by hand."""
+        """As many steps from a reset on, with these seeds, up to the first end of an episode if it
+        ``ends`` them; None where they have to be taken by hand.
+        """
         if self._core is None:
             return None
         try:
@@ -117,7 +154,9 @@ class Rollouts:
             self._end()
             return None
         try:
-            frames: td.TensorDictBase = self._core.rollout_by_hand(self._handle, steps, ends, seeds, self._steps)
+            frames: td.TensorDictBase = self._core.rollout_by_hand(
+                self._handle, steps, ends, seeds, self._steps
+            )
             return frames
         except BaseException as error:
             self._end()
@@ -131,9 +170,17 @@ class Rollouts:
 
 
 def rollout(
-    env: EnvBase, policy: Any, steps: int, *, ends: bool, trust: bool, cast: bool, known: Rollouts | None
+    env: EnvBase,
+    policy: Any,
+    steps: int,
+    *,
+    ends: bool,
+    trust: bool,
+    cast: bool,
+    known: Rollouts | None,
 ) -> tuple[td.TensorDictBase | None, Rollouts | None]:
-    """A rollout by the engine, from a reset on, and what the next one is made with; None where it has to be made by hand.
+    """A rollout by the engine, from a reset on, and what the next one is made with; None where it
+    has to be made by hand.
 
     Args:
         env: what is stepped.
@@ -146,11 +193,22 @@ def rollout(
     """
     exploration = _exploration(policy) if isinstance(policy, torch.nn.Module) else None
     # With a gradient, so is what it writes.
-    if exploration is None or not _METHODS.isdisjoint(vars(env)) or (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in policy.parameters())):
+    if (
+        exploration is None
+        or not _METHODS.isdisjoint(vars(env))
+        or (
+            torch.is_grad_enabled()
+            and any(parameter.requires_grad for parameter in policy.parameters())
+        )
+    ):
         return None, known
     made_for = (env._made(), policy, exploration, trust, cast)
     if known is None or known.made_for != made_for:
-        if steps < SHORT or not _is_plain(env) or any(not parameter.is_cpu for parameter in policy.parameters()):
+        if (
+            steps < SHORT
+            or not _is_plain(env)
+            or any(not parameter.is_cpu for parameter in policy.parameters())
+        ):
             return None, known
         known = Rollouts(env, *made_for)
     seeds: list[int | None] = [None] * env.num_envs if env._seeds is None else list(env._seeds)
@@ -166,7 +224,12 @@ def _exploration(policy: torch.nn.Module) -> str | None:
 
     given = interaction_type()
     if given is None:
-        own = {str(getattr(part, "default_interaction_type", "deterministic")).rpartition(".")[2].lower() for part in policy.modules()}
+        own = {
+            str(getattr(part, "default_interaction_type", "deterministic"))
+            .rpartition(".")[2]
+            .lower()
+            for part in policy.modules()
+        }
         given = own.pop() if len(own) == 1 else ""
     name = str(getattr(given, "name", given)).lower()
     return name if name in EXPLORATION_TYPES else None
@@ -177,8 +240,21 @@ def _is_plain(env: EnvBase) -> bool:
     if any(getattr(type(env), name) is not getattr(EnvBase, name) for name in _METHODS):
         return False
     facts = env._known()
-    if facts.masks or facts.groups or facts.split or facts.deltas or facts.primed or facts.rewards or facts.flags:
+    if (
+        facts.masks
+        or facts.groups
+        or facts.split
+        or facts.deltas
+        or facts.primed
+        or facts.rewards
+        or facts.flags
+    ):
         return False
     is_here = env.device is None or env.device.type == "cpu"
     has_one_action = [leaf.key for leaf in facts.action] == ["action"]
-    return is_here and has_one_action and len(facts.batch) < 2 and all(leaf.dtype != "bytes" for leaf in facts.observation)
+    return (
+        is_here
+        and has_one_action
+        and len(facts.batch) < 2
+        and all(leaf.dtype != "bytes" for leaf in facts.observation)
+    )

@@ -1,4 +1,6 @@
-"""Statistics that environments gather as they are stepped, such as those that observations are normalised with."""
+"""Statistics that environments gather as they are stepped, such as those that observations are
+normalised with.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ class FrozenFactory(Factory):
 
 
 def freeze(env: object) -> list[Callable[[], None]]:
-    """Keeps ``env`` from gathering statistics; it goes on to use those it has or shares. Knows ``VecNorm``, also that of TorchRL,
-    and wrappers of Gymnasium with ``update_running_mean``.
+    """Keeps ``env`` from gathering statistics; it goes on to use those it has or shares. Knows
+    ``VecNorm``, also that of TorchRL, and wrappers of Gymnasium with ``update_running_mean``.
 
     Returns:
         Functions that let it gather again.
@@ -53,12 +55,15 @@ def freeze(env: object) -> list[Callable[[], None]]:
             # It may have asked for the recipes of others before.
             part._source = None
         if isinstance(part, Running):
-            # A recipe says that its environments gather nothing; others that share the statistics go on.
+            # A recipe says that its environments gather nothing; others that share the statistics
+            # go on.
             part._evaluates = True
             undo.append(partial(setattr, part, "_evaluates", False))
         elif _is_several(part) and any(map(is_function, part._makers)):
             undo.append(partial(_set_makers, part, part._makers))
-            _set_makers(part, [frozen(make) if is_function(make) else make for make in part._makers])
+            _set_makers(
+                part, [frozen(make) if is_function(make) else make for make in part._makers]
+            )
         elif getattr(type(part), "update_running_mean", None) is not None:
             if part.update_running_mean:
                 part.update_running_mean = False
@@ -72,10 +77,18 @@ def freeze(env: object) -> list[Callable[[], None]]:
     return undo
 
 
-def _normed(part: Any, data: TensorDictBase, loc: TensorDictBase, var: TensorDictBase, count: TensorDictBase) -> TensorDictBase:
-    """``data`` as ``part``, a ``VecNormV2`` of TorchRL, normalises it; unchanged where it has seen none before, since it would divide by zero."""
+def _normed(
+    part: Any, data: TensorDictBase, loc: TensorDictBase, var: TensorDictBase, count: TensorDictBase
+) -> TensorDictBase:
+    """``data`` as ``part``, a ``VecNormV2`` of TorchRL, normalises it; unchanged where it has seen
+    none before, since it would divide by zero.
+    """
     if not any(bool((number > 0).any()) for number in count.values(True, True)):
-        loc, var, count = loc.apply(torch.zeros_like), var.apply(torch.ones_like), count.apply(lambda it: torch.full_like(it, 1 << 40))
+        loc, var, count = (
+            loc.apply(torch.zeros_like),
+            var.apply(torch.ones_like),
+            count.apply(lambda it: torch.full_like(it, 1 << 40)),
+        )
     return type(part)._norm(part, data, loc, var, count)
 
 
@@ -90,18 +103,24 @@ def thaw_recipes(env: object) -> None:
 
 def has_gathered(env: object) -> bool:
     """Whether the transforms of ``env`` of windrow have all statistics that they gather."""
-    return all(part._statistics.read() is not None for part in _parts(env) if isinstance(part, Running))
+    return all(
+        part._statistics.read() is not None for part in _parts(env) if isinstance(part, Running)
+    )
 
 
 def share(env: object, statistics: Statistics) -> None:
-    """Makes ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a part of its own."""
+    """Makes ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a
+    part of its own.
+    """
     for number, part in enumerate(part for part in _parts(env) if isinstance(part, Running)):
         part._statistics = statistics.section(number)
 
 
 def recorders(env: object) -> list[Any]:
-    """The parts of ``env`` with a method that writes their recordings, such as ``VideoRecorder`` of TorchRL, and transforms
-    with a ``dump(step=...)`` of their own. A ``Compose`` of them that has one tells those in it."""
+    """The parts of ``env`` with a method that writes their recordings, such as ``VideoRecorder`` of
+    TorchRL, and transforms with a ``dump(step=...)`` of their own. A ``Compose`` of them that has
+    one tells those in it.
+    """
     found = [part for part in _parts(env) if _records(part)]
     told = {id(inner) for part in found for inner in getattr(part, "transforms", ())}
     return [part for part in found if id(part) not in told]
@@ -117,7 +136,10 @@ def _records(part: object) -> bool:
     if dump in (theirs.Transform.dump, theirs.Compose.dump):
         return False
     parameters = inspect.signature(dump).parameters.values()
-    return any(parameter.name == "step" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return any(
+        parameter.name == "step" or parameter.kind is parameter.VAR_KEYWORD
+        for parameter in parameters
+    )
 
 
 def _set_makers(env: Any, makers: list[Any]) -> None:
@@ -144,9 +166,14 @@ def _inside(part: Any) -> list[Any]:
     if _is_several(part):
         return [make for make in part._makers if not is_function(make)]
     if is_windrows(part):
-        inside = [vars(part)[name] for name in ("base_env", "_name", "_env", "_video") if name in vars(part)]
+        inside = [
+            vars(part)[name]
+            for name in ("base_env", "_name", "_env", "_video")
+            if name in vars(part)
+        ]
         return [*inside, *vars(part).get("_transforms", ())]
-    # An object of a library is there only if the library was imported. Others are not asked: they may start a process for it.
+    # An object of a library is there only if the library was imported. Others are not asked: they
+    # may start a process for it.
     if _fence.is_a(part, "TransformedEnv"):
         return [part.transform, part.base_env]
     if _fence.is_a(part, "Compose"):

@@ -14,7 +14,8 @@ from windrow.collectors._profile import known_activities
 
 
 class TorchProfiler:
-    """Records with PyTorch's profiler what the engine records the phases of. The engine calls the methods in the worker's thread.
+    """Records with PyTorch's profiler what the engine records the phases of. The engine calls the
+    methods in the worker's thread.
 
     Args:
         options: arguments of ``torch.profiler.profile``, by their names in :class:`ProfileConfig`.
@@ -27,7 +28,9 @@ class TorchProfiler:
         given = {**options, "activities": known_activities(options["activities"])}
         self._merges = given["on_trace_ready"] is None
         # Its last step would have the schedule run on.
-        schedule = torch.profiler.schedule(wait=0, warmup=warmup, active=rollouts - warmup, repeat=1)
+        schedule = torch.profiler.schedule(
+            wait=0, warmup=warmup, active=rollouts - warmup, repeat=1
+        )
         self._profile = torch.profiler.profile(schedule=schedule, **given)
 
     def begin(self) -> None:
@@ -39,7 +42,9 @@ class TorchProfiler:
         self._profile.step()
 
     def end(self, path: Path) -> None:
-        """The recording is over. What was recorded is added to the trace of the phases at ``path``, if there is one."""
+        """The recording is over. What was recorded is added to the trace of the phases at ``path``,
+        if there is one.
+        """
         self._profile.stop()
         if not self._merges or not os.path.exists(path):
             return
@@ -59,5 +64,9 @@ def _merged(trace: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
     for event in added["traceEvents"]:
         if "ts" in event:
             event["ts"] += shift
-    about = {name: value for name, value in added.items() if name not in ("traceEvents", "baseTimeNanoseconds", "displayTimeUnit")}
+    about = {
+        name: value
+        for name, value in added.items()
+        if name not in ("traceEvents", "baseTimeNanoseconds", "displayTimeUnit")
+    }
     return {**about, **trace, "traceEvents": trace["traceEvents"] + added["traceEvents"]}

@@ -25,12 +25,14 @@ class Workers:
     """The environments and policies of a collector's workers.
 
     Attributes:
-        given: environments, ids and functions as the user gave them, one for each worker, or one for all.
+        given: environments, ids and functions as the user gave them, one for each worker, or one
+            for all.
         envs: the same, where functions keep what they make.
         count: number of workers.
         env_kwargs: arguments of functions in ``envs``, for each worker or one for all.
         repeated: how many workers use the only environment, where it is not a function.
-        factories: functions that make a policy, one for each worker; None without ``policy_factory``.
+        factories: functions that make a policy, one for each worker; None without
+            ``policy_factory``.
     """
 
     def __init__(self, name: str, arguments: CollectorArguments, *, single: bool) -> None:
@@ -42,21 +44,29 @@ class Workers:
             _check_many(self.given, together)
         envs = self.given * repeated if repeated is not None and makes else self.given
         numbered = enumerate(envs)
-        self.envs = [Factory(env, number=number, together=together) if is_function(env) else env for number, env in numbered]
+        self.envs = [
+            Factory(env, number=number, together=together) if is_function(env) else env
+            for number, env in numbered
+        ]
         self.repeated = None if makes else repeated
         self.env_kwargs = _environment_arguments(arguments.create_env_kwargs, self.count, self.envs)
         policies = policy_factories(arguments.policy_factory, self.count)
         # The engine makes one policy more, to learn names and shapes of its weights.
-        self.factories = None if policies is None else [Factory(policy, first=True) for policy in policies]
+        self.factories = (
+            None if policies is None else [Factory(policy, first=True) for policy in policies]
+        )
 
     @property
     def are_native(self) -> bool:
-        """Whether the engine steps all environments, as far as that is known before a function is called."""
+        """Whether the engine steps all environments, as far as that is known before a function is
+        called.
+        """
         return not any(is_function(env) or _is_python(env) for env in self.given)
 
     def check_distinct(self) -> None:
-        """Raises ValueError where one environment object is given to several workers. Its copies in processes would draw the same
-        random numbers."""
+        """Raises ValueError where one environment object is given to several workers. Its copies in
+        processes would draw the same random numbers.
+        """
         seen: set[int] = set()
         for env in self.given * (self.repeated or 1):
             for inner in () if is_function(env) else _owned(_convert.of(env)):
@@ -73,7 +83,10 @@ class Workers:
 
     def move_some(self, members: dict[int, ParallelMembers]) -> None:
         """Notes that the only environment of some workers, by number, is in a process of its own."""
-        self._remote = [RemoteEnv(members[worker], 0) if worker in members else env for worker, env in enumerate(self.envs)]
+        self._remote = [
+            RemoteEnv(members[worker], 0) if worker in members else env
+            for worker, env in enumerate(self.envs)
+        ]
 
     @property
     def stateful(self) -> list[Any]:
@@ -87,11 +100,14 @@ class Workers:
         return env.made if isinstance(env, Factory) else env_of(env)
 
     def own_seed(self) -> int | None:
-        """The seed that ``set_seed`` of the first seeded environment was given, if no episode has begun since.
+        """The seed that ``set_seed`` of the first seeded environment was given, if no episode has
+        begun since.
 
         Environments of other libraries keep theirs by themselves.
         """
-        given = [env for one in self.given for env in (one.makers if isinstance(one, InTurn) else [one])]
+        given = [
+            env for one in self.given for env in (one.makers if isinstance(one, InTurn) else [one])
+        ]
         seeds = [env._take_seed() for env in given if is_windrows(env)]
         return next((seed for seed in seeds if seed is not None), None)
 
@@ -102,17 +118,26 @@ class Devices:
     Attributes:
         storing: where batches go.
         policy: where torch evaluates the policy.
-        named: what batches say that they are on: ``torch.device("cpu")`` if the user named it, otherwise nothing.
+        named: what batches say that they are on: ``torch.device("cpu")`` if the user named it,
+            otherwise nothing.
         acting: the same of what the policy is given.
     """
 
     def __init__(self, arguments: CollectorArguments, workers: int) -> None:
         env_device = device_of("env_device", arguments.env_device, workers=workers)
         warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
-        self.storing = device_of("storing_device", arguments.storing_device, arguments.device, workers=workers)
+        self.storing = device_of(
+            "storing_device", arguments.storing_device, arguments.device, workers=workers
+        )
         # Workers elsewhere have devices of their own.
         is_here = arguments.launcher is None
-        self.policy = device_of("policy_device", arguments.policy_device, arguments.device, workers=workers, is_here=is_here)
+        self.policy = device_of(
+            "policy_device",
+            arguments.policy_device,
+            arguments.device,
+            workers=workers,
+            is_here=is_here,
+        )
         is_named = arguments.storing_device is not None or arguments.device is not None
         self.named = torch.device("cpu") if is_named and self.storing is None else None
         is_named = arguments.policy_device is not None or arguments.device is not None
@@ -128,9 +153,12 @@ def _is_python(env: object) -> bool:
 
 
 def _check_many(given: list[Any], num_envs: int) -> None:
-    """Raises ValueError where an entry of ``given`` is one object that ``num_envs`` environments would have to share."""
+    """Raises ValueError where an entry of ``given`` is one object that ``num_envs`` environments
+    would have to share.
+    """
     for env in given:
-        # Functions and ids make as many as are asked for. What is no environment is said where it is made.
+        # Functions and ids make as many as are asked for. What is no environment is said where it
+        # is made.
         is_env = not isinstance(env, str) and not is_function(env) and hasattr(env, "step")
         for inner in _owned(_convert.of(env)) if is_env else ():
             raise ValueError(
@@ -159,12 +187,15 @@ def policy_factories(
     return given
 
 
-def device_of(name: str, *candidates: WorkerDevices | None, workers: int = 1, is_here: bool = True) -> torch.device | None:
-    """The first given device, or entry of a list for all workers; None for the CPU. Another machine may have one that this one, which
-    it ``is_here``, has not.
+def device_of(
+    name: str, *candidates: WorkerDevices | None, workers: int = 1, is_here: bool = True
+) -> torch.device | None:
+    """The first given device, or entry of a list for all workers; None for the CPU. Another machine
+    may have one that this one, which it ``is_here``, has not.
 
     Raises:
-        RuntimeError: torch finds no such device here, or a list does not have an entry for each worker.
+        RuntimeError: torch finds no such device here, or a list does not have an entry for each
+            worker.
         ValueError: workers have several.
     """
     given: Any = next((candidate for candidate in candidates if candidate is not None), None)
@@ -172,7 +203,9 @@ def device_of(name: str, *candidates: WorkerDevices | None, workers: int = 1, is
         if len(given) != workers:
             raise RuntimeError(f"{name} has {len(given)} entries for {workers} workers")
         if len({str(entry) for entry in given}) != 1:
-            raise ValueError(f"{name} must be one device for all workers, got {list(map(str, given))}")
+            raise ValueError(
+                f"{name} must be one device for all workers, got {list(map(str, given))}"
+            )
         given = given[0]
     if given is None:
         return None
@@ -184,8 +217,12 @@ def device_of(name: str, *candidates: WorkerDevices | None, workers: int = 1, is
     return device
 
 
-def _environments(name: str, arguments: CollectorArguments, *, single: bool) -> tuple[list[Any], int | None]:
-    """The environments as a list, and the number of workers where it is not the length of that list."""
+def _environments(
+    name: str, arguments: CollectorArguments, *, single: bool
+) -> tuple[list[Any], int | None]:
+    """The environments as a list, and the number of workers where it is not the length of that
+    list.
+    """
     given, workers = arguments.create_env_fn, arguments.num_workers
     envs: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not envs:
@@ -193,7 +230,9 @@ def _environments(name: str, arguments: CollectorArguments, *, single: bool) -> 
     if single:
         if len(envs) != 1 or workers not in (None, 1):
             got = len(envs) if len(envs) != 1 else workers
-            raise ValueError(f"{name} has one worker, got {got}: use MultiSyncCollector or MultiAsyncCollector")
+            raise ValueError(
+                f"{name} has one worker, got {got}: use MultiSyncCollector or MultiAsyncCollector"
+            )
         return envs, None
     if isinstance(given, (list, tuple)):
         if workers not in (None, len(envs)):
@@ -217,5 +256,7 @@ def _environment_arguments(
     made = next((env for env in envs if not is_function(env)), None)
     if made is not None and any(each):
         kind = repr(made) if isinstance(made, str) else type(made).__name__
-        raise RuntimeError(f"create_env_kwargs are arguments of a function that makes an environment, got {kind}")
+        raise RuntimeError(
+            f"create_env_kwargs are arguments of a function that makes an environment, got {kind}"
+        )
     return each

@@ -1,7 +1,9 @@
-"""Replay buffers, their storages, samplers, writers and limiters, data sets, and what is done to batches.
+"""Replay buffers, their storages, samplers, writers and limiters, data sets, and what is done to
+batches.
 
-The modules that define classes name them, in their ``__all__``. Classes of specs (``Bounded``, ``Categorical``, ``Composite`` and
-others) are those of TorchRL, where it is installed, and so is all else that only ``torchrl.data`` has.
+The modules that define classes name them, in their ``__all__``. Classes of specs (``Bounded``,
+``Categorical``, ``Composite`` and others) are those of TorchRL, where it is installed, and so is
+all else that only ``torchrl.data`` has.
 """
 
 from typing import TYPE_CHECKING
@@ -20,5 +22,12 @@ __getattr__ = _fence.rest_of(__name__)
 
 if not TYPE_CHECKING:
     # Checkers that add up no lists take all that was imported.
-    __all__ = [*_datasets.__all__, *_frames.__all__, *_limiters.__all__, *_mix.__all__, *_postprocs.__all__, *replay_buffers.__all__]
+    __all__ = [
+        *_datasets.__all__,
+        *_frames.__all__,
+        *_limiters.__all__,
+        *_mix.__all__,
+        *_postprocs.__all__,
+        *replay_buffers.__all__,
+    ]
     __dir__ = _listing(__name__, __all__)

@@ -21,7 +21,9 @@ _WORTH_A_THREAD = 2**20
 
 
 class Ahead(Generic[T]):
-    """Requests whose answers nobody has taken yet, the oldest first: ``count`` of them after each :meth:`next`. Threads may share it."""
+    """Requests whose answers nobody has taken yet, the oldest first: ``count`` of them after each
+    :meth:`next`. Threads may share it.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -48,7 +50,8 @@ class Ahead(Generic[T]):
 
 
 class Prefetch(Generic[T]):
-    """Calls ``draw`` in a thread of its own, ``count`` times more than results were taken. Where there is nothing to draw, it returns None.
+    """Calls ``draw`` in a thread of its own, ``count`` times more than results were taken. Where
+    there is nothing to draw, it returns None.
 
     It begins once a sample has shown that a learner gains by it.
     """
@@ -98,7 +101,9 @@ class Prefetch(Generic[T]):
         return result
 
     def clear(self) -> None:
-        """Forgets the results that nobody has taken, and waits for the call of ``draw`` that is under way."""
+        """Forgets the results that nobody has taken, and waits for the call of ``draw`` that is
+        under way.
+        """
         self._pays = None
         self._begin_in_fork()
         asked = self._ahead.clear()
@@ -114,5 +119,7 @@ class Prefetch(Generic[T]):
 
 
 def _stream() -> Any:
-    """The stream of the calling thread, and with it its device, where a program uses a GPU: what is drawn is used there."""
+    """The stream of the calling thread, and with it its device, where a program uses a GPU: what is
+    drawn is used there.
+    """
     return torch.cuda.current_stream() if torch.cuda.is_initialized() else None

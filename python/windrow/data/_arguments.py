@@ -16,28 +16,42 @@ from windrow.data.replay_buffers.writers import Writer
 class CommonArguments(Arguments):
     """Arguments of every buffer."""
 
-    storage: Storage | Callable[[], Storage] | None = argument("where frames are kept; a list of 1000 by default", default=None)
+    storage: Storage | Callable[[], Storage] | None = argument(
+        "where frames are kept; a list of 1000 by default", default=None
+    )
     writer: Writer | Callable[[], Writer] | None = argument(
         "which rows they are written to; one after another by default", default=None
     )
-    batch_size: int | None = argument("frames of a sample that does not name a number", default=None, check=at_least(1))
+    batch_size: int | None = argument(
+        "frames of a sample that does not name a number", default=None, check=at_least(1)
+    )
     transform: Callable[[Any], Any] | None = argument(
         "called with each sample; what it returns is the sample",
         more="its method ``inv``, where it has one, is called with what is written; where that returns None, nothing is",
         default=None,
     )
-    transform_factory: Callable[[], Callable[[Any], Any]] | None = argument("returns transform", default=None)
+    transform_factory: Callable[[], Callable[[Any], Any]] | None = argument(
+        "returns transform", default=None
+    )
     collate_fn: Callable[[Any], Any] | None = argument(
         "called with the frames of each sample, before transforms; returns the sample",
         more="the frames of a ``ListStorage`` are a list of TensorDicts, others one TensorDict",
         default=None,
     )
-    pin_memory: bool = argument("put samples into memory that a GPU reads directly, where there is one", default=False)
-    limiter: RateLimiter | None = argument("makes samples and writes wait for each other; by default they do not", default=None)
+    pin_memory: bool = argument(
+        "put samples into memory that a GPU reads directly, where there is one", default=False
+    )
+    limiter: RateLimiter | None = argument(
+        "makes samples and writes wait for each other; by default they do not", default=None
+    )
     seed: int | None = argument("what all choices follow from", default=None, check=at_least(0))
-    generator: "torch.Generator | None" = argument("a torch.Generator that seed is drawn from", default=None)
+    generator: "torch.Generator | None" = argument(
+        "a torch.Generator that seed is drawn from", default=None
+    )
     sample_timeout: float = argument(
-        "seconds that a sample waits for frames, and a write for a limiter", default=60.0, check=real
+        "seconds that a sample waits for frames, and a write for a limiter",
+        default=60.0,
+        check=real,
     )
     consume_after_n_samples: int | None = argument(
         "how often a frame is drawn before it is removed; by default none is",
@@ -55,7 +69,8 @@ class CommonArguments(Arguments):
         check=at_least(0),
     )
     dim_extend: int | None = ignored(
-        "frames are written one by one, along the last dimension of a batch, which is time", default=None
+        "frames are written one by one, along the last dimension of a batch, which is time",
+        default=None,
     )
     compilable: bool = ignored("nothing is compiled", default=False)
     checkpointer: object = ignored("dumps has one format", default=None)
@@ -91,7 +106,9 @@ class PriorityArguments(Arguments):
     def sampler(self) -> PrioritizedSampler:
         """The sampler: its arguments that the buffer declares have the same names."""
         names = ("alpha", "beta", "eps", "dtype", "reduction")
-        return PrioritizedSampler(**{name: getattr(self, name) for name in names if hasattr(self, name)})
+        return PrioritizedSampler(
+            **{name: getattr(self, name) for name in names if hasattr(self, name)}
+        )
 
 
 class PrioritizedBufferArguments(PriorityArguments, CommonArguments):
@@ -104,15 +121,21 @@ class TensorDictPrioritizedBufferArguments(PriorityArguments, CommonArguments):
     """Arguments of a buffer with a prioritized sampler whose samples carry what it knows of them."""
 
     priority_key: Key = argument("as of TensorDictReplayBuffer", default="td_error")
-    reduction: str = argument("how several priorities of a frame make one, as of PrioritizedSampler", default="max")
+    reduction: str = argument(
+        "how several priorities of a frame make one, as of PrioritizedSampler", default="max"
+    )
 
 
-AnyBufferArguments = BufferArguments | PrioritizedBufferArguments | TensorDictPrioritizedBufferArguments
+AnyBufferArguments = (
+    BufferArguments | PrioritizedBufferArguments | TensorDictPrioritizedBufferArguments
+)
 """Of any class of buffers."""
 
 
 def either(name: str, arguments: CommonArguments, other: str, made_of: Callable[[Any], Any]) -> Any:
-    """The argument ``name``, or the value that ``made_of`` makes of the ``other``. Both together are a ``TypeError``."""
+    """The argument ``name``, or the value that ``made_of`` makes of the ``other``. Both together
+    are a ``TypeError``.
+    """
     value, source = getattr(arguments, name), getattr(arguments, other)
     if source is None:
         return value

@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 def frames_of(data: object, *, dims: int = 1) -> object:
-    """Frames as a TensorDict, made of a TensorDict, a tensorclass, a dictionary of tensors, or a list of single frames that are one
-    of these. Anything else stays as it is.
+    """Frames as a TensorDict, made of a TensorDict, a tensorclass, a dictionary of tensors, or a
+    list of single frames that are one of these. Anything else stays as it is.
 
     Args:
         dims: 0 for a single frame.
@@ -35,12 +35,16 @@ def frames_of(data: object, *, dims: int = 1) -> object:
 
 
 def _has_tree(data: Mapping[Any, Any]) -> bool:
-    """Whether tensors in a dictionary are in lists or tuples, which a TensorDict would make one tensor of."""
+    """Whether tensors in a dictionary are in lists or tuples, which a TensorDict would make one
+    tensor of.
+    """
     for value in data.values():
         if isinstance(value, Mapping) and not is_frames(value):
             if _has_tree(value):
                 return True
-        elif isinstance(value, (list, tuple)) and any(isinstance(entry, (torch.Tensor, Mapping, list, tuple)) for entry in value):
+        elif isinstance(value, (list, tuple)) and any(
+            isinstance(entry, (torch.Tensor, Mapping, list, tuple)) for entry in value
+        ):
             return True
     return False
 
@@ -57,11 +61,14 @@ def kind_of(value: object) -> str:
 
 def is_key(index: object) -> bool:
     """Whether ``index`` is the key of an entry, not rows."""
-    return isinstance(index, str) or (isinstance(index, tuple) and bool(index) and all(isinstance(name, str) for name in index))
+    return isinstance(index, str) or (
+        isinstance(index, tuple) and bool(index) and all(isinstance(name, str) for name in index)
+    )
 
 
 def rows_of(index: object, count: int) -> torch.Tensor:
-    """The rows that ``index`` picks of ``count``, as a tensor of the shape that the frames shall have.
+    """The rows that ``index`` picks of ``count``, as a tensor of the shape that the frames shall
+    have.
 
     Raises:
         IndexError: a mask has another size.
@@ -86,7 +93,9 @@ def rows_of(index: object, count: int) -> torch.Tensor:
         rows = index.to(torch.int64)
         return torch.where((rows < 0) & (rows >= -count), rows + count, rows)
     if index.shape != (count,):
-        raise IndexError(f"expected a mask of {count} rows, as the buffer holds frames, got shape {list(index.shape)}")
+        raise IndexError(
+            f"expected a mask of {count} rows, as the buffer holds frames, got shape {list(index.shape)}"
+        )
     return index.nonzero().squeeze(-1)
 
 
@@ -106,7 +115,9 @@ def numbers(name: str, values: object, kind: Callable[[Any], T]) -> list[T]:
     try:
         return [kind(value) for value in flat(values)]
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be {'whole numbers' if kind is whole else 'numbers'}, got {values!r}") from None
+        raise TypeError(
+            f"{name} must be {'whole numbers' if kind is whole else 'numbers'}, got {values!r}"
+        ) from None
 
 
 def whole(value: Any) -> int:

@@ -13,8 +13,8 @@ __all__ = ["FrameDataset"]
 class FrameDataset:
     """Frames as a data set of torch, which :meth:`ReplayBuffer.as_dataset` makes.
 
-    They are in shared memory: processes of a ``DataLoader`` have them without a copy, whether they are forked or spawned. Indexed by a
-    number, it gives a frame; by several, a batch of them.
+    They are in shared memory: processes of a ``DataLoader`` have them without a copy, whether they
+    are forked or spawned. Indexed by a number, it gives a frame; by several, a batch of them.
 
     Args:
         frames: a TensorDict ``[frames]``, whose memory becomes shared.
@@ -22,7 +22,9 @@ class FrameDataset:
 
     def __init__(self, frames: Any) -> None:
         if not is_frames(frames):
-            raise TypeError(f"expected a buffer of TensorDicts, got items that are {kind_of(frames)}")
+            raise TypeError(
+                f"expected a buffer of TensorDicts, got items that are {kind_of(frames)}"
+            )
         self._frames = frames.share_memory_()
 
     def __len__(self) -> int:

@@ -1,8 +1,10 @@
 """What the engine does not keep as it is, as frames that it keeps, and back.
 
-Names of entries say what was given, so that they are all that is needed to give it back: ``"a (bfloat16)"`` has the values of ``"a"`` as
-integers of the same width, ``"(0)"``, ``"[0]"`` and ``"<0>"`` are what a tuple, a list and a dictionary have first or under the key 0,
-and ``"(item)"`` is an item by itself. ``"(batch 10)"`` has an item that is a batch ``[10]``. ``"(object)"`` numbers items that are any object: :class:`Objects` keeps them.
+Names of entries say what was given, so that they are all that is needed to give it back:
+``"a (bfloat16)"`` has the values of ``"a"`` as integers of the same width, ``"(0)"``, ``"[0]"`` and
+``"<0>"`` are what a tuple, a list and a dictionary have first or under the key 0, and ``"(item)"``
+is an item by itself. ``"(batch 10)"`` has an item that is a batch ``[10]``. ``"(object)"`` numbers
+items that are any object: :class:`Objects` keeps them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 class Objects:
     """Items that are any object, by the number that the engine keeps in their place.
 
-    Those of a frame that was overwritten go when no thread is reading: a thread that has drawn the frame may still look for them.
+    Those of a frame that was overwritten go when no thread is reading: a thread that has drawn the
+    frame may still look for them.
     """
 
     def __init__(self) -> None:
@@ -52,7 +55,11 @@ class Objects:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
-        self._kept, self._in, self._numbers = state["kept"], state["in"], itertools.count(state["next"])
+        self._kept, self._in, self._numbers = (
+            state["kept"],
+            state["in"],
+            itertools.count(state["next"]),
+        )
 
     def numbers(self, items: list[Any]) -> list[int]:
         """Keeps the items; returns their numbers."""
@@ -64,16 +71,22 @@ class Objects:
         """The items with these numbers."""
         return [self._kept[number] for number in numbers]
 
-    def write(self, numbers: list[int], write: Callable[[], T], read: Callable[[list[int]], Any]) -> T:
-        """The result of ``write``, which writes the frames with these numbers and returns their rows, from which ``read`` reads them
-        back. Lets go of the objects of frames that are no longer there."""
+    def write(
+        self, numbers: list[int], write: Callable[[], T], read: Callable[[list[int]], Any]
+    ) -> T:
+        """The result of ``write``, which writes the frames with these numbers and returns their
+        rows, from which ``read`` reads them back. Lets go of the objects of frames that are no
+        longer there.
+        """
         gone = set(numbers)
         with self._writing:
             try:
                 written = write()
                 rows = [] if written is None else flat(written)
                 try:
-                    found = list(zip(rows, read(rows)[OBJECT].tolist() if rows else [], strict=True))
+                    found = list(
+                        zip(rows, read(rows)[OBJECT].tolist() if rows else [], strict=True)
+                    )
                 except IndexError:
                     found = list(_held(rows, read))
                 gone.update(self._in.pop(row) for row in set(rows) & self._in.keys())
@@ -89,12 +102,16 @@ class Objects:
         return any(_held(list(self._in), read))
 
     def restore(self, kept: dict[int, Any], rows: dict[int, int]) -> None:
-        """Keeps the objects of a saved state, whose numbers are in ``rows``, in the place of others."""
+        """Keeps the objects of a saved state, whose numbers are in ``rows``, in the place of
+        others.
+        """
         with self._writing:
             self._let_go(set(self._in.values()) - kept.keys())
             self._kept.update(kept)
             self._in = rows
-            self._numbers = itertools.count(max([next(self._numbers), *(number + 1 for number in kept)]))
+            self._numbers = itertools.count(
+                max([next(self._numbers), *(number + 1 for number in kept)])
+            )
 
     def clear(self, empty: Callable[[], object]) -> None:
         """Lets go of all objects, while ``empty`` removes the frames."""
@@ -124,7 +141,9 @@ class Objects:
 
 
 def _held(rows: list[int], read: Callable[[list[int]], Any]) -> Iterator[tuple[int, int]]:
-    """Those of the rows that hold an object, each with its number: a sampler that consumes frames may give up any of them meanwhile."""
+    """Those of the rows that hold an object, each with its number: a sampler that consumes frames
+    may give up any of them meanwhile.
+    """
     for row in rows:
         with contextlib.suppress(IndexError):
             frames = read([row])
@@ -132,7 +151,9 @@ def _held(rows: list[int], read: Callable[[list[int]], Any]) -> Iterator[tuple[i
                 yield row, int(frames[OBJECT])
 
 
-def packed(frames: tensordict.TensorDictBase, plain: frozenset[tuple[str, ...]]) -> tensordict.TensorDictBase:
+def packed(
+    frames: tensordict.TensorDictBase, plain: frozenset[tuple[str, ...]]
+) -> tensordict.TensorDictBase:
     """``frames`` as the engine keeps them: themselves where it can.
 
     Args:
@@ -146,13 +167,19 @@ def packed(frames: tensordict.TensorDictBase, plain: frozenset[tuple[str, ...]])
         rest, entries = parted(frames)
         kept = packed(rest, plain)
         return frames if kept is rest else placed(kept, entries)
-    odd = [(key, value) for key, value in _odd(frames, ()) if key in plain or isinstance(value, torch.Tensor)]
+    odd = [
+        (key, value)
+        for key, value in _odd(frames, ())
+        if key in plain or isinstance(value, torch.Tensor)
+    ]
     if not odd:
         return frames
     frames = frames.copy()
     for key, value in odd:
         if key in plain:
-            raise TypeError(f"entry {'.'.join(key)}: expected float32, as the sampler or writer reads it, got {_type_of(value)}")
+            raise TypeError(
+                f"entry {'.'.join(key)}: expected float32, as the sampler or writer reads it, got {_type_of(value)}"
+            )
         frames = frames.exclude(key)
         name = f"{key[-1]} ({_type_of(value)})"
         frames.set((*key[:-1], name), _as_numbers(value))
@@ -166,7 +193,9 @@ def packed_items(data: object, objects: Objects) -> tensordict.TensorDictBase:
         TypeError: ``data`` is not several.
     """
     if not isinstance(data, Iterable) or isinstance(data, (str, bytes, Mapping)):
-        raise TypeError(f"expected a list of items, or a tensor of them, got {kind_of(data)}: give one item to add")
+        raise TypeError(
+            f"expected a list of items, or a tensor of them, got {kind_of(data)}: give one item to add"
+        )
     items = list(data)
     numbers = torch.tensor(objects.numbers(items), dtype=torch.int64, device="cpu")
     return tensordict.TensorDict({OBJECT: numbers}, [len(items)])
@@ -180,15 +209,21 @@ def batches(data: tensordict.TensorDictBase, dims: int) -> tensordict.TensorDict
     """
     for key, value in _odd(data, ()):
         if not isinstance(value, torch.Tensor):
-            raise TypeError(f"entry {'.'.join(key)}: expected a tensor, as the item is a batch {list(data.shape[dims:])}, got an object")
+            raise TypeError(
+                f"entry {'.'.join(key)}: expected a tensor, as the item is a batch {list(data.shape[dims:])}, got an object"
+            )
     data = data if type(data) is tensordict.TensorDict else data.contiguous()
     shape = list(data.batch_size)
     inner = tensordict.TensorDict(dict(data.items()), shape[:dims], device=data.device)
-    return tensordict.TensorDict({f"(batch {', '.join(map(str, shape[dims:]))})": inner}, shape[:dims])
+    return tensordict.TensorDict(
+        {f"(batch {', '.join(map(str, shape[dims:]))})": inner}, shape[:dims]
+    )
 
 
 def unpacked(frames: tensordict.TensorDictBase, objects: Objects, orders: Orders) -> object:
-    """What was given, of flat frames that the engine kept: a TensorDict, a list of objects, or a tree of tensors."""
+    """What was given, of flat frames that the engine kept: a TensorDict, a list of objects, or a
+    tree of tensors.
+    """
     if OBJECT in frames.keys():
         return objects.of(frames[OBJECT].tolist())
     is_tree = False
@@ -202,7 +237,9 @@ def unpacked(frames: tensordict.TensorDictBase, objects: Objects, orders: Orders
             frames = frames.exclude(names)
             dtype = typed[1]
             is_pair = dtype.is_complex and value.is_floating_point()
-            frames.set(given, torch.view_as_complex(value.contiguous()) if is_pair else value.view(dtype))
+            frames.set(
+                given, torch.view_as_complex(value.contiguous()) if is_pair else value.view(dtype)
+            )
     batch = next((name for name in frames.keys() if _BATCH.fullmatch(name)), None)
     if batch is not None:
         count, frames = len(frames), frames[batch]
@@ -211,7 +248,8 @@ def unpacked(frames: tensordict.TensorDictBase, objects: Objects, orders: Orders
 
 
 def as_tree(data: object, dims: int, orders: Orders | None = None) -> tensordict.TensorDictBase:
-    """A tree of tensors as a TensorDict, with so many of their dimensions as its batch size. Notes the ``orders`` of its dictionaries.
+    """A tree of tensors as a TensorDict, with so many of their dimensions as its batch size. Notes
+    the ``orders`` of its dictionaries.
 
     Raises:
         TypeError: something in it is no tensor.
@@ -225,25 +263,42 @@ def as_tree(data: object, dims: int, orders: Orders | None = None) -> tensordict
     while isinstance(leaf, dict):
         leaf = next(iter(leaf.values()))
     if leaf.ndim < dims:
-        raise ValueError("expected items along the first dimension of each tensor, got a tensor without dimensions: give one item to add")
+        raise ValueError(
+            "expected items along the first dimension of each tensor, got a tensor without dimensions: give one item to add"
+        )
     try:
         return tensordict.TensorDict(named, leaf.shape[:dims])
     except RuntimeError as error:
-        raise ValueError(f"expected tensors with one first dimension, for items: {error}") from error
+        raise ValueError(
+            f"expected tensors with one first dimension, for items: {error}"
+        ) from error
 
 
 def is_marked(frames: tensordict.TensorDictBase) -> bool:
     """Whether entries of frames that the engine kept have to be unpacked."""
-    names = {name for key in frames.keys(True, True) for name in ((key,) if isinstance(key, str) else key)}
-    return OBJECT in frames.keys() or any(name == ITEM or _PLACE.fullmatch(name) or _BATCH.fullmatch(name) or _typed(name) for name in names)
+    names = {
+        name
+        for key in frames.keys(True, True)
+        for name in ((key,) if isinstance(key, str) else key)
+    }
+    return OBJECT in frames.keys() or any(
+        name == ITEM or _PLACE.fullmatch(name) or _BATCH.fullmatch(name) or _typed(name)
+        for name in names
+    )
 
 
 def _typed(name: str) -> tuple[str, torch.dtype] | None:
-    """The name of an entry, and the type that its values had, where the engine keeps integers in their place. Users may call an entry
-    ``"speed (mps)"``."""
+    """The name of an entry, and the type that its values had, where the engine keeps integers in
+    their place. Users may call an entry ``"speed (mps)"``.
+    """
     found = _TYPED.fullmatch(name)
     dtype = getattr(torch, found[2], None) if found else None
-    if found is None or not isinstance(dtype, torch.dtype) or dtype in _kept_types() or str(dtype) != f"torch.{found[2]}":
+    if (
+        found is None
+        or not isinstance(dtype, torch.dtype)
+        or dtype in _kept_types()
+        or str(dtype) != f"torch.{found[2]}"
+    ):
         return None
     return found[1], dtype
 
@@ -256,7 +311,9 @@ def _named(data: Any, orders: Orders, path: tuple[str, ...]) -> torch.Tensor | d
     if isinstance(data, Mapping) and data:
         names = {name: name if isinstance(name, str) else f"<{name!r}>" for name in data}
         orders[path] = tuple(names.values())
-        return {names[name]: _named(value, orders, (*path, names[name])) for name, value in data.items()}
+        return {
+            names[name]: _named(value, orders, (*path, names[name])) for name, value in data.items()
+        }
     if type(data) in (tuple, list) and data:
         around = "({})" if type(data) is tuple else "[{}]"
         places = map(around.format, range(len(data)))
@@ -268,7 +325,9 @@ def _named(data: Any, orders: Orders, path: tuple[str, ...]) -> torch.Tensor | d
     )
 
 
-def _tree(frames: torch.Tensor | tensordict.TensorDictBase, orders: Orders, path: tuple[str, ...]) -> object:
+def _tree(
+    frames: torch.Tensor | tensordict.TensorDictBase, orders: Orders, path: tuple[str, ...]
+) -> object:
     """The tree that :func:`_named` was given."""
     if isinstance(frames, torch.Tensor):
         return frames
@@ -277,27 +336,41 @@ def _tree(frames: torch.Tensor | tensordict.TensorDictBase, orders: Orders, path
     own = set(frames.keys())
     # The engine sorts names; those of a state that was loaded stay as they are.
     order = orders.get(path, ())
-    places = {name: _PLACE.fullmatch(name) for name in (order if own == set(order) else frames.keys())}
+    places = {
+        name: _PLACE.fullmatch(name) for name in (order if own == set(order) else frames.keys())
+    }
     trees = {name: _tree(frames[name], orders, (*path, name)) for name in places}
     found = next(iter(places.values()), None)
     if found is None or found[3]:
-        return {ast.literal_eval(place[3]) if place else name: trees[name] for name, place in places.items()}
+        return {
+            ast.literal_eval(place[3]) if place else name: trees[name]
+            for name, place in places.items()
+        }
     kind, around = (tuple, "({})") if found[1] else (list, "[{}]")
     return kind(trees[around.format(place)] for place in range(len(places)))
 
 
 def map_tree(work: Callable[[Any], Any], tree: Any) -> object:
-    """The tree with the results of ``work`` in the places of tensors and TensorDicts; objects stay as they are."""
+    """The tree with the results of ``work`` in the places of tensors and TensorDicts; objects stay
+    as they are.
+    """
     if isinstance(tree, torch.Tensor) or tensordict.is_tensor_collection(tree):
         return work(tree)
     if type(tree) is dict:
         return {name: map_tree(work, value) for name, value in tree.items()}
-    return type(tree)(map_tree(work, value) for value in tree) if type(tree) in (tuple, list) else tree
+    return (
+        type(tree)(map_tree(work, value) for value in tree) if type(tree) in (tuple, list) else tree
+    )
 
 
 def pinned(tree: Any) -> object:
     """The tree with those tensors in pinned memory that are not on a GPU."""
-    return map_tree(lambda value: value.apply(_pinned) if tensordict.is_tensor_collection(value) else _pinned(value), tree)
+    return map_tree(
+        lambda value: (
+            value.apply(_pinned) if tensordict.is_tensor_collection(value) else _pinned(value)
+        ),
+        tree,
+    )
 
 
 def _pinned(value: torch.Tensor) -> torch.Tensor:
@@ -323,10 +396,14 @@ def stacked(items: list[Any]) -> object:
         kind: Any = type(first)
         parts = [stacked(list(parts)) for parts in zip(*items, strict=True)]
         return kind(*parts) if hasattr(first, "_fields") else kind(parts)
-    raise TypeError(f"cannot stack items, got {kind_of(first)}: give the buffer a collate_fn, such as lambda items: items")
+    raise TypeError(
+        f"cannot stack items, got {kind_of(first)}: give the buffer a collate_fn, such as lambda items: items"
+    )
 
 
-def _odd(data: tensordict.TensorDictBase, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _odd(
+    data: tensordict.TensorDictBase, prefix: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The entries that the engine cannot keep as they are."""
     kept = _kept_types()
     for name, value in data.items():
@@ -355,4 +432,6 @@ def _as_numbers(value: torch.Tensor) -> torch.Tensor:
 
 
 def _type_of(value: object) -> str:
-    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else "no tensor"
+    return (
+        str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else "no tensor"
+    )

@@ -19,26 +19,38 @@ __all__ = ["OfflineToOnlineReplayBuffer"]
 class MixArguments(Arguments):
     """Arguments of a mix."""
 
-    offline_dataset: Any = argument("a buffer, or a data set as ReplayBuffer.from_dataset takes it", kw_only=False)
+    offline_dataset: Any = argument(
+        "a buffer, or a data set as ReplayBuffer.from_dataset takes it", kw_only=False
+    )
     online_storage: Any = argument("the storage of what is written", default=None)
-    online_capacity: int | None = argument("frames of a storage in memory, in place of online_storage", default=None, check=at_least(1))
+    online_capacity: int | None = argument(
+        "frames of a storage in memory, in place of online_storage", default=None, check=at_least(1)
+    )
     online_buffer: Any = argument("the buffer that is written to, in place of both", default=None)
-    offline_fraction: float = argument("share of each sample that comes from the data set", default=0.5, check=share)
-    batch_size: int | None = argument("frames of a sample that does not name a number", default=None, check=at_least(1))
-    transform: Callable[[Any], Any] | None = argument("called with each sample; what it returns is the sample", default=None)
+    offline_fraction: float = argument(
+        "share of each sample that comes from the data set", default=0.5, check=share
+    )
+    batch_size: int | None = argument(
+        "frames of a sample that does not name a number", default=None, check=at_least(1)
+    )
+    transform: Callable[[Any], Any] | None = argument(
+        "called with each sample; what it returns is the sample", default=None
+    )
 
 
 class OfflineToOnlineReplayBuffer:
-    """Samples of which a fixed share comes from a data set, and the rest from what is written: for learning that begins offline and goes on
-    online.
+    """Samples of which a fixed share comes from a data set, and the rest from what is written: for
+    learning that begins offline and goes on online.
 
-    Each sample has ``round(offline_fraction * batch_size)`` frames of the data set, which come first; as long as nothing was written, all are.
-    A sample has the entries that both have, but not ``"index"``: each buffer numbers its own frames. What is written goes to
-    :attr:`online_buffer`, by :meth:`extend` or by a collector
-    (``replay_buffer=``). Attributes and methods that are not listed here are those of :attr:`online_buffer`.
+    Each sample has ``round(offline_fraction * batch_size)`` frames of the data set, which come
+    first; as long as nothing was written, all are. A sample has the entries that both have, but not
+    ``"index"``: each buffer numbers its own frames. What is written goes to :attr:`online_buffer`,
+    by :meth:`extend` or by a collector (``replay_buffer=``). Attributes and methods that are not
+    listed here are those of :attr:`online_buffer`.
 
     Raises:
-        TypeError: several or none of ``online_storage``, ``online_capacity`` and ``online_buffer`` are given.
+        TypeError: several or none of ``online_storage``, ``online_capacity`` and ``online_buffer``
+            are given.
         ValueError: the share is none.
 
     Example:
@@ -57,14 +69,25 @@ class OfflineToOnlineReplayBuffer:
     def __init__(self, arguments: MixArguments) -> None:
         offline = arguments.offline_dataset
         #: The buffer of the data set.
-        self.offline_buffer = offline if hasattr(offline, "sample") else ReplayBuffer.from_dataset(offline)
-        given = {name: getattr(arguments, name) for name in ("online_storage", "online_capacity", "online_buffer")}
+        self.offline_buffer = (
+            offline if hasattr(offline, "sample") else ReplayBuffer.from_dataset(offline)
+        )
+        given = {
+            name: getattr(arguments, name)
+            for name in ("online_storage", "online_capacity", "online_buffer")
+        }
         if len(named := [name for name, value in given.items() if value is not None]) != 1:
-            raise TypeError(f"expected one of {', '.join(given)}, got {' and '.join(named) or 'none'}")
+            raise TypeError(
+                f"expected one of {', '.join(given)}, got {' and '.join(named) or 'none'}"
+            )
         capacity = arguments.online_capacity
         storage = arguments.online_storage if capacity is None else LazyTensorStorage(capacity)
         #: The buffer that is written to.
-        self.online_buffer = ReplayBuffer(storage=storage) if arguments.online_buffer is None else arguments.online_buffer
+        self.online_buffer = (
+            ReplayBuffer(storage=storage)
+            if arguments.online_buffer is None
+            else arguments.online_buffer
+        )
         self._first = self._fraction = arguments.offline_fraction
         self._batch_size, self._transform = arguments.batch_size, arguments.transform
 
@@ -85,7 +108,8 @@ class OfflineToOnlineReplayBuffer:
         return self._fraction
 
     def anneal(self, step: int, total_steps: int) -> None:
-        """Lowers the share of the data set from what it was at first to nothing: at ``step`` of ``total_steps``, in a line.
+        """Lowers the share of the data set from what it was at first to nothing: at ``step`` of
+        ``total_steps``, in a line.
 
         Raises:
             ValueError: ``step`` is below 0, or ``total_steps`` below 1.
@@ -126,7 +150,8 @@ class OfflineToOnlineReplayBuffer:
 
 
 def _without_index(sample: Any) -> Any:
-    # The rows of one buffer would be taken for those of the other, for instance by an update of priorities.
+    # The rows of one buffer would be taken for those of the other, for instance by an update of
+    # priorities.
     return sample.exclude("index") if is_frames(sample) else sample
 
 
@@ -139,5 +164,7 @@ def _joined(offline: Any, online: Any) -> Any:
     for key in common:
         kinds = [(str(part[key].dtype), list(part[key].shape[1:])) for part in (offline, online)]
         if kinds[0] != kinds[1]:
-            raise ValueError(f"entry {key!r}: the data set has {' '.join(map(str, kinds[0]))}, what was written {' '.join(map(str, kinds[1]))}")
+            raise ValueError(
+                f"entry {key!r}: the data set has {' '.join(map(str, kinds[0]))}, what was written {' '.join(map(str, kinds[1]))}"
+            )
     return torch.cat([offline.select(*common), online.select(*common)])

@@ -15,8 +15,8 @@ Key = str | tuple[str, ...]
 
 
 class Part(Arguments):
-    """A part of a buffer: its class declares an argument a line. Its ``kind`` is the entry of the engine's table that makes it, by
-    default that of its base.
+    """A part of a buffer: its class declares an argument a line. Its ``kind`` is the entry of the
+    engine's table that makes it, by default that of its base.
     """
 
     kind: ClassVar[str]
@@ -64,12 +64,21 @@ class Part(Arguments):
         return {name: value for name, value in self.__dict__.items() if name != "_served"}
 
     def _options(self) -> dict[str, Any]:
-        """What the engine makes the part of: its arguments by name, of which it takes those that it knows."""
-        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields_of(self)}}
+        """What the engine makes the part of: its arguments by name, of which it takes those that it
+        knows.
+        """
+        return {
+            "kind": self.kind,
+            **{field.name: getattr(self, field.name) for field in fields_of(self)},
+        }
 
     def __repr__(self) -> str:
         fields = sorted(fields_of(self), key=lambda field: bool(field.kw_only))
-        said = [f"{field.name}={getattr(self, field.name)!r}" for field in fields if _is_told(self, field)]
+        said = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields
+            if _is_told(self, field)
+        ]
         return f"{type(self).__name__}({', '.join(said)})"
 
 

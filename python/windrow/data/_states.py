@@ -9,9 +9,11 @@ from windrow._lazy import tensordict
 from windrow._values import entry, parted, placed
 from windrow.data._content import kind_of
 
-#: Key of the entries of frames that no array holds, by their keys: the shape and the values of each.
+#: Key of the entries of frames that no array holds, by their keys: the shape and the values of
+#: each.
 VALUES = "values"
-#: Key of the batch sizes of nested entries that have more dimensions in common than the frames, by their keys.
+#: Key of the batch sizes of nested entries that have more dimensions in common than the frames, by
+#: their keys.
 SIZES = "batch_sizes"
 
 
@@ -23,7 +25,10 @@ def to_plain(state: tensordict.TensorDictBase) -> dict[str, Any]:
     frames, entries = parted(frames)
     plain: dict[str, Any] = state.exclude("frames").set("frames", frames).to_dict()
     if entries:
-        plain[VALUES] = {one.names: (list(one.values.shape), one.values.reshape(-1).tolist(), one.is_tensor) for one in entries}
+        plain[VALUES] = {
+            one.names: (list(one.values.shape), one.values.reshape(-1).tolist(), one.is_tensor)
+            for one in entries
+        }
     plain[SIZES] = {
         key if isinstance(key, tuple) else (key,): list(inner.batch_size)
         for key, inner in frames.items(include_nested=True)
@@ -41,8 +46,14 @@ def from_plain(state: object) -> tensordict.TensorDictBase:
     strange = [name for name in ("rows", "counts", "rng", "sampler") if name not in state]
     if strange:
         found = ", ".join(map(str, state)) or "nothing"
-        raise ValueError(f"expected the state_dict of a buffer of windrow, with {strange[0]!r}; it has {found}")
-    told = {name: value for name, value in state.items() if name not in ("frames", SIZES, "objects", VALUES)}
+        raise ValueError(
+            f"expected the state_dict of a buffer of windrow, with {strange[0]!r}; it has {found}"
+        )
+    told = {
+        name: value
+        for name, value in state.items()
+        if name not in ("frames", SIZES, "objects", VALUES)
+    }
     made = tensordict.TensorDict(told, [])
     if "frames" in state:
         try:
@@ -50,7 +61,9 @@ def from_plain(state: object) -> tensordict.TensorDictBase:
             for key, size in state.get(SIZES, {}).items():
                 frames.get(key).batch_size = size
         except RuntimeError as error:
-            raise ValueError(f"expected {len(state['rows'])} frames in the state_dict, as many as rows: {error}") from error
+            raise ValueError(
+                f"expected {len(state['rows'])} frames in the state_dict, as many as rows: {error}"
+            ) from error
         values = state.get(VALUES, {}).items()
         made.set("frames", placed(frames, [entry(names, *held) for names, held in values]))
     return made

@@ -1,24 +1,28 @@
 """Environments, native ones and those of Gymnasium and TorchRL.
 
-``GymEnv("CartPole-v1")`` is an environment by its id; collectors also take an environment of Gymnasium or TorchRL, or a
-function that returns any of these. Choices are one-hot as in TorchRL, unless ``categorical_action_encoding=True``; where a
-collector is given a bare id, they are indices, as they are for the same id in Rust.
+``GymEnv("CartPole-v1")`` is an environment by its id; collectors also take an environment of
+Gymnasium or TorchRL, or a function that returns any of these. Choices are one-hot as in TorchRL,
+unless ``categorical_action_encoding=True``; where a collector is given a bare id, they are indices,
+as they are for the same id in Rust.
 
-One object is one environment, also behind wrappers: a second worker, collector or evaluator refuses it, since their steps would
-mix. Give each a function that makes one. All collectors of a process call such functions one after the other, since those of TorchRL,
-and many others, use state of a class or of a module meanwhile.
+One object is one environment, also behind wrappers: a second worker, collector or evaluator refuses
+it, since their steps would mix. Give each a function that makes one. All collectors of a process
+call such functions one after the other, since those of TorchRL, and many others, use state of a
+class or of a module meanwhile.
 
-What an environment of Gymnasium returns in ``info`` is left out of batches, which a warning says once, unless the argument
-``info_keys`` of :class:`GymEnv` or :class:`GymWrapper` names it.
+What an environment of Gymnasium returns in ``info`` is left out of batches, which a warning says
+once, unless the argument ``info_keys`` of :class:`GymEnv` or :class:`GymWrapper` names it.
 
-Of an environment of TorchRL, batches hold the rewards under their own names, those of agents as ``("next", "agents", "reward")``.
-``("next", "reward")``, ``[..., 1]``, is the one called so, in the element type of its spec, or else the sum of all as
-``float32``. Those of Gymnasium are ``float32``. Random actions are legal where specs of its actions have masks, or an ``ActionMask``
-is around it; a mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
+Of an environment of TorchRL, batches hold the rewards under their own names, those of agents as
+``("next", "agents", "reward")``. ``("next", "reward")``, ``[..., 1]``, is the one called so, in the
+element type of its spec, or else the sum of all as ``float32``. Those of Gymnasium are ``float32``.
+Random actions are legal where specs of its actions have masks, or an ``ActionMask`` is around it; a
+mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
 
-Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as ``R3MTransform`` or ``Tokenizer``,
-are found here too. Its transforms go around windrow's environments, in Python. A class that derives from :class:`EnvBase` or
-:class:`Transform` derives from TorchRL's. Specs are of TorchRL's classes then, since its modules and losses take no others.
+Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as
+``R3MTransform`` or ``Tokenizer``, are found here too. Its transforms go around windrow's
+environments, in Python. A class that derives from :class:`EnvBase` or :class:`Transform` derives
+from TorchRL's. Specs are of TorchRL's classes then, since its modules and losses take no others.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ from typing import TYPE_CHECKING, Any
 from windrow import _fence
 from windrow._lazy import listing, names_of
 
-# A module has the same name. Were it imported later, `windrow.envs.env_creator` would become the module.
+# A module has the same name. Were it imported later, `windrow.envs.env_creator` would become the
+# module.
 from windrow.envs.env_creator import env_creator
 
 if TYPE_CHECKING:

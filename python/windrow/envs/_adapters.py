@@ -1,4 +1,6 @@
-"""Environments of other libraries in the form of Gymnasium's, and around those of Gymnasium. Imported where there is one."""
+"""Environments of other libraries in the form of Gymnasium's, and around those of Gymnasium.
+Imported where there is one.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose ``info`` has what ``readers`` make of it as well: functions of the info and of a TensorDict, to which they
-    write, as TorchRL's ``set_info_dict_reader`` takes them.
+    """An environment whose ``info`` has what ``readers`` make of it as well: functions of the info
+    and of a TensorDict, to which they write, as TorchRL's ``set_info_dict_reader`` takes them.
 
     Attributes:
         read: the names of what they have made so far.
@@ -59,13 +61,17 @@ class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):
         return info
 
     @classmethod
-    def around(cls, make: Callable[[], gymnasium.Env[Any, Any]], readers: tuple[Any, ...]) -> Reading:
+    def around(
+        cls, make: Callable[[], gymnasium.Env[Any, Any]], readers: tuple[Any, ...]
+    ) -> Reading:
         """One around what ``make()`` returns."""
         return cls(make(), readers)
 
 
 class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that films its first episode for ``video``, and the first after each :meth:`take`."""
+    """An environment that films its first episode for ``video``, and the first after each
+    :meth:`take`.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any], video: Video) -> None:
         super().__init__(env)
@@ -77,7 +83,8 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         began = self.env.reset(**options)
-        # An episode without a step is none: environments are reset more than once before they begin.
+        # An episode without a step is none: environments are reset more than once before they
+        # begin.
         self._is_over |= self._steps > 0
         if not self._is_over:
             self._recording = self._video.begin(self.env.metadata.get("render_fps", 30))
@@ -111,17 +118,24 @@ class DmEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: dm_env.Environment) -> None:
         self._env = env
-        self.observation_space, self.action_space = _space(env.observation_spec()), _space(env.action_spec())
+        self.observation_space, self.action_space = (
+            _space(env.observation_spec()),
+            _space(env.action_spec()),
+        )
 
     @property
     def unwrapped(self) -> dm_env.Environment:
         return self._env
 
-    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: object = None
+    ) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             # Where environments of dm_control have their generator.
             task = getattr(self._env, "task", None)
-            owner, name = (task, "_random") if hasattr(task, "_random") else (self._env, "_random_state")
+            owner, name = (
+                (task, "_random") if hasattr(task, "_random") else (self._env, "_random_state")
+            )
             if not hasattr(owner, name):
                 raise ValueError(
                     f"{type(self._env).__name__} is seeded when it is made, as environments of dm_env are: expected no seed, got {seed}"
@@ -151,18 +165,30 @@ def _space(spec: Any) -> spaces.Space[Any]:
     if spec.dtype.kind not in "fiu":
         return spaces.Text(1)
     integers = spec.dtype.kind in "iu"
-    least, most = (np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max) if integers else (-np.inf, np.inf)
+    least, most = (
+        (np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max) if integers else (-np.inf, np.inf)
+    )
     low, high = getattr(spec, "minimum", least), getattr(spec, "maximum", most)
-    return spaces.Box(np.full(spec.shape, low, spec.dtype), np.full(spec.shape, high, spec.dtype), spec.shape, spec.dtype.type)
+    return spaces.Box(
+        np.full(spec.shape, low, spec.dtype),
+        np.full(spec.shape, high, spec.dtype),
+        spec.shape,
+        spec.dtype.type,
+    )
 
 
 class _Vector(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector of another library, with one observation and one action space."""
 
-    def __init__(self, inner: Any, num_envs: int, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+    def __init__(
+        self, inner: Any, num_envs: int, observation: spaces.Space[Any], action: spaces.Space[Any]
+    ) -> None:
         self._inner, self.num_envs = inner, num_envs
         self.single_observation_space, self.single_action_space = observation, action
-        self.observation_space, self.action_space = batch_space(observation, num_envs), batch_space(action, num_envs)
+        self.observation_space, self.action_space = (
+            batch_space(observation, num_envs),
+            batch_space(action, num_envs),
+        )
 
     @property
     def unwrapped(self) -> Any:
@@ -173,12 +199,16 @@ class _Vector(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 class DmPool(_Vector):
-    """An EnvPool of dm_env's form. Its time steps do not tell a time limit from an end, and the pool does."""
+    """An EnvPool of dm_env's form. Its time steps do not tell a time limit from an end, and the
+    pool does.
+    """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(self, pool: Any) -> None:
-        super().__init__(pool, len(pool), pool.spec.gymnasium_observation_space, pool.spec.gymnasium_action_space)
+        super().__init__(
+            pool, len(pool), pool.spec.gymnasium_observation_space, pool.spec.gymnasium_action_space
+        )
 
     def reset(self, env_id: Array | None = None, **kwargs: object) -> tuple[Any, dict[str, Any]]:
         self._inner._reset(self._inner.all_env_ids if env_id is None else env_id)
@@ -200,7 +230,9 @@ class DmPool(_Vector):
                     level = level.setdefault(group, {})
                 level[last] = value
         observation: Any = seen
-        while isinstance(observation, dict) and not isinstance(self.single_observation_space, spaces.Dict):
+        while isinstance(observation, dict) and not isinstance(
+            self.single_observation_space, spaces.Dict
+        ):
             (observation,) = observation.values()
         return observation, values
 
@@ -213,7 +245,9 @@ class Sb3Vector(_Vector):
     def __init__(self, vector: VecEnv) -> None:
         super().__init__(vector, vector.num_envs, vector.observation_space, vector.action_space)
 
-    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: object = None
+    ) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self._inner.seed(seed)
         return self._inner.reset(), {}
@@ -226,7 +260,9 @@ class Sb3Vector(_Vector):
 
 
 def of_dm_env(env: object) -> DmPool | DmEnv | None:
-    """An environment of dm_env, or an EnvPool of that form, in the form of Gymnasium; None for another object."""
+    """An environment of dm_env, or an EnvPool of that form, in the form of Gymnasium; None for
+    another object.
+    """
     from dm_env import Environment
 
     if not isinstance(env, Environment):

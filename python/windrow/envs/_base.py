@@ -21,16 +21,20 @@ from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
 _answers, _arguments = module("windrow.policies.answers"), module("windrow.policies.arguments")
-_predictors, _rollouts = module("windrow.policies.predictors"), module("windrow.collectors._rollouts")
+_predictors, _rollouts = (
+    module("windrow.policies.predictors"),
+    module("windrow.collectors._rollouts"),
+)
 
 
 class EnvBase(Described, metaclass=Counterpart):
     """An environment that steps on ``TensorDict``s, and that collectors make copies of.
 
-    Observations, rewards and flags are those of TorchRL: ``reset`` gives a root, ``step`` adds ``"next"`` to it. A class of the user's
-    that derives from this one is an environment of TorchRL, with ``_step``, ``_reset`` and ``_set_seed`` of its own; everything
-    here that takes an environment takes it. windrow's own say in ``_new_recipe`` how they are made; they are made when they are
-    first needed.
+    Observations, rewards and flags are those of TorchRL: ``reset`` gives a root, ``step`` adds
+    ``"next"`` to it. A class of the user's that derives from this one is an environment of TorchRL,
+    with ``_step``, ``_reset`` and ``_set_seed`` of its own; everything here that takes an
+    environment takes it. windrow's own say in ``_new_recipe`` how they are made; they are made when
+    they are first needed.
 
     Args:
         device: where tensors are put; None leaves them on the CPU without saying so.
@@ -66,8 +70,8 @@ class EnvBase(Described, metaclass=Counterpart):
         raise NotImplementedError
 
     def _recipe(self, *, plain: bool = False) -> Recipe:
-        """How collectors make this environment. An object that only one can step at a time is given over. A ``plain`` one has the
-        same specs, but may observe other numbers.
+        """How collectors make this environment. An object that only one can step at a time is given
+        over. A ``plain`` one has the same specs, but may observe other numbers.
         """
         self._handle = None
         if self._source is None:
@@ -92,7 +96,9 @@ class EnvBase(Described, metaclass=Counterpart):
     def _known(self) -> Facts:
         if self._facts is None:
             # To ask for specs estimates no statistics.
-            self._facts = Facts(self._made() if self._is_settled() else EnvHandle(self._recipe(plain=True)))
+            self._facts = Facts(
+                self._made() if self._is_settled() else EnvHandle(self._recipe(plain=True))
+            )
             self._facts.batch = self._dimensions(self._facts)
         return self._facts
 
@@ -103,18 +109,25 @@ class EnvBase(Described, metaclass=Counterpart):
     # What it does
 
     def reset(
-        self, tensordict: td.TensorDictBase | None = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+        self,
+        tensordict: td.TensorDictBase | None = None,
+        *,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> td.TensorDictBase:
         """Begins episodes and gives the root: first observations, and flags that are all False.
 
         Args:
-            tensordict: the root is written to it, and it is given back. Its entry ``"_reset"`` (bool, ``[*batch, 1]``), which is taken
-                out, names the environments to be reset; without it, all are.
+            tensordict: the root is written to it, and it is given back. Its entry ``"_reset"``
+                (bool, ``[*batch, 1]``), which is taken out, names the environments to be reset;
+                without it, all are.
             seed: seeds them as :meth:`set_seed` does.
-            options: passed to the ``reset`` of an environment of Gymnasium, this time. ``reset_options`` of :class:`GymEnv` are for each.
+            options: passed to the ``reset`` of an environment of Gymnasium, this time.
+                ``reset_options`` of :class:`GymEnv` are for each.
 
         Raises:
-            ValueError: ``options`` are given, and this is no single environment of Gymnasium; ``"_reset"`` has another shape.
+            ValueError: ``options`` are given, and this is no single environment of Gymnasium;
+                ``"_reset"`` has another shape.
         """
         if seed is not None:
             self.set_seed(seed)
@@ -126,7 +139,9 @@ class EnvBase(Described, metaclass=Counterpart):
         asked = None if tensordict is None else tensordict.pop("_reset", None)
         if asked is not None:
             if asked.numel() % facts.num_envs:
-                raise ValueError(f'"_reset": expected shape {(*facts.batch, 1)}, got {tuple(asked.shape)}')
+                raise ValueError(
+                    f'"_reset": expected shape {(*facts.batch, 1)}, got {tuple(asked.shape)}'
+                )
             asked = asked.reshape(facts.num_envs, -1).any(-1)
             which = asked.nonzero().flatten().tolist()
         seeds: list[int] | list[None] = [None] * len(which)
@@ -140,14 +155,22 @@ class EnvBase(Described, metaclass=Counterpart):
 
     def _with_options(self, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
         """A context, in which resets have ``options``."""
-        raise ValueError(f"resets of {self!r} take no options, those of a GymEnv of one environment do")
+        raise ValueError(
+            f"resets of {self!r} take no options, those of a GymEnv of one environment do"
+        )
 
-    def _begun(self, root: td.TensorDictBase, before: td.TensorDictBase, asked: torch.Tensor) -> td.TensorDictBase:
-        """``root``, where environments that have not begun as ``asked`` keep their flags and the states of policies."""
+    def _begun(
+        self, root: td.TensorDictBase, before: td.TensorDictBase, asked: torch.Tensor
+    ) -> td.TensorDictBase:
+        """``root``, where environments that have not begun as ``asked`` keep their flags and the
+        states of policies.
+        """
         for key in [*FLAGS, *self._known().primed]:
             kept, begun = before.get(key, None), root.get(key)
             if kept is not None:
-                own = asked.reshape((*root.batch_size, *[1] * (begun.ndim - root.ndim))).to(begun.device)
+                own = asked.reshape((*root.batch_size, *[1] * (begun.ndim - root.ndim))).to(
+                    begun.device
+                )
                 root.set(key, begun.where(own, kept.reshape(begun.shape).to(begun.device)))
         return root
 
@@ -156,20 +179,33 @@ class EnvBase(Described, metaclass=Counterpart):
         if not hasattr(tensordict, "get"):
             raise TypeError(f"expected a TensorDict with actions, got {type(tensordict).__name__}")
         handle, facts = self._made(), self._known()
-        return self._stepped(tensordict, handle.step([facts.to_action(tensordict, leaf) for leaf in facts.action]), facts.batch)
+        return self._stepped(
+            tensordict,
+            handle.step([facts.to_action(tensordict, leaf) for leaf in facts.action]),
+            facts.batch,
+        )
 
-    def _stepped(self, tensordict: td.TensorDictBase, stepped: tuple[Any, ...], batch: tuple[int, ...]) -> td.TensorDictBase:
+    def _stepped(
+        self, tensordict: td.TensorDictBase, stepped: tuple[Any, ...], batch: tuple[int, ...]
+    ) -> td.TensorDictBase:
         """``tensordict`` with ``"next"``: what environments have returned."""
         facts, shape = self._known(), (*batch, 1)
         seen, reward, terminated, truncated = stepped
-        ended, cut = (torch.tensor(values, device="cpu").reshape(shape) for values in (terminated, truncated))
+        ended, cut = (
+            torch.tensor(values, device="cpu").reshape(shape) for values in (terminated, truncated)
+        )
         following = self._tensordict(seen, (ended | cut, ended, cut), batch)
         if "reward" not in facts.rewards:
-            following.set("reward", torch.tensor(reward, dtype=torch.float32, device="cpu").reshape(shape))
+            following.set(
+                "reward", torch.tensor(reward, dtype=torch.float32, device="cpu").reshape(shape)
+            )
         written = tensordict.get("next", None)
         if written is not None:
             # States of the policy, and other entries that it has written.
-            known = {*following.keys(include_nested=True, leaves_only=True), *self.reward_keys} - facts.primed
+            known = {
+                *following.keys(include_nested=True, leaves_only=True),
+                *self.reward_keys,
+            } - facts.primed
             following.update(written.exclude(*known))
         tensordict.set("next", following)
         for key, dtype in facts.deltas.items():
@@ -177,8 +213,12 @@ class EnvBase(Described, metaclass=Counterpart):
         self._seen = following if facts.masks else None
         return tensordict
 
-    def step_and_maybe_reset(self, tensordict: td.TensorDictBase) -> tuple[td.TensorDictBase, td.TensorDictBase]:
-        """Steps, and gives the root that follows too: ended environments have begun a new episode there."""
+    def step_and_maybe_reset(
+        self, tensordict: td.TensorDictBase
+    ) -> tuple[td.TensorDictBase, td.TensorDictBase]:
+        """Steps, and gives the root that follows too: ended environments have begun a new episode
+        there.
+        """
         tensordict = self.step(tensordict)
         following = self.step_mdp(tensordict)
         tensordict = self._compact(tensordict)
@@ -190,23 +230,35 @@ class EnvBase(Described, metaclass=Counterpart):
     def _compact(self, tensordict: td.TensorDictBase) -> td.TensorDictBase:
         """A step without the next observations of which it has a difference."""
         deltas = self._known().deltas
-        return tensordict.exclude(*(("next", *path(key)) for key in deltas)) if deltas else tensordict
+        return (
+            tensordict.exclude(*(("next", *path(key)) for key in deltas)) if deltas else tensordict
+        )
 
     def step_mdp(self, next_tensordict: td.TensorDictBase) -> td.TensorDictBase:
-        """The root that follows a step, where no episode has ended. It keeps what else a policy has written to the root before."""
+        """The root that follows a step, where no episode has ended. It keeps what else a policy has
+        written to the root before.
+        """
         following = next_tensordict.get("next").select(*self.observation_keys, *FLAGS)
         return next_tensordict.exclude("next", *self.observation_keys, *FLAGS).update(following)
 
     def rand_action(self, tensordict: td.TensorDictBase | None = None) -> td.TensorDictBase:
-        """Adds actions drawn from the action space: legal ones, where the environment observes which are."""
+        """Adds actions drawn from the action space: legal ones, where the environment observes
+        which are.
+        """
         facts = self._known()
         root = self._seen if tensordict is None else tensordict
         if tensordict is None:
             tensordict = self._empty()
         noise, actions = torch_noise(), {}
         for leaf in facts.action:
-            mask = None if root is None or leaf.key not in facts.masks else root.get(facts.masks[leaf.key], None)
-            drawn = facts.draw_action(leaf, noise, None if mask is None else mask.detach().cpu().numpy())
+            mask = (
+                None
+                if root is None or leaf.key not in facts.masks
+                else root.get(facts.masks[leaf.key], None)
+            )
+            drawn = facts.draw_action(
+                leaf, noise, None if mask is None else mask.detach().cpu().numpy()
+            )
             action = torch.as_tensor(drawn, dtype=Spec(leaf).dtype, device=self.device or "cpu")
             actions[leaf.key] = action.reshape((*facts.batch, *leaf.shape))
         return self._with_actions(tensordict, actions)
@@ -241,18 +293,22 @@ class EnvBase(Described, metaclass=Counterpart):
     ) -> td.TensorDictBase:
         """``max_steps`` steps under ``policy``, or fewer where an episode ends: ``[*batch, time]``.
 
-        A module that draws no random numbers runs in Rust, as in a collector, where it can: without gradients, in an environment of one
-        action, and without ``callback`` or a first ``tensordict``. All else is stepped from Python, with the same result.
+        A module that draws no random numbers runs in Rust, as in a collector, where it can: without
+        gradients, in an environment of one action, and without ``callback`` or a first
+        ``tensordict``. All else is stepped from Python, with the same result.
 
         Args:
-            policy: called with the root, gives it back with actions; a plain module is called with observations, as in a
-                collector. None draws actions at random.
-            callback: called with this environment and the root that follows, after each step but the last.
+            policy: called with the root, gives it back with actions; a plain module is called with
+                observations, as in a collector. None draws actions at random.
+            callback: called with this environment and the root that follows, after each step but
+                the last.
             auto_reset: begin with a reset; otherwise with ``tensordict``.
             auto_cast_to_device: call the policy where its parameters are.
-            break_when_any_done: end with the first episode that does, which is the default; otherwise begin the next one.
+            break_when_any_done: end with the first episode that does, which is the default;
+                otherwise begin the next one.
             break_when_all_done: of one environment, the same.
-            return_contiguous: accepted for TorchRL's sake; the steps are always stacked in memory of their own.
+            return_contiguous: accepted for TorchRL's sake; the steps are always stacked in memory
+                of their own.
             set_truncated: mark the last step as truncated.
             trust_policy: take a plain module for one that maps a TensorDict to a TensorDict.
         """
@@ -260,11 +316,17 @@ class EnvBase(Described, metaclass=Counterpart):
         ends = self._ends(break_when_any_done, break_when_all_done)
         if policy is not None and callback is None and (auto_reset or tensordict is None):
             how = {"ends": ends, "trust": trust_policy, "cast": auto_cast_to_device}
-            found, self._engine = _rollouts.rollout(self, policy, max_steps, known=self._engine, **how)
+            found, self._engine = _rollouts.rollout(
+                self, policy, max_steps, known=self._engine, **how
+            )
             if found is not None:
                 return self._cut(found) if set_truncated else found
         root = self.reset() if auto_reset or tensordict is None else tensordict
-        act = self.rand_action if policy is None else self._acting(policy, trust_policy, auto_cast_to_device)
+        act = (
+            self.rand_action
+            if policy is None
+            else self._acting(policy, trust_policy, auto_cast_to_device)
+        )
         steps: list[Any] = []
         while len(steps) < max_steps:
             root = act(root)
@@ -285,7 +347,11 @@ class EnvBase(Described, metaclass=Counterpart):
     def _cut(self, steps: td.TensorDictBase) -> td.TensorDictBase:
         """``steps``, the last of which is marked as truncated."""
         last: Any = steps[..., -1].get("next")
-        for key in ["truncated", "done", *(flag for flag in self._known().flags if path(flag)[-1] != "terminated")]:
+        for key in [
+            "truncated",
+            "done",
+            *(flag for flag in self._known().flags if path(flag)[-1] != "terminated"),
+        ]:
             last.get(key).fill_(True)
         return steps
 
@@ -294,15 +360,21 @@ class EnvBase(Described, metaclass=Counterpart):
         if all_done and any_done:
             raise TypeError("break_when_any_done and break_when_all_done: expected one of them")
         if all_done and self._known().num_envs > 1:
-            raise ValueError(f"break_when_all_done=True: {self._known().num_envs} environments step together, of which none waits for others")
+            raise ValueError(
+                f"break_when_all_done=True: {self._known().num_envs} environments step together, of which none waits for others"
+            )
         return bool(all_done) or any_done is not False
 
-    def _acting(self, policy: Callable[..., Any], trust: bool, cast: bool) -> Callable[[td.TensorDictBase], td.TensorDictBase]:
+    def _acting(
+        self, policy: Callable[..., Any], trust: bool, cast: bool
+    ) -> Callable[[td.TensorDictBase], td.TensorDictBase]:
         """``policy`` as a function from root to root."""
         call = policy = _predictors.adapted(policy)
         if isinstance(policy, torch.nn.Module):
             if not _arguments.calls_with_tensordict(policy, trust):
-                observed = _arguments.read_by(policy, trust, self.observation_keys, self._known().info)
+                observed = _arguments.read_by(
+                    policy, trust, self.observation_keys, self._known().info
+                )
                 places = _arguments.arguments_of(policy, observed)
 
                 def call(root: td.TensorDictBase) -> td.TensorDictBase:
@@ -311,15 +383,22 @@ class EnvBase(Described, metaclass=Counterpart):
                     outputs = _answers.named(answer, self.action_keys)
                     values = answer if isinstance(answer, tuple) else (answer,)
                     # Steps before this one keep their groups of actions.
-                    return root.copy().update(dict(zip(self.action_keys, values)) if outputs is None else outputs)
+                    return root.copy().update(
+                        dict(zip(self.action_keys, values)) if outputs is None else outputs
+                    )
 
-        parameter = next(policy.parameters(), None) if cast and isinstance(policy, torch.nn.Module) else None
+        parameter = (
+            next(policy.parameters(), None)
+            if cast and isinstance(policy, torch.nn.Module)
+            else None
+        )
         if parameter is None:
             return call
         return lambda root: call(root.to(parameter.device)).to(self.device or "cpu")
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seeds environment ``i`` with ``seed + i`` at the next reset, or all with ``seed`` when ``static_seed``.
+        """Seeds environment ``i`` with ``seed + i`` at the next reset, or all with ``seed`` when
+        ``static_seed``.
 
         Returns:
             The last seed that was given.
@@ -333,7 +412,9 @@ class EnvBase(Described, metaclass=Counterpart):
         return self._seeds[-1]
 
     def _take_seed(self) -> int | None:
-        """The seed of the first environment, for a collector; this environment keeps none. None without a seed."""
+        """The seed of the first environment, for a collector; this environment keeps none. None
+        without a seed.
+        """
         seeds, self._seeds = self._seeds, None
         return None if seeds is None else seeds[0]
 
@@ -344,7 +425,9 @@ class EnvBase(Described, metaclass=Counterpart):
             for key, spec in self._specs_of(part).leaves():
                 root.set(key, spec.zero())
         facts = self._known()
-        fake = self._with_actions(fake, {leaf.key: Spec(leaf, facts.batch, self._device).zero() for leaf in facts.action})
+        fake = self._with_actions(
+            fake, {leaf.key: Spec(leaf, facts.batch, self._device).zero() for leaf in facts.action}
+        )
         fake.set("next", following)
         for key, dtype in facts.deltas.items():
             set_delta(fake, key, dtype)
@@ -385,7 +468,9 @@ class EnvBase(Described, metaclass=Counterpart):
         return self
 
     def check_env_specs(self, **arguments: Any) -> None:
-        """Checks that this environment does what its specs promise, as :func:`check_env_specs` does."""
+        """Checks that this environment does what its specs promise, as :func:`check_env_specs`
+        does.
+        """
         envs.check_env_specs(self, **arguments)
 
     def state_dict(self) -> dict[str, Any]:
@@ -415,13 +500,14 @@ class EnvBase(Described, metaclass=Counterpart):
         return self.train(False)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Releases the environment; it is made again when it is used again. ``raise_if_closed`` is accepted for TorchRL's sake: it may
-        be closed more than once.
+        """Releases the environment; it is made again when it is used again. ``raise_if_closed`` is
+        accepted for TorchRL's sake: it may be closed more than once.
         """
         self._handle, self._closed = None, True
 
     def __del__(self) -> None:
-        # Before the garbage collector takes apart what is behind it and refers to it: it is closed while it is whole.
+        # Before the garbage collector takes apart what is behind it and refers to it: it is closed
+        # while it is whole.
         self._handle = None
 
     @property
@@ -436,17 +522,31 @@ class EnvBase(Described, metaclass=Counterpart):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None, "_engine": None, "_source": None, "_facts": None, "_seen": None}
+        return {
+            **self.__dict__,
+            "_held": None,
+            "_engine": None,
+            "_source": None,
+            "_facts": None,
+            "_seen": None,
+        }
 
     # Tensors
 
     def _empty(self, batch: tuple[int, ...] | None = None) -> td.TensorDictBase:
-        return td.TensorDict({}, batch_size=self._known().batch if batch is None else batch, device=self.device)
+        return td.TensorDict(
+            {}, batch_size=self._known().batch if batch is None else batch, device=self.device
+        )
 
     def _tensordict(
-        self, seen: list[Any], flags: Sequence[Any] | None = None, batch: tuple[int, ...] | None = None
+        self,
+        seen: list[Any],
+        flags: Sequence[Any] | None = None,
+        batch: tuple[int, ...] | None = None,
     ) -> td.TensorDictBase:
-        """What was observed, and the ``flags``, which are False unless given; by all environments, or by as many as ``batch`` has."""
+        """What was observed, and the ``flags``, which are False unless given; by all environments,
+        or by as many as ``batch`` has.
+        """
         facts, root = self._known(), self._empty(batch)
         batch = tuple(root.batch_size)
         values = []
@@ -460,6 +560,10 @@ class EnvBase(Described, metaclass=Counterpart):
             group = root.get(key, None)
             if group is not None:
                 group.batch_size = (*batch, *size)
-        for name, flag in zip(FLAGS, flags or [torch.zeros((*batch, 1), dtype=torch.bool, device="cpu") for _ in FLAGS], strict=True):
+        for name, flag in zip(
+            FLAGS,
+            flags or [torch.zeros((*batch, 1), dtype=torch.bool, device="cpu") for _ in FLAGS],
+            strict=True,
+        ):
             root.set(name, flag)
         return with_values(root, values) if values else root

@@ -29,7 +29,10 @@ class BatchedArguments(Arguments):
     """The arguments of environments in lockstep."""
 
     num_workers: int = argument("number of environments", kw_only=False, check=at_least(1))
-    create_env_fn: Envs = argument("an environment or a function that makes one, for all; or a list with one for each", kw_only=False)
+    create_env_fn: Envs = argument(
+        "an environment or a function that makes one, for all; or a list with one for each",
+        kw_only=False,
+    )
     create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
         "passed to the functions; a dict for all, or a list with one for each", default=None
     )
@@ -73,7 +76,9 @@ class SerialEnv(EnvBase):
         super().__init__(arguments.device)
         number = self.num_workers = arguments.num_workers
         self._makers = each_of("create_env_fn", arguments.create_env_fn, number, "environments")
-        self._kwargs = each_of("create_env_kwargs", arguments.create_env_kwargs or {}, number, "environments")
+        self._kwargs = each_of(
+            "create_env_kwargs", arguments.create_env_kwargs or {}, number, "environments"
+        )
 
     def start(self) -> None:
         """Makes the environments, which happens at first use in any case."""
@@ -90,9 +95,11 @@ class SerialEnv(EnvBase):
         return Many(tuple(Many((member,)) for member in members)) if members else recipe
 
     def __getitem__(self, index: "int | slice | Sequence[int] | torch.Tensor") -> EnvBase:
-        """Some of the environments, batch size ``[chosen]``, to be reset and stepped without the others: they are shared, not copied.
+        """Some of the environments, batch size ``[chosen]``, to be reset and stepped without the
+        others: they are shared, not copied.
 
-        Closing what is returned closes none of them. It is stepped by hand: collectors take the whole.
+        Closing what is returned closes none of them. It is stepped by hand: collectors take the
+        whole.
 
         Args:
             index: a number, a slice, or several numbers, as a list, an array or a tensor.
@@ -129,7 +136,9 @@ class Chosen(EnvBase):
         return {**super().__getstate__(), "_rows": None}
 
     def _new_recipe(self) -> Recipe:
-        raise TypeError(f"expected an environment that can be made anew, got {self!r}, which shares those of another")
+        raise TypeError(
+            f"expected an environment that can be made anew, got {self!r}, which shares those of another"
+        )
 
     def __repr__(self) -> str:
         return f"{self._env!r}[{', '.join(map(str, self._workers))}]"
@@ -159,7 +168,9 @@ class Rows:
             spread.append(whole)
         stepped: tuple[Any, ...] = self.whole.step(spread, sorted(self._rows))
         seen, *outcomes = stepped
-        return [values[self._rows] for values in seen], *([values[row] for row in self._rows] for values in outcomes)
+        return [values[self._rows] for values in seen], *(
+            [values[row] for row in self._rows] for values in outcomes
+        )
 
 
 def _chosen(index: object, number: int) -> list[int]:
@@ -175,16 +186,22 @@ def _chosen(index: object, number: int) -> list[int]:
             raise IndexError(f"there are {number} environments, got {outside_of[0]}")
         chosen = [worker % number for worker in listed]
     if not chosen or len(set(chosen)) < len(chosen):
-        raise ValueError(f"expected one environment of {number} at least, and each once, got {index!r}")
+        raise ValueError(
+            f"expected one environment of {number} at least, and each once, got {index!r}"
+        )
     return chosen
 
 
 class ParallelArguments(BatchedArguments):
     """The arguments of environments that step side by side."""
 
-    num_sub_threads: int = argument("threads that libraries use in each process", default=1, check=at_least(1))
+    num_sub_threads: int = argument(
+        "threads that libraries use in each process", default=1, check=at_least(1)
+    )
     serial_for_single: bool = argument("step a single environment in this process", default=False)
-    shutdown_timeout: float = argument("seconds that processes have to end in `close`, before they are killed", default=10.0)
+    shutdown_timeout: float = argument(
+        "seconds that processes have to end in `close`, before they are killed", default=10.0
+    )
     daemon: bool = ignored("the processes end with this one in any case", default=False)
     mp_start_method: str | None = ignored("each process is a new interpreter", default=None)
     share_individual_td: bool | None = ignored(_SHARED, default=None)
@@ -193,14 +210,17 @@ class ParallelArguments(BatchedArguments):
 
 
 class ParallelEnv(SerialEnv):
-    """As :class:`SerialEnv`, but the environments step side by side: functions and environments of Python run in a process each, which
-    starts when it is first needed. Environments known to be native are so fast that they step one after the other in this process.
+    """As :class:`SerialEnv`, but the environments step side by side: functions and environments of
+    Python run in a process each, which starts when it is first needed. Environments known to be
+    native are so fast that they step one after the other in this process.
 
-    What this class does not have is asked of the environments: ``env.spec`` is a list with the attribute of each, ``env.render()`` one
-    with what the method of each returns. What an environment raises is raised here, with a note that says which one it was.
+    What this class does not have is asked of the environments: ``env.spec`` is a list with the
+    attribute of each, ``env.render()`` one with what the method of each returns. What an
+    environment raises is raised here, with a note that says which one it was.
 
     Raises:
-        TypeError: an unknown argument; when processes start, something that cannot be pickled, which the error names.
+        TypeError: an unknown argument; when processes start, something that cannot be pickled,
+            which the error names.
         RuntimeError: when it is stepped, a process has ended; the error says how, and which one.
 
     Example:
@@ -229,7 +249,8 @@ class ParallelEnv(SerialEnv):
         if self._members is None:
             warn_of_turns()
             return recipe
-        # One that makes several is pickled once, and once more for the first member, which warns for all.
+        # One that makes several is pickled once, and once more for the first member, which warns
+        # for all.
         sent: dict[tuple[int, int, bool], bytes] = {}
 
         def pickled(make: object, kwargs: dict[str, Any] | None, is_quiet: bool) -> bytes:
@@ -239,18 +260,31 @@ class ParallelEnv(SerialEnv):
             return sent[known]
 
         given = enumerate(zip(self._makers, self._kwargs, strict=True))
-        members = tuple(pickled(make, kwargs, self._is_quiet or number > 0) for number, (make, kwargs) in given)
-        return Parallel(recipe.members, threads=self._threads, timeout=self._timeout, sent=members, live=self._members)
+        members = tuple(
+            pickled(make, kwargs, self._is_quiet or number > 0) for number, (make, kwargs) in given
+        )
+        return Parallel(
+            recipe.members,
+            threads=self._threads,
+            timeout=self._timeout,
+            sent=members,
+            live=self._members,
+        )
 
     def _remote(self) -> list[Any]:
         """The environments, where they are. Processes start, if there are none."""
         members = vars(self).get("_members")
         if members is not None and not members.is_open():
             self._made()
-        return [Remote(members, member) for member in range(self.num_workers)] if members is not None and members.is_open() else []
+        return (
+            [Remote(members, member) for member in range(self.num_workers)]
+            if members is not None and members.is_open()
+            else []
+        )
 
     def __getattr__(self, name: str) -> Any:
-        # Names with an underscore are asked for by the interpreter, by pickle and by windrow itself.
+        # Names with an underscore are asked for by the interpreter, by pickle and by windrow
+        # itself.
         found = [] if name.startswith("_") else [getattr(remote, name) for remote in self._remote()]
         if not found:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -260,7 +294,9 @@ class ParallelEnv(SerialEnv):
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the environments, under ``"worker<i>"``; nothing where none has any."""
-        states = {f"worker{member}": remote._ask("states") for member, remote in enumerate(self._remote())}
+        states = {
+            f"worker{member}": remote._ask("states") for member, remote in enumerate(self._remote())
+        }
         return states if any(states.values()) else {}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
@@ -271,7 +307,9 @@ class ParallelEnv(SerialEnv):
             remote._ask("load_states", dict(state_dict[f"worker{member}"]))
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Ends the processes, which close their environments; those that take longer than ``shutdown_timeout`` are killed."""
+        """Ends the processes, which close their environments; those that take longer than
+        ``shutdown_timeout`` are killed.
+        """
         members = vars(self).get("_members")
         if self._handle is not None and members is not None:
             members.close()
@@ -281,5 +319,7 @@ class ParallelEnv(SerialEnv):
 @functools.cache
 def warn_of_turns() -> None:
     """Says once that environments written in Python take turns."""
-    turns = "environments written in Python share the interpreter's lock: in threads they take turns"
+    turns = (
+        "environments written in Python share the interpreter's lock: in threads they take turns"
+    )
     warn(turns)

@@ -15,10 +15,11 @@ from windrow.envs.transforms import Wrapped
 
 
 def check_env(env: Env, *, steps: int = 100, seed: int = 0) -> None:
-    """Plays an environment with random actions, and compares what comes with its specs and with itself.
+    """Plays an environment with random actions, and compares what comes with its specs and with
+    itself.
 
-    Observations have the names, shapes and element types of their specs and lie within; flags are True where they should
-    be; and the same seed gives the same episode.
+    Observations have the names, shapes and element types of their specs and lie within; flags are
+    True where they should be; and the same seed gives the same episode.
 
     Args:
         env: an environment of windrow, or anything that a collector takes.
@@ -29,13 +30,19 @@ def check_env(env: Env, *, steps: int = 100, seed: int = 0) -> None:
         AssertionError: what was expected and what came.
     """
     env = _own(env)
-    first, second = (without_values(rollout) for rollout in (_checked(env, steps, seed), _play(env, steps, seed)))
+    first, second = (
+        without_values(rollout) for rollout in (_checked(env, steps, seed), _play(env, steps, seed))
+    )
     for (names, _, values), (_, _, again) in zip(first[1], second[1], strict=True):
-        assert values == again, f"{short(names)!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
+        assert values == again, (
+            f"{short(names)!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
+        )
     first, second = first[0], second[0]
     for key in first.keys(True, True):
         same = torch.equal(first.get(key), second.get(key)) or bool(first.get(key).isnan().any())
-        assert same, f"{key!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
+        assert same, (
+            f"{key!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
+        )
 
 
 def _own(env: Env) -> EnvBase:
@@ -55,14 +62,22 @@ def _checked(env: EnvBase, steps: int, seed: int) -> td.TensorDictBase:
             expected = (*batch, first.shape[-1], *spec._shape[len(batch) :])
             if spec.is_bytes:
                 shape = entries.get((*(("next",) if name == "next" else ()), *path(key)))
-                assert shape == expected, f"{name} {key!r}: expected values {expected}, got {shape or 'none'}"
+                assert shape == expected, (
+                    f"{name} {key!r}: expected values {expected}, got {shape or 'none'}"
+                )
                 continue
             value = level.get(key, None)
             assert value is not None, f"observation {key!r} is missing in the {name}"
-            assert tuple(value.shape) == expected, f"{name} {key!r}: expected shape {expected}, got {tuple(value.shape)}"
-            assert value.dtype == spec.dtype, f"{name} {key!r}: expected {spec.dtype}, got {value.dtype}"
+            assert tuple(value.shape) == expected, (
+                f"{name} {key!r}: expected shape {expected}, got {tuple(value.shape)}"
+            )
+            assert value.dtype == spec.dtype, (
+                f"{name} {key!r}: expected {spec.dtype}, got {value.dtype}"
+            )
             inside = value.movedim(len(batch), 0)
-            assert all(spec.is_in(one) for one in inside), f"{name} {key!r} leaves its spec {spec!r}"
+            assert all(spec.is_in(one) for one in inside), (
+                f"{name} {key!r} leaves its spec {spec!r}"
+            )
         for flag in FLAGS:
             value = level.get(flag)
             assert value.dtype == torch.bool, f"{name} {flag!r}: expected bool, got {value.dtype}"
@@ -93,7 +108,9 @@ def check_env_specs(
     """
     if _fence.is_a(env, "EnvBase"):
         theirs = _fence.loaded("envs.utils")
-        theirs.check_env_specs(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
+        theirs.check_env_specs(
+            env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done
+        )
         return
     _checked(_own(env), 100, seed or 0)
 

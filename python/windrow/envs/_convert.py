@@ -12,18 +12,21 @@ from windrow.envs._registry import adapted
 
 
 def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:
-    """The recipe of anything that is an environment: one of windrow, Gymnasium or TorchRL, an id, or a function that returns any
-    of these.
+    """The recipe of anything that is an environment: one of windrow, Gymnasium or TorchRL, an id,
+    or a function that returns any of these.
 
-    Choices are one-hot as in TorchRL, except under a bare id, which means what it does in Rust: there they are indices.
+    Choices are one-hot as in TorchRL, except under a bare id, which means what it does in Rust:
+    there they are indices.
 
     Args:
         kwargs: passed to ``env`` where it is a function.
-        own: whether it is the user's own object, which stays open; otherwise it was made to be stepped, and is closed in the end.
+        own: whether it is the user's own object, which stays open; otherwise it was made to be
+            stepped, and is closed in the end.
     """
     if isinstance(env, Recipe):
         return env
-    # Asked of the type, since wrappers pass attributes that they do not have on to the environment inside.
+    # Asked of the type, since wrappers pass attributes that they do not have on to the environment
+    # inside.
     if hasattr(type(env), "_recipe"):
         return env._recipe()
     if isinstance(env, str):
@@ -38,7 +41,9 @@ def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Reci
         is_port = hasattr(type(known), "describe")
         return Adapted(known if own else Gift(known), own) if is_port else of(known, None, own)
     if not callable(env):
-        raise TypeError(f"expected an environment, its id, or a function that returns one, got {type(env).__name__}")
+        raise TypeError(
+            f"expected an environment, its id, or a function that returns one, got {type(env).__name__}"
+        )
     return Call(env, kwargs)
 
 
@@ -51,15 +56,20 @@ class _GivenAway:
     def __call__(self) -> object:
         env, self._env = self._env, None
         if env is None:
-            raise ValueError(f"{self._name} is one object, which cannot be made once more: give a function that makes an environment")
+            raise ValueError(
+                f"{self._name} is one object, which cannot be made once more: give a function that makes an environment"
+            )
         self._name = repr(env)
-        # Python drops a KeyboardInterrupt that it raises in __del__, as it does where a signal came just before.
+        # Python drops a KeyboardInterrupt that it raises in __del__, as it does where a signal came
+        # just before.
         self.__class__ = _GivenAway
         return env
 
 
 class Gift(_GivenAway):
-    """Gives an environment away once, to the engine, which closes it in the end. It closes an environment that it still has."""
+    """Gives an environment away once, to the engine, which closes it in the end. It closes an
+    environment that it still has.
+    """
 
     def __init__(self, env: object) -> None:
         self._env = env

@@ -10,8 +10,8 @@ from windrow import _fence
 
 
 class ReadByWrappers:
-    """An attribute that wrappers of TorchRL read, or write, of what they wrap: they do not take windrow's objects, and the error says which
-    do.
+    """An attribute that wrappers of TorchRL read, or write, of what they wrap: they do not take
+    windrow's objects, and the error says which do.
     """
 
     def __get__(self, own: object, owner: type | None = None) -> ReadByWrappers:
@@ -30,16 +30,22 @@ class ReadByWrappers:
 class Counterpart(type):
     """Classes that TorchRL has under the same names. Its objects are instances of them too.
 
-    A user's class is derived from TorchRL's where it derives from a base of all environments or transforms, or has methods that
-    only TorchRL calls, such as ``_step``.
+    A user's class is derived from TorchRL's where it derives from a base of all environments or
+    transforms, or has methods that only TorchRL calls, such as ``_step``.
     """
 
     #: Whether TorchRL's class takes arguments that this one refuses.
     _defers: bool = False
 
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: object) -> Any:
+    def __new__(
+        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: object
+    ) -> Any:
         own = namespace.get("__module__", "").partition(".")[0] == "windrow"
-        theirs = bases if own or _OWN_METHODS & namespace.keys() else tuple(_derivable(base, namespace, name) for base in bases)
+        theirs = (
+            bases
+            if own or _OWN_METHODS & namespace.keys()
+            else tuple(_derivable(base, namespace, name) for base in bases)
+        )
         if theirs == bases:
             return super().__new__(mcls, name, bases, namespace, **options)
         return types.prepare_class(name, theirs)[0](name, theirs, namespace, **options)
@@ -78,7 +84,9 @@ class Counterpart(type):
 
     def _theirs(cls) -> type | None:
         """TorchRL's class; None where it has none, or is not installed."""
-        return _fence.class_of(cls.__name__) if cls.__module__.partition(".")[0] == "windrow" else None
+        return (
+            _fence.class_of(cls.__name__) if cls.__module__.partition(".")[0] == "windrow" else None
+        )
 
 
 #: What says how the engine makes something.
@@ -96,6 +104,13 @@ def _derivable(base: type, namespace: dict[str, Any], name: str) -> type:
     is_root = base.__name__ in ("EnvBase", "Transform")
     if theirs is None:
         if isinstance(base, Counterpart) and is_root:
-            raise ImportError(f"{name} is derived from {base.__name__}, which is TorchRL's then: install it")
+            raise ImportError(
+                f"{name} is derived from {base.__name__}, which is TorchRL's then: install it"
+            )
         return base
-    return theirs if is_root or any(hasattr(theirs, entry) and not hasattr(base, entry) for entry in namespace) else base
+    return (
+        theirs
+        if is_root
+        or any(hasattr(theirs, entry) and not hasattr(base, entry) for entry in namespace)
+        else base
+    )

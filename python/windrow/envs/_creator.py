@@ -21,11 +21,13 @@ class EnvCreator:
     Args:
         create_env_fn: the function, or a class of environments.
         create_env_kwargs: arguments that each call passes on; they win over those of the call.
-        share_memory: let environments share what their transforms gather, such as running statistics, as TorchRL's
-            ``EnvCreator`` does: those that this object makes, and copies of it that worker processes make theirs with, as long as
-            this one lives. Environments of torchrl share the tensors of ``state_dict()``, and numbers and locks of ``multiprocessing``, and how
-            workers take turns decides what each finds there; those of windrow share running statistics as :class:`VecNorm` says. A state that
-            cannot be shared is an error when an environment is made.
+        share_memory: let environments share what their transforms gather, such as running
+            statistics, as TorchRL's ``EnvCreator`` does: those that this object makes, and copies
+            of it that worker processes make theirs with, as long as this one lives. Environments of
+            torchrl share the tensors of ``state_dict()``, and numbers and locks of
+            ``multiprocessing``, and how workers take turns decides what each finds there; those of
+            windrow share running statistics as :class:`VecNorm` says. A state that cannot be shared
+            is an error when an environment is made.
         kwargs: more of ``create_env_kwargs``.
 
     Raises:
@@ -40,7 +42,9 @@ class EnvCreator:
         **kwargs: object,
     ) -> None:
         if not callable(create_env_fn):
-            raise TypeError(f"expected create_env_fn to be a function that makes an environment, got {type(create_env_fn).__name__}")
+            raise TypeError(
+                f"expected create_env_fn to be a function that makes an environment, got {type(create_env_fn).__name__}"
+            )
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
         self.share_memory = share_memory
@@ -81,7 +85,8 @@ class EnvCreator:
         vars(self).update(state, create_env_fn=getattr(made, "sendable", made))
 
     def state_dict(self) -> dict[str, Any]:
-        """What environments of this creator share, in the form in which each of them saves it. Makes one to ask it.
+        """What environments of this creator share, in the form in which each of them saves it.
+        Makes one to ask it.
 
         Raises:
             TypeError: environments have no state.
@@ -111,12 +116,16 @@ class EnvCreator:
     def _made_to_ask(self) -> Any:
         made = self()
         if not hasattr(made, "state_dict"):
-            raise TypeError(f"expected {self!r} to make an environment of windrow or TorchRL, which have a state, got {type(made).__name__}")
+            raise TypeError(
+                f"expected {self!r} to make an environment of windrow or TorchRL, which have a state, got {type(made).__name__}"
+            )
         return made
 
     def make_variant(self, **kwargs: object) -> EnvCreator:
         """The same function with other arguments."""
-        return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
+        return EnvCreator(
+            self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory
+        )
 
     def __repr__(self) -> str:
         return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"

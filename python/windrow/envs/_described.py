@@ -18,7 +18,9 @@ FLAGS = ("done", "terminated", "truncated")
 
 
 class Facts:
-    """The description of a handle (see ``describe.rs``) in Python's types, kept when the handle is given over."""
+    """The description of a handle (see ``describe.rs``) in Python's types, kept when the handle is
+    given over.
+    """
 
     def __init__(self, handle: EnvHandle) -> None:
         told = handle.describe()
@@ -52,24 +54,53 @@ class Facts:
             return [Leaf(name, "discrete", "bool", (1,), [2]) for name in FLAGS]
         if part == "reward":
             step = Leaf("reward", "unbounded", "float32", (1,))
-            return list({step.key: step, **{leaf.key: leaf for leaf in self.observation if leaf.key in self.rewards}}.values())
-        return [leaf for leaf in self.observation if leaf.key not in self.rewards] if part == "observation" else []
+            return list(
+                {
+                    step.key: step,
+                    **{leaf.key: leaf for leaf in self.observation if leaf.key in self.rewards},
+                }.values()
+            )
+        return (
+            [leaf for leaf in self.observation if leaf.key not in self.rewards]
+            if part == "observation"
+            else []
+        )
 
-    def to_action(self, tensordict: td.TensorDictBase, leaf: Leaf, rows: int | None = None) -> Array:
-        """The action of ``leaf`` as an array with a leading dimension for the environments; zeros follow where there are fewer ``rows``."""
+    def to_action(
+        self, tensordict: td.TensorDictBase, leaf: Leaf, rows: int | None = None
+    ) -> Array:
+        """The action of ``leaf`` as an array with a leading dimension for the environments; zeros
+        follow where there are fewer ``rows``.
+        """
         value, rows = action_in(tensordict, leaf.key), self.num_envs if rows is None else rows
         if value is None:
-            raise KeyError(f"expected an action {public(leaf.key)!r} for {self.id}, got {sorted(map(str, tensordict.keys()))}")
+            raise KeyError(
+                f"expected an action {public(leaf.key)!r} for {self.id}, got {sorted(map(str, tensordict.keys()))}"
+            )
         value, expected = value.detach().cpu(), (rows, *leaf.shape)
         are_scores, fits = value.is_floating_point(), value.numel() == math.prod(expected)
         if leaf.kind == "one_hot" and are_scores and fits:
             # Scores: the largest one chooses, before anything is rounded.
             value = value.reshape(expected)
-            chosen = [torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1) for v in value.split(list(leaf.nvec or ()), -1)]
+            chosen = [
+                torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1)
+                for v in value.split(list(leaf.nvec or ()), -1)
+            ]
             value = torch.cat(chosen, -1)
-        elif leaf.kind == "one_hot" and not are_scores and not fits and value.numel() == rows * len(leaf.nvec or ()):
+        elif (
+            leaf.kind == "one_hot"
+            and not are_scores
+            and not fits
+            and value.numel() == rows * len(leaf.nvec or ())
+        ):
             indices = value.reshape(rows, -1).long().unbind(-1)
-            value = torch.cat([torch.nn.functional.one_hot(index, n) for index, n in zip(indices, leaf.nvec or ())], -1)
+            value = torch.cat(
+                [
+                    torch.nn.functional.one_hot(index, n)
+                    for index, n in zip(indices, leaf.nvec or ())
+                ],
+                -1,
+            )
         if value.numel() != math.prod(expected):
             raise ValueError(
                 f"action {public(leaf.key)!r} of {self.id}: expected shape {(*(self.batch if rows == self.num_envs else (rows,)), *leaf.shape)}, got {tuple(value.shape)}"
@@ -79,8 +110,12 @@ class Facts:
             value = torch.cat([value, value.new_zeros(self.num_envs - rows, *leaf.shape)])
         return value.numpy()
 
-    def draw_action(self, leaf: Leaf, noise: numpy.random.Generator, mask: Array | None = None) -> Array:
-        """Random actions of ``leaf``, ``[num_envs, *shape]``: legal ones, where there is a ``mask`` (an array) that says which are."""
+    def draw_action(
+        self, leaf: Leaf, noise: numpy.random.Generator, mask: Array | None = None
+    ) -> Array:
+        """Random actions of ``leaf``, ``[num_envs, *shape]``: legal ones, where there is a ``mask``
+        (an array) that says which are.
+        """
         mask = None if mask is None else mask.reshape(self.num_envs, -1).astype(bool)
         return draw(leaf, noise, (self.num_envs,), mask)
 
@@ -90,14 +125,15 @@ def _read(doc: str, get: Callable[[Any], Any]) -> Any:
 
 
 def _spec(part: str, told: str, *, bare: bool = False) -> tuple[Any, Any]:
-    """Two properties: the specs of ``part``, and the same without dimensions for the environments. Where ``bare``, a single leaf
-    has no composite around it.
+    """Two properties: the specs of ``part``, and the same without dimensions for the environments.
+    Where ``bare``, a single leaf has no composite around it.
     """
 
     def get(env: Described, batch: tuple[int, ...] | None = None) -> object:
         specs = env._specs_of(part, batch)
         keys = [key for key, _ in specs.leaves()] if bare else []
-        # The first spec imports torchrl where it is installed: what specs are does not depend on what a program has imported.
+        # The first spec imports torchrl where it is installed: what specs are does not depend on
+        # what a program has imported.
         public: Any = _fence.specs.converted(specs) if _fence.is_installed() else specs
         return public[keys[0]] if len(keys) == 1 else public
 
@@ -106,10 +142,11 @@ def _spec(part: str, told: str, *, bare: bool = False) -> tuple[Any, Any]:
 
 
 class Described:
-    """Shapes, names and specs of an environment. Where a name ends in ``_unbatched``, without dimensions for the
-    environments.
+    """Shapes, names and specs of an environment. Where a name ends in ``_unbatched``, without
+    dimensions for the environments.
 
-    Specs are of TorchRL's classes where torchrl is installed, and have the same names and attributes where it is not.
+    Specs are of TorchRL's classes where torchrl is installed, and have the same names and
+    attributes where it is not.
     """
 
     _device: Device | None
@@ -123,15 +160,19 @@ class Described:
         return None if self._device is None else torch.device(self._device)
 
     batch_size: torch.Size = _read(
-        "``[]`` for one environment, ``[n]`` for several in lockstep.", lambda env: torch.Size(env._known().batch)
+        "``[]`` for one environment, ``[n]`` for several in lockstep.",
+        lambda env: torch.Size(env._known().batch),
     )
     shape: torch.Size = batch_size
-    batch_dims: int = _read("Number of dimensions for the environments.", lambda env: len(env._known().batch))
+    batch_dims: int = _read(
+        "Number of dimensions for the environments.", lambda env: len(env._known().batch)
+    )
     ndim: int = batch_dims
     num_envs: int = _read("Environments in lockstep.", lambda env: env._known().num_envs)
     batch_locked: bool = _read("The batch size does not change.", lambda env: True)
     max_episode_steps: int | None = _read(
-        "Steps after which the environment truncates an episode by itself, if it does.", lambda env: env._known().max_episode_steps
+        "Steps after which the environment truncates an episode by itself, if it does.",
+        lambda env: env._known().max_episode_steps,
     )
 
     def ndimension(self) -> int:
@@ -144,21 +185,37 @@ class Described:
 
     # Specs
 
-    observation_spec, observation_spec_unbatched = _spec("observation", "Names and specs of the observations.")
-    full_observation_spec, full_observation_spec_unbatched = observation_spec, observation_spec_unbatched
-    action_spec, action_spec_unbatched = _spec("action", "The action's spec; a composite where there are several.", bare=True)
-    full_action_spec, full_action_spec_unbatched = _spec("action", "Names and specs of the actions.")
+    observation_spec, observation_spec_unbatched = _spec(
+        "observation", "Names and specs of the observations."
+    )
+    full_observation_spec, full_observation_spec_unbatched = (
+        observation_spec,
+        observation_spec_unbatched,
+    )
+    action_spec, action_spec_unbatched = _spec(
+        "action", "The action's spec; a composite where there are several.", bare=True
+    )
+    full_action_spec, full_action_spec_unbatched = _spec(
+        "action", "Names and specs of the actions."
+    )
     reward_spec, reward_spec_unbatched = _spec(
-        "reward", "The reward's spec, ``[*batch, 1]``; a composite where there are several.", bare=True
+        "reward",
+        "The reward's spec, ``[*batch, 1]``; a composite where there are several.",
+        bare=True,
     )
     full_reward_spec, full_reward_spec_unbatched = _spec(
-        "reward", "Specs of the rewards under their names: that of the step, and others if the environment has some."
+        "reward",
+        "Specs of the rewards under their names: that of the step, and others if the environment has some.",
     )
-    done_spec, done_spec_unbatched = _spec("done", "Specs of ``done``, ``terminated`` and ``truncated``, ``[*batch, 1]``.")
+    done_spec, done_spec_unbatched = _spec(
+        "done", "Specs of ``done``, ``terminated`` and ``truncated``, ``[*batch, 1]``."
+    )
     full_done_spec, full_done_spec_unbatched = done_spec, done_spec_unbatched
     state_spec, state_spec_unbatched = _spec("state", "What is read beside actions: nothing.")
     full_state_spec, full_state_spec_unbatched = state_spec, state_spec_unbatched
-    input_spec, input_spec_unbatched = _spec("input", "``full_state_spec`` and ``full_action_spec``.")
+    input_spec, input_spec_unbatched = _spec(
+        "input", "``full_state_spec`` and ``full_action_spec``."
+    )
     output_spec, output_spec_unbatched = _spec(
         "output", "``full_reward_spec``, ``full_done_spec`` and ``full_observation_spec``."
     )
@@ -173,26 +230,39 @@ class Described:
             "all": {f"{name}_spec": name for name in ("output", "input")},
         }.get(part)
         if below is not None:
-            return Composite({name: self._specs_of(inner, batch) for name, inner in below.items()}, batch, self._device)
+            return Composite(
+                {name: self._specs_of(inner, batch) for name, inner in below.items()},
+                batch,
+                self._device,
+            )
         return tree_of(facts.leaves(part), batch, facts.groups, self._device)
 
     # Names
 
-    observation_keys: list[Key] = _read("Names of the observations.", lambda env: env._keys("observation"))
+    observation_keys: list[Key] = _read(
+        "Names of the observations.", lambda env: env._keys("observation")
+    )
     action_keys: list[Key] = _read("Names of the actions.", lambda env: env._keys("action"))
     action_key: Key = _read("Name of the first action.", lambda env: env.action_keys[0])
     reward_keys: list[Key] = _read(
-        "Names of the rewards: one, unless the environment has more.", lambda env: env._keys("reward")
+        "Names of the rewards: one, unless the environment has more.",
+        lambda env: env._keys("reward"),
     )
     reward_key: Key = _read(
         "Name of the reward of the step, or of the only other one, such as that of all agents.",
         lambda env: env.reward_keys[-1] if len(env.reward_keys) == 2 else "reward",
     )
     done_keys: list[Key] = _read("Names of the flags.", lambda env: list(FLAGS))
-    done_key: Key = _read("Name of the flag that says whether an episode ended.", lambda env: "done")
-    done_keys_groups: list[list[Key]] = _read("Names of the flags, those of one group together.", lambda env: [env.done_keys])
+    done_key: Key = _read(
+        "Name of the flag that says whether an episode ended.", lambda env: "done"
+    )
+    done_keys_groups: list[list[Key]] = _read(
+        "Names of the flags, those of one group together.", lambda env: [env.done_keys]
+    )
     state_keys: list[Key] = _read("Names of what is read beside actions: none.", lambda env: [])
-    reset_keys: list[Key] = _read("Name of the flags that ask for a partial reset.", lambda env: ["_reset"])
+    reset_keys: list[Key] = _read(
+        "Name of the flags that ask for a partial reset.", lambda env: ["_reset"]
+    )
 
     def _keys(self, part: str) -> list[Key]:
         return list(dict.fromkeys(public(leaf.key) for leaf in self._known().leaves(part)))

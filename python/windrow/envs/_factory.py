@@ -19,14 +19,22 @@ def env_of(given: object) -> Any:
 
 
 class Factory:
-    """Calls ``function`` to make environments or a policy for one worker, and keeps the last ``together`` of them, which step
-    together; with ``first``, only the first that it ever made, not its replacements. ``number`` is the worker's.
+    """Calls ``function`` to make environments or a policy for one worker, and keeps the last
+    ``together`` of them, which step together; with ``first``, only the first that it ever made, not
+    its replacements. ``number`` is the worker's.
     """
 
     #: See :func:`windrow.processes.blame.parts`.
     is_around_a_function = True
 
-    def __init__(self, function: Callable[..., Any], *, number: int = 0, together: int = 1, first: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        number: int = 0,
+        together: int = 1,
+        first: bool = False,
+    ) -> None:
         self.number = number
         self.made_together: list[Any] = []
         self._function = function
@@ -50,7 +58,9 @@ class Factory:
 
     @property
     def makes_random(self) -> bool:
-        """Whether it makes random policies, whose actions are then those of the environment's space."""
+        """Whether it makes random policies, whose actions are then those of the environment's
+        space.
+        """
         return isinstance(self._function, type) and self._function.__name__ == "RandomPolicy"
 
     @property

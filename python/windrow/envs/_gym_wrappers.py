@@ -1,4 +1,6 @@
-"""Wrappers of Gymnasium whose steps the engine runs (`wrappers.rs`), taken off an environment from the outside in."""
+"""Wrappers of Gymnasium whose steps the engine runs (`wrappers.rs`), taken off an environment from
+the outside in.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,42 @@ from windrow._types import Array
 Layer = tuple[str, Any, Callable[..., Any], Any]
 """What the engine does, the wrapper, its own code, and arguments."""
 
-#: The first and the last version of Gymnasium whose wrappers are known to compute what the engine does.
+#: The first and the last version of Gymnasium whose wrappers are known to compute what the engine
+#: does.
 _KNOWN = (1, 0), (1, 4)
 
-#: The method that each wrapper calls in a step, beside that of the environment inside; None where its step does more.
+#: The method that each wrapper calls in a step, beside that of the environment inside; None where
+#: its step does more.
 _METHODS: dict[str, str | None] = {
     **dict.fromkeys(("TransformAction", "ClipAction", "RescaleAction"), "action"),
     **dict.fromkeys(("TransformReward", "ClipReward"), "reward"),
     **dict.fromkeys(
         [
             f"{change}Observation"
-            for change in ("Transform", "Flatten", "Normalize", "Filter", "Grayscale", "Resize", "Reshape", "Rescale", "Dtype")
+            for change in (
+                "Transform",
+                "Flatten",
+                "Normalize",
+                "Filter",
+                "Grayscale",
+                "Resize",
+                "Reshape",
+                "Rescale",
+                "Dtype",
+            )
         ],
         "observation",
     ),
-    **dict.fromkeys(("TimeLimit", "RecordEpisodeStatistics", "NormalizeReward", "FrameStackObservation")),
+    **dict.fromkeys(
+        ("TimeLimit", "RecordEpisodeStatistics", "NormalizeReward", "FrameStackObservation")
+    ),
 }
 
 
 def peel(env: Any) -> tuple[Any, list[Layer]]:
-    """The environment to step, and the wrappers around it whose steps the engine runs, the outermost first."""
+    """The environment to step, and the wrappers around it whose steps the engine runs, the
+    outermost first.
+    """
     layers: list[Layer] = []
     known = isinstance(env, gymnasium.Env) and _KNOWN[0] <= _version() <= _KNOWN[1]
     while known and _is_gymnasiums(env):
@@ -48,8 +66,8 @@ def peel(env: Any) -> tuple[Any, list[Layer]]:
         elif name != "OrderEnforcing":
             break
         env = env.env
-    # Around the environment that is stepped, a wrapper's own step costs less than its code by itself. A time limit costs too little
-    # to run it elsewhere.
+    # Around the environment that is stepped, a wrapper's own step costs less than its code by
+    # itself. A time limit costs too little to run it elsewhere.
     while layers and layers[-1][0] in ("observation", "reward", "action", "step"):
         env = layers.pop()[1]
     return env, layers
@@ -63,27 +81,40 @@ def _is_gymnasiums(env: object) -> bool:
     """Whether ``env`` is a wrapper of exactly one of Gymnasium's classes, and has its methods."""
     cls = type(env)
     names = ("step", "reset", "observation", "reward", "action")
-    if getattr(gymnasium.wrappers, cls.__name__, None) is not cls or any(name in vars(env) for name in names):
+    if getattr(gymnasium.wrappers, cls.__name__, None) is not cls or any(
+        name in vars(env) for name in names
+    ):
         return False
     methods = (getattr(cls, name, None) for name in names)
     return all(method is None or method.__module__.startswith("gymnasium.") for method in methods)
 
 
 def _work(name: str, env: Any) -> tuple[str, Any] | None:
-    """What the engine does instead of the wrapper ``env``, and its arguments; None where that is nothing."""
+    """What the engine does instead of the wrapper ``env``, and its arguments; None where that is
+    nothing.
+    """
     if name in ("RecordEpisodeStatistics", "NormalizeReward"):
         return name, None
     if name == "NormalizeObservation":
         return (name, env.observation_space.shape) if env.observation_space.shape else None
     if name == "FlattenObservation":
         space = env.env.observation_space
-        is_real = isinstance(space, gymnasium.spaces.Box) and space.dtype in (numpy.float32, numpy.float64)
+        is_real = isinstance(space, gymnasium.spaces.Box) and space.dtype in (
+            numpy.float32,
+            numpy.float64,
+        )
         return (name, (space.dtype.name, space.shape)) if is_real else None
-    if name in ("TransformObservation", "TransformReward") and (bounds := _clipped_between(env.func)):
+    if name in ("TransformObservation", "TransformReward") and (
+        bounds := _clipped_between(env.func)
+    ):
         return name, bounds
     # Anything may have been put into `func` since.
     func = vars(env).get("func")
-    inside = _closure(func) if str(getattr(func, "__module__", "")).startswith("gymnasium.wrappers.") else {}
+    inside = (
+        _closure(func)
+        if str(getattr(func, "__module__", "")).startswith("gymnasium.wrappers.")
+        else {}
+    )
     if name == "ClipReward" and {"min_reward", "max_reward"} <= inside.keys():
         bounds = [inside["min_reward"], inside["max_reward"]]
         return (name, bounds) if _are_bounds(bounds) else None
@@ -101,19 +132,34 @@ def _singles(name: str, *arrays: Array) -> tuple[str, Any] | None:
 
 def _closure(function: Any) -> dict[str, Any]:
     cells = getattr(function, "__closure__", None) or ()
-    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True)) if cells else {}
+    return (
+        dict(
+            zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True)
+        )
+        if cells
+        else {}
+    )
 
 
 def _are_bounds(bounds: list[Any]) -> bool:
     # Whole numbers that float32 has, and no number that is infinite there.
     most = {int: 2**24, float: 3e38}
-    return len(bounds) == 2 and all(type(one) in most and abs(one) <= most[type(one)] for one in bounds) and bounds[0] <= bounds[1]
+    return (
+        len(bounds) == 2
+        and all(type(one) in most and abs(one) <= most[type(one)] for one in bounds)
+        and bounds[0] <= bounds[1]
+    )
 
 
 def _clipped_between(function: object) -> list[Any] | None:
     """The two numbers of ``lambda x: np.clip(x, low, high)``, which is known by its code."""
     code = getattr(function, "__code__", None)
-    if type(function) is not FunctionType or code is None or len(code.co_varnames) != 1 or len(code.co_names) != 2:
+    if (
+        type(function) is not FunctionType
+        or code is None
+        or len(code.co_varnames) != 1
+        or len(code.co_names) != 2
+    ):
         return None
     module, argument = code.co_names[0], code.co_varnames[0]
     loads = ("LOAD_CONST", "LOAD_SMALL_INT")
@@ -124,8 +170,13 @@ def _clipped_between(function: object) -> list[Any] | None:
     same = f"lambda {argument}: {module}.clip({argument}, {bounds[0]!r}, {bounds[1]!r})"
     # Where a module imports the name, Python compiles its attributes in another way.
     for begin in ("", f"import numpy as {module}\n"):
-        compiled = next(one for one in compile(begin + same, "", "exec").co_consts if isinstance(one, CodeType))
-        if all(getattr(compiled, part) == getattr(code, part) for part in ("co_code", "co_consts", "co_names", "co_argcount")):
+        compiled = next(
+            one for one in compile(begin + same, "", "exec").co_consts if isinstance(one, CodeType)
+        )
+        if all(
+            getattr(compiled, part) == getattr(code, part)
+            for part in ("co_code", "co_consts", "co_names", "co_argcount")
+        ):
             return bounds
     return None
 
@@ -144,8 +195,8 @@ class _Returned:
 
 
 def _after(wrapper: gymnasium.Wrapper[Any, Any, Any, Any]) -> Callable[[Any], Any]:
-    """What the step of ``wrapper`` does with the values that the environment inside has returned: its own code, run in an object
-    that has the wrapper's attributes, except for the environment.
+    """What the step of ``wrapper`` does with the values that the environment inside has returned:
+    its own code, run in an object that has the wrapper's attributes, except for the environment.
     """
     returned, cls = _Returned(wrapper.env), type(wrapper)
     twin: Any = object.__new__(type(cls.__name__, (cls,), {"env": property(lambda self: returned)}))

@@ -16,27 +16,41 @@ from windrow.envs._recipe import Gymnasium, Native, Recipe
 
 
 def of_id(env_name: str) -> Recipe:
-    """The recipe of the environment with this id: windrow's own where it has one, Gymnasium's otherwise. Choices are indices."""
+    """The recipe of the environment with this id: windrow's own where it has one, Gymnasium's
+    otherwise. Choices are indices.
+    """
     try:
         return Native(env_name, False, arguments=arguments_of(env_name, {}))
     except NotNative:
         return Gymnasium(by_id(env_name), own=False, one_hot=False)
 
 
-def by_id(env_name: str, kwargs: dict[str, Any] | None = None, pixels: str | None = None) -> Callable[[], gymnasium.Env[Any, Any]]:
+def by_id(
+    env_name: str, kwargs: dict[str, Any] | None = None, pixels: str | None = None
+) -> Callable[[], gymnasium.Env[Any, Any]]:
     """A function that makes the environment with this id, see :func:`make`."""
     # Observations are checked as they are read.
-    return partial(make, env_name=env_name, kwargs={"disable_env_checker": True, **(kwargs or {})}, pixels=pixels)
+    return partial(
+        make,
+        env_name=env_name,
+        kwargs={"disable_env_checker": True, **(kwargs or {})},
+        pixels=pixels,
+    )
 
 
-def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> gymnasium.Env[Any, Any]:
-    """An environment of Gymnasium; where it has none, the error names environments of windrow with a similar id. ``pixels`` is
-    ``"only"`` to observe pictures of the environment, and ``"beside"`` to observe what it does too.
+def make(
+    env_name: str, kwargs: dict[str, Any], pixels: str | None = None
+) -> gymnasium.Env[Any, Any]:
+    """An environment of Gymnasium; where it has none, the error names environments of windrow with
+    a similar id. ``pixels`` is ``"only"`` to observe pictures of the environment, and ``"beside"``
+    to observe what it does too.
     """
     try:
         create = gymnasium.make
     except ImportError as error:
-        raise _unknown(env_name, f"and Gymnasium is not installed: {_needs.install('gymnasium')}") from error
+        raise _unknown(
+            env_name, f"and Gymnasium is not installed: {_needs.install('gymnasium')}"
+        ) from error
     if env_name.startswith(("ALE/", "ale_py:")):
         # It registers its ids when it is imported.
         with contextlib.suppress(ImportError):
@@ -58,9 +72,13 @@ def with_pixels(env: gymnasium.Env[Any, Any], pixels_only: bool) -> gymnasium.En
         return env
     try:
         # It draws the environment once, to see how large pictures are.
-        seen = gymnasium.wrappers.AddRenderObservation(env, render_only=False, render_key="pixels", obs_key="observation")
+        seen = gymnasium.wrappers.AddRenderObservation(
+            env, render_only=False, render_key="pixels", obs_key="observation"
+        )
     except Exception as error:
-        raise ValueError(f"from_pixels: {env} cannot be drawn: {error or type(error).__name__}") from error
+        raise ValueError(
+            f"from_pixels: {env} cannot be drawn: {error or type(error).__name__}"
+        ) from error
     return gymnasium.wrappers.FilterObservation(seen, ["pixels"]) if pixels_only else seen
 
 

@@ -26,7 +26,9 @@ _FINAL = {"final_obs", "final_observation"}
 def wanted(info_keys: Sequence[Key] | Mapping[Key, Any]) -> Wanted:
     """``info_keys`` as an argument gives them."""
     if isinstance(info_keys, str):
-        raise TypeError(f"info_keys must be a list of names or a dictionary, got {info_keys!r}: write [{info_keys!r}]")
+        raise TypeError(
+            f"info_keys must be a list of names or a dictionary, got {info_keys!r}: write [{info_keys!r}]"
+        )
     given = info_keys if isinstance(info_keys, Mapping) else dict.fromkeys(info_keys)
     found = {path(key): spec for key, spec in given.items()}
     for names in found:
@@ -38,8 +40,8 @@ def wanted(info_keys: Sequence[Key] | Mapping[Key, Any]) -> Wanted:
 
 
 def entries(wanted: Wanted | None, seen: Mapping[tuple[str, ...], Any]) -> list[Entry]:
-    """Each entry that is wanted, as its spec says or as it was ``seen``; a number (``float32``) where neither tells. All that
-    were seen and are numbers, where ``wanted`` is None.
+    """Each entry that is wanted, as its spec says or as it was ``seen``; a number (``float32``)
+    where neither tells. All that were seen and are numbers, where ``wanted`` is None.
     """
     if wanted is None:
         all_seen = [_entry(names, value) for names, value in seen.items() if names[0] not in _TAKEN]
@@ -49,13 +51,17 @@ def entries(wanted: Wanted | None, seen: Mapping[tuple[str, ...], Any]) -> list[
         like = seen.get(names) if spec is None else spec
         entry = (short(names), "float32", ()) if like is None else _entry(names, like)
         if entry is None:
-            raise TypeError(f"the entry {short(names)!r} of info cannot be observed: expected numbers, got {like!r}")
+            raise TypeError(
+                f"the entry {short(names)!r} of info cannot be observed: expected numbers, got {like!r}"
+            )
         found.append(entry)
     return found
 
 
 def _entry(names: tuple[str, ...], like: Any) -> Entry | None:
-    """An entry with the shape of ``like``, and with the element type that batches hold it in; None where they cannot."""
+    """An entry with the shape of ``like``, and with the element type that batches hold it in; None
+    where they cannot.
+    """
     if isinstance(like, (str, bytes, Mapping)) or like is None:
         return None
     if not (hasattr(like, "shape") and hasattr(like, "dtype")):
@@ -69,8 +75,8 @@ def _entry(names: tuple[str, ...], like: Any) -> Entry | None:
 
 
 def seen_in_a_step(env: Any) -> dict[tuple[str, ...], Any]:
-    """What an environment or a vector returns in ``info`` when it is reset and in a step with random actions: an entry of
-    the reset stands where the step has none.
+    """What an environment or a vector returns in ``info`` when it is reset and in a step with
+    random actions: an entry of the reset stands where the step has none.
     """
     _, first = env.reset()
     *_, then = env.step(env.action_space.sample())
@@ -85,7 +91,9 @@ def _leaves(info: object, is_vector: bool) -> dict[tuple[str, ...], Any]:
             if not isinstance(name, str) or name.startswith("_") or name in _FINAL:
                 continue
             if isinstance(value, Mapping):
-                found.update({(name, *names): leaf for names, leaf in _leaves(value, is_vector).items()})
+                found.update(
+                    {(name, *names): leaf for names, leaf in _leaves(value, is_vector).items()}
+                )
             else:
                 found[name,] = _first(value) if is_vector else value
     return found
@@ -105,7 +113,11 @@ _told: set[tuple[str, str]] = set()
 def tell_of_the_rest(env: str, info: dict[Any, Any]) -> None:
     """Says which entries of ``info`` batches leave out: once for each environment and entry."""
     found = (names[1:] if names[0] == "final_info" else names for names in _leaves(info, False))
-    new = [name for name in (repr(short(names)) for names in found if names) if (env, name) not in _told]
+    new = [
+        name
+        for name in (repr(short(names)) for names in found if names)
+        if (env, name) not in _told
+    ]
     if new:
         _told.update((env, name) for name in new)
         warn(

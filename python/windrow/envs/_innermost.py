@@ -9,7 +9,9 @@ from windrow import _fence
 
 
 def innermost(env: object) -> list[Any]:
-    """The objects that are stepped where ``env`` is: two wrappers around one environment have the same."""
+    """The objects that are stepped where ``env`` is: two wrappers around one environment have the
+    same.
+    """
     if _fence.is_a(env, "EnvBase"):
         env, wrapped = _fence.adapter.innermost(env)
         return [env] if wrapped is None else innermost(wrapped)

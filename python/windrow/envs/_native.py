@@ -1,6 +1,7 @@
 """Which environments windrow steps itself, and with which arguments.
 
-Those of MuJoCo follow Gymnasium's code, which is compared with what they were written after: another version of it is called instead.
+Those of MuJoCo follow Gymnasium's code, which is compared with what they were written after:
+another version of it is called instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from windrow._lazy import gymnasium
 from windrow._windrow import EnvHandle, mujoco_arguments, mujoco_version, native_ids, native_info
 from windrow.envs._recipe import Native
 
-#: The beginning of the SHA-256 of each module of ``gymnasium.envs.mujoco`` that Rust follows, of Gymnasium 1.4.0.
+#: The beginning of the SHA-256 of each module of ``gymnasium.envs.mujoco`` that Rust follows, of
+#: Gymnasium 1.4.0.
 _SOURCES = {
     "ant_v4": "a27201f0fe07160848d7a6914fb4a85b",
     "ant_v5": "03be9596a1fbc17157b6969e3ee48291",
@@ -45,10 +47,14 @@ _SOURCES = {
 }
 
 #: Arguments of ``gymnasium.make`` that change nothing here: the values with which that is so.
-_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {"disable_env_checker": (True, False, None), "render_mode": (None,)}
+_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "disable_env_checker": (True, False, None),
+    "render_mode": (None,),
+}
 
 
-#: What environments observe their rewards as in double precision; no ``info`` has an entry of this name.
+#: What environments observe their rewards as in double precision; no ``info`` has an entry of this
+#: name.
 EXACT_REWARD = "exact_reward"
 
 
@@ -57,18 +63,22 @@ class NotNative(ValueError):
 
 
 def arguments_of(env_name: object, kwargs: Mapping[str, Any], info: Sequence[str] = ()) -> str:
-    """What windrow's own environment with this id is made with, as a recipe has it, where ``kwargs`` are given and the entries ``info``
-    are observed.
+    """What windrow's own environment with this id is made with, as a recipe has it, where
+    ``kwargs`` are given and the entries ``info`` are observed.
 
     Raises:
         NotNative: windrow has no such environment, or not with these arguments.
     """
     is_of_mujoco = isinstance(env_name, str) and env_name in mujoco_arguments()
     if not isinstance(env_name, str) or not (is_of_mujoco or env_name in native_ids()):
-        raise NotNative(f"windrow has no {env_name!r} of its own; it has {', '.join([*native_ids(), *mujoco_arguments()])}")
+        raise NotNative(
+            f"windrow has no {env_name!r} of its own; it has {', '.join([*native_ids(), *mujoco_arguments()])}"
+        )
     if not {*info} - {EXACT_REWARD} <= native_info(env_name).keys():
         has = list(native_info(env_name)) or "nothing"
-        raise NotNative(f'{env_name} observes {has} of info natively: other info_keys need backend="gymnasium"')
+        raise NotNative(
+            f'{env_name} observes {has} of info natively: other info_keys need backend="gymnasium"'
+        )
     if "info" in kwargs:
         raise NotNative(f"{env_name} takes no argument info: info_keys are observed")
     if is_of_mujoco:
@@ -97,7 +107,9 @@ def _of_mujoco(env_name: str, kwargs: Mapping[str, Any], info: Sequence[str]) ->
     try:
         spec = gymnasium.registry.get(env_name)
     except ImportError as error:
-        raise NotNative(f"{env_name} has its model from Gymnasium, which is not installed") from error
+        raise NotNative(
+            f"{env_name} has its model from Gymnasium, which is not installed"
+        ) from error
     if spec is None or not isinstance(spec.entry_point, str) or spec.additional_wrappers:
         raise NotNative(f"{env_name} is registered as another environment than Gymnasium's")
     if (doubt := _doubt(spec.entry_point)) is not None:
@@ -119,7 +131,9 @@ def _of_mujoco(env_name: str, kwargs: Mapping[str, Any], info: Sequence[str]) ->
 
 @cache
 def _refused(env_name: str, arguments: str) -> str | None:
-    """Why Rust does not take these arguments, which shows when an environment is made; None where it does."""
+    """Why Rust does not take these arguments, which shows when an environment is made; None where
+    it does.
+    """
     try:
         EnvHandle(Native(env_name, False, arguments=arguments))
     except (RuntimeError, TypeError, ValueError) as error:
@@ -154,7 +168,9 @@ def _digest(path: str) -> str | None:
 
 @cache
 def mujoco_folders() -> tuple[str | None, str | None]:
-    """Where MuJoCo's library and Gymnasium's models are in this process; None for what is not installed."""
+    """Where MuJoCo's library and Gymnasium's models are in this process; None for what is not
+    installed.
+    """
     library, gymnasium_folder = _folder("mujoco"), _folder("gymnasium")
     return library, gymnasium_folder and os.path.join(gymnasium_folder, "envs", "mujoco", "assets")
 

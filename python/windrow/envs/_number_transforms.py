@@ -1,4 +1,6 @@
-"""Transforms of numbers: they scale, clip, cast, normalise and count down. The engine carries them out, not Python."""
+"""Transforms of numbers: they scale, clip, cast, normalise and count down. The engine carries them
+out, not Python.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +46,28 @@ class _Keyed(Transform):
         own.in_keys = keys_of("in_keys", default if own.in_keys is None else own.in_keys)
         own.out_keys = keys_of("out_keys", own.in_keys if own.out_keys is None else own.out_keys)
         if len(own.in_keys) != len(own.out_keys):
-            raise ValueError(f"expected as many out_keys as in_keys, {len(own.in_keys)}, got {len(own.out_keys)}")
+            raise ValueError(
+                f"expected as many out_keys as in_keys, {len(own.in_keys)}, got {len(own.out_keys)}"
+            )
         for name in only:
             own.in_keys_inv = keys_of("in_keys_inv", own.in_keys_inv) or []
             if keys_of("out_keys_inv", own.out_keys_inv) not in (None, [], own.in_keys_inv):
-                raise ValueError(f"{name} has the names of in_keys_inv, {own.in_keys_inv}, got {own.out_keys_inv}")
+                raise ValueError(
+                    f"{name} has the names of in_keys_inv, {own.in_keys_inv}, got {own.out_keys_inv}"
+                )
 
     def _keys(self) -> dict[str, Any]:
         own: Any = self
-        return {"in_keys": own.in_keys, "out_keys": None if own.out_keys == own.in_keys else own.out_keys}
+        return {
+            "in_keys": own.in_keys,
+            "out_keys": None if own.out_keys == own.in_keys else own.out_keys,
+        }
 
 
 @declared
 class RewardScaling(_Keyed):
-    """Scales and shifts rewards: ``reward * scale + loc``, or ``(reward - loc) / scale`` where ``standard_normal``.
+    """Scales and shifts rewards: ``reward * scale + loc``, or ``(reward - loc) / scale`` where
+    ``standard_normal``.
 
     Args:
         loc: what is added, or subtracted first.
@@ -78,7 +88,12 @@ class RewardScaling(_Keyed):
 
     def _described(self, plain: bool = False) -> list[Described]:
         numbers = {"loc": number("loc", self.loc), "scale": number("scale", self.scale)}
-        return [("RewardScaling", {**numbers, "standard_normal": bool(self.standard_normal), **self._keys()})]
+        return [
+            (
+                "RewardScaling",
+                {**numbers, "standard_normal": bool(self.standard_normal), **self._keys()},
+            )
+        ]
 
 
 @declared
@@ -189,7 +204,9 @@ class DTypeCastTransform(_Keyed):
         if self.in_keys is not None:
             self._settle_keys(None)
         elif self.out_keys is not None:
-            raise ValueError("out_keys need in_keys: nobody knows in which order all of a dtype are cast")
+            raise ValueError(
+                "out_keys need in_keys: nobody knows in which order all of a dtype are cast"
+            )
 
     def _described(self, plain: bool = False) -> list[Described]:
         dtypes = {"dtype_in": _dtype(self.dtype_in), "dtype_out": _dtype(self.dtype_out)}
@@ -227,7 +244,8 @@ class TargetReturn(Transform):
         reset_key: ``"_reset"``: targets begin anew with each episode.
 
     Raises:
-        ValueError: there is no such mode or reset key, or ``out_keys`` are not as many as ``in_keys``.
+        ValueError: there is no such mode or reset key, or ``out_keys`` are not as many as
+            ``in_keys``.
     """
 
     target_return: float
@@ -245,11 +263,18 @@ class TargetReturn(Transform):
         beside = [short((*path(key)[:-1], "target_return")) for key in self.in_keys]
         self.out_keys = keys_of("out_keys", self.out_keys or beside) or []
         if len(self.in_keys) != len(self.out_keys) or len({*self.out_keys}) != len(self.out_keys):
-            raise ValueError(f"expected a name for each of {self.in_keys}, got out_keys={self.out_keys}")
+            raise ValueError(
+                f"expected a name for each of {self.in_keys}, got out_keys={self.out_keys}"
+            )
 
     def _described(self, plain: bool = False) -> list[Described]:
         keys = {"in_keys": self.in_keys, "out_keys": self.out_keys}
-        return [("TargetReturn", {"target_return": float(self.target_return), "mode": self.mode, **keys})]
+        return [
+            (
+                "TargetReturn",
+                {"target_return": float(self.target_return), "mode": self.mode, **keys},
+            )
+        ]
 
 
 @declared
@@ -270,7 +295,9 @@ class ActionMask(Transform):
     def __post_init__(self) -> None:
         for name in ("action_key", "mask_key"):
             if not isinstance(getattr(self, name), (str, tuple)):
-                raise ValueError(f"{name} has to be a name or a tuple of names, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} has to be a name or a tuple of names, got {getattr(self, name)!r}"
+                )
 
     def _described(self, plain: bool = False) -> list[Described]:
         return [("ActionMask", {"action_key": self.action_key, "mask_key": self.mask_key})]
@@ -280,12 +307,13 @@ class ActionDiscretizer(Transform):
     """Takes choices of intervals in place of bounded real actions.
 
     Args:
-        num_intervals: how many intervals each element of the action is cut into: a number, or a tensor with one for each.
+        num_intervals: how many intervals each element of the action is cut into: a number, or a
+            tensor with one for each.
         action_key: the action that the environment takes.
-        out_action_key: name of the choices; ``action_key`` unless given. Batches then have the choices alone, not the numbers that
-            they stand for.
-        sampling: which number of its interval a choice stands for, of :class:`ActionDiscretizer.SamplingStrategy`; ``MEDIAN``
-            unless given.
+        out_action_key: name of the choices; ``action_key`` unless given. Batches then have the
+            choices alone, not the numbers that they stand for.
+        sampling: which number of its interval a choice stands for, of
+            :class:`ActionDiscretizer.SamplingStrategy`; ``MEDIAN`` unless given.
         categorical: whether choices are indices; otherwise they are one-hot.
     """
 

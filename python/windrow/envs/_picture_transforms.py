@@ -16,7 +16,8 @@ from windrow.envs._transform import declared
 
 @declared
 class ToTensorImage(Pictures):
-    """Turns pictures of height, width and channels into such of channels, height and width, and bytes into numbers up to 1.
+    """Turns pictures of height, width and channels into such of channels, height and width, and
+    bytes into numbers up to 1.
 
     Args:
         from_int: whether values are divided by 255; None for all but real numbers.
@@ -37,12 +38,15 @@ class ToTensorImage(Pictures):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.dtype = str(torch.get_default_dtype() if self.dtype is None else self.dtype).removeprefix("torch.")
+        self.dtype = str(
+            torch.get_default_dtype() if self.dtype is None else self.dtype
+        ).removeprefix("torch.")
 
 
 @declared
 class GrayScale(Pictures):
-    """Turns pictures of red, green and blue, ``[3, height, width]``, into such of grey, ``[1, height, width]``.
+    """Turns pictures of red, green and blue, ``[3, height, width]``, into such of grey,
+    ``[1, height, width]``.
 
     Args:
         in_keys: the pictures; ``["pixels"]`` unless given.
@@ -103,17 +107,25 @@ class Resize(Pictures):
             self.w, self.h = self.w
         self.h = self.h or self.w
         self.interpolation = getattr(self.interpolation, "value", self.interpolation)
-        one_of("bilinear", "bicubic", "nearest", "nearest-exact")("interpolation", self.interpolation)
+        one_of("bilinear", "bicubic", "nearest", "nearest-exact")(
+            "interpolation", self.interpolation
+        )
 
     def _as_theirs(self) -> Any:
         # Samples become what environments observe, to the last bit.
         theirs = super()._as_theirs()
-        theirs._apply_transform = partial(_resized, theirs, {"w": self.w, "h": self.h, "interpolation": self.interpolation})
+        theirs._apply_transform = partial(
+            _resized, theirs, {"w": self.w, "h": self.h, "interpolation": self.interpolation}
+        )
         return theirs
 
 
 def _resized(theirs: Any, described: dict[str, Any], pictures: torch.Tensor) -> torch.Tensor:
     # There is nothing to be read where torch traces a module, to export it or to compile it.
-    if torch.compiler.is_compiling() or pictures.requires_grad or pictures.dtype in (torch.float16, torch.bfloat16):
+    if (
+        torch.compiler.is_compiling()
+        or pictures.requires_grad
+        or pictures.dtype in (torch.float16, torch.bfloat16)
+    ):
         return type(theirs)._apply_transform(theirs, pictures)
     return resize(pictures, described).to(pictures.device)

@@ -1,4 +1,6 @@
-"""Environments that step independently: a call sends them commands, and another receives the answers that have come."""
+"""Environments that step independently: a call sends them commands, and another receives the
+answers that have come.
+"""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -19,14 +21,17 @@ from windrow.envs._recipe import Many, Parallel, Recipe
 from windrow.processes import setup
 
 Index = int | Sequence[int] | None
-#: Of the engine: which members have answered, what they have returned, and what followed where they began an episode.
+#: Of the engine: which members have answered, what they have returned, and what followed where they
+#: began an episode.
 Answers = tuple[list[int], tuple[Any, ...], list[Any] | None]
 
 
 class PoolArguments(Arguments):
     """The arguments of pools of environments."""
 
-    env_makers: Envs = argument("a list of environments, or of functions that make one", kw_only=False)
+    env_makers: Envs = argument(
+        "a list of environments, or of functions that make one", kw_only=False
+    )
     backend: str = argument(
         "whether each environment of Python has a thread or a process",
         more="threads step environments known to be native in any case",
@@ -43,7 +48,9 @@ class PoolArguments(Arguments):
         "passed to the functions; a dict for all, or a list with one for each", default=None
     )
     num_threads: int | None = argument(
-        "threads that step native environments; by default as many as there are processors", default=None, check=at_least(1)
+        "threads that step native environments; by default as many as there are processors",
+        default=None,
+        check=at_least(1),
     )
     device: Device | None = argument("where tensors are put", default=None)
     exchange: str | None = argument(
@@ -52,31 +59,39 @@ class PoolArguments(Arguments):
         default=None,
         check=one_of("queue", "shm", "auto"),
     )
-    envs_per_worker: int = ignored("each environment has a thread or a process of its own", default=1)
+    envs_per_worker: int = ignored(
+        "each environment has a thread or a process of its own", default=1
+    )
     worker_affinity: object = ignored("the system places processes", default=None)
 
 
 class AsyncEnvPool(EnvBase):
-    """Environments that step independently, batch size ``[n, *child]``: commands are sent to some of them, and answers are received from
-    those that are ready first.
+    """Environments that step independently, batch size ``[n, *child]``: commands are sent to some
+    of them, and answers are received from those that are ready first.
 
-    A call that ends with ``_send`` tells environments what to do and returns at once. Which ones, ``env_index`` says, a number or a list, or
-    else the entry ``"env_index"`` of the TensorDict; without either, all. The call that ends with ``_recv`` waits for ``min_get`` answers and
-    takes what else is there by then, but no more than ``max_get``, those first that were done first. With a ``timeout`` in seconds, it waits so
-    long for ``max_get``, by default for all. Results are in the order of environments, which their entry ``"env_index"`` names.
-    ``env_index=i`` in both calls sends and receives environment ``i`` alone, without a dimension for it. Calls may come from several threads.
+    A call that ends with ``_send`` tells environments what to do and returns at once. Which ones,
+    ``env_index`` says, a number or a list, or else the entry ``"env_index"`` of the TensorDict;
+    without either, all. The call that ends with ``_recv`` waits for ``min_get`` answers and takes
+    what else is there by then, but no more than ``max_get``, those first that were done first. With
+    a ``timeout`` in seconds, it waits so long for ``max_get``, by default for all. Results are in
+    the order of environments, which their entry ``"env_index"`` names. ``env_index=i`` in both
+    calls sends and receives environment ``i`` alone, without a dimension for it. Calls may come
+    from several threads.
 
-    ``reset``, ``step``, ``step_and_maybe_reset``, ``rollout`` and seeds are those of a :class:`SerialEnv`. After Ctrl-C in one of them, the
-    next command waits for what was not received, and drops it. A collector that is given a pool steps its environments in lockstep.
+    ``reset``, ``step``, ``step_and_maybe_reset``, ``rollout`` and seeds are those of a
+    :class:`SerialEnv`. After Ctrl-C in one of them, the next command waits for what was not
+    received, and drops it. A collector that is given a pool steps its environments in lockstep.
 
     Raises:
-        RuntimeError: a call out of order, which names the call that was expected and the environment; a process has ended.
-        TimeoutError: there are fewer than ``min_get`` answers after ``timeout`` seconds. They stay for the next call.
-        ValueError: ``min_get`` and ``max_get`` contradict each other; environments differ in what they observe or accept, whatever
-            ``stack`` is: make a pool for each kind.
+        RuntimeError: a call out of order, which names the call that was expected and the
+            environment; a process has ended.
+        TimeoutError: there are fewer than ``min_get`` answers after ``timeout`` seconds. They stay
+            for the next call.
+        ValueError: ``min_get`` and ``max_get`` contradict each other; environments differ in what
+            they observe or accept, whatever ``stack`` is: make a pool for each kind.
 
-    What an environment raises is raised by the call that waits for it, with a note that says which one it was. The answers of the
-    others stay, and the environment has to be reset.
+    What an environment raises is raised by the call that waits for it, with a note that says which
+    one it was. The answers of the others stay, and the environment has to be reset.
     """
 
     _env_idx_key = "env_index"
@@ -93,8 +108,17 @@ class AsyncEnvPool(EnvBase):
     def __init__(self, arguments: PoolArguments) -> None:
         super().__init__(arguments.device)
         makers = arguments.env_makers
-        self.env_makers: list[Any] = list(makers) if isinstance(makers, Sequence) and not isinstance(makers, str) else [makers]
-        self.create_env_kwargs = each_of("create_env_kwargs", arguments.create_env_kwargs or {}, len(self.env_makers), "environments")
+        self.env_makers: list[Any] = (
+            list(makers)
+            if isinstance(makers, Sequence) and not isinstance(makers, str)
+            else [makers]
+        )
+        self.create_env_kwargs = each_of(
+            "create_env_kwargs",
+            arguments.create_env_kwargs or {},
+            len(self.env_makers),
+            "environments",
+        )
         self.backend, self.stack = self._BACKEND or arguments.backend, arguments.stack
         if arguments.exchange == "shm" and self.backend != "multiprocessing":
             raise ValueError('exchange="shm" is for processes: it needs backend="multiprocessing"')
@@ -116,7 +140,9 @@ class AsyncEnvPool(EnvBase):
             ALIVE.add(self)
             recipe: Any = super()._recipe()
             members = self._members(recipe.members)
-            self._pool = EnvPool(members, any(isinstance(member, Parallel) for member in members), self._threads)
+            self._pool = EnvPool(
+                members, any(isinstance(member, Parallel) for member in members), self._threads
+            )
         return self._pool
 
     def _recipe(self, *, plain: bool = False) -> Recipe:
@@ -139,7 +165,11 @@ class AsyncEnvPool(EnvBase):
     # All at once
 
     def reset(
-        self, tensordict: "td.TensorDictBase | None" = None, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+        self,
+        tensordict: "td.TensorDictBase | None" = None,
+        *,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> "td.TensorDictBase":
         """As of any environment; results carry ``"env_index"``."""
         return self._named(super().reset(tensordict, seed=seed, options=options))
@@ -148,28 +178,45 @@ class AsyncEnvPool(EnvBase):
         """As of any environment; results carry ``"env_index"``."""
         return self._named(super().step(tensordict))
 
-    def step_and_maybe_reset(self, tensordict: "td.TensorDictBase") -> "tuple[td.TensorDictBase, td.TensorDictBase]":
+    def step_and_maybe_reset(
+        self, tensordict: "td.TensorDictBase"
+    ) -> "tuple[td.TensorDictBase, td.TensorDictBase]":
         """As of any environment; results carry ``"env_index"``."""
         self._send("async_step_and_maybe_reset", tensordict, range(len(self.env_makers)))
         return self._pair(self._made().recv_all("async_step_and_maybe_reset"))
 
     def step_mdp(self, next_tensordict: "td.TensorDictBase") -> "td.TensorDictBase":
         """The root that follows a step, where no episode has ended."""
-        root, index = super().step_mdp(next_tensordict), next_tensordict.get(self._env_idx_key, None)
+        root, index = (
+            super().step_mdp(next_tensordict),
+            next_tensordict.get(self._env_idx_key, None),
+        )
         return root if index is None else root.set(self._env_idx_key, index)
 
     # Each by commands of its own
 
-    def async_reset_send(self, tensordict: "td.TensorDictBase | None" = None, env_index: Index = None) -> None:
-        """Begins an episode in environments: in all of them, unless ``env_index`` or the TensorDict says which. Seeds given by
-        :meth:`set_seed` are taken up. Of several environments in one member, an entry ``"_reset"`` names those that begin."""
+    def async_reset_send(
+        self, tensordict: "td.TensorDictBase | None" = None, env_index: Index = None
+    ) -> None:
+        """Begins an episode in environments: in all of them, unless ``env_index`` or the TensorDict
+        says which. Seeds given by :meth:`set_seed` are taken up. Of several environments in one
+        member, an entry ``"_reset"`` names those that begin.
+        """
         members, rows = self._index(tensordict, env_index)
         size = self._known().num_envs // len(self.env_makers)
         envs = [member * size + row for member in members for row in range(size)]
         asked = None if rows is None else rows.get("_reset", None)
         if asked is not None:
-            envs = [env for env, is_asked in zip(envs, asked.reshape(len(envs), -1).any(-1).tolist(), strict=True) if is_asked]
-        given: list[int | None] = [None] * self._known().num_envs if self._seeds is None else [*self._seeds]
+            envs = [
+                env
+                for env, is_asked in zip(
+                    envs, asked.reshape(len(envs), -1).any(-1).tolist(), strict=True
+                )
+                if is_asked
+            ]
+        given: list[int | None] = (
+            [None] * self._known().num_envs if self._seeds is None else [*self._seeds]
+        )
         self._made().reset_send(envs, [given[env] for env in envs])
         if self._seeds is not None:
             for env in envs:
@@ -177,7 +224,12 @@ class AsyncEnvPool(EnvBase):
             self._seeds = given if any(seed is not None for seed in given) else None  # type: ignore[assignment]
 
     def async_reset_recv(
-        self, min_get: int | None = None, env_index: int | None = None, *, max_get: int | None = None, timeout: float | None = None
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
     ) -> "td.TensorDictBase":
         """The first observations."""
         members, (seen, *_), _ = self._receive("async_reset", min_get, env_index, max_get, timeout)
@@ -189,17 +241,32 @@ class AsyncEnvPool(EnvBase):
         self._send("async_step", tensordict, env_index)
 
     def async_step_recv(
-        self, min_get: int | None = None, env_index: int | None = None, *, max_get: int | None = None, timeout: float | None = None
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
     ) -> "td.TensorDictBase":
         """What was sent, with what followed as ``"next"``."""
-        return self._alone(self._record(self._receive("async_step", min_get, env_index, max_get, timeout)), env_index)
+        return self._alone(
+            self._record(self._receive("async_step", min_get, env_index, max_get, timeout)),
+            env_index,
+        )
 
-    def async_step_and_maybe_reset_send(self, tensordict: "td.TensorDictBase", env_index: Index = None) -> None:
+    def async_step_and_maybe_reset_send(
+        self, tensordict: "td.TensorDictBase", env_index: Index = None
+    ) -> None:
         """As :meth:`async_step_send`; environments whose episode ends begin another one."""
         self._send("async_step_and_maybe_reset", tensordict, env_index)
 
     def async_step_and_maybe_reset_recv(
-        self, min_get: int | None = None, env_index: int | None = None, *, max_get: int | None = None, timeout: float | None = None
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
     ) -> "tuple[td.TensorDictBase, td.TensorDictBase]":
         """What was sent, with what followed as ``"next"``; and the root to act on next."""
         answers = self._receive("async_step_and_maybe_reset", min_get, env_index, max_get, timeout)
@@ -207,9 +274,15 @@ class AsyncEnvPool(EnvBase):
         return self._alone(record, env_index), self._alone(root, env_index)
 
     def _index(self, tensordict: Any, env_index: Any) -> tuple[list[int], Any]:
-        """The members that are meant, and ``tensordict`` with a row for each and without their numbers."""
+        """The members that are meant, and ``tensordict`` with a row for each and without their
+        numbers.
+        """
         self._known()
-        given = None if env_index is not None or tensordict is None else tensordict.get(self._env_idx_key, None)
+        given = (
+            None
+            if env_index is not None or tensordict is None
+            else tensordict.get(self._env_idx_key, None)
+        )
         if (known := getattr(given, "__dict__", {}).get("_members")) is not None:
             env_index = known
         elif given is not None:
@@ -232,14 +305,17 @@ class AsyncEnvPool(EnvBase):
         if rows is not None and rows.shape != (len(members), *self._child):
             raise ValueError(
                 f"expected a TensorDict of shape {(len(members), *self._child)} for environments {members}, got {tuple(rows.shape)}: "
-                "env_index, or its entry \"env_index\", says which they are"
+                'env_index, or its entry "env_index", says which they are'
             )
         return members, rows
 
     def _send(self, call: str, tensordict: "td.TensorDictBase", env_index: Index) -> None:
         members, rows = self._index(tensordict, env_index)
         facts = self._known()
-        actions = [facts.to_action(rows, leaf, len(members) * (facts.num_envs // len(self.env_makers))) for leaf in facts.action]
+        actions = [
+            facts.to_action(rows, leaf, len(members) * (facts.num_envs // len(self.env_makers)))
+            for leaf in facts.action
+        ]
         kept = {member: self._sent.get(member) for member in members}
         # Before the command is sent: an answer may be received by another thread at once.
         self._sent.update((member, (rows, row)) for row, member in enumerate(members))
@@ -249,11 +325,21 @@ class AsyncEnvPool(EnvBase):
             self._sent.update((member, sent) for member, sent in kept.items() if sent is not None)
             raise
 
-    def _receive(self, call: str, min_get: int | None, env_index: int | None, max_get: int | None, timeout: float | None) -> Answers:
+    def _receive(
+        self,
+        call: str,
+        min_get: int | None,
+        env_index: int | None,
+        max_get: int | None,
+        timeout: float | None,
+    ) -> Answers:
         env = None if env_index is None else operator.index(env_index)
         seconds = None if timeout is None else real("timeout", timeout)
         self._known()
-        least, most = whole("min_get", self.min_get if min_get is None else min_get, 1), whole_or_none("max_get", max_get, 1)
+        least, most = (
+            whole("min_get", self.min_get if min_get is None else min_get, 1),
+            whole_or_none("max_get", max_get, 1),
+        )
         return self._made().recv(call, least, most, env, seconds)
 
     def _record(self, answers: Answers) -> "td.TensorDictBase":
@@ -276,15 +362,21 @@ class AsyncEnvPool(EnvBase):
         return record, begun.set(self._env_idx_key, root.get(self._env_idx_key))
 
     def _stacked(self, rows: list[Any]) -> "td.TensorDictBase":
-        stack = {"dense": torch.stack, "maybe_dense": td.maybe_dense_stack, "lazy": td.lazy_stack}[self.stack]
+        stack = {"dense": torch.stack, "maybe_dense": td.maybe_dense_stack, "lazy": td.lazy_stack}[
+            self.stack
+        ]
         return stack(rows)
 
-    def _named(self, tensordict: "td.TensorDictBase", members: Sequence[int] | None = None) -> "td.TensorDictBase":
+    def _named(
+        self, tensordict: "td.TensorDictBase", members: Sequence[int] | None = None
+    ) -> "td.TensorDictBase":
         """``tensordict`` with the numbers of its environments."""
         members = range(len(self.env_makers)) if members is None else members
         empty = td.TensorDict({}, batch_size=self._child)
         # A third of the time that the constructor takes.
-        numbers = [td.NonTensorData.from_tensordict(empty.copy(), {"data": member}) for member in members]
+        numbers = [
+            td.NonTensorData.from_tensordict(empty.copy(), {"data": member}) for member in members
+        ]
         stack = td.NonTensorStack(*numbers)
         # To read them out of the stack takes a hundred times as long.
         vars(stack)["_members"] = list(members)
@@ -313,11 +405,12 @@ class AsyncEnvPool(EnvBase):
     # Its end
 
     def shutdown(self, timeout: float = 10.0) -> None:
-        """Ends the environments, and waits for that; what was not received is lost. Processes that are in the middle of a step are
-        killed after half a second.
+        """Ends the environments, and waits for that; what was not received is lost. Processes that
+        are in the middle of a step are killed after half a second.
 
         Raises:
-            RuntimeError: an environment did not return within ``timeout`` seconds; its thread is left behind.
+            RuntimeError: an environment did not return within ``timeout`` seconds; its thread is
+                left behind.
         """
         pool, self._pool, self._closed = self._pool, None, True
         self._sent.clear()
@@ -350,13 +443,16 @@ class AsyncEnvPool(EnvBase):
 
 
 class ThreadingAsyncEnvPool(AsyncEnvPool):
-    """An :class:`AsyncEnvPool` in threads of this process. Environments of Python share the interpreter's lock, and wait at the same time."""
+    """An :class:`AsyncEnvPool` in threads of this process. Environments of Python share the
+    interpreter's lock, and wait at the same time.
+    """
 
     _BACKEND = "threading"
 
 
 class ProcessorAsyncEnvPool(AsyncEnvPool):
-    """An :class:`AsyncEnvPool` of environments in a process each, on Linux; in threads elsewhere. Native ones are in threads in any case.
+    """An :class:`AsyncEnvPool` of environments in a process each, on Linux; in threads elsewhere.
+    Native ones are in threads in any case.
 
     Raises:
         TypeError: something that cannot be pickled, which the error names.
@@ -373,4 +469,7 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
             return setup.member(make, kwargs or None, of, instead, is_quiet=number > 0)
 
         given = enumerate(zip(recipes, self.env_makers, self.create_env_kwargs, strict=True))
-        return tuple(Parallel((recipe,), sent=(sent(number, make, kwargs),), patient=True) for number, (recipe, make, kwargs) in given)
+        return tuple(
+            Parallel((recipe,), sent=(sent(number, make, kwargs),), patient=True)
+            for number, (recipe, make, kwargs) in given
+        )

@@ -1,7 +1,9 @@
-"""How environments are made, as values: what a second worker or another process needs to make the same ones.
+"""How environments are made, as values: what a second worker or another process needs to make the
+same ones.
 
-A recipe is a kind of environment, its arguments, and the transforms around it. The engine makes environments from it, in the thread
-that steps them. Another process gets it pickled, within the engine's own recipe (ADR 0029).
+A recipe is a kind of environment, its arguments, and the transforms around it. The engine makes
+environments from it, in the thread that steps them. Another process gets it pickled, within the
+engine's own recipe (ADR 0029).
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class Recipe:
     kind: ClassVar[str]
     #: Whether batches have a dimension for the environments, even if there is one.
     is_batched: ClassVar[bool] = False
-    #: Whether the engine steps the environments, so that several threads can at the same time. None before a function was called.
+    #: Whether the engine steps the environments, so that several threads can at the same time. None
+    #: before a function was called.
     is_native: ClassVar[bool | None] = False
 
     #: Names and arguments, the first nearest to the environment.
@@ -53,7 +56,9 @@ class Native(Recipe, kind="native"):
 
 @dataclass(frozen=True)
 class Gymnasium(Recipe, kind="gymnasium"):
-    """An environment of Gymnasium: ``env`` itself where it is the user's ``own``, which stays open, otherwise what ``env()`` makes."""
+    """An environment of Gymnasium: ``env`` itself where it is the user's ``own``, which stays open,
+    otherwise what ``env()`` makes.
+    """
 
     env: Any
     own: bool
@@ -111,7 +116,9 @@ class Many(Recipe, kind="many"):
 
 @dataclass(frozen=True)
 class Parallel(Many, kind="parallel"):
-    """Several environments that step side by side, each in a process of its own, whose libraries use ``threads`` threads."""
+    """Several environments that step side by side, each in a process of its own, whose libraries
+    use ``threads`` threads.
+    """
 
     is_native = True
     threads: int = 1
@@ -119,6 +126,7 @@ class Parallel(Many, kind="parallel"):
     timeout: float = 10.0
     #: Whether they have as long where nobody closes them.
     patient: bool = False
-    #: The members as they are sent, where they are not recipes alone; and where those who step them are found.
+    #: The members as they are sent, where they are not recipes alone; and where those who step them
+    #: are found.
     sent: tuple[bytes, ...] | None = field(default=None, compare=False)
     live: Any = field(default=None, compare=False)

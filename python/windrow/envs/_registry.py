@@ -19,8 +19,8 @@ _ADAPTERS: dict[str, Callable[[Any], Any] | str] = {
 def register_adapter(library: str, adapt: Callable[[Any], Any]) -> None:
     """Lets collectors, evaluators and wrappers take environments of another library.
 
-    A worker process has to register the adapter too: call this in the module that defines the function that makes environments, or in the
-    function itself.
+    A worker process has to register the adapter too: call this in the module that defines the
+    function that makes environments, or in the function itself.
 
     Example:
         >>> from windrow.envs import GymEnv, register_adapter
@@ -29,10 +29,12 @@ def register_adapter(library: str, adapt: Callable[[Any], Any]) -> None:
         >>> register_adapter(Track.__module__, lambda env: GymEnv(env.id) if isinstance(env, Track) else None)
 
     Args:
-        library: the package that defines the environments' class or a base of it, such as ``"dm_env"``, or a module in it, which wins.
-        adapt: takes an object of the library, and returns it in a form that is taken already: a ``gymnasium.Env``, a
-            ``gymnasium.vector.VectorEnv``, an environment of windrow or TorchRL, or an object with the methods of
-            ``windrow._ports.EnvPort``, which steps several environments in whole arrays. None says that it is no environment.
+        library: the package that defines the environments' class or a base of it, such as
+            ``"dm_env"``, or a module in it, which wins.
+        adapt: takes an object of the library, and returns it in a form that is taken already: a
+            ``gymnasium.Env``, a ``gymnasium.vector.VectorEnv``, an environment of windrow or
+            TorchRL, or an object with the methods of ``windrow._ports.EnvPort``, which steps
+            several environments in whole arrays. None says that it is no environment.
 
     Raises:
         TypeError: ``library`` is no text, or ``adapt`` no function.

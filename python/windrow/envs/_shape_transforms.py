@@ -19,7 +19,9 @@ _OF_STEPS = {("reward",), ("done",), ("terminated",), ("truncated",)}
 
 def _listed(keys: Keys) -> list[Key]:
     """Keys as a list: a string or a tuple of strings is a single one."""
-    single = isinstance(keys, str) or (isinstance(keys, tuple) and all(isinstance(name, str) for name in keys))
+    single = isinstance(keys, str) or (
+        isinstance(keys, tuple) and all(isinstance(name, str) for name in keys)
+    )
     several: Any = [keys] if single else keys or ()
     return [short(path(key)) for key in several]
 
@@ -38,19 +40,30 @@ class Keyed(Transform):
         self.out_keys = list(self.in_keys) if self.out_keys is None else _listed(self.out_keys)
         name = type(self).__name__
         if len(self.out_keys) != len(self.in_keys):
-            raise ValueError(f"{name}: expected as many out_keys as in_keys, {len(self.in_keys)}, got {len(self.out_keys)}")
+            raise ValueError(
+                f"{name}: expected as many out_keys as in_keys, {len(self.in_keys)}, got {len(self.out_keys)}"
+            )
         for key in self.in_keys:
             if path(key) in _OF_STEPS:
-                raise ValueError(f"{name} changes observations, got {key!r}: the reward and the flags of a step keep name and shape")
+                raise ValueError(
+                    f"{name} changes observations, got {key!r}: the reward and the flags of a step keep name and shape"
+                )
 
     def _described(self, plain: bool = False) -> list[Described]:
         arguments = {name: getattr(self, name) for name in self._arguments}
-        pairs = [[key, out] for key, out in zip(_listed(self.in_keys), _listed(self.out_keys), strict=True)]
+        pairs = [
+            [key, out]
+            for key, out in zip(_listed(self.in_keys), _listed(self.out_keys), strict=True)
+        ]
         # Several of the engine's where one reads what another writes.
         chained = any(pair[0] == out for i, pair in enumerate(pairs) for _, out in pairs[:i])
         groups = [[pair] for pair in pairs] if chained else [pairs]
-        described: list[Described] = [(type(self).__name__, {**arguments, "keys": group}) for group in groups if group]
-        inside, outside = (_listed(getattr(self, name, None)) for name in ("in_keys_inv", "out_keys_inv"))
+        described: list[Described] = [
+            (type(self).__name__, {**arguments, "keys": group}) for group in groups if group
+        ]
+        inside, outside = (
+            _listed(getattr(self, name, None)) for name in ("in_keys_inv", "out_keys_inv")
+        )
         if inside:
             inverse = [list(pair) for pair in zip(inside, outside or inside, strict=True)]
             described.append((type(self).__name__, {**arguments, "keys": [], "keys_inv": inverse}))
@@ -70,7 +83,8 @@ class CatTensors(Transform):
     Args:
         in_keys: the observations; all of one dimension unless given.
         out_key: name of the result.
-        dim: the dimension along which they are concatenated, of one environment's observations; negative ones count from the end.
+        dim: the dimension along which they are concatenated, of one environment's observations;
+            negative ones count from the end.
         del_keys: whether the observations are left out then.
         unsqueeze_if_oor: whether observations without this dimension are given it, with size one.
         sort: whether they are taken in the order of their names, and not as given.
@@ -90,8 +104,14 @@ class CatTensors(Transform):
         if self.in_keys is None and self.dim != -1:
             raise ValueError(f"CatTensors: without in_keys, dim is -1, got {self.dim}")
         if self.in_keys is not None:
-            keys = _listed(list(self.in_keys) if isinstance(self.in_keys, tuple) and self.sort else self.in_keys)
-            self.in_keys = sorted(keys, key=lambda key: "_-|-_".join(path(key))) if self.sort else keys
+            keys = _listed(
+                list(self.in_keys)
+                if isinstance(self.in_keys, tuple) and self.sort
+                else self.in_keys
+            )
+            self.in_keys = (
+                sorted(keys, key=lambda key: "_-|-_".join(path(key))) if self.sort else keys
+            )
 
     @property
     def out_keys(self) -> list[Key]:
@@ -112,7 +132,8 @@ class CatFrames(Pictures):
         dim: the dimension along which they are concatenated, counted from the end.
         in_keys: the observations; ``["pixels"]`` unless given.
         out_keys: names of the results, the same unless given.
-        padding: what stands for observations before the first one of an episode: ``"same"``, the first one, or ``"constant"``.
+        padding: what stands for observations before the first one of an episode: ``"same"``, the
+            first one, or ``"constant"``.
         padding_value: the number of ``"constant"``.
         as_inverse: False: the other way round is done to replay buffers only.
         reset_key: None or ``"_reset"``.
@@ -121,7 +142,8 @@ class CatFrames(Pictures):
         mask_key: None, for the same reason.
 
     Raises:
-        ValueError: ``N``, ``dim`` or ``padding`` is none of those, or another argument is used that replay buffers only know.
+        ValueError: ``N``, ``dim`` or ``padding`` is none of those, or another argument is used that
+            replay buffers only know.
     """
 
     N: int
@@ -140,7 +162,9 @@ class CatFrames(Pictures):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.N < 1 or self.dim >= 0:
-            raise ValueError(f"CatFrames: expected N of 1 or more, and dim below 0, got N={self.N} and dim={self.dim}")
+            raise ValueError(
+                f"CatFrames: expected N of 1 or more, and dim below 0, got N={self.N} and dim={self.dim}"
+            )
         one_of("same", "constant")("padding", self.padding)
         if self.as_inverse or self.future or self.mask_key is not None:
             raise ValueError(
@@ -151,7 +175,8 @@ class CatFrames(Pictures):
 
 @declared
 class TimeMaxPool(Keyed):
-    """Observes the largest value of each element over the last ``T`` observations. Zeros stand for those before the first one.
+    """Observes the largest value of each element over the last ``T`` observations. Zeros stand for
+    those before the first one.
 
     Args:
         in_keys: the observations; ``["observation"]`` unless given.
@@ -186,7 +211,8 @@ class FlattenObservation(Pictures):
         last_dim: last of them.
         in_keys: the observations; ``["pixels"]`` unless given.
         out_keys: names of the results, the same unless given.
-        allow_positive_dim: whether dimensions may be counted from the first one of an environment's observation.
+        allow_positive_dim: whether dimensions may be counted from the first one of an environment's
+            observation.
 
     Raises:
         ValueError: a dimension is not negative, without ``allow_positive_dim``.
@@ -211,10 +237,12 @@ class UnsqueezeTransform(Keyed):
 
     Args:
         dim: its place in the new shape, counted from the end.
-        allow_positive_dim: whether it may be counted from the first one of an environment's observation.
+        allow_positive_dim: whether it may be counted from the first one of an environment's
+            observation.
         in_keys: the observations.
         out_keys: names of the results, the same unless given.
-        in_keys_inv: actions that a policy gives with the dimension, and the environment takes without it.
+        in_keys_inv: actions that a policy gives with the dimension, and the environment takes
+            without it.
         out_keys_inv: their names outside; those of ``in_keys_inv`` unless given.
 
     Raises:
@@ -235,7 +263,9 @@ class UnsqueezeTransform(Keyed):
 
 
 class SqueezeTransform(UnsqueezeTransform):
-    """Removes a dimension, where its size is one. Arguments are those of :class:`UnsqueezeTransform`, of which it is the opposite."""
+    """Removes a dimension, where its size is one. Arguments are those of
+    :class:`UnsqueezeTransform`, of which it is the opposite.
+    """
 
 
 @declared
@@ -266,7 +296,9 @@ class PermuteTransform(Keyed):
         if sorted(self.dims) != list(range(-len(self.dims), 0)):
             raise ValueError(f"dims must be each of {-len(self.dims)} to -1 once, got {self.dims}")
         if self.in_keys_inv or self.out_keys_inv:
-            raise ValueError("PermuteTransform permutes observations only, got in_keys_inv or out_keys_inv")
+            raise ValueError(
+                "PermuteTransform permutes observations only, got in_keys_inv or out_keys_inv"
+            )
 
 
 @declared
@@ -293,9 +325,13 @@ class RenameTransform(Keyed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        both = {path(key) for key in _listed(self.in_keys)} & {path(key) for key in _listed(self.out_keys)}
+        both = {path(key) for key in _listed(self.in_keys)} & {
+            path(key) for key in _listed(self.out_keys)
+        }
         if both:
-            raise ValueError(f"in_keys and out_keys have {sorted(map(short, both), key=str)} in common: use one transform after another")
+            raise ValueError(
+                f"in_keys and out_keys have {sorted(map(short, both), key=str)} in common: use one transform after another"
+            )
 
 
 class SelectTransform(Transform):
@@ -310,10 +346,14 @@ class SelectTransform(Transform):
         ValueError: rewards or flags shall not stay.
     """
 
-    def __init__(self, *selected_keys: Key, keep_rewards: bool = True, keep_dones: bool = True) -> None:
+    def __init__(
+        self, *selected_keys: Key, keep_rewards: bool = True, keep_dones: bool = True
+    ) -> None:
         self.selected_keys = [short(path(key)) for key in selected_keys]
         kept = {path(key) for key in self.selected_keys}
-        if not (keep_rewards or ("reward",) in kept) or not (keep_dones or kept >= _OF_STEPS - {("reward",)}):
+        if not (keep_rewards or ("reward",) in kept) or not (
+            keep_dones or kept >= _OF_STEPS - {("reward",)}
+        ):
             raise ValueError("rewards, done, terminated and truncated stay: collectors need them")
         self.keep_rewards, self.keep_dones = keep_rewards, keep_dones
 
@@ -337,18 +377,26 @@ class ExcludeTransform(Transform):
         of_steps = [key for key in self.excluded_keys if path(key) in _OF_STEPS]
         if of_steps or inverse:
             got = "inverse=True" if inverse else repr(of_steps)
-            raise ValueError(f"ExcludeTransform leaves out observations, got {got}: collectors need rewards, flags and actions")
+            raise ValueError(
+                f"ExcludeTransform leaves out observations, got {got}: collectors need rewards, flags and actions"
+            )
         self.inverse = inverse
 
     def _described(self, plain: bool = False) -> list[Described]:
-        return [("ExcludeTransform", {"excluded_keys": self.excluded_keys})] if self.excluded_keys else []
+        return (
+            [("ExcludeTransform", {"excluded_keys": self.excluded_keys})]
+            if self.excluded_keys
+            else []
+        )
 
 
 @declared
 class FrameSkipTransform(Transform):
-    """Takes every action several times, or until the episode ends: rewards add up, and the last observation is seen.
+    """Takes every action several times, or until the episode ends: rewards add up, and the last
+    observation is seen.
 
-    Transforms inside see every step, a :class:`StepCounter` counts it; those outside see every action.
+    Transforms inside see every step, a :class:`StepCounter` counts it; those outside see every
+    action.
 
     Args:
         frame_skip: how often.
@@ -364,14 +412,17 @@ class FrameSkipTransform(Transform):
             raise ValueError(f"frame_skip should be 1 or more, got {self.frame_skip}")
 
     def _described(self, plain: bool = False) -> list[Described]:
-        return [("FrameSkipTransform", {"frame_skip": self.frame_skip})] if self.frame_skip > 1 else []
+        return (
+            [("FrameSkipTransform", {"frame_skip": self.frame_skip})] if self.frame_skip > 1 else []
+        )
 
 
 @declared
 class NoopResetEnv(Transform):
     """Begins each episode with steps under random actions, which nobody sees.
 
-    A reset fails where 11 episodes have ended within these steps. The numbers follow from the environment's seed.
+    A reset fails where 11 episodes have ended within these steps. The numbers follow from the
+    environment's seed.
 
     Args:
         noops: number of steps.
@@ -387,13 +438,16 @@ class NoopResetEnv(Transform):
 
 @declared
 class EndOfLifeTransform(Transform):
-    """Observes the lives of a game (``int64 []``), and whether a step has cost one or ended the episode (``bool [1]``).
+    """Observes the lives of a game (``int64 []``), and whether a step has cost one or ended the
+    episode (``bool [1]``).
 
     Args:
         eol_key: name of the flag.
-        lives_key: name of the lives, which are read from the entry ``"lives"`` of ``info``, or observed already.
+        lives_key: name of the lives, which are read from the entry ``"lives"`` of ``info``, or
+            observed already.
         done_key: ``"done"``, ``"terminated"`` or ``"truncated"``.
-        eol_attribute: where a game has its lives; those of the Arcade Learning Environment are in ``info``, too.
+        eol_attribute: where a game has its lives; those of the Arcade Learning Environment are in
+            ``info``, too.
 
     Raises:
         ValueError: a key is none of those, or the attribute is another one.
@@ -415,14 +469,19 @@ class EndOfLifeTransform(Transform):
     def _prepare(self, recipe: Recipe) -> Recipe:
         if isinstance(recipe, Many):
             return replace(recipe, members=tuple(map(self._prepare, recipe.members)))
-        if isinstance(recipe, Gymnasium) and ("lives",) not in {path(key) for key, _, _ in recipe.info}:
+        if isinstance(recipe, Gymnasium) and ("lives",) not in {
+            path(key) for key, _, _ in recipe.info
+        }:
             return replace(recipe, info=(*recipe.info, ("lives", "int64", ())))
         return recipe
 
     def _described(self, plain: bool = False) -> list[Described]:
         names = {name: getattr(self, name) for name in ("eol_key", "lives_key", "done_key")}
         renamed: list[Described] = [("RenameTransform", {"keys": [["lives", self.lives_key]]})]
-        return [*(renamed if path(self.lives_key) != ("lives",) else []), ("EndOfLifeTransform", names)]
+        return [
+            *(renamed if path(self.lives_key) != ("lives",) else []),
+            ("EndOfLifeTransform", names),
+        ]
 
     def register_keys(self, loss_or_advantage: Any) -> None:
         """Tells a loss module that the flag ends episodes."""
@@ -437,6 +496,10 @@ def _root(transform: CatFrames | TimeMaxPool) -> None:
             raise ValueError(f"{name} can only be {there_is!r}, got {given!r}")
 
 
-def _negative(transform: FlattenObservation | UnsqueezeTransform, dim: int, error: type[Exception]) -> None:
+def _negative(
+    transform: FlattenObservation | UnsqueezeTransform, dim: int, error: type[Exception]
+) -> None:
     if dim >= 0 and not transform.allow_positive_dim:
-        raise error(f"{type(transform).__name__}: a dimension is counted from the end, got {dim}: or set allow_positive_dim")
+        raise error(
+            f"{type(transform).__name__}: a dimension is counted from the end, got {dim}: or set allow_positive_dim"
+        )

@@ -1,4 +1,6 @@
-"""States of Gymnasium's environments: of simulators, their generators, and the wrappers around them."""
+"""States of Gymnasium's environments: of simulators, their generators, and the wrappers around
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from windrow._lazy import gymnasium
 _METHODS = ("get_state", "set_state"), ("state_dict", "load_state_dict")
 
 #: Attributes of wrappers that say how they were made, and do not change from step to step.
-_MADE_WITH = {"env", "_action_space", "_observation_space", "_metadata", "_reward_range", "_cached_spec", "_saved_kwargs"}
+_MADE_WITH = {
+    "env",
+    "_action_space",
+    "_observation_space",
+    "_metadata",
+    "_reward_range",
+    "_cached_spec",
+    "_saved_kwargs",
+}
 
 
 class _NotSaved(Exception):
@@ -20,8 +30,9 @@ class _NotSaved(Exception):
 
 
 def env_state(env: Any, may_pickle: bool) -> bytes | str:
-    """The state of ``env`` and its wrappers, or the reason why it cannot be saved. The environment inside of all wrappers has methods for
-    its state, or is pickled where it ``may_pickle``."""
+    """The state of ``env`` and its wrappers, or the reason why it cannot be saved. The environment
+    inside of all wrappers has methods for its state, or is pickled where it ``may_pickle``.
+    """
     layers = _layers(env)
     try:
         states = [_wrapper(layer) for layer in layers[:-1]]
@@ -31,7 +42,8 @@ def env_state(env: Any, may_pickle: bool) -> bytes | str:
 
 
 def load_env_state(env: Any, state: bytes) -> None:
-    """Gives ``env`` and its wrappers a state that :func:`env_state` returned for an environment that was made in the same way.
+    """Gives ``env`` and its wrappers a state that :func:`env_state` returned for an environment
+    that was made in the same way.
 
     Raises:
         ValueError: the environment has other wrappers.
@@ -61,12 +73,18 @@ def _layers(env: Any) -> list[Any]:
 
 
 def _wrapper(layer: Any) -> tuple[str, str, Any]:
-    values = {name: value for name, value in vars(layer).items() if name not in _MADE_WITH and not _is_fixed(value)}
+    values = {
+        name: value
+        for name, value in vars(layer).items()
+        if name not in _MADE_WITH and not _is_fixed(value)
+    }
     return type(layer).__name__, "wrapper", values
 
 
 def _is_fixed(value: Any) -> bool:
-    return callable(value) or isinstance(value, (gymnasium.spaces.Space, gymnasium.envs.registration.EnvSpec))
+    return callable(value) or isinstance(
+        value, (gymnasium.spaces.Space, gymnasium.envs.registration.EnvSpec)
+    )
 
 
 def _innermost(env: Any, may_pickle: bool) -> tuple[str, str, Any]:
@@ -75,7 +93,9 @@ def _innermost(env: Any, may_pickle: bool) -> tuple[str, str, Any]:
         if hasattr(kind, gives) and hasattr(kind, takes):
             return kind.__name__, gives, (getattr(env, gives)(), vars(env).get("_np_random"))
     if not isinstance(env, gymnasium.Env):
-        raise _NotSaved(f"the state of {_name(env)} cannot be saved: windrow saves those of Gymnasium's environments and its own")
+        raise _NotSaved(
+            f"the state of {_name(env)} cannot be saved: windrow saves those of Gymnasium's environments and its own"
+        )
     if may_pickle:
         return kind.__name__, "pickle", dict(vars(env))
     raise _NotSaved(
@@ -114,7 +134,9 @@ def _written(states: list[tuple[str, str, Any]], layers: list[Any]) -> bytes:
     try:
         _Pickler(file, layers).dump(states)
     except Exception as error:
-        raise _NotSaved(f"the state of {_name(layers[0])} cannot be saved, since a part of it cannot be pickled: {error}") from error
+        raise _NotSaved(
+            f"the state of {_name(layers[0])} cannot be saved, since a part of it cannot be pickled: {error}"
+        ) from error
     return file.getvalue()
 
 

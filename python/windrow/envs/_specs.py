@@ -1,7 +1,8 @@
-"""Domains of observations, actions, rewards and flags, as specs with TorchRL's names and attributes.
+"""Domains of observations, actions, rewards and flags, as specs with TorchRL's names and
+attributes.
 
-Users are given these where torchrl is not installed, and TorchRL's own otherwise (``windrow.torchrl._specs``). Nothing here imports
-torch before a tensor is asked for.
+Users are given these where torchrl is not installed, and TorchRL's own otherwise
+(``windrow.torchrl._specs``). Nothing here imports torch before a tensor is asked for.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ DTYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float6
 
 
 def delta_type(transform: Any) -> str:
-    """The element type of the differences that a ``NextObservationDelta`` of TorchRL makes, by its name."""
+    """The element type of the differences that a ``NextObservationDelta`` of TorchRL makes, by its
+    name.
+    """
     return str(transform.delta_dtype).removeprefix("torch.")
 
 
 def set_delta(step: tensordict.TensorDictBase, key: Key, dtype: str) -> None:
-    """Adds to a step, or to a batch of steps, by how much the observation ``key`` differs from the one before, if it has both."""
+    """Adds to a step, or to a batch of steps, by how much the observation ``key`` differs from the
+    one before, if it has both.
+    """
     names = path(key)
     before, after = step.get(names, None), step.get(("next", *names), None)
     if before is not None and after is not None:
@@ -45,10 +50,13 @@ def short(names: tuple[str, ...]) -> Key:
 
 
 class Leaf(NamedTuple):
-    """One leaf in plain values, as the engine describes it, without dimensions for the environments."""
+    """One leaf in plain values, as the engine describes it, without dimensions for the
+    environments.
+    """
 
     key: Key
-    #: ``"unbounded"``, ``"bounded"``, ``"discrete"``, ``"multi_discrete"``, ``"one_hot"`` or ``"binary"``.
+    #: ``"unbounded"``, ``"bounded"``, ``"discrete"``, ``"multi_discrete"``, ``"one_hot"`` or
+    #: ``"binary"``.
     kind: str
     dtype: str
     shape: Sequence[int] = ()
@@ -61,16 +69,18 @@ class Leaf(NamedTuple):
     example: bytes = b""
 
 
-def draw(leaf: Leaf, noise: numpy.random.Generator, lead: tuple[int, ...], mask: Array | None = None) -> Array:
-    """An array ``[*lead, *shape]`` drawn from the domain of ``leaf``: uniformly where it is bounded, with exponential or normal tails
-    where it is not.
+def draw(
+    leaf: Leaf, noise: numpy.random.Generator, lead: tuple[int, ...], mask: Array | None = None
+) -> Array:
+    """An array ``[*lead, *shape]`` drawn from the domain of ``leaf``: uniformly where it is
+    bounded, with exponential or normal tails where it is not.
 
     Args:
         leaf: what is drawn.
         noise: a ``numpy.random.Generator``.
         lead: dimensions in front.
-        mask: of choices, which are legal: ``bool``, with ``sum(nvec)`` elements for each of ``lead``. The first choice stands
-            where none is.
+        mask: of choices, which are legal: ``bool``, with ``sum(nvec)`` elements for each of
+            ``lead``. The first choice stands where none is.
     """
     shape = (*lead, *leaf.shape)
     if leaf.nvec is not None:
@@ -88,30 +98,42 @@ def draw(leaf: Leaf, noise: numpy.random.Generator, lead: tuple[int, ...], mask:
     else:
         low, high = numpy.reshape(low, leaf.shape), numpy.reshape(high, leaf.shape)
     if not is_float:
-        return numpy.clip(numpy.floor(low + (high - low + 1) * noise.random(shape)), low, high).astype(leaf.dtype)
+        return numpy.clip(
+            numpy.floor(low + (high - low + 1) * noise.random(shape)), low, high
+        ).astype(leaf.dtype)
     tail = noise.standard_exponential(shape)
     above, below = numpy.isfinite(low), numpy.isfinite(high)
     start, end = numpy.where(above, low, 0.0), numpy.where(below, high, 0.0)
     u = noise.random(shape)
-    drawn = numpy.where(above, start + tail, numpy.where(below, end - tail, noise.standard_normal(shape)))
+    drawn = numpy.where(
+        above, start + tail, numpy.where(below, end - tail, noise.standard_normal(shape))
+    )
     return numpy.where(above & below, start * (1 - u) + end * u, drawn).astype(leaf.dtype)
 
 
-def _draw_choices(leaf: Leaf, noise: numpy.random.Generator, lead: tuple[int, ...], mask: Array | None) -> Array:
+def _draw_choices(
+    leaf: Leaf, noise: numpy.random.Generator, lead: tuple[int, ...], mask: Array | None
+) -> Array:
     nvec = [int(n) for n in leaf.nvec or ()]
     if mask is None:
         chosen = [numpy.minimum((noise.random(lead) * n).astype(numpy.int64), n - 1) for n in nvec]
     else:
-        # Each legal choice has a random number, and each number is equally likely to be the largest.
+        # Each legal choice has a random number, and each number is equally likely to be the
+        # largest.
         scores = numpy.where(mask, noise.random(mask.shape), -1.0).reshape((*lead, sum(nvec)))
         chosen = [part.argmax(-1) for part in numpy.split(scores, numpy.cumsum(nvec)[:-1], -1)]
     if leaf.kind == "one_hot":
-        return numpy.concatenate([numpy.eye(n, dtype=numpy.int64)[index] for n, index in zip(nvec, chosen, strict=True)], -1)
+        return numpy.concatenate(
+            [numpy.eye(n, dtype=numpy.int64)[index] for n, index in zip(nvec, chosen, strict=True)],
+            -1,
+        )
     return numpy.stack(chosen, -1).reshape((*lead, *leaf.shape))
 
 
 def torch_noise() -> numpy.random.Generator:
-    """A ``numpy.random.Generator`` that follows torch's: after ``torch.manual_seed``, its numbers are the same."""
+    """A ``numpy.random.Generator`` that follows torch's: after ``torch.manual_seed``, its numbers
+    are the same.
+    """
     return numpy.random.default_rng(int(torch.randint(2**63 - 1, (), device="cpu")))
 
 
@@ -120,11 +142,14 @@ Value: TypeAlias = "torch.Tensor | tensordict.NonTensorData | tensordict.NonTens
 
 
 class Spec:
-    """The domain of one leaf, with batch dimensions in front. Those of choices have ``nvec``, and ``n`` where there is one choice;
-    those with bounds have ``low`` and ``high``. ``space`` is the spec itself.
+    """The domain of one leaf, with batch dimensions in front. Those of choices have ``nvec``, and
+    ``n`` where there is one choice; those with bounds have ``low`` and ``high``. ``space`` is the
+    spec itself.
     """
 
-    def __init__(self, leaf: Leaf, batch: tuple[int, ...] = (), device: Device | None = None) -> None:
+    def __init__(
+        self, leaf: Leaf, batch: tuple[int, ...] = (), device: Device | None = None
+    ) -> None:
         self._leaf, self._batch, self.device = leaf, tuple(batch), device
         self._shape = (*batch, *leaf.shape)
 
@@ -168,7 +193,9 @@ class Spec:
         return math.prod(self._shape)
 
     def zero(self, shape: tuple[int, ...] = ()) -> Value:
-        """A tensor of zeros, with ``shape`` in front; of values that no array holds, the shortest, or an example."""
+        """A tensor of zeros, with ``shape`` in front; of values that no array holds, the shortest,
+        or an example.
+        """
         if self.is_bytes:
             return _values.repeated(self._leaf.example, (*shape, *self._shape))
         return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device or "cpu")
@@ -197,7 +224,9 @@ class Spec:
             return bool(((value >= self.low) & (value <= self.high)).all())
         if kind == "unbounded":
             return not value.is_floating_point() or bool(value.isfinite().all())
-        if kind == "one_hot" and any((part.sum(-1) != 1).any() for part in value.split(self.nvec, -1)):
+        if kind == "one_hot" and any(
+            (part.sum(-1) != 1).any() for part in value.split(self.nvec, -1)
+        ):
             return False
         if kind in ("one_hot", "binary"):
             return bool(((value == 0) | (value == 1)).all())
@@ -209,7 +238,9 @@ class Spec:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spec):
             return NotImplemented
-        own, its = (tuple(map(repr, (*spec._leaf[1:], spec._batch, spec.device))) for spec in (self, other))
+        own, its = (
+            tuple(map(repr, (*spec._leaf[1:], spec._batch, spec.device))) for spec in (self, other)
+        )
         return own == its
 
     __hash__ = None  # type: ignore[assignment]
@@ -218,7 +249,9 @@ class Spec:
 class Composite(Mapping[str, Any]):
     """Named specs, nested; keys of several names are tuples."""
 
-    def __init__(self, entries: Mapping[str, Any], shape: tuple[int, ...] = (), device: Device | None = None) -> None:
+    def __init__(
+        self, entries: Mapping[str, Any], shape: tuple[int, ...] = (), device: Device | None = None
+    ) -> None:
         self._entries, self._shape, self.device = dict(entries), tuple(shape), device
 
     @property
@@ -249,8 +282,13 @@ class Composite(Mapping[str, Any]):
             else:
                 yield name, entry
 
-    def _map(self, make: Callable[[Spec], Value], shape: tuple[int, ...] = ()) -> tensordict.TensorDictBase:
-        made = {name: entry._map(make, shape) if isinstance(entry, Composite) else make(entry) for name, entry in self.items()}
+    def _map(
+        self, make: Callable[[Spec], Value], shape: tuple[int, ...] = ()
+    ) -> tensordict.TensorDictBase:
+        made = {
+            name: entry._map(make, shape) if isinstance(entry, Composite) else make(entry)
+            for name, entry in self.items()
+        }
         return tensordict.TensorDict(made, batch_size=(*shape, *self._shape), device=self.device)
 
     def zero(self, shape: tuple[int, ...] = ()) -> tensordict.TensorDictBase:
@@ -274,23 +312,36 @@ class Composite(Mapping[str, Any]):
 
 
 class Agents(Composite):
-    """The specs of agents that differ from each other: a composite for each, in the dimension behind those of the batch."""
+    """The specs of agents that differ from each other: a composite for each, in the dimension
+    behind those of the batch.
+    """
 
-    def __init__(self, agents: list[Composite], batch: tuple[int, ...], device: Device | None = None) -> None:
+    def __init__(
+        self, agents: list[Composite], batch: tuple[int, ...], device: Device | None = None
+    ) -> None:
         super().__init__({}, (*batch, len(agents)), device)
         self.agents = agents
 
-    def _map(self, make: Callable[[Spec], Value], shape: tuple[int, ...] = ()) -> tensordict.TensorDictBase:
-        return _values.stacked([agent._map(make, shape) for agent in self.agents], len(shape) + len(self._shape) - 1)
+    def _map(
+        self, make: Callable[[Spec], Value], shape: tuple[int, ...] = ()
+    ) -> tensordict.TensorDictBase:
+        return _values.stacked(
+            [agent._map(make, shape) for agent in self.agents], len(shape) + len(self._shape) - 1
+        )
 
     def is_in(self, value: tensordict.TensorDictBase) -> bool:
-        return all(agent.is_in(one) for agent, one in zip(self.agents, value.unbind(len(self._shape) - 1), strict=True))
+        return all(
+            agent.is_in(one)
+            for agent, one in zip(self.agents, value.unbind(len(self._shape) - 1), strict=True)
+        )
 
     def __repr__(self) -> str:
         return f"Agents({', '.join(map(repr, self.agents))})"
 
 
-def _of_agents(leaves: Iterable[Leaf], batch: tuple[int, ...], device: Device | None) -> tuple[dict[tuple[str, ...], Agents], list[Leaf]]:
+def _of_agents(
+    leaves: Iterable[Leaf], batch: tuple[int, ...], device: Device | None
+) -> tuple[dict[tuple[str, ...], Agents], list[Leaf]]:
     """The specs of groups whose agents differ, by the names of these, and the leaves of others."""
     found: dict[tuple[str, ...], dict[int, dict[str, Any]]] = {}
     rest = []
@@ -299,13 +350,20 @@ def _of_agents(leaves: Iterable[Leaf], batch: tuple[int, ...], device: Device | 
             rest.append(leaf)
             continue
         *group, name, agent = path(leaf.key)[1:]
-        found.setdefault(tuple(group), {}).setdefault(int(agent), {})[name] = Spec(leaf, batch, device)
+        found.setdefault(tuple(group), {}).setdefault(int(agent), {})[name] = Spec(
+            leaf, batch, device
+        )
     # What is the same for all agents of such a group.
     for leaf in (leaf for leaf in rest if path(leaf.key)[:-1] in found):
         members = found[path(leaf.key)[:-1]]
         for number, entries in members.items():
             entries[path(leaf.key)[-1]] = Spec(_of_agent(leaf, number, len(members)), batch, device)
-    specs = {group: Agents([Composite(agents[number], batch, device) for number in sorted(agents)], batch, device) for group, agents in found.items()}
+    specs = {
+        group: Agents(
+            [Composite(agents[number], batch, device) for number in sorted(agents)], batch, device
+        )
+        for group, agents in found.items()
+    }
     return specs, [leaf for leaf in rest if path(leaf.key)[:-1] not in found]
 
 
@@ -313,15 +371,26 @@ def _of_agent(leaf: Leaf, agent: int, count: int) -> Leaf:
     """The part of a leaf that is of one agent out of ``count``, which are in its first dimension."""
 
     def part(values: Sequence[Any] | None) -> list[Any] | None:
-        return None if values is None else list(values)[agent * len(values) // count : (agent + 1) * len(values) // count]
+        return (
+            None
+            if values is None
+            else list(values)[agent * len(values) // count : (agent + 1) * len(values) // count]
+        )
 
-    return leaf._replace(shape=leaf.shape[1:], nvec=part(leaf.nvec), low=part(leaf.low), high=part(leaf.high))
+    return leaf._replace(
+        shape=leaf.shape[1:], nvec=part(leaf.nvec), low=part(leaf.low), high=part(leaf.high)
+    )
 
 
 def tree_of(
-    leaves: Iterable[Leaf], batch: tuple[int, ...], groups: Mapping[Key, Sequence[int]] = {}, device: Device | None = None
+    leaves: Iterable[Leaf],
+    batch: tuple[int, ...],
+    groups: Mapping[Key, Sequence[int]] = {},
+    device: Device | None = None,
 ) -> Composite:
-    """The specs of ``leaves`` under their names. ``groups`` have dimensions of their own behind those of the batch."""
+    """The specs of ``leaves`` under their names. ``groups`` have dimensions of their own behind
+    those of the batch.
+    """
     root: dict[str, Any] = {}
     found, leaves = _of_agents(leaves, batch, device)
     for group, agents in found.items():
@@ -338,7 +407,10 @@ def tree_of(
     own = {path(key): tuple(size) for key, size in groups.items()}
 
     def composite(level: dict[str, Any], at: tuple[str, ...]) -> Composite:
-        entries = {name: composite(entry, (*at, name)) if isinstance(entry, dict) else entry for name, entry in level.items()}
+        entries = {
+            name: composite(entry, (*at, name)) if isinstance(entry, dict) else entry
+            for name, entry in level.items()
+        }
         return Composite(entries, (*batch, *own.get(at, ())), device)
 
     return composite(root, ())

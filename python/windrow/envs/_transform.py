@@ -19,7 +19,9 @@ T = TypeVar("T", bound=type)
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
 def declared(cls: T) -> T:
-    """Makes ``cls`` a dataclass of its arguments that others do not take for one: hydra would make a node of its configuration of it."""
+    """Makes ``cls`` a dataclass of its arguments that others do not take for one: hydra would make
+    a node of its configuration of it.
+    """
     bases = [base for base in cls.__mro__[1:] if "_fields" in vars(base)]
     for base in bases:
         base.__dataclass_fields__ = vars(base)["_fields"]  # type: ignore[attr-defined]
@@ -36,7 +38,8 @@ def declared(cls: T) -> T:
 class Transform(metaclass=Counterpart):
     """A transform of an environment, which the engine carries out.
 
-    A subclass is :func:`declared` by its arguments, and says in ``_described`` which transforms of the engine it stands for.
+    A subclass is :func:`declared` by its arguments, and says in ``_described`` which transforms of
+    the engine it stands for.
     """
 
     _defers = True
@@ -57,15 +60,17 @@ class Transform(metaclass=Counterpart):
 
     @property
     def parent(self) -> envs.TransformedEnv | None:
-        """What this goes around: the environment with the transforms before this one. None as long as there is no environment."""
+        """What this goes around: the environment with the transforms before this one. None as long
+        as there is no environment.
+        """
         if self._parent is None:
             return None
         base, before = self._parent
         return envs.TransformedEnv(base, envs.Compose(*before))
 
     def _described(self, plain: bool = False) -> list[Described]:
-        """Names and arguments of the engine's transforms, the first nearest to the environment. ``plain`` ones have the right specs,
-        but may observe other numbers.
+        """Names and arguments of the engine's transforms, the first nearest to the environment.
+        ``plain`` ones have the right specs, but may observe other numbers.
         """
         raise NotImplementedError
 
@@ -119,7 +124,9 @@ class Transform(metaclass=Counterpart):
         return self._class_of_theirs()(*args, **kwargs)
 
     def __call__(self, tensordict: object) -> Any:
-        """Does the same to a ``TensorDict``, such as a sample of a replay buffer, by TorchRL's transform of this name."""
+        """Does the same to a ``TensorDict``, such as a sample of a replay buffer, by TorchRL's
+        transform of this name.
+        """
         theirs = vars(self).get("_at_hand")
         if theirs is None:
             theirs = vars(self)["_at_hand"] = self._as_theirs()
@@ -130,12 +137,16 @@ class Transform(metaclass=Counterpart):
 
 
 def around(recipe: Recipe, transforms: Sequence[Any], plain: bool = False) -> Recipe:
-    """What ``recipe`` makes with ``transforms`` around it, the first nearest to it. Those of TorchRL run as they are."""
+    """What ``recipe`` makes with ``transforms`` around it, the first nearest to it. Those of
+    TorchRL run as they are.
+    """
     for transform in filter(is_windrows, transforms):
         recipe = transform._prepare(recipe)
     for own, group in itertools.groupby(transforms, is_windrows):
         if own:
-            recipe = recipe.transformed(*(described for transform in group for described in transform._described(plain)))
+            recipe = recipe.transformed(
+                *(described for transform in group for described in transform._described(plain))
+            )
         else:
             recipe = Adapted(_fence.around.Around(recipe, list(group)), False)
     return recipe

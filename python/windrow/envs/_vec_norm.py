@@ -29,7 +29,10 @@ def _read(statistics: Statistics) -> Parts | None:
     for names, dtype, shape in gathered[0]:
         size = int(numpy.prod(shape, dtype=int))
         first, second, steps, numbers = numpy.split(numbers, [size, 2 * size, 2 * size + 1])
-        parts[short(tuple(names))] = [*(half.reshape(shape).astype(dtype) for half in (first, second)), float(steps[0])]
+        parts[short(tuple(names))] = [
+            *(half.reshape(shape).astype(dtype) for half in (first, second)),
+            float(steps[0]),
+        ]
     return parts
 
 
@@ -39,14 +42,21 @@ def _write(statistics: Statistics, rule: str, parts: Parts) -> None:
     Raises:
         ValueError: the environments have statistics of something else.
     """
-    columns = [(list(path(key)), str(first.dtype), list(first.shape)) for key, (first, _, _) in parts.items()]
-    numbers = [numpy.concatenate([first.ravel(), second.ravel(), [count]]) for first, second, count in parts.values()]
+    columns = [
+        (list(path(key)), str(first.dtype), list(first.shape))
+        for key, (first, _, _) in parts.items()
+    ]
+    numbers = [
+        numpy.concatenate([first.ravel(), second.ravel(), [count]])
+        for first, second, count in parts.values()
+    ]
     statistics.write(rule, columns, numpy.concatenate(numbers).astype(numpy.float64).tobytes())
 
 
 class Running(Transform):
-    """Normalises by running statistics. All environments that are made from this object share them, also in the workers of a collector;
-    and in members of a :class:`ParallelEnv`; copies have their own, and so have objects that are sent to another process in other ways.
+    """Normalises by running statistics. All environments that are made from this object share them,
+    also in the workers of a collector; and in members of a :class:`ParallelEnv`; copies have their
+    own, and so have objects that are sent to another process in other ways.
     """
 
     #: Name of the engine's transform.
@@ -61,15 +71,26 @@ class Running(Transform):
         self.in_keys = keys_of("in_keys", in_keys) or []
         self.out_keys = keys_of("out_keys", out_keys) or list(self.in_keys)
         if len(self.in_keys) != len(self.out_keys):
-            raise ValueError(f"expected as many out_keys as in_keys, {len(self.in_keys)}, got {len(self.out_keys)}")
+            raise ValueError(
+                f"expected as many out_keys as in_keys, {len(self.in_keys)}, got {len(self.out_keys)}"
+            )
         self.decay, self.eps = decay, eps
         self._statistics = Statistics()
 
     def _described(self, plain: bool = False) -> list[Described]:
         out_keys = None if self.out_keys == self.in_keys else self.out_keys
-        numbers = {"decay": float(self.decay), "eps": float(self.eps), "frozen": self._evaluates or self._follows}
+        numbers = {
+            "decay": float(self.decay),
+            "eps": float(self.eps),
+            "frozen": self._evaluates or self._follows,
+        }
         shared = None if plain else self._statistics.written()
-        return [(self._rule, {"in_keys": self.in_keys, "out_keys": out_keys, **numbers, "statistics": shared})]
+        return [
+            (
+                self._rule,
+                {"in_keys": self.in_keys, "out_keys": out_keys, **numbers, "statistics": shared},
+            )
+        ]
 
     @property
     def frozen(self) -> bool:
@@ -77,13 +98,17 @@ class Running(Transform):
         return self._follows or self._statistics.frozen
 
     def freeze(self) -> Running:
-        """Keeps the statistics as they are: at once, and in workers of a collector with their next shares."""
+        """Keeps the statistics as they are: at once, and in workers of a collector with their next
+        shares.
+        """
         if not self._follows:
             self._statistics.frozen = True
         return self
 
     def unfreeze(self) -> Running:
-        """Goes on to gather statistics. What has followed those of another one gathers in a copy from now on."""
+        """Goes on to gather statistics. What has followed those of another one gathers in a copy
+        from now on.
+        """
         if self._follows:
             parts, self._statistics, self._follows = _read(self._statistics), Statistics(), False
             if parts:
@@ -117,7 +142,9 @@ class Running(Transform):
     def _gathered(self) -> Parts:
         parts = _read(self._statistics)
         if parts is None:
-            raise RuntimeError(f"{type(self).__name__} has no statistics yet: step its environment, or load some")
+            raise RuntimeError(
+                f"{type(self).__name__} has no statistics yet: step its environment, or load some"
+            )
         return parts
 
     def _loc_scale(self, part: list[Any]) -> tuple[Any, Any]:
@@ -125,7 +152,9 @@ class Running(Transform):
 
     def _numbers(self, place: int) -> td.TensorDict:
         numbers = {key: self._loc_scale(part)[place] for key, part in self._gathered().items()}
-        return td.TensorDict({key: torch.as_tensor(value, device="cpu") for key, value in numbers.items()})
+        return td.TensorDict(
+            {key: torch.as_tensor(value, device="cpu") for key, value in numbers.items()}
+        )
 
     @property
     def loc(self) -> td.TensorDict:
@@ -151,10 +180,14 @@ class Running(Transform):
         return tensordict
 
     def to_observation_norm(self) -> Transform:
-        """An :class:`ObservationNorm` with the statistics of now, or several of them in a :class:`Compose`."""
+        """An :class:`ObservationNorm` with the statistics of now, or several of them in a
+        :class:`Compose`.
+        """
         loc, scale = self.loc, self.scale
         norms = [
-            ObservationNorm(loc.get(key), scale.get(key), in_keys=[key], out_keys=[out], standard_normal=True)
+            ObservationNorm(
+                loc.get(key), scale.get(key), in_keys=[key], out_keys=[out], standard_normal=True
+            )
             for key, out in zip(self.in_keys, self.out_keys, strict=True)
         ]
         return norms[0] if len(norms) == 1 else envs.Compose(*norms)
@@ -171,7 +204,8 @@ class Running(Transform):
         return {"_extra_state": self._saved(parts) if parts else None}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Goes on with statistics that this transform or TorchRL's has saved, also in environments that are stepped already.
+        """Goes on with statistics that this transform or TorchRL's has saved, also in environments
+        that are stepped already.
 
         Raises:
             KeyError: there are none in it, but some here.
@@ -188,12 +222,15 @@ class Running(Transform):
 
 
 class VecNorm(Running):
-    """Normalises observations and rewards by running statistics: sums, sums of squares and a count, from which older steps fade.
+    """Normalises observations and rewards by running statistics: sums, sums of squares and a count,
+    from which older steps fade.
 
-    Each step of environments in lockstep changes the statistics once, also in collectors of one worker. In those of several, each environment
-    normalises by the statistics from the beginning of its share of a batch and what it has gathered since; what all have gathered is merged when the
-    batch is delivered, in the order of environments. Members of a :class:`ParallelEnv` normalise by what all of them had gathered before the step,
-    and their own row. Evaluators leave statistics as they are.
+    Each step of environments in lockstep changes the statistics once, also in collectors of one
+    worker. In those of several, each environment normalises by the statistics from the beginning of
+    its share of a batch and what it has gathered since; what all have gathered is merged when the
+    batch is delivered, in the order of environments. Members of a :class:`ParallelEnv` normalise by
+    what all of them had gathered before the step, and their own row. Evaluators leave statistics as
+    they are.
 
     Args:
         in_keys: observations, or ``"reward"``; ``["observation", "reward"]`` unless given.
@@ -206,7 +243,8 @@ class VecNorm(Running):
         new_api: make a :class:`VecNormV2` instead.
 
     Raises:
-        ValueError: ``shared_td`` or ``shapes`` are given, or ``out_keys`` are not as many as ``in_keys``.
+        ValueError: ``shared_td`` or ``shapes`` are given, or ``out_keys`` are not as many as
+            ``in_keys``.
     """
 
     _rule = "VecNorm"
@@ -225,10 +263,18 @@ class VecNorm(Running):
     ) -> None:
         if new_api:
             self.__class__ = VecNormV2  # type: ignore[assignment]
-            VecNormV2.__init__(self, ["observation", "reward"] if in_keys is None else in_keys, out_keys, decay=decay, eps=eps)  # type: ignore[arg-type]
+            VecNormV2.__init__(
+                self,
+                ["observation", "reward"] if in_keys is None else in_keys,
+                out_keys,
+                decay=decay,
+                eps=eps,
+            )  # type: ignore[arg-type]
             return
         if shared_td is not None or shapes is not None:
-            raise ValueError("VecNorm has the shapes of its environment and shares statistics by itself, got shared_td or shapes")
+            raise ValueError(
+                "VecNorm has the shapes of its environment and shares statistics by itself, got shared_td or shapes"
+            )
         self._begin(["observation", "reward"] if in_keys is None else in_keys, out_keys, decay, eps)
 
     def frozen_copy(self) -> Running:
@@ -259,16 +305,21 @@ class VecNorm(Running):
         def part(key: Key, suffix: str) -> Array:
             return torch.as_tensor(saved[f"{self.SEP.join(path(key))}_{suffix}"]).cpu().numpy()
 
-        return {key: [part(key, "sum"), part(key, "ssq"), float(part(key, "count")[0])] for key in self.in_keys}
+        return {
+            key: [part(key, "sum"), part(key, "ssq"), float(part(key, "count")[0])]
+            for key in self.in_keys
+        }
 
 
 class VecNormV2(Running):
     """Normalises observations and rewards by running means of them and of their squares.
 
-    Environments in lockstep that this is around at once have statistics each, unless ``reduce_batch_dims``; those that a
-    collector of one worker makes of one environment take turns. In collectors of several workers, each environment normalises by the statistics from
-    the beginning of its share of a batch and what it has gathered since; what all have gathered is merged when the batch is delivered, in the order
-    of environments. Evaluators leave them as they are.
+    Environments in lockstep that this is around at once have statistics each, unless
+    ``reduce_batch_dims``; those that a collector of one worker makes of one environment take turns.
+    In collectors of several workers, each environment normalises by the statistics from the
+    beginning of its share of a batch and what it has gathered since; what all have gathered is
+    merged when the batch is delivered, in the order of environments. Evaluators leave them as they
+    are.
 
     Args:
         in_keys: observations, or ``"reward"``.
@@ -278,10 +329,12 @@ class VecNormV2(Running):
         decay: what is left of older steps after each step; 1 weighs all steps alike.
         eps: the least deviation.
         shared_data: None: environments share statistics by this object.
-        reduce_batch_dims: whether environments in lockstep have statistics together, of the means of their values.
+        reduce_batch_dims: whether environments in lockstep have statistics together, of the means
+            of their values.
 
     Raises:
-        ValueError: ``stateful`` is False, ``shared_data`` is given, or ``out_keys`` are not as many as ``in_keys``.
+        ValueError: ``stateful`` is False, ``shared_data`` is given, or ``out_keys`` are not as many
+            as ``in_keys``.
     """
 
     _rule = "VecNormV2"
@@ -300,7 +353,9 @@ class VecNormV2(Running):
         reduce_batch_dims: bool = False,
     ) -> None:
         if not stateful or shared_data is not None:
-            raise ValueError("VecNormV2 keeps statistics and shares them by itself, got stateful=False or shared_data")
+            raise ValueError(
+                "VecNormV2 keeps statistics and shares them by itself, got stateful=False or shared_data"
+            )
         self.stateful, self.reduce_batch_dims = True, reduce_batch_dims
         self._begin(in_keys, out_keys, decay, eps)
 
@@ -315,17 +370,25 @@ class VecNormV2(Running):
         kept = loc.dtype.type(1)
         if self.decay != 1:
             # In float32, as TorchRL does it.
-            kept = loc.dtype.type(1 - numpy.exp(numpy.float32(count) * numpy.float32(numpy.log(self.decay))))
+            kept = loc.dtype.type(
+                1 - numpy.exp(numpy.float32(count) * numpy.float32(numpy.log(self.decay)))
+            )
         return loc / kept, numpy.sqrt(numpy.maximum((square - loc**2) / kept, 0)).clip(self.eps)
 
     def state_dict(self) -> dict[str, Any]:
         """The statistics, as TorchRL's transform of this name saves them."""
         saved = super().state_dict()["_extra_state"]
-        return {"initialized": torch.tensor(saved is not None, device="cpu"), "_extra_state": saved or {}}
+        return {
+            "initialized": torch.tensor(saved is not None, device="cpu"),
+            "_extra_state": saved or {},
+        }
 
     def _saved(self, parts: Parts) -> dict[str, Any]:
         def named(kind: str, place: int) -> dict[str, Any]:
-            return {self.SEP.join((kind, *path(key))): torch.as_tensor(part[place], device="cpu") for key, part in parts.items()}
+            return {
+                self.SEP.join((kind, *path(key))): torch.as_tensor(part[place], device="cpu")
+                for key, part in parts.items()
+            }
 
         counts = {name: value.to(torch.int64) for name, value in named("count", 2).items()}
         return {**named("loc", 0), **named("var", 1), **counts}
@@ -334,4 +397,7 @@ class VecNormV2(Running):
         def part(kind: str, key: Key) -> Array:
             return torch.as_tensor(saved[self.SEP.join((kind, *path(key)))]).cpu().numpy()
 
-        return {key: [part("loc", key), part("var", key), float(part("count", key))] for key in self.in_keys}
+        return {
+            key: [part("loc", key), part("var", key), float(part("count", key))]
+            for key in self.in_keys
+        }

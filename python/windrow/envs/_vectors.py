@@ -1,4 +1,6 @@
-"""What the engine has to know of a vector of Gymnasium's: when it resets environments, how it resets some of them, and which seeds it takes."""
+"""What the engine has to know of a vector of Gymnasium's: when it resets environments, how it
+resets some of them, and which seeds it takes.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from windrow._warnings import warn
 
 
 def habits(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> tuple[str, str]:
-    """The autoreset mode of ``vector``, by Gymnasium's name, and how it resets some environments without the others: by a
-    ``"mask"`` in the options, by their ``"numbers"``, or ``"never"``.
+    """The autoreset mode of ``vector``, by Gymnasium's name, and how it resets some environments
+    without the others: by a ``"mask"`` in the options, by their ``"numbers"``, or ``"never"``.
 
     Raises:
         ValueError: it steps some environments at a time.
@@ -22,19 +24,27 @@ def habits(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> tuple[str, str]
     # A vector that names no mode is taken to have Gymnasium's default.
     mode = vector.metadata.get("autoreset_mode") or "NextStep"
     mode = getattr(mode, "value", mode)
-    at_once = _config(pool).get("batch_size") if pool is not None else getattr(inner, "batch_size", None)
+    at_once = (
+        _config(pool).get("batch_size") if pool is not None else getattr(inner, "batch_size", None)
+    )
     if isinstance(at_once, int) and 0 < at_once < vector.num_envs:
         raise ValueError(
             f"{type(inner).__name__} steps {at_once} of its {vector.num_envs} environments at a time, whichever come first: expected a "
             f"vector that steps all of them, batch_size={vector.num_envs}. AsyncCollector and MultiAsyncCollector take the first of several workers"
         )
-    if type(inner).__name__ == "CartPoleVectorEnv" and type(inner).__module__.startswith("gymnasium."):
+    if type(inner).__name__ == "CartPoleVectorEnv" and type(inner).__module__.startswith(
+        "gymnasium."
+    ):
         inner.reset = partial(_reset_cartpoles, inner)  # type: ignore[method-assign]
         can_mask = True
     else:
         # Processes without shared memory still reset by themselves after that.
         forgets = _is_gymnasiums(inner) and getattr(inner, "shared_memory", True) is False
-        can_mask = mode == "Disabled" or (_is_gymnasiums(inner) and not forgets) or _reads_mask(type(inner).reset)
+        can_mask = (
+            mode == "Disabled"
+            or (_is_gymnasiums(inner) and not forgets)
+            or _reads_mask(type(inner).reset)
+        )
         can_mask = can_mask and not (forgets and mode == "NextStep")
     while vector is not inner and can_mask:
         # It refuses every other mask.
@@ -54,19 +64,27 @@ def _config(pool: object) -> dict[str, Any]:
 
 
 def _is_gymnasiums(inner: object) -> bool:
-    """Whether ``inner`` takes masks and seeds as Gymnasium's vectors of single environments do: it is one of these, or of windrow's."""
-    return isinstance(inner, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv)) or getattr(inner, "_is_as_gymnasiums", False)
+    """Whether ``inner`` takes masks and seeds as Gymnasium's vectors of single environments do: it
+    is one of these, or of windrow's.
+    """
+    return isinstance(
+        inner, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv)
+    ) or getattr(inner, "_is_as_gymnasiums", False)
 
 
 def _reads_mask(function: Callable[..., Any]) -> bool:
-    """Whether the code of a ``reset`` names the option: nothing else tells whether a vector knows it."""
+    """Whether the code of a ``reset`` names the option: nothing else tells whether a vector knows
+    it.
+    """
     code = getattr(function, "__code__", None)
     return code is not None and "reset_mask" in code.co_consts
 
 
-def _reset_cartpoles(env: Any, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-    """``reset`` of a ``CartPoleVectorEnv`` that knows the option ``reset_mask``, as Gymnasium's other vectors do. It draws what
-    the vector's own next step would draw.
+def _reset_cartpoles(
+    env: Any, *, seed: int | None = None, options: dict[str, Any] | None = None
+) -> tuple[Array, dict[str, Any]]:
+    """``reset`` of a ``CartPoleVectorEnv`` that knows the option ``reset_mask``, as Gymnasium's
+    other vectors do. It draws what the vector's own next step would draw.
     """
     mask = (options or {}).get("reset_mask")
     if mask is None:
@@ -79,7 +97,9 @@ def _reset_cartpoles(env: Any, *, seed: int | None = None, options: dict[str, An
 
 
 class _Kept(dict[str, Any]):
-    """Options that keep their mask when a vector takes it out: the wrappers around it look for it after that."""
+    """Options that keep their mask when a vector takes it out: the wrappers around it look for it
+    after that.
+    """
 
     def pop(self, key: str, *default: object) -> object:
         return self["reset_mask"] if key == "reset_mask" else super().pop(key, *default)
@@ -97,8 +117,9 @@ def options(vector: gymnasium.vector.VectorEnv[Any, Any, Any], mask: Array) -> d
 def seed(
     vector: gymnasium.vector.VectorEnv[Any, Any, Any], envs: list[int], seeds: list[int | None]
 ) -> int | list[int | None] | Array | None:
-    """The argument ``seed`` of a ``reset`` of ``envs``: one number where these follow each other, which every vector takes. Other
-    seeds are a list or an array for vectors that take one; the others derive all from the first. An EnvPool takes none, and a warning says so.
+    """The argument ``seed`` of a ``reset`` of ``envs``: one number where these follow each other,
+    which every vector takes. Other seeds are a list or an array for vectors that take one; the
+    others derive all from the first. An EnvPool takes none, and a warning says so.
     """
     inner = vector.unwrapped
     first = next(seed for seed in seeds if seed is not None)
@@ -114,10 +135,18 @@ def seed(
         return None
     if type(inner).__module__.startswith("ale_py"):
         # ALE seeds with 31 bits.
-        return first % 2**31 if follow else numpy.array([-1 if seed is None else seed % 2**31 for seed in seeds])
+        return (
+            first % 2**31
+            if follow
+            else numpy.array([-1 if seed is None else seed % 2**31 for seed in seeds])
+        )
     if _is_gymnasiums(inner):
         given = dict(zip(envs, seeds, strict=True))
-        return first if follow and len(envs) == vector.num_envs else [given.get(env) for env in range(vector.num_envs)]
+        return (
+            first
+            if follow and len(envs) == vector.num_envs
+            else [given.get(env) for env in range(vector.num_envs)]
+        )
     return first
 
 

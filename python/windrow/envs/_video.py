@@ -49,7 +49,9 @@ class Video:
         env = make() if is_function(make) else make
         mode = getattr(env, "render_mode", None)
         if mode != "rgb_array":
-            raise ValueError(f'video needs an environment that was made with render_mode="rgb_array", got render_mode={mode!r} of {env}')
+            raise ValueError(
+                f'video needs an environment that was made with render_mode="rgb_array", got render_mode={mode!r} of {env}'
+            )
         return _adapters.Film(env, self)
 
     def add(self, film: Film) -> None:
@@ -69,14 +71,18 @@ class Video:
         """
         recorded = [recording for film in self._films if (recording := film.take()) is not None]
         if not recorded:
-            raise RuntimeError(f"no frame was rendered for the video of the evaluation of step {step}")
+            raise RuntimeError(
+                f"no frame was rendered for the video of the evaluation of step {step}"
+            )
         # Others were left by an evaluation that failed.
         newest = max(recorded, key=lambda recording: recording.number)
         newest.move_to(self._folder / f"{self._prefix}_{step}.mp4")
 
 
 class Recording:
-    """Pictures that ffmpeg writes to a hidden file in ``folder``, which has a name of its own once it is whole."""
+    """Pictures that ffmpeg writes to a hidden file in ``folder``, which has a name of its own once
+    it is whole.
+    """
 
     _numbers = itertools.count()
 
@@ -96,11 +102,17 @@ class Recording:
             height, width, _ = self._shape
             # Encoders take even numbers of pixels: others are rounded.
             self._writer = self._ffmpeg.write_frames(
-                os.fspath(self._path), (width, height), fps=self._rate, macro_block_size=2, ffmpeg_log_level="error"
+                os.fspath(self._path),
+                (width, height),
+                fps=self._rate,
+                macro_block_size=2,
+                ffmpeg_log_level="error",
             )
             self._writer.send(None)
         if picture.shape != self._shape:
-            raise ValueError(f"pictures of a video have one shape, expected {self._shape}, got {picture.shape}")
+            raise ValueError(
+                f"pictures of a video have one shape, expected {self._shape}, got {picture.shape}"
+            )
         self._writer.send(picture.tobytes())
 
     def move_to(self, path: Path) -> None:
@@ -148,7 +160,9 @@ def _film(env: Any, video: Video) -> list[Callable[[], None]]:
     before = dict(vars(base))
     if isinstance(base, transforms.Wrapped):
         base._env, _ = filmed(base._env, video)
-    elif isinstance(base, _gym.GymEnv) and not base._num_envs and not hasattr(base._name, "num_envs"):
+    elif (
+        isinstance(base, _gym.GymEnv) and not base._num_envs and not hasattr(base._name, "num_envs")
+    ):
         base._film_for(video)
     else:
         raise _unfilmed(env)

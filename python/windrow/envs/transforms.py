@@ -1,4 +1,6 @@
-"""Transforms of environments: they count, sum, mark and normalise. The engine carries them out, not Python."""
+"""Transforms of environments: they count, sum, mark and normalise. The engine carries them out, not
+Python.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,8 @@ __path__: list[str] = []
 class StepCounter(Transform):
     """Counts the steps of each episode (``int64 [1]``), and may end it.
 
-    A truncated episode ends, so ``("next", "truncated")`` is True there. A flag of another name is an observation of its own,
-    ``bool [1]``, and need not end the episode.
+    A truncated episode ends, so ``("next", "truncated")`` is True there. A flag of another name is
+    an observation of its own, ``bool [1]``, and need not end the episode.
 
     Args:
         max_steps: truncates an episode after this number of steps; None never does.
@@ -68,7 +70,8 @@ class StepCounter(Transform):
         update_done: whether the episode ends then; it always does with the flag ``"truncated"``.
 
     Raises:
-        ValueError: ``max_steps`` is below 1, a key is no string, or an episode would go on although it is truncated.
+        ValueError: ``max_steps`` is below 1, a key is no string, or an episode would go on although
+            it is truncated.
     """
 
     max_steps: int | None = None
@@ -88,9 +91,13 @@ class StepCounter(Transform):
 
     def _described(self, plain: bool = False) -> list[Described]:
         limit = self.max_steps if self.update_done else None
-        described: list[Described] = [("StepCounter", {"step_count_key": self.step_count_key, "max_steps": limit})]
+        described: list[Described] = [
+            ("StepCounter", {"step_count_key": self.step_count_key, "max_steps": limit})
+        ]
         if self.max_steps is not None and self.truncated_key != "truncated":
-            described.append(("LimitFlag", {"key": self.truncated_key, "max_steps": self.max_steps}))
+            described.append(
+                ("LimitFlag", {"key": self.truncated_key, "max_steps": self.max_steps})
+            )
         return described
 
 
@@ -101,10 +108,12 @@ class RewardSum(Transform):
     Args:
         in_keys: the rewards; ``["reward"]``, that of the step, unless given.
         out_keys: names of the sums; ``"episode_reward"`` beside each reward unless given.
-        reset_keys: flags called ``"_reset"``, for TorchRL's sake: sums begin anew with each episode.
+        reset_keys: flags called ``"_reset"``, for TorchRL's sake: sums begin anew with each
+            episode.
 
     Raises:
-        ValueError: a key is no name, there are not as many ``out_keys`` as ``in_keys``, or other ``reset_keys``.
+        ValueError: a key is no name, there are not as many ``out_keys`` as ``in_keys``, or other
+            ``reset_keys``.
     """
 
     in_keys: Sequence[Key] | None = None
@@ -113,12 +122,18 @@ class RewardSum(Transform):
 
     def __post_init__(self) -> None:
         if any(path(key)[-1] != "_reset" for key in self.reset_keys or ()):
-            raise ValueError(f"reset_keys are called '_reset', got {self.reset_keys}: sums begin anew with each episode")
+            raise ValueError(
+                f"reset_keys are called '_reset', got {self.reset_keys}: sums begin anew with each episode"
+            )
         self.in_keys = keys_of("in_keys", self.in_keys) or ["reward"]
         beside = [short((*path(key)[:-1], "episode_reward")) for key in self.in_keys]
-        self.out_keys = keys_of("out_keys", beside if self.out_keys is None else self.out_keys) or []
+        self.out_keys = (
+            keys_of("out_keys", beside if self.out_keys is None else self.out_keys) or []
+        )
         if len(self.out_keys) != len(self.in_keys):
-            raise ValueError(f"RewardSum needs a name for each of {self.in_keys}: got out_keys={self.out_keys}")
+            raise ValueError(
+                f"RewardSum needs a name for each of {self.in_keys}: got out_keys={self.out_keys}"
+            )
 
     def _described(self, plain: bool = False) -> list[Described]:
         pairs = zip(self.in_keys or (), self.out_keys or (), strict=True)
@@ -168,11 +183,14 @@ class DoubleToFloat(Transform):
         _only("out_keys", list(self.out_keys or self.in_keys or []), list(self.in_keys or []))
 
     def _described(self, plain: bool = False) -> list[Described]:
-        return [("DoubleToFloat", {"in_keys": None if self.in_keys is None else list(self.in_keys)})]
+        return [
+            ("DoubleToFloat", {"in_keys": None if self.in_keys is None else list(self.in_keys)})
+        ]
 
 
 class FiniteTensorDictCheck(Transform):
-    """Fails as soon as an observation or a reward is infinite or not a number; the error says which one, and where.
+    """Fails as soon as an observation or a reward is infinite or not a number; the error says which
+    one, and where.
 
     Observations of other transforms are checked where they come before this one.
     """
@@ -182,11 +200,12 @@ class FiniteTensorDictCheck(Transform):
 
 
 class Primer(Transform):
-    """Observes the first values of a policy's states, as a ``TensorDictPrimer`` of TorchRL gives them.
+    """Observes the first values of a policy's states, as a ``TensorDictPrimer`` of TorchRL gives
+    them.
 
     Args:
-        primer: such as ``make_tensordict_primer()`` of a recurrent module gives. Each of its states is ``float32``, and a
-            number at first.
+        primer: such as ``make_tensordict_primer()`` of a recurrent module gives. Each of its states
+            is ``float32``, and a number at first.
 
     Raises:
         ValueError: a state is of another dtype, or drawn at random.
@@ -200,23 +219,32 @@ class Primer(Transform):
         ]
 
     def _described(self, plain: bool = False) -> list[Described]:
-        return [("Primer", {"key": names, "shape": shape, "value": value}) for names, shape, value in self._states]
+        return [
+            ("Primer", {"key": names, "shape": shape, "value": value})
+            for names, shape, value in self._states
+        ]
 
     def __repr__(self) -> str:
         return f"Primer({', '.join('.'.join(names) for names, _, _ in self._states)})"
 
 
 class Delta(Transform):
-    """Replaces the next observation by its difference to the one before, under ``("next", "delta")``.
+    """Replaces the next observation by its difference to the one before, under
+    ``("next", "delta")``.
 
     Args:
-        of: a ``NextObservationDelta`` of TorchRL, which does the opposite where it is a transform of a replay buffer.
+        of: a ``NextObservationDelta`` of TorchRL, which does the opposite where it is a transform
+            of a replay buffer.
     """
 
     def __init__(self, of: Any) -> None:
         # Without an environment, it has the keys that it was given.
         keys = None if of.in_keys is None else [path(key) for key in of.in_keys]
-        floats = [name for name in ("float32", "float64") if f"torch.{name}" in map(str, of.excluded_dtypes)]
+        floats = [
+            name
+            for name in ("float32", "float64")
+            if f"torch.{name}" in map(str, of.excluded_dtypes)
+        ]
         self._arguments = {"keys": keys, "excluded": floats, "dtype": delta_type(of)}
 
     def _described(self, plain: bool = False) -> list[Described]:
@@ -227,14 +255,19 @@ class Delta(Transform):
 
 
 class Compose(Transform):
-    """Several transforms, the first nearest to the environment. Each can be one of TorchRL's, or a function of a ``TensorDict``.
+    """Several transforms, the first nearest to the environment. Each can be one of TorchRL's, or a
+    function of a ``TensorDict``.
 
     Args:
         several: the transforms, or lists of some.
         transforms: more of them, by name.
     """
 
-    def __init__(self, *several: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...], transforms: Sequence[AnyTransform] = ()) -> None:
+    def __init__(
+        self,
+        *several: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...],
+        transforms: Sequence[AnyTransform] = (),
+    ) -> None:
         self.transforms: list[Any] = []
         for transform in (*several, *transforms):
             for one in transform if isinstance(transform, (list, tuple)) else [transform]:
@@ -246,7 +279,11 @@ class Compose(Transform):
 
     def insert(self, index: int, transform: AnyTransform) -> None:
         """Adds a transform before the one at ``index``, nearer to the environment."""
-        inner = transform.transforms if isinstance(transform, Compose) and is_windrows(transform) else [_checked(transform)]
+        inner = (
+            transform.transforms
+            if isinstance(transform, Compose) and is_windrows(transform)
+            else [_checked(transform)]
+        )
         self.transforms[index:index] = inner
 
     def pop(self, index: int = -1) -> Any:
@@ -254,7 +291,9 @@ class Compose(Transform):
         return self.transforms.pop(index)
 
     def dump(self, **arguments: object) -> None:
-        """Makes transforms write what they have gathered, such as the pictures of a ``VideoRecorder``."""
+        """Makes transforms write what they have gathered, such as the pictures of a
+        ``VideoRecorder``.
+        """
         for transform in self.transforms:
             if hasattr(transform, "dump"):
                 transform.dump(**arguments)
@@ -280,7 +319,9 @@ class Compose(Transform):
         return tensordict
 
     def _as_theirs(self) -> object:
-        return self._class_of_theirs()(*(t._as_theirs() if is_windrows(t) else t for t in self.transforms))
+        return self._class_of_theirs()(
+            *(t._as_theirs() if is_windrows(t) else t for t in self.transforms)
+        )
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
@@ -290,11 +331,12 @@ class TransformedEnv(EnvBase):
     """An environment with transforms around it.
 
     Args:
-        base_env: an environment of windrow, or anything that :class:`GymWrapper` or a collector takes. Around an environment of TorchRL
-            that steps any number of states (``batch_locked=False``), as models of the world do, a ``TransformedEnv`` of TorchRL is
+        base_env: an environment of windrow, or anything that :class:`GymWrapper` or a collector
+            takes. Around an environment of TorchRL that steps any number of states
+            (``batch_locked=False``), as models of the world do, a ``TransformedEnv`` of TorchRL is
             made instead, through which gradients flow.
-        transform: one transform, or a :class:`Compose` of several. Transforms of TorchRL are taken too. They run in Python, around
-            every step, which a warning says once for each class.
+        transform: one transform, or a :class:`Compose` of several. Transforms of TorchRL are taken
+            too. They run in Python, around every step, which a warning says once for each class.
         device: where tensors are put; where ``base_env`` puts them unless given.
         cache_specs: without effect: specs follow the transforms in any case.
         auto_unwrap: without effect: transforms of a ``base_env`` that has some stay around it.
@@ -323,7 +365,9 @@ class TransformedEnv(EnvBase):
         auto_unwrap: bool | None = None,
     ) -> None:
         warn_ignored("cache_specs", cache_specs, True, "specs follow the transforms in any case")
-        warn_ignored("auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it")
+        warn_ignored(
+            "auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it"
+        )
         self.base_env = base_env if is_windrows(base_env) else Wrapped(base_env)
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None
@@ -337,8 +381,9 @@ class TransformedEnv(EnvBase):
 
     @property
     def transform(self) -> Any:
-        """The transform, if this environment was made with a single one; otherwise all as a :class:`Compose`. One that is assigned
-        takes the place of all of them."""
+        """The transform, if this environment was made with a single one; otherwise all as a
+        :class:`Compose`. One that is assigned takes the place of all of them.
+        """
         return self._transforms[0] if self._is_single else self._transforms
 
     @transform.setter
@@ -360,7 +405,9 @@ class TransformedEnv(EnvBase):
         return self
 
     def _arrange(self) -> None:
-        """Takes note of transforms that were added since, here or to the :class:`Compose`, and of what was changed in them."""
+        """Takes note of transforms that were added since, here or to the :class:`Compose`, and of
+        what was changed in them.
+        """
         transforms = self._transforms.transforms
         versions = [transform._version for transform in transforms if is_windrows(transform)]
         if versions != self._versions and transforms == self._arranged:
@@ -386,7 +433,9 @@ class TransformedEnv(EnvBase):
         return around(self.base_env._recipe(plain=plain), self._transforms.transforms, plain)
 
     def _is_settled(self) -> bool:
-        return self.base_env._is_settled() and all(t.initialized for t in self._transforms if is_windrows(t))
+        return self.base_env._is_settled() and all(
+            t.initialized for t in self._transforms if is_windrows(t)
+        )
 
     def _known(self) -> Facts:
         self._arrange()
@@ -397,7 +446,11 @@ class TransformedEnv(EnvBase):
 
     @property
     def _takes_states(self) -> bool:  # type: ignore[override]
-        return all(getattr(t, "_takes_states", False) for t in self._with_states().values() if t.state_dict())
+        return all(
+            getattr(t, "_takes_states", False)
+            for t in self._with_states().values()
+            if t.state_dict()
+        )
 
     def _with_options(self, options: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
         before = self.base_env._source
@@ -424,12 +477,21 @@ class TransformedEnv(EnvBase):
         return {str(i): t for i, t in enumerate(self._transforms) if hasattr(t, "load_state_dict")}
 
     def state_dict(self) -> dict[str, Any]:
-        """Statistics of the transforms that have some, by their places; those of a single one as they are."""
-        states = {number: transform.state_dict() for number, transform in self._with_states().items()}
-        return states.get("0", {}) if self._is_single else {number: state for number, state in states.items() if state}
+        """Statistics of the transforms that have some, by their places; those of a single one as
+        they are.
+        """
+        states = {
+            number: transform.state_dict() for number, transform in self._with_states().items()
+        }
+        return (
+            states.get("0", {})
+            if self._is_single
+            else {number: state for number, state in states.items() if state}
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Takes over what :meth:`state_dict` gave, or that of TorchRL's environment with the same transforms.
+        """Takes over what :meth:`state_dict` gave, or that of TorchRL's environment with the same
+        transforms.
 
         Raises:
             KeyError: a state belongs to no transform, and ``strict``.
@@ -442,7 +504,9 @@ class TransformedEnv(EnvBase):
                 if not getattr(transform, "_takes_states", False):
                     self._handle = None
             elif strict:
-                raise KeyError(f"there is no transform {number} with a state in {self._transforms!r}")
+                raise KeyError(
+                    f"there is no transform {number} with a state in {self._transforms!r}"
+                )
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the environment inside too."""
@@ -450,7 +514,8 @@ class TransformedEnv(EnvBase):
         self.base_env.close()
 
     def __getattr__(self, name: str) -> Any:
-        # Names with an underscore are asked for by the interpreter, by pickle and by windrow itself.
+        # Names with an underscore are asked for by the interpreter, by pickle and by windrow
+        # itself.
         if name.startswith("_") or "base_env" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.base_env, name)
@@ -482,18 +547,24 @@ __getattr__ = _fence.rest_of(__name__)
 
 
 def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """A state by the numbers of transforms, also where TorchRL has joined them to names, or has the state of the only one."""
+    """A state by the numbers of transforms, also where TorchRL has joined them to names, or has the
+    state of the only one.
+    """
     states: dict[str, dict[str, Any]] = {}
     for name, value in state.items():
         of, _, rest = name.removeprefix("transforms.").partition(".")
-        number, own = (of, {rest: value} if rest else value) if of.isdigit() else ("0", {name: value})
+        number, own = (
+            (of, {rest: value} if rest else value) if of.isdigit() else ("0", {name: value})
+        )
         states.setdefault(number, {}).update(own)
     return states
 
 
 def _checked(transform: object) -> object:
     if isinstance(transform, type):
-        raise TypeError(f"expected a transform, got the class {transform.__name__}: write {transform.__name__}(...)")
+        raise TypeError(
+            f"expected a transform, got the class {transform.__name__}: write {transform.__name__}(...)"
+        )
     if is_windrows(transform):
         return transform
     if _fence.is_a(transform, "TensorDictPrimer"):
@@ -505,13 +576,17 @@ def _checked(transform: object) -> object:
         return Delta(transform)
     if not _fence.is_a(transform, "Transform"):
         if not callable(transform):
-            raise TypeError(f"expected a transform, or a function of a TensorDict, got {type(transform).__name__}")
+            raise TypeError(
+                f"expected a transform, or a function of a TensorDict, got {type(transform).__name__}"
+            )
         return _fence.around.called(transform)
     return transform
 
 
 def primed_for(policy: object, env: Env) -> EnvBase:
-    """``env``, which observes where episodes begin, and the first values of the states of ``policy``."""
+    """``env``, which observes where episodes begin, and the first values of the states of
+    ``policy``.
+    """
     return TransformedEnv(env, Compose(InitTracker(), *_recurrent.primers_of(policy, torch.Size())))
 
 
@@ -529,7 +604,9 @@ def _name(argument: str, given: object) -> str:
 def _first(key: Key, spec: Any, primer: Any) -> float:
     """The number that the state ``key`` begins with."""
     if primer.random:
-        raise ValueError(f"the state {key!r} begins with random numbers, expected a number as default_value")
+        raise ValueError(
+            f"the state {key!r} begins with random numbers, expected a number as default_value"
+        )
     if str(spec.dtype) != "torch.float32":
         raise ValueError(f"the state {key!r} is {spec.dtype}, expected torch.float32")
     values = primer.default_value
@@ -537,4 +614,6 @@ def _first(key: Key, spec: Any, primer: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"the state {key!r} begins with {value!r}, expected a number as default_value") from None
+        raise ValueError(
+            f"the state {key!r} begins with {value!r}, expected a number as default_value"
+        ) from None

@@ -1,4 +1,6 @@
-"""Helpers around environments, under TorchRL's names. Those that windrow does not have are TorchRL's."""
+"""Helpers around environments, under TorchRL's names. Those that windrow does not have are
+TorchRL's.
+"""
 
 from __future__ import annotations
 

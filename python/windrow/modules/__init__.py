@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from windrow.modules._onnx import export_onnx
     from windrow.modules._remote import RemotePolicy, RemoteServer
 
-__all__ = ["InferenceClient", "InferenceServer", "RandomPolicy", "RemotePolicy", "RemoteServer", "export_onnx"]
+__all__ = [
+    "InferenceClient",
+    "InferenceServer",
+    "RandomPolicy",
+    "RemotePolicy",
+    "RemoteServer",
+    "export_onnx",
+]
 
 if not TYPE_CHECKING:
     _HOMES = {
@@ -29,16 +36,18 @@ if not TYPE_CHECKING:
 class RandomPolicy:
     """Draws every action uniformly from the action space, as a collector without a policy does.
 
-    In a collector the engine draws, and the spec is that of the environment. Called by itself, it draws from
-    ``action_spec``.
+    In a collector the engine draws, and the spec is that of the environment. Called by itself, it
+    draws from ``action_spec``.
 
     Args:
-        action_spec: something with a method ``rand(shape)``; only needed to call the policy outside of a collector. Of a composite spec,
-            each action is written under its own name.
+        action_spec: something with a method ``rand(shape)``; only needed to call the policy outside
+            of a collector. Of a composite spec, each action is written under its own name.
         action_key: where :meth:`__call__` writes the action of a spec that is no composite.
     """
 
-    def __init__(self, action_spec: Any = None, action_key: str | tuple[str, ...] = "action") -> None:
+    def __init__(
+        self, action_spec: Any = None, action_key: str | tuple[str, ...] = "action"
+    ) -> None:
         self.action_spec = action_spec
         self.action_key = action_key
 
@@ -58,7 +67,9 @@ class RandomPolicy:
         # Its own dimensions are those of the environments, which come last.
         own = tuple(spec.shape)
         if batch[len(batch) - len(own) :] != own:
-            raise ValueError(f"a RandomPolicy whose action_spec is of {list(own)} environments was given a TensorDict of {list(batch)}")
+            raise ValueError(
+                f"a RandomPolicy whose action_spec is of {list(own)} environments was given a TensorDict of {list(batch)}"
+            )
         return tensordict.update(spec.rand(batch[: len(batch) - len(own)]))
 
     def __repr__(self) -> str:

@@ -41,26 +41,41 @@ class ServerArguments(Arguments):
         default=None,
         kw_only=False,
     )
-    policy_factory: Callable[[], Any] | None = argument("a function that makes the model, in place of it", default=None)
-    max_batch_size: int = argument("most requests in one call of the model", default=64, check=at_least(1))
+    policy_factory: Callable[[], Any] | None = argument(
+        "a function that makes the model, in place of it", default=None
+    )
+    max_batch_size: int = argument(
+        "most requests in one call of the model", default=64, check=at_least(1)
+    )
     min_batch_size: int = argument(
         "requests that a call waits for, up to timeout",
         more="in any case it waits for those that are about to come, as far as that is known of their clients",
         default=1,
         check=at_least(1),
     )
-    timeout: float = argument("seconds that a request waits for others at most", default=0.01, check=real)
-    collate_fn: "Callable[[list[tensordict.TensorDictBase]], tensordict.TensorDictBase] | None" = argument(
-        "makes a batch of a list of requests; by default torch.stack", default=None
+    timeout: float = argument(
+        "seconds that a request waits for others at most", default=0.01, check=real
+    )
+    collate_fn: "Callable[[list[tensordict.TensorDictBase]], tensordict.TensorDictBase] | None" = (
+        argument("makes a batch of a list of requests; by default torch.stack", default=None)
     )
     device: Device | None = argument("the default of policy_device", default=None)
-    policy_device: Device | None = argument("where the model is, and requests are moved to; by default where its weights are", default=None)
-    output_device: Device | None = argument("where answers are moved to; by default they stay where they are", default=None)
+    policy_device: Device | None = argument(
+        "where the model is, and requests are moved to; by default where its weights are",
+        default=None,
+    )
+    output_device: Device | None = argument(
+        "where answers are moved to; by default they stay where they are", default=None
+    )
     policy_version: int = argument("version of the first weights", default=0, check=at_least(0))
     policy_version_key: Key | None = argument(
-        "where answers hold the version of the weights that made them, int64; None for nowhere", default="policy_version"
+        "where answers hold the version of the weights that made them, int64; None for nowhere",
+        default="policy_version",
     )
-    transport: object = ignored("clients of this process hand requests over in memory, pickled ones through a socket", default="auto")
+    transport: object = ignored(
+        "clients of this process hand requests over in memory, pickled ones through a socket",
+        default="auto",
+    )
     service_backend: str = ignored(_THREAD, default="thread")
     num_clients: int | None = ignored("any number of clients may ask", default=None)
     collect_stats: bool = ignored("figures cost next to nothing", default=True)
@@ -71,19 +86,26 @@ class ServerArguments(Arguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.model is None) == (self.policy_factory is None):
-            raise TypeError(f"expected either model or policy_factory, got {'neither' if self.model is None else 'both'}")
+            raise TypeError(
+                f"expected either model or policy_factory, got {'neither' if self.model is None else 'both'}"
+            )
         for name in ("model", "policy_factory"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise TypeError(f"{name} must be something that can be called, got {type(value).__name__}")
+                raise TypeError(
+                    f"{name} must be something that can be called, got {type(value).__name__}"
+                )
 
 
 class InferenceServer(Ending):
-    """Evaluates a model for many clients: a thread gathers their requests and calls the model once for all that wait.
+    """Evaluates a model for many clients: a thread gathers their requests and calls the model once
+    for all that wait.
 
-    Each request is a TensorDict; all of them have the same entries and shapes. Clients of one server may be in any threads, and pickled
-    ones in any processes of this machine. The exploration type in which a client asks holds for its answer; those who ask in another one
-    get theirs from another call. An error of the model is raised by those requests that it was called with, and the server goes on.
+    Each request is a TensorDict; all of them have the same entries and shapes. Clients of one
+    server may be in any threads, and pickled ones in any processes of this machine. The exploration
+    type in which a client asks holds for its answer; those who ask in another one get theirs from
+    another call. An error of the model is raised by those requests that it was called with, and the
+    server goes on.
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
@@ -111,7 +133,12 @@ class InferenceServer(Ending):
         _needs.torch("InferenceServer")
         self._model = _Model(arguments)
         self._figures = Figures(arguments.max_batch_size)
-        self._core = ServerCore(self._model.evaluate, arguments.max_batch_size, arguments.min_batch_size, arguments.timeout)
+        self._core = ServerCore(
+            self._model.evaluate,
+            arguments.max_batch_size,
+            arguments.min_batch_size,
+            arguments.timeout,
+        )
         self._door: _Door | None = None
         self._opening = threading.Lock()
         ALIVE.add(self)
@@ -131,7 +158,8 @@ class InferenceServer(Ending):
         return self if self._started else self.start()
 
     def client(self) -> "InferenceClient":
-        """One who asks. A client that is pickled asks from the process where it is read, through a socket.
+        """One who asks. A client that is pickled asks from the process where it is read, through a
+        socket.
 
         Raises:
             RuntimeError: the server was not started, or has ended.
@@ -146,7 +174,12 @@ class InferenceServer(Ending):
     @property
     def is_alive(self) -> bool:
         """Whether clients can ask."""
-        return self._started and not self._ended and self._core.belongs_here() and self._core.ended() is None
+        return (
+            self._started
+            and not self._ended
+            and self._core.belongs_here()
+            and self._core.ended() is None
+        )
 
     @property
     def policy_version(self) -> int:
@@ -154,13 +187,18 @@ class InferenceServer(Ending):
         return self._model.version
 
     def update_policy_weights_(
-        self, policy_or_weights: object = None, *, weights: object = None, policy: object = None, model_id: str | None = None
+        self,
+        policy_or_weights: object = None,
+        *,
+        weights: object = None,
+        policy: object = None,
+        model_id: str | None = None,
     ) -> None:
         """Copies weights into the served model, between two of its calls, as the next version.
 
         Args:
-            policy_or_weights: a module, a TensorDict of parameters or a ``state_dict``; by default the module that the server was
-                built with.
+            policy_or_weights: a module, a TensorDict of parameters or a ``state_dict``; by default
+                the module that the server was built with.
             weights: the same, by name.
             policy: a module.
             model_id: ``"policy"``, the only model there is.
@@ -177,30 +215,38 @@ class InferenceServer(Ending):
         self._model.load(given[0] if given else None)
 
     def update_model(self, fn: Callable[[Any], T], mark_weight_update: bool = True) -> T:
-        """What ``fn`` returns, called with the served model between two of its calls: a new version, unless told otherwise."""
+        """What ``fn`` returns, called with the served model between two of its calls: a new
+        version, unless told otherwise.
+        """
         with self._model.lock:
             returned = fn(self._model.served)
             self._model.version += bool(mark_weight_update)
         return returned
 
     def stats(self, *, reset: bool = False) -> dict[str, float | int]:
-        """Figures: ``requests``; ``batches`` of them, and ``failed_batches`` among these; ``avg_batch_size`` and ``batch_fill``, its
-        share of ``max_batch_size``; ``requests_per_s``, ``batches_per_s``; ``p50_queue_ms`` and ``p95_queue_ms`` of requests that wait for a
-        call, ``p50_forward_ms`` and ``p95_forward_ms`` of calls, of the last 1024; ``clients`` of this process; ``policy_version``,
-        ``weight_updates``.
+        """Figures: ``requests``; ``batches`` of them, and ``failed_batches`` among these;
+        ``avg_batch_size`` and ``batch_fill``, its share of ``max_batch_size``; ``requests_per_s``,
+        ``batches_per_s``; ``p50_queue_ms`` and ``p95_queue_ms`` of requests that wait for a call,
+        ``p50_forward_ms`` and ``p95_forward_ms`` of calls, of the last 1024; ``clients`` of this
+        process; ``policy_version``, ``weight_updates``.
 
         Args:
             reset: begin to count anew.
         """
         figures = self._figures.of(self._core.stats(), reset=reset)
         version = self._model.version
-        return {**figures, "policy_version": version, "weight_updates": version - self._model.first_version}
+        return {
+            **figures,
+            "policy_version": version,
+            "weight_updates": version - self._model.first_version,
+        }
 
     def shutdown(self, timeout: float | None = 5.0) -> None:
         """Ends the server. Requests that wait, and later ones, raise an error.
 
         Raises:
-            TimeoutError: a call of the model did not return in ``timeout`` seconds; its thread ends when it does.
+            TimeoutError: a call of the model did not return in ``timeout`` seconds; its thread ends
+                when it does.
         """
         if not self._core.belongs_here():
             return
@@ -208,7 +254,9 @@ class InferenceServer(Ending):
         if self._door is not None:
             self._door.close()
         if not self._core.shutdown(float("inf") if timeout is None else timeout):
-            raise TimeoutError(f"a call of the model did not return within {timeout} s: its thread ends when it does")
+            raise TimeoutError(
+                f"a call of the model did not return within {timeout} s: its thread ends when it does"
+            )
 
     def _leave(self, seconds: float) -> bool:
         if not self._core.belongs_here():
@@ -227,7 +275,9 @@ class InferenceServer(Ending):
 
     def _check_running(self) -> None:
         if not self._started:
-            raise RuntimeError("the server has to be started first: call start(), or use it in a with statement")
+            raise RuntimeError(
+                "the server has to be started first: call start(), or use it in a with statement"
+            )
         if self._ended:
             raise RuntimeError("the inference server was shut down")
 
@@ -245,12 +295,14 @@ class InferenceServer(Ending):
 
 
 class InferenceClient:
-    """Asks an :class:`InferenceServer`: ``client(tensordict)`` waits for the answer, which is a TensorDict of the same batch size.
+    """Asks an :class:`InferenceServer`: ``client(tensordict)`` waits for the answer, which is a
+    TensorDict of the same batch size.
 
     Threads that share a client take turns: give each its own.
 
     Raises:
-        RuntimeError: the server has ended, or ends meanwhile; or the client was made before a fork, in another process.
+        RuntimeError: the server has ended, or ends meanwhile; or the client was made before a fork,
+            in another process.
         Exception: what the model has raised.
     """
 
@@ -262,7 +314,9 @@ class InferenceClient:
     def __call__(self, tensordict: "tensordict.TensorDictBase") -> "tensordict.TensorDictBase":
         return self._answer_to(tensordict, _context())
 
-    def _answer_to(self, tensordict: "tensordict.TensorDictBase", context: str | None) -> "tensordict.TensorDictBase":
+    def _answer_to(
+        self, tensordict: "tensordict.TensorDictBase", context: str | None
+    ) -> "tensordict.TensorDictBase":
         self._server._check_running()
         model, number = self._server._model, next(self._server._model.numbers)
         model.requests[number] = tensordict, context
@@ -294,7 +348,9 @@ class RemoteClient:
                 is_raised, value = pickle.loads(self._connection.recv_bytes())
             except (EOFError, OSError) as error:
                 self._connection = None
-                raise RuntimeError("the inference server has ended: its process closed the connection") from error
+                raise RuntimeError(
+                    "the inference server has ended: its process closed the connection"
+                ) from error
             except BaseException:
                 # Its answer is on the way, and must not be taken for that of the next request.
                 self._connection = None
@@ -335,7 +391,9 @@ class _Door:
                 with contextlib.suppress(Exception):
                     guest = self._listener.accept()
                     self._guests.add(guest)
-                    threading.Thread(target=self._serve, args=(guest,), name="windrow-guest", daemon=True).start()
+                    threading.Thread(
+                        target=self._serve, args=(guest,), name="windrow-guest", daemon=True
+                    ).start()
 
     def _serve(self, guest: Connection) -> None:
         with guest, contextlib.suppress(EOFError, OSError, RuntimeError):
@@ -356,14 +414,20 @@ class _Model:
 
     def __init__(self, arguments: ServerArguments) -> None:
         self._device = device_of("policy_device", arguments.policy_device, arguments.device)
-        self._out = None if arguments.output_device is None else torch.device(arguments.output_device)
+        self._out = (
+            None if arguments.output_device is None else torch.device(arguments.output_device)
+        )
         self._collate = arguments.collate_fn or torch.stack
         self._version_key = arguments.policy_version_key
         self._source = arguments.model if isinstance(arguments.model, torch.nn.Module) else None
-        served: Any = arguments.model if arguments.policy_factory is None else arguments.policy_factory()
+        served: Any = (
+            arguments.model if arguments.policy_factory is None else arguments.policy_factory()
+        )
         #: The model that is called.
         self.served = served if self._source is None else copy.deepcopy(served)
-        if self._device is None and (arguments.policy_device is not None or arguments.device is not None):
+        if self._device is None and (
+            arguments.policy_device is not None or arguments.device is not None
+        ):
             self._device = torch.device("cpu")
         if isinstance(self.served, torch.nn.Module):
             devices = devices_of(self.served)
@@ -399,20 +463,30 @@ class _Model:
         size = getattr(answer, "batch_size", None)
         if size is None or size[:1] != (len(requests),):
             got = type(answer).__name__ if size is None else f"one of {list(size)}"
-            raise TypeError(f"expected a TensorDict with {len(requests)} answers, one for each request, from the model, got {got}")
+            raise TypeError(
+                f"expected a TensorDict with {len(requests)} answers, one for each request, from the model, got {got}"
+            )
         if self._out is not None:
             answer = answer.to(self._out)
         if self._version_key is not None:
             answer.set(self._version_key, torch.full(size, self.version, device=answer.device))
-        self.answers.update((number, own) for number, own in zip(requests, answer.unbind(0)) if number in self.requests)
+        self.answers.update(
+            (number, own)
+            for number, own in zip(requests, answer.unbind(0))
+            if number in self.requests
+        )
 
     def load(self, given: object) -> None:
         """Takes weights over, as the next version."""
         given = self._source if given is None else given
         if given is None:
-            raise RuntimeError("no weights were given, and the server has no module to take them from")
+            raise RuntimeError(
+                "no weights were given, and the server has no module to take them from"
+            )
         if not isinstance(self.served, torch.nn.Module):
-            raise RuntimeError(f"the model is a {type(self.served).__name__}, which has no weights: update_model changes it")
+            raise RuntimeError(
+                f"the model is a {type(self.served).__name__}, which has no weights: update_model changes it"
+            )
         weights: Mapping[str, Any] = weights_of(given)
         with self.lock:
             copy_weights(tensors_of(self.served), weights)

@@ -1,4 +1,6 @@
-"""Policies that a server evaluates in another process, or on another machine, for collectors anywhere."""
+"""Policies that a server evaluates in another process, or on another machine, for collectors
+anywhere.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,18 +22,27 @@ def _tls(name: str, value: Mapping[str, Any]) -> dict[str, str]:
     """The contents of the files that ``tls`` names."""
     unknown = sorted(set(value) - {*_FILES, "server_name"})
     if unknown:
-        raise ValueError(f"{name} has {', '.join(unknown)}: expected {', '.join(_FILES)} and server_name")
+        raise ValueError(
+            f"{name} has {', '.join(unknown)}: expected {', '.join(_FILES)} and server_name"
+        )
     if ("certificate" in value) != ("key" in value):
-        given, missing = ("certificate", "key") if "certificate" in value else ("key", "certificate")
+        given, missing = (
+            ("certificate", "key") if "certificate" in value else ("key", "certificate")
+        )
         raise ValueError(f"{name} has a {given} without a {missing}: expected both or neither")
-    return {key: Path(given).read_text() if key in _FILES else str(given) for key, given in value.items()}
+    return {
+        key: Path(given).read_text() if key in _FILES else str(given)
+        for key, given in value.items()
+    }
 
 
 class RemoteArguments(Arguments):
     """How a server and those who ask it find and know each other."""
 
     token: str | None = argument(
-        "a secret of at least 16 visible ASCII characters, which those who ask have to show", more="it travels as it is", default=None
+        "a secret of at least 16 visible ASCII characters, which those who ask have to show",
+        more="it travels as it is",
+        default=None,
     )
     tls: Mapping[str, Any] | None = argument(
         "encrypts, and lets both sides show who they are",
@@ -40,8 +51,12 @@ class RemoteArguments(Arguments):
         default=None,
         check=_tls,
     )
-    max_message_bytes: int = argument("bytes of a request or an answer, at most", default=4 << 20, check=at_least(1024))
-    max_weights_bytes: int = argument("bytes of all weights, at most", default=1 << 30, check=at_least(1024))
+    max_message_bytes: int = argument(
+        "bytes of a request or an answer, at most", default=4 << 20, check=at_least(1024)
+    )
+    max_weights_bytes: int = argument(
+        "bytes of all weights, at most", default=1 << 30, check=at_least(1024)
+    )
 
     def options(self) -> dict[str, Any]:
         """What the engine takes."""
@@ -57,7 +72,11 @@ class ClientArguments(RemoteArguments):
         more="the path of a Unix socket, or host and port. Another machine's address is refused without ``token`` or ``tls``",
         kw_only=False,
     )
-    timeout: float = argument("seconds that a call takes at most, in which a lost connection is opened again", default=30.0, check=real)
+    timeout: float = argument(
+        "seconds that a call takes at most, in which a lost connection is opened again",
+        default=30.0,
+        check=real,
+    )
 
 
 class ServerArguments(RemoteArguments):
@@ -76,26 +95,36 @@ class ServerArguments(RemoteArguments):
         kw_only=False,
     )
     env: Env | None = argument(
-        "an environment that the policy acts in, or an id", more="with it, more policies are evaluated in Rust", default=None
+        "an environment that the policy acts in, or an id",
+        more="with it, more policies are evaluated in Rust",
+        default=None,
     )
     policy_backend: str = argument("as of a collector", default="auto")
-    exploration_type: "envs.ExplorationType | str | None" = argument("as of a collector, where torch evaluates the policy", default=None)
-    max_batch_size: int | None = argument("most observations in one call of the policy", default=None, check=at_least(1))
-    timeout: float = argument("seconds that an observation waits for others at most", default=0.01, check=real)
+    exploration_type: "envs.ExplorationType | str | None" = argument(
+        "as of a collector, where torch evaluates the policy", default=None
+    )
+    max_batch_size: int | None = argument(
+        "most observations in one call of the policy", default=None, check=at_least(1)
+    )
+    timeout: float = argument(
+        "seconds that an observation waits for others at most", default=0.01, check=real
+    )
 
 
 class RemotePolicy:
-    """The policy of a :class:`RemoteServer`, for a collector: ``Collector(env, RemotePolicy(address), ...)``. Collectors with several
-    workers, in threads or in processes, have a client for each.
+    """The policy of a :class:`RemoteServer`, for a collector:
+    ``Collector(env, RemotePolicy(address), ...)``. Collectors with several workers, in threads or
+    in processes, have a client for each.
 
-    Observations of one step travel at once, and so do actions. ``track_policy_version`` tells of each frame which version of the server's
-    weights acted. A request that was lost is asked again, within ``timeout``, and is answered once. An error of the policy, or the end of
-    the server, is an error of the worker. It can be pickled, with its token.
+    Observations of one step travel at once, and so do actions. ``track_policy_version`` tells of
+    each frame which version of the server's weights acted. A request that was lost is asked again,
+    within ``timeout``, and is answered once. An error of the policy, or the end of the server, is
+    an error of the worker. It can be pickled, with its token.
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
-        ValueError: the address is none, or can be reached from other machines without ``token`` or ``tls``; a token is too short; a
-            certificate cannot be read.
+        ValueError: the address is none, or can be reached from other machines without ``token`` or
+            ``tls``; a token is too short; a certificate cannot be read.
         OSError: a file cannot be read.
     """
 
@@ -116,14 +145,16 @@ class RemotePolicy:
             policy_or_weights: a module, a TensorDict of parameters or a ``state_dict``.
 
         Raises:
-            RuntimeError: the weights belong to another policy, or the server did not take them; the message says whether that is sure.
+            RuntimeError: the weights belong to another policy, or the server did not take them; the
+                message says whether that is sure.
             ConnectionError: there is no server, or it lets this client not in.
             TimeoutError: there was no answer in time.
         """
         return self._core.push(widened(weights_of(policy_or_weights)))
 
     def newer_weights(self, version: int | None = None) -> tuple[int, Any] | None:
-        """The newest weights that were pushed, with their version; None where that is ``version``, or where none were pushed.
+        """The newest weights that were pushed, with their version; None where that is ``version``,
+        or where none were pushed.
 
         Raises:
             ConnectionError: there is no server, or it lets this client not in.
@@ -145,8 +176,9 @@ def _again(options: dict[str, Any]) -> RemotePolicy:
 
 
 class RemoteServer(Ending):
-    """Evaluates a policy for collectors anywhere, which have a :class:`RemotePolicy`: observations of those that ask at the same time make
-    one call. Begins as it is made, and ends with its context or :meth:`shutdown`.
+    """Evaluates a policy for collectors anywhere, which have a :class:`RemotePolicy`: observations
+    of those that ask at the same time make one call. Begins as it is made, and ends with its
+    context or :meth:`shutdown`.
 
     Nothing that comes in is pickled, or is code: names, numbers, and weights as safetensors.
 
@@ -171,10 +203,16 @@ class RemoteServer(Ending):
     @takes(ServerArguments)
     def __init__(self, arguments: ServerArguments) -> None:
         _needs.torch("RemoteServer")
-        conditions = Conditions(exploration_name(arguments.exploration_type), threads=True, served=True)
-        choice = choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
+        conditions = Conditions(
+            exploration_name(arguments.exploration_type), threads=True, served=True
+        )
+        choice = choose(
+            arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env
+        )
         self._source, self._choice = choice.source, choice
-        self._core = RemoteServerCore({**arguments.options(), "max_batch_size": arguments.max_batch_size}, choice.core)
+        self._core = RemoteServerCore(
+            {**arguments.options(), "max_batch_size": arguments.max_batch_size}, choice.core
+        )
         choice.tell()
         ALIVE.add(self)
 
@@ -192,8 +230,8 @@ class RemoteServer(Ending):
         """Publishes weights, which act from the next call of the policy on; returns their version.
 
         Args:
-            policy_or_weights: a module, a TensorDict of parameters or a ``state_dict``; by default the module that the server was made
-                with.
+            policy_or_weights: a module, a TensorDict of parameters or a ``state_dict``; by default
+                the module that the server was made with.
 
         Raises:
             ValueError: the weights belong to another policy.
@@ -201,11 +239,15 @@ class RemoteServer(Ending):
         """
         given = self._source if policy_or_weights is None else policy_or_weights
         if given is None:
-            raise RuntimeError("no weights were given, and the server has no module to take them from")
+            raise RuntimeError(
+                "no weights were given, and the server has no module to take them from"
+            )
         return self._core.publish(self._choice.published(given))
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the calls of the policy, as of ``AsyncBatchedCollector.server_stats``, and of connections."""
+        """Figures of the calls of the policy, as of ``AsyncBatchedCollector.server_stats``, and of
+        connections.
+        """
         return self._core.stats()
 
     def shutdown(self) -> None:
@@ -221,4 +263,8 @@ class RemoteServer(Ending):
         self._core.leave()
 
     def __repr__(self) -> str:
-        return f"RemoteServer({self.address!r})" if self._core.belongs_here() else "RemoteServer(of another process)"
+        return (
+            f"RemoteServer({self.address!r})"
+            if self._core.belongs_here()
+            else "RemoteServer(of another process)"
+        )

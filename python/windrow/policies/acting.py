@@ -1,9 +1,11 @@
 """What holds while torch evaluates a policy: no gradients, and the modes that modules look up.
 
-Tensordict keeps each mode once for the whole process: how modules explore, whether they aggregate the log-probabilities of
-several actions, whether they leave existing entries as they are. A learner, collectors and an evaluator in one process would
-act in each other's modes, so each thread that acts has modes of its own. That takes objects in place of three of tensordict's;
-they are put there when torch first evaluates a policy for windrow, and change nothing for threads that do not act.
+Tensordict keeps each mode once for the whole process: how modules explore, whether they aggregate
+the log-probabilities of several actions, whether they leave existing entries as they are. A
+learner, collectors and an evaluator in one process would act in each other's modes, so each thread
+that acts has modes of its own. That takes objects in place of three of tensordict's; they are put
+there when torch first evaluates a policy for windrow, and change nothing for threads that do not
+act.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from windrow import _fence
 
 
 class _Thread(threading.local):
-    """The modes of one thread. No dictionary holds them: torch.compile takes what a thread has of its own for constants."""
+    """The modes of one thread. No dictionary holds them: torch.compile takes what a thread has of
+    its own for constants.
+    """
 
     acts = False
     explores: InteractionType | None = None
@@ -30,8 +34,19 @@ class _Thread(threading.local):
     #: Whether it acts without objects of its own, where there are none yet.
     borrows = False
 
-    def take(self, acts: bool, explores: InteractionType | None, aggregates: bool | None, skips_existing: bool) -> None:
-        self.acts, self.explores, self.aggregates, self.skips_existing = acts, explores, aggregates, skips_existing
+    def take(
+        self,
+        acts: bool,
+        explores: InteractionType | None,
+        aggregates: bool | None,
+        skips_existing: bool,
+    ) -> None:
+        self.acts, self.explores, self.aggregates, self.skips_existing = (
+            acts,
+            explores,
+            aggregates,
+            skips_existing,
+        )
 
     def taken(self) -> tuple[bool, InteractionType | None, bool | None, bool]:
         """The modes, in the order of :meth:`take`."""
@@ -44,7 +59,9 @@ _CHECKING = threading.RLock()
 
 
 class _PerThread:
-    """In place of what tensordict keeps a mode in: a thread that acts sees its own, all others share the process's."""
+    """In place of what tensordict keeps a mode in: a thread that acts sees its own, all others
+    share the process's.
+    """
 
     def __init__(self, name: str, shared: Any) -> None:
         self._name = name
@@ -84,7 +101,9 @@ def acting(exploration_type: str, aggregates: bool | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def borrowing() -> Iterator[None]:
-    """A context in which :func:`acting` sets the mode of the whole process for a moment, unless torch evaluates a policy already."""
+    """A context in which :func:`acting` sets the mode of the whole process for a moment, unless
+    torch evaluates a policy already.
+    """
     _THREAD.borrows = True
     try:
         yield
@@ -93,7 +112,8 @@ def borrowing() -> Iterator[None]:
 
 
 def act_from_now_on(exploration_type: str, aggregates: bool | None) -> None:
-    """Lets this thread, which does nothing else, act until it ends. Costs next to nothing if it acts already.
+    """Lets this thread, which does nothing else, act until it ends. Costs next to nothing if it
+    acts already.
 
     Args:
         exploration_type: name of the exploration type.
@@ -111,15 +131,21 @@ def _act(exploration_type: str, aggregates: bool | None) -> None:
     """Gives this thread modes of its own, which tensordict asks for from now on."""
     with _INSTALLING:
         if not isinstance(probabilistic._interaction_type, _PerThread):
-            probabilistic._interaction_type = _PerThread("explores", probabilistic._interaction_type)
-            shared_modes._composite_lp_aggregate = _PerThread("aggregates", shared_modes._composite_lp_aggregate)
+            probabilistic._interaction_type = _PerThread(
+                "explores", probabilistic._interaction_type
+            )
+            shared_modes._composite_lp_aggregate = _PerThread(
+                "aggregates", shared_modes._composite_lp_aggregate
+            )
             shared_modes._skip_existing = _PerThread("skips_existing", shared_modes._skip_existing)
     _THREAD.take(True, InteractionType(exploration_type), aggregates, False)
 
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """A context in which distributions and specs take numbers without looking at them. One thread is in it at a time."""
+    """A context in which distributions and specs take numbers without looking at them. One thread
+    is in it at a time.
+    """
     with _CHECKING:
         validates = torch.distributions.Distribution._validate_args
         specs = _fence.loaded("data.tensor_specs")

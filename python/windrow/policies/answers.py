@@ -1,4 +1,6 @@
-"""What a policy answers, as tensors: from arrays of any library, numbers and lists, under the names that the answer gives them."""
+"""What a policy answers, as tensors: from arrays of any library, numbers and lists, under the names
+that the answer gives them.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from windrow.policies import recurrent
 
 
 def tensor_of(key: Key, given: Any, batch: torch.Size) -> torch.Tensor:
-    """``given``, the output ``key`` for a batch of these dimensions, as a tensor. Numbers of Python have the types that NumPy gives them, and
-    float32 stands for narrower floats of other libraries.
+    """``given``, the output ``key`` for a batch of these dimensions, as a tensor. Numbers of Python
+    have the types that NumPy gives them, and float32 stands for narrower floats of other libraries.
 
     Raises:
         TypeError: it is no array, number or list of these.
@@ -53,8 +55,14 @@ def _converted(key: Key, given: Any, batch: torch.Size) -> torch.Tensor:
 
 def _of_numpy(key: Key, array: np.ndarray[Any, Any]) -> torch.Tensor:
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"the policy's output {public(key)!r}: expected numbers, got an array of {array.dtype}")
-    if not array.flags.writeable or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+        raise TypeError(
+            f"the policy's output {public(key)!r}: expected numbers, got an array of {array.dtype}"
+        )
+    if (
+        not array.flags.writeable
+        or not array.dtype.isnative
+        or any(stride < 0 for stride in array.strides)
+    ):
         array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(array)
 
@@ -65,14 +73,17 @@ def _of_list(key: Key, given: Sequence[Any]) -> torch.Tensor:
     rows = [tensor_of(key, one, torch.Size()) for one in given]
     if len({(row.shape, row.dtype) for row in rows}) != 1:
         shapes = sorted({f"{row.dtype} {list(row.shape)}" for row in rows})
-        raise TypeError(f"the policy's output {public(key)!r}: expected rows of one shape and type in a list, got {', '.join(shapes)}")
+        raise TypeError(
+            f"the policy's output {public(key)!r}: expected rows of one shape and type in a list, got {', '.join(shapes)}"
+        )
     return torch.stack(rows)
 
 
 def named(answer: Any, action_keys: Sequence[Key]) -> dict[Key, Any] | None:
-    """The outputs by name, where ``answer`` names them: a dictionary, a TensorDict, or an object with fields such as a dataclass. None for an
-    array, and for a tuple, whose outputs have an order. A named tuple names them if one of its fields is the action. Fields that are
-    None are left out, and so are those whose names begin with an underscore.
+    """The outputs by name, where ``answer`` names them: a dictionary, a TensorDict, or an object
+    with fields such as a dataclass. None for an array, and for a tuple, whose outputs have an
+    order. A named tuple names them if one of its fields is the action. Fields that are None are
+    left out, and so are those whose names begin with an underscore.
 
     Raises:
         KeyError: the action is not among them.
@@ -85,11 +96,15 @@ def named(answer: Any, action_keys: Sequence[Key]) -> dict[Key, Any] | None:
     missing = [key for key in action_keys if key not in found]
     if len(missing) == len(action_keys):
         # A dictionary of actions, of an environment that takes one.
-        below = {short((path(action_keys[0])[0], *path(key))): value for key, value in found.items()}
+        below = {
+            short((path(action_keys[0])[0], *path(key))): value for key, value in found.items()
+        }
         if below.keys() == set(action_keys):
             return below
     if missing:
-        raise KeyError(f"the policy writes {list(found)}, but no {public(missing[0])!r}, which the environment takes")
+        raise KeyError(
+            f"the policy writes {list(found)}, but no {public(missing[0])!r}, which the environment takes"
+        )
     following = next((key for key in found if path(key)[0] == "next"), None)
     if following is not None:
         raise TypeError(
@@ -108,7 +123,9 @@ def _fields(answer: Any, action_keys: Sequence[Key] = ()) -> Mapping[Any, Any] |
     if isinstance(answer, tuple) and hasattr(answer, "_fields"):
         is_named = not action_keys or any(path(key)[0] in answer._fields for key in action_keys)
         return dict(zip(answer._fields, answer)) if is_named else None
-    if isinstance(answer, (torch.Tensor, np.ndarray, np.generic, tuple, list, type)) or hasattr(answer, "__dlpack__"):
+    if isinstance(answer, (torch.Tensor, np.ndarray, np.generic, tuple, list, type)) or hasattr(
+        answer, "__dlpack__"
+    ):
         return None
     if dataclasses.is_dataclass(answer):
         return {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
@@ -116,11 +133,15 @@ def _fields(answer: Any, action_keys: Sequence[Key] = ()) -> Mapping[Any, Any] |
     return held if any(path(key)[0] in held for key in action_keys) else None
 
 
-def _leaves(fields: Mapping[Any, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(
+    fields: Mapping[Any, Any], before: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, value in fields.items():
         names = (name,) if isinstance(name, str) else name
         if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
-            raise TypeError(f"expected names of outputs that are strings, or tuples of strings, got {name!r}")
+            raise TypeError(
+                f"expected names of outputs that are strings, or tuples of strings, got {name!r}"
+            )
         inner = None if value is None else _fields(value)
         if inner is not None:
             yield from _leaves(inner, (*before, *names))

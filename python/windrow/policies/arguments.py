@@ -1,4 +1,6 @@
-"""What a policy is called with: a TensorDict, or observations as its parameters name them, in the arrays that it takes."""
+"""What a policy is called with: a TensorDict, or observations as its parameters name them, in the
+arrays that it takes.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ Place = int | dict[str, "Place"]
 def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bool:
     """Whether ``policy`` maps a TensorDict to a TensorDict.
 
-    Modules of tensordict do, and callables with exactly one parameter that is called ``tensordict`` or ``td`` or annotated as a
-    TensorDict; any other callable does if ``trust`` says so.
+    Modules of tensordict do, and callables with exactly one parameter that is called ``tensordict``
+    or ``td`` or annotated as a TensorDict; any other callable does if ``trust`` says so.
 
     Raises:
         TypeError: it has ``in_keys`` and ``out_keys``, but is no module of tensordict.
@@ -59,8 +61,9 @@ def reads_init(policy: Callable[..., Any], trust: bool = False) -> bool:
 
 
 def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[Place]:
-    """What each parameter of ``policy`` takes: the observation, or the group of observations, of its name. A single parameter, or one such
-    as ``*inputs``, takes the only observation whatever its name; of several observations, a single parameter takes a dictionary.
+    """What each parameter of ``policy`` takes: the observation, or the group of observations, of
+    its name. A single parameter, or one such as ``*inputs``, takes the only observation whatever
+    its name; of several observations, a single parameter takes a dictionary.
 
     Raises:
         TypeError: no observation has the name of a parameter.
@@ -69,7 +72,9 @@ def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[Place]
     if places is not None:
         return places
     observed = [index for index, key in enumerate(keys) if key not in BOOKKEEPING]
-    takes_one = len(names) == 1 or (not names and bool(_parameters(policy, inspect.Parameter.VAR_POSITIONAL)))
+    takes_one = len(names) == 1 or (
+        not names and bool(_parameters(policy, inspect.Parameter.VAR_POSITIONAL))
+    )
     if takes_one and len(observed) == 1:
         return [observed[0]]
     if len(names) == 1 and observed:
@@ -90,8 +95,14 @@ def takes_dictionary(policy: Callable[..., Any]) -> bool:
 
 
 def _named(policy: Callable[..., Any], keys: Sequence[Key]) -> tuple[list[Place] | None, list[str]]:
-    """What each parameter takes, where all have names of observations or groups of these; and their names."""
-    required = [parameter.name for parameter in _parameters(policy) if parameter.default is inspect.Parameter.empty]
+    """What each parameter takes, where all have names of observations or groups of these; and their
+    names.
+    """
+    required = [
+        parameter.name
+        for parameter in _parameters(policy)
+        if parameter.default is inspect.Parameter.empty
+    ]
     groups = _tree((path(key), index) for index, key in enumerate(keys))
     is_named = bool(required) and all(name in groups for name in required)
     return [groups[name] for name in required] if is_named else None, required
@@ -111,12 +122,17 @@ def _tree(leaves: Iterator[tuple[tuple[str, ...], int]]) -> dict[str, Place]:
 
 def placed(place: Place, inputs: Sequence[Any]) -> object:
     """The argument for ``place``: an input, or a dictionary of inputs."""
-    return inputs[place] if isinstance(place, int) else {name: placed(inner, inputs) for name, inner in place.items()}
+    return (
+        inputs[place]
+        if isinstance(place, int)
+        else {name: placed(inner, inputs) for name, inner in place.items()}
+    )
 
 
 def read_by(policy: Any, trust: bool, observed: Sequence[Key], info: Sequence[Key]) -> list[Key]:
-    """The observations that ``policy`` gets. One that is called with tensors gets entries of ``info`` where it names them: it may take
-    the only other observation under any name, or all others in a dictionary.
+    """The observations that ``policy`` gets. One that is called with tensors gets entries of
+    ``info`` where it names them: it may take the only other observation under any name, or all
+    others in a dictionary.
     """
     if calls_with_tensordict(policy, trust) or _named(policy, observed)[0] is not None:
         return list(observed)
@@ -135,7 +151,9 @@ def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Paramet
             # Some annotations cannot be evaluated.
             signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"the signature of the policy {policy!r} cannot be read: wrap it in a function") from error
+        raise TypeError(
+            f"the signature of the policy {policy!r} cannot be read: wrap it in a function"
+        ) from error
     return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]
 
 
@@ -156,8 +174,10 @@ def _to_jax(tensor: torch.Tensor) -> object:
 
 
 def conversion(policy: Any) -> Convert | None:
-    """How the observations become the arrays that ``policy`` is written for, as far as that is known: JAX's for a function that JAX has
-    compiled, NumPy's or JAX's where a parameter is annotated so. None for tensors, and where nothing says what."""
+    """How the observations become the arrays that ``policy`` is written for, as far as that is
+    known: JAX's for a function that JAX has compiled, NumPy's or JAX's where a parameter is
+    annotated so. None for tensors, and where nothing says what.
+    """
     if isinstance(policy, torch.nn.Module):
         return None
     if type(policy).__module__.partition(".")[0] in ("jax", "jaxlib"):
@@ -180,4 +200,3 @@ def _origins(annotation: Any) -> Iterator[str]:
     yield str(getattr(kind, "__module__", "")).partition(".")[0]
     for inner in typing.get_args(annotation):
         yield from _origins(inner)
-

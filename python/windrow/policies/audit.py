@@ -1,4 +1,6 @@
-"""A second look at policies that the engine evaluates: now and then, rows that were delivered are compared with the user's module."""
+"""A second look at policies that the engine evaluates: now and then, rows that were delivered are
+compared with the user's module.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,14 @@ class Audit:
     """Compares a few rows of some batches, whose observations nobody has chosen for the comparison.
 
     Args:
-        compare: takes observations by key, and returns the first row that is wrong and what is, if any; see ``windrow.policies.lower``.
+        compare: takes observations by key, and returns the first row that is wrong and what is, if
+            any; see ``windrow.policies.lower``.
         keys: the observations that the policy reads.
     """
 
-    def __init__(self, compare: Callable[[dict[Any, Any]], tuple[int, str] | None], keys: list[Any]) -> None:
+    def __init__(
+        self, compare: Callable[[dict[Any, Any]], tuple[int, str] | None], keys: list[Any]
+    ) -> None:
         self._compare, self._keys = compare, keys
         self._began, self._spent, self._last = time.monotonic(), 0.0, 0.002
         # The program's own generators are left alone.

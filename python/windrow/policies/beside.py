@@ -1,7 +1,9 @@
-"""A policy's state beside its weights, on its way to the workers that act with copies: bytes among the weights, under a name of their own.
+"""A policy's state beside its weights, on its way to the workers that act with copies: bytes among
+the weights, under a name of their own.
 
-Workers that evaluate a graph read the graph there that the policy is by now (``windrow.policies.lower``), those that call a copy of a module what
-has changed of its attributes (:class:`Attributes`). Weights and bytes are published together, so each version has both.
+Workers that evaluate a graph read the graph there that the policy is by now
+(``windrow.policies.lower``), those that call a copy of a module what has changed of its attributes
+(:class:`Attributes`). Weights and bytes are published together, so each version has both.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Beside:
         self._parts = graph, attributes
         self._written = [part() for part in self._parts]
         # Room for more, such as constants with more digits.
-        self.leaf = torch.zeros(4096 * (1 + sum(map(len, self._written)) // 1024), dtype=torch.uint8, device="cpu")
+        self.leaf = torch.zeros(
+            4096 * (1 + sum(map(len, self._written)) // 1024), dtype=torch.uint8, device="cpu"
+        )
         self._write(self._written)
 
     def refresh(self) -> None:
@@ -59,7 +63,9 @@ class Beside:
                 f"the policy's state beside its weights takes {len(held)} bytes by now, and there is room for {len(self.leaf)}: build a new "
                 "collector"
             )
-        self.leaf.copy_(torch.frombuffer(bytearray(held.ljust(len(self.leaf), b"\0")), dtype=torch.uint8))
+        self.leaf.copy_(
+            torch.frombuffer(bytearray(held.ljust(len(self.leaf), b"\0")), dtype=torch.uint8)
+        )
         self._written = parts
 
     def added_to(self, weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +78,9 @@ def attributes_in(leaf: torch.Tensor) -> bytes:
     """The attributes that a :class:`Beside` has written into ``leaf``."""
     held = leaf.numpy().tobytes()
     first = HEADER + int.from_bytes(held[:HEADER], "little")
-    return held[first + HEADER : first + HEADER + int.from_bytes(held[first : first + HEADER], "little")]
+    return held[
+        first + HEADER : first + HEADER + int.from_bytes(held[first : first + HEADER], "little")
+    ]
 
 
 class Attributes:
@@ -86,7 +94,12 @@ class Attributes:
 
     def __init__(self, policy: Callable[..., Any], module: nn.Module, *, evaluates: bool) -> None:
         self._policy, self._module = policy, module
-        self._skipped = reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
+        self._skipped = reads.UNREAD | {
+            "_parameters",
+            "_buffers",
+            "_modules",
+            *({"training"} if evaluates else ()),
+        }
         self._state, self._parts = self._seen(), self._kinds()
         self._first = self._held()
         #: What has changed since the copies were made, even if it is now what it was.
@@ -95,7 +108,9 @@ class Attributes:
         self._written = pickle.dumps({})
 
     def __call__(self) -> bytes:
-        """The attributes that have changed since the copies were made; the reason, where one cannot be sent."""
+        """The attributes that have changed since the copies were made; the reason, where one cannot
+        be sent.
+        """
         # State that cannot be compared by its parts is compared by its bytes.
         if self._state.doubt is not None or not self._state.is_same():
             now = self._seen()
@@ -108,22 +123,38 @@ class Attributes:
         """Writes down what has changed; returns what that was compared with."""
         for _ in range(3):
             # State that only new functions read has not changed.
-            self._outside = self._outside or self._state.again(self._policy, self._tensors()).outside(self._state)
+            self._outside = self._outside or self._state.again(
+                self._policy, self._tensors()
+            ).outside(self._state)
             held, kinds = self._held(), self._kinds()
-            self._changed |= {path for path, value in held.items() if path not in self._first or value.differs(self._first[path])}
+            self._changed |= {
+                path
+                for path, value in held.items()
+                if path not in self._first or value.differs(self._first[path])
+            }
             self._changed |= self._first.keys() - held.keys()
             if kinds == self._parts:
-                self._written = _dumps({path: held.get(path) for path in self._changed}, self._outside, self._module)
+                self._written = _dumps(
+                    {path: held.get(path) for path in self._changed}, self._outside, self._module
+                )
             else:
-                part = min((name for name, _ in set(kinds) ^ set(self._parts)), default="their order")
-                self._written = pickle.dumps({"unsent": f"the parts of {type(self._module).__name__} have changed: {part or 'its class'}"})
+                part = min(
+                    (name for name, _ in set(kinds) ^ set(self._parts)), default="their order"
+                )
+                self._written = pickle.dumps(
+                    {
+                        "unsent": f"the parts of {type(self._module).__name__} have changed: {part or 'its class'}"
+                    }
+                )
             # Another thread may have changed something since.
             later = self._seen()
             changes = now.difference(later)
             if changes is None:
                 return later
             now = later
-        self._written = pickle.dumps({"unsent": f"{changes} of {type(self._module).__name__} changes while it is read"})
+        self._written = pickle.dumps(
+            {"unsent": f"{changes} of {type(self._module).__name__} changes while it is read"}
+        )
         return now
 
     def _kinds(self) -> list[tuple[str, type]]:
@@ -153,7 +184,9 @@ class Attributes:
 
 
 class _Kept:
-    """A value, and what it was when it was kept: its bytes, or what ``codes`` read of it where it has none."""
+    """A value, and what it was when it was kept: its bytes, or what ``codes`` read of it where it
+    has none.
+    """
 
     def __init__(self, value: object, codes: Mapping[types.CodeType, dict[str, Any]]) -> None:
         import cloudpickle
@@ -172,8 +205,12 @@ class _Kept:
         return self.value is not before.value or before._state.difference(self._state) is not None
 
 
-def _dumps(changed: dict[tuple[str, str], _Kept | None], outside: str | None, module: nn.Module) -> bytes:
-    """Attributes as bytes, in which the parts and tensors of ``module`` have their names; None stands for one that is gone."""
+def _dumps(
+    changed: dict[tuple[str, str], _Kept | None], outside: str | None, module: nn.Module
+) -> bytes:
+    """Attributes as bytes, in which the parts and tensors of ``module`` have their names; None
+    stands for one that is gone.
+    """
     import cloudpickle
 
     parts = {id(part): name for name, part in module.named_modules()}
@@ -183,7 +220,11 @@ def _dumps(changed: dict[tuple[str, str], _Kept | None], outside: str | None, mo
         def persistent_id(self, value: object) -> tuple[str, str] | None:
             if isinstance(value, nn.Module) and id(value) in parts:
                 return "part", parts[id(value)]
-            return ("tensor", tensors[id(value)]) if isinstance(value, torch.Tensor) and id(value) in tensors else None
+            return (
+                ("tensor", tensors[id(value)])
+                if isinstance(value, torch.Tensor) and id(value) in tensors
+                else None
+            )
 
     written: dict[tuple[str, str], bytes | None] = {}
     for (part, name), kept in changed.items():
@@ -193,7 +234,11 @@ def _dumps(changed: dict[tuple[str, str], _Kept | None], outside: str | None, mo
                 Pickler(stream).dump(kept.value)
         except Exception as error:
             where = f"{part}.{name}" if part else name
-            return pickle.dumps({"unsent": f"{where} of {type(module).__name__} has changed, and cannot be sent: {error}"})
+            return pickle.dumps(
+                {
+                    "unsent": f"{where} of {type(module).__name__} has changed, and cannot be sent: {error}"
+                }
+            )
         written[part, name] = None if kept is None else stream.getvalue()
     return pickle.dumps({"attributes": written, "outside": outside})
 
@@ -202,7 +247,9 @@ def check_attributes(written: bytes) -> None:
     """Raises RuntimeError where :class:`Attributes` could not write down what has changed."""
     reason = pickle.loads(written).get("unsent")
     if reason is not None:
-        raise RuntimeError(f"{reason}: workers take over what can be pickled of the modules that they know")
+        raise RuntimeError(
+            f"{reason}: workers take over what can be pickled of the modules that they know"
+        )
 
 
 def load_attributes(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
@@ -231,12 +278,21 @@ def load_attributes(written: bytes, module: nn.Module, *, is_elsewhere: bool) ->
     held = changes.get("attributes", {})
     for part in parts.values() if held else ():
         # Computed from what has changed.
-        for name in [name for name in part.__dict__ if isinstance(getattr(type(part), name, None), functools.cached_property)]:
+        for name in [
+            name
+            for name in part.__dict__
+            if isinstance(getattr(type(part), name, None), functools.cached_property)
+        ]:
             del part.__dict__[name]
-    values = {place: None if one is None else Unpickler(io.BytesIO(one)).load() for place, one in held.items()}
+    values = {
+        place: None if one is None else Unpickler(io.BytesIO(one)).load()
+        for place, one in held.items()
+    }
     for (part, name), value in values.items():
         target = parts[part]
-        attributes: dict[str, Any] = target._buffers if name in target._non_persistent_buffers_set else target.__dict__
+        attributes: dict[str, Any] = (
+            target._buffers if name in target._non_persistent_buffers_set else target.__dict__
+        )
         if held[part, name] is None:
             attributes.pop(name, None)
         else:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _acting, _beside = module("windrow.policies.acting"), module("windrow.policies.beside")
 _onnx = module("windrow.policies.onnx.reading")
 _predictors = module("windrow.policies.predictors")
-_lower, _torch_policy = module("windrow.policies.lower.lowering"), module("windrow.policies.torch_policy")
+_lower, _torch_policy = (
+    module("windrow.policies.lower.lowering"),
+    module("windrow.policies.torch_policy"),
+)
 
 BACKENDS = ("auto", "native", "torch")
 EXPLORATION_TYPES = ("random", "mode", "mean", "deterministic")
@@ -40,16 +43,22 @@ class Conditions:
         threads: the policy is called in threads of the engine, not in the user's.
         device: where it is evaluated; None for where its inputs are, which are on the CPU.
         is_here: it is evaluated on this machine; another one may lack the device of its weights.
-        copies: it is called as a copy, which takes weights that are published; otherwise as the user's own object.
+        copies: it is called as a copy, which takes weights that are published; otherwise as the
+            user's own object.
         trust: it maps a TensorDict to a TensorDict, whatever its signature.
-        register: environments observe ``is_init`` if it reads that, and its states begin as its modules say.
+        register: environments observe ``is_init`` if it reads that, and its states begin as its
+            modules say.
         evaluates: its module is put into evaluation mode, since nothing else uses it.
         aggregates: how it aggregates the log-probabilities of several actions.
-        named: the device that the TensorDicts which it is given say that they are on; None for no device.
+        named: the device that the TensorDicts which it is given say that they are on; None for no
+            device.
         served: each call has any number of rows, of any environments.
-        rows: fill calls of a served policy up to so many rows, with copies of the first; None to call it with those that there are.
-        warmup: calls before its call is recorded as a CUDA graph, which is replayed from then on; None to call it each time.
-        room: bytes for the state beside its weights that is published with them; 0 where a policy acts as it is.
+        rows: fill calls of a served policy up to so many rows, with copies of the first; None to
+            call it with those that there are.
+        warmup: calls before its call is recorded as a CUDA graph, which is replayed from then on;
+            None to call it each time.
+        room: bytes for the state beside its weights that is published with them; 0 where a policy
+            acts as it is.
         pid: the process that has the user's own policy.
     """
 
@@ -75,12 +84,15 @@ class Choice:
     """A policy in the form that the engine takes.
 
     Attributes:
-        core: None for random actions, functions that make an object for each worker, or a description of a network, or of a server.
+        core: None for random actions, functions that make an object for each worker, or a
+            description of a network, or of a server.
         source: the user's module, where weights come from when none are given; None without one.
         shared: the collector acts with the user's own module, not with copies of it.
-        beside: the policy's state beside its weights, which is published with them; None where there is none.
+        beside: the policy's state beside its weights, which is published with them; None where
+            there is none.
         doubt: why torch evaluates the policy.
-        surprise: how often to warn of that, where a user may expect Rust to evaluate it; None where nobody does.
+        surprise: how often to warn of that, where a user may expect Rust to evaluate it; None where
+            nobody does.
         audit: compares delivered rows of a policy that the engine evaluates with its module.
     """
 
@@ -93,13 +105,15 @@ class Choice:
     audit: Audit | None = None
 
     def tell(self) -> None:
-        """Warns that Python calls the policy, once it is known that it can: each time where its author can mend that, otherwise once in a
-        process."""
+        """Warns that Python calls the policy, once it is known that it can: each time where its
+        author can mend that, otherwise once in a process.
+        """
         if self.doubt is not None and self.surprise is not None:
             tell_of_python(self.doubt, self.surprise)
 
     def published(self, given: Weights) -> dict[str, Any]:
-        """The weights of ``given`` in the form in which workers take them: with the policy's state beside them.
+        """The weights of ``given`` in the form in which workers take them: with the policy's state
+        beside them.
 
         Raises:
             TypeError: ``given`` is neither a module nor weights.
@@ -111,13 +125,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class Sent:
-    """A policy that another process has chosen, as :func:`windrow.processes.setup.policy` has written it. Its weights come from there."""
+    """A policy that another process has chosen, as :func:`windrow.processes.setup.policy` has
+    written it. Its weights come from there.
+    """
 
     pickled: bytes
 
 
 def exploration_name(exploration_type: object, exploration_mode: object = None) -> str:
-    """The engine's name for ``exploration_type``: a member of ``ExplorationType``, its name, or None for random.
+    """The engine's name for ``exploration_type``: a member of ``ExplorationType``, its name, or
+    None for random.
 
     ``exploration_mode`` is the former name of the argument.
 
@@ -131,7 +148,9 @@ def exploration_name(exploration_type: object, exploration_mode: object = None) 
         return "random"
     name = str(getattr(exploration_type, "name", exploration_type)).lower()
     if name not in EXPLORATION_TYPES:
-        raise ValueError(f"exploration_type must be RANDOM, MODE, MEAN or DETERMINISTIC, got {exploration_type!r}")
+        raise ValueError(
+            f"exploration_type must be RANDOM, MODE, MEAN or DETERMINISTIC, got {exploration_type!r}"
+        )
     return name
 
 
@@ -145,14 +164,22 @@ def is_random(policy: Any, env: object) -> bool:
     if spec is None or spec is getattr(env, "action_spec", None):
         return True
     # The number of actions is all that could differ in these.
-    if type(spec).__name__ in ("Categorical", "OneHot", "MultiCategorical", "MultiOneHot", "Binary"):
+    if type(spec).__name__ in (
+        "Categorical",
+        "OneHot",
+        "MultiCategorical",
+        "MultiOneHot",
+        "Binary",
+    ):
         return getattr(spec, "mask", None) is None
     return bool(spec == getattr(env, "action_spec", None))
 
 
 def is_model(policy: Any) -> bool:
     """Whether ``policy`` is a path, or a model that ``onnx`` has loaded."""
-    return isinstance(policy, (str, os.PathLike)) or (type(policy).__name__ == "ModelProto" and type(policy).__module__.startswith("onnx"))
+    return isinstance(policy, (str, os.PathLike)) or (
+        type(policy).__name__ == "ModelProto" and type(policy).__module__.startswith("onnx")
+    )
 
 
 def choose(
@@ -174,7 +201,8 @@ def choose(
 
     Raises:
         TypeError: the policy cannot be called.
-        ValueError: the backend is unknown, or the policy has no native form although ``backend`` is ``"native"``.
+        ValueError: the backend is unknown, or the policy has no native form although ``backend`` is
+            ``"native"``.
     """
     one_of(*BACKENDS)("policy_backend", backend)
     if isinstance(policy, Sent):
@@ -183,7 +211,9 @@ def choose(
         return Choice(None)
     if (remote := getattr(policy, "_remote_options", None)) is not None and factories is None:
         if conditions.device is not None or backend != "auto":
-            raise ValueError("a RemotePolicy is evaluated where its server is: policy_device and policy_backend must be left out")
+            raise ValueError(
+                "a RemotePolicy is evaluated where its server is: policy_device and policy_backend must be left out"
+            )
         return Choice({"remote": remote})
     # As it is where the collector is built, whatever learners set later.
     conditions = replace(conditions, aggregates=_acting.aggregation())
@@ -191,11 +221,19 @@ def choose(
         if all(getattr(factory, "makes_random", False) for factory in factories):
             return Choice(None, source=policy)
         if backend == "native":
-            raise ValueError('policy_backend="native": Python calls what policy_factory makes, give the module itself as policy')
-        return Choice([partial(_called, factory, conditions) for factory in factories], source=policy)
-    called: Any = _onnx.policy_of(policy, backend) if is_model(policy) else _predictors.adapted(policy)
+            raise ValueError(
+                'policy_backend="native": Python calls what policy_factory makes, give the module itself as policy'
+            )
+        return Choice(
+            [partial(_called, factory, conditions) for factory in factories], source=policy
+        )
+    called: Any = (
+        _onnx.policy_of(policy, backend) if is_model(policy) else _predictors.adapted(policy)
+    )
     if not callable(called):
-        raise TypeError(f"expected a policy that can be called, or a model with a method predict, got {type(called).__name__}")
+        raise TypeError(
+            f"expected a policy that can be called, or a model with a method predict, got {type(called).__name__}"
+        )
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
     conditions = _placed(called, conditions, backend)
@@ -213,26 +251,45 @@ def choose(
             surprise = _surprise(called, reason)
             called = _onnx.in_python(called)
             source = original(called) if hasattr(called, "state_dict") else None
-    conditions = replace(conditions, copies=conditions.threads or not _lies_on(source, conditions.device))
+    conditions = replace(
+        conditions, copies=conditions.threads or not _lies_on(source, conditions.device)
+    )
     _check_copies(called, conditions)
     beside = _state_beside(called, source, conditions, lowered)
-    conditions = replace(conditions, room=len(beside.leaf) if beside is not None and conditions.copies else 0)
+    conditions = replace(
+        conditions, room=len(beside.leaf) if beside is not None and conditions.copies else 0
+    )
     if on_cpu and conditions.device is not None and isinstance(called, torch.nn.Module):
         # Other processes need no GPU for it.
         called = _torch_policy.copied_module(called).to(conditions.device)
     core: Any = [partial(_called, lambda: called, conditions)]
     if lowered is not None and beside is not None:
         weights = {**lowered.core["weights"], BESIDE: beside.leaf}
-        core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
+        core = {
+            **lowered.core,
+            "weights": weights,
+            "fallback": None if backend == "native" else core,
+        }
     shared = source is not None and not conditions.copies
     audit = None if lowered is None else lowered.audit
-    return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, surprise=surprise, audit=audit)
+    return Choice(
+        core,
+        source=source,
+        shared=shared,
+        beside=beside,
+        doubt=doubt,
+        surprise=surprise,
+        audit=audit,
+    )
 
 
 def _surprise(policy: Callable[..., Any], reason: Exception) -> Literal["once", "each time"] | None:
-    """How often to warn of the ``reason`` why Python calls ``policy``. Nobody expects Rust to evaluate a function, nor a module that
-    ``compile_policy`` compiles."""
-    if source_of(original(policy)) is None or "_windrow_compiled" in getattr(policy, "__dict__", {}):
+    """How often to warn of the ``reason`` why Python calls ``policy``. Nobody expects Rust to
+    evaluate a function, nor a module that ``compile_policy`` compiles.
+    """
+    if source_of(original(policy)) is None or "_windrow_compiled" in getattr(
+        policy, "__dict__", {}
+    ):
         return None
     return "each time" if isinstance(reason, _lower.Doubtful) else "once"
 
@@ -243,23 +300,38 @@ def tell_of_python(doubt: str, often: Literal["once", "each time"] = "once") -> 
     if often == "each time":
         warn(told, PerformanceWarning)
     else:
-        warn_once("python policy", f'{told}, policy_backend="native" makes it an error', PerformanceWarning)
+        warn_once(
+            "python policy",
+            f'{told}, policy_backend="native" makes it an error',
+            PerformanceWarning,
+        )
 
 
 def _state_beside(
-    policy: Callable[..., Any], source: torch.nn.Module | None, conditions: Conditions, lowered: Lowered | None
+    policy: Callable[..., Any],
+    source: torch.nn.Module | None,
+    conditions: Conditions,
+    lowered: Lowered | None,
 ) -> Beside | None:
-    """The state that is published beside the weights of ``policy``; None where the policy acts itself."""
+    """The state that is published beside the weights of ``policy``; None where the policy acts
+    itself.
+    """
     is_copied = isinstance(source, torch.nn.Module) and conditions.copies
     if lowered is None and not is_copied:
         return None
-    attributes = _beside.Attributes(policy, source, evaluates=conditions.evaluates) if is_copied else bytes
+    attributes = (
+        _beside.Attributes(policy, source, evaluates=conditions.evaluates) if is_copied else bytes
+    )
     return _beside.Beside(bytes if lowered is None else lowered.graph, attributes)
 
 
 def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
-    """Raises TypeError where workers would act with copies of a module whose lazy layers have no weights yet."""
-    lazy = isinstance(policy, torch.nn.Module) and any(map(torch.nn.parameter.is_lazy, policy.parameters()))
+    """Raises TypeError where workers would act with copies of a module whose lazy layers have no
+    weights yet.
+    """
+    lazy = isinstance(policy, torch.nn.Module) and any(
+        map(torch.nn.parameter.is_lazy, policy.parameters())
+    )
     if lazy and conditions.copies:
         raise TypeError(
             "policy has lazy layers, which would get other weights in each copy of it: call it once before, such as by policy(env.reset())"
@@ -267,8 +339,10 @@ def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
 
 
 def _placed(policy: Any, conditions: Conditions, backend: str = "auto") -> Conditions:
-    """``conditions`` with the device of a policy whose weights are on a GPU, where the user has named none: that one. The CPU if it was named,
-    if Rust is to evaluate the policy, or if another machine is."""
+    """``conditions`` with the device of a policy whose weights are on a GPU, where the user has
+    named none: that one. The CPU if it was named, if Rust is to evaluate the policy, or if another
+    machine is.
+    """
     module = source_of(original(policy))
     if conditions.device is not None or module is None:
         return conditions
@@ -285,7 +359,11 @@ def _lies_on(source: object, device: torch.device | None) -> bool:
     """Whether the tensors of a module are on ``device``; None for where they are."""
     if device is None or not isinstance(source, torch.nn.Module):
         return True
-    index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index or 0
+    index = (
+        torch.cuda.current_device()
+        if device.type == "cuda" and device.index is None
+        else device.index or 0
+    )
     return all(own.type == device.type and (own.index or 0) == index for own in devices_of(source))
 
 
@@ -302,13 +380,17 @@ def compiled(policy: Any, compile_policy: bool | dict[str, Any] | None) -> Any:
         # How often TorchRL calls a policy before it relies on the compiled one.
         options.pop("warmup", None)
         policy = torch.compile(policy, **options)
-        # A worker process compiles it anew. A compiled module would pass an attribute on to the module in it.
+        # A worker process compiles it anew. A compiled module would pass an attribute on to the
+        # module in it.
         vars(policy)["_windrow_compiled"] = options
     return policy
 
 
-def warmup_of(cudagraph_policy: bool | dict[str, Any] | None, device: torch.device | None) -> int | None:
-    """How often a policy is called before its call is recorded as a CUDA graph; None if that was not asked for.
+def warmup_of(
+    cudagraph_policy: bool | dict[str, Any] | None, device: torch.device | None
+) -> int | None:
+    """How often a policy is called before its call is recorded as a CUDA graph; None if that was
+    not asked for.
 
     Raises:
         RuntimeError: the policy is on no CUDA device.
@@ -317,17 +399,23 @@ def warmup_of(cudagraph_policy: bool | dict[str, Any] | None, device: torch.devi
     if not cudagraph_policy:
         return None
     if device is None or device.type != "cuda":
-        raise RuntimeError(f"cudagraph_policy needs a CUDA device as policy_device, got {'none' if device is None else device}")
+        raise RuntimeError(
+            f"cudagraph_policy needs a CUDA device as policy_device, got {'none' if device is None else device}"
+        )
     options = dict(cudagraph_policy) if isinstance(cudagraph_policy, dict) else {}
     # The default of tensordict's CudaGraphModule.
     warmup = options.pop("warmup", 2)
     if options or not isinstance(warmup, int) or warmup < 1:
-        raise ValueError(f'cudagraph_policy must be True or {{"warmup": calls}}, of 1 call or more, got {cudagraph_policy!r}')
+        raise ValueError(
+            f'cudagraph_policy must be True or {{"warmup": calls}}, of 1 call or more, got {cudagraph_policy!r}'
+        )
     return warmup
 
 
 def copied_now(core: Any) -> Any:
-    """The form ``core`` with policies that are made, and so copied, at once instead of when a worker needs them."""
+    """The form ``core`` with policies that are made, and so copied, at once instead of when a
+    worker needs them.
+    """
     if isinstance(core, list):
         return [partial(lambda made: made, make()) for make in core]
     if isinstance(core, dict) and core.get("fallback") is not None:

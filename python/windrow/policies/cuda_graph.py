@@ -19,18 +19,21 @@ _HINT = (
 
 
 class CudaGraph:
-    """A function of tensors on a CUDA device, recorded once. Each call runs the same kernels on other inputs of the same shapes: tensors that the
-    function reads beside its inputs, such as weights, are read where they lay when it was recorded, and random numbers are drawn anew.
+    """A function of tensors on a CUDA device, recorded once. Each call runs the same kernels on
+    other inputs of the same shapes: tensors that the function reads beside its inputs, such as
+    weights, are read where they lay when it was recorded, and random numbers are drawn anew.
 
     Args:
         function: returns tensors on the device.
         inputs: tensors on the device, as in each call.
         device: of all of these.
-        warmup: calls before the one that is recorded, in which libraries and compilers prepare themselves.
+        warmup: calls before the one that is recorded, in which libraries and compilers prepare
+            themselves.
         module: what the function calls, if :meth:`is_current` is to look at it.
 
     Raises:
-        RuntimeError: the function does something that cannot be recorded, such as to look at a result.
+        RuntimeError: the function does something that cannot be recorded, such as to look at a
+            result.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class CudaGraph:
             self._graph = torch.cuda.CUDAGraph()
             try:
                 # Learners and other workers go on using the GPU in their threads.
-                with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+                with torch.cuda.graph(
+                    self._graph, stream=stream, capture_error_mode="thread_local"
+                ):
                     self._outputs = self._function(*self._inputs)
             except RuntimeError as error:
                 error.add_note(_HINT)
@@ -74,15 +79,28 @@ class CudaGraph:
         """Keeps what :meth:`is_current` compares."""
         parts = [] if self._module is None else [*self._module.modules()]
         # Tensors, parts and hooks stand in dictionaries of a part.
-        held = [entries for part in parts for entries in (vars(part), *(value for value in vars(part).values() if isinstance(value, dict)))]
+        held = [
+            entries
+            for part in parts
+            for entries in (
+                vars(part),
+                *(value for value in vars(part).values() if isinstance(value, dict)),
+            )
+        ]
         entries = [(entries, name, value) for entries in held for name, value in entries.items()]
         self._slots = Readings([(entries, len(entries)) for entries in held], [], entries, object())
-        self._tensors = [] if self._module is None else [*self._module.parameters(), *self._module.buffers()]
+        self._tensors = (
+            [] if self._module is None else [*self._module.parameters(), *self._module.buffers()]
+        )
         self._places = [tensor.data_ptr() for tensor in self._tensors]
 
     def is_current(self) -> bool:
-        """Whether the module has the same parts, attributes, hooks and tensors as when it was recorded; their numbers may be others."""
-        return self._slots.is_same() and self._places == [tensor.data_ptr() for tensor in self._tensors]
+        """Whether the module has the same parts, attributes, hooks and tensors as when it was
+        recorded; their numbers may be others.
+        """
+        return self._slots.is_same() and self._places == [
+            tensor.data_ptr() for tensor in self._tensors
+        ]
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         """What the function returns for these inputs. The next call overwrites it.
@@ -92,7 +110,9 @@ class CudaGraph:
         """
         for place, value in zip(self._inputs, inputs, strict=True):
             if place.shape != value.shape:
-                raise ValueError(f"a CUDA graph takes inputs of shape {tuple(place.shape)}, as when it was recorded, got {tuple(value.shape)}")
+                raise ValueError(
+                    f"a CUDA graph takes inputs of shape {tuple(place.shape)}, as when it was recorded, got {tuple(value.shape)}"
+                )
             place.copy_(value, non_blocking=True)
         with torch.cuda.device(self._device):
             self._graph.replay()
@@ -100,6 +120,11 @@ class CudaGraph:
 
 
 def _end_of_recording(device: torch.device) -> None:
-    """Lets torch's generator know that nothing is recorded any more: one that was recorded and failed would draw no numbers until the next."""
-    with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(device)):
+    """Lets torch's generator know that nothing is recorded any more: one that was recorded and
+    failed would draw no numbers until the next.
+    """
+    with (
+        contextlib.suppress(RuntimeError),
+        torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(device)),
+    ):
         torch.empty(1, device=device).zero_()

@@ -1,5 +1,7 @@
-"""Models that act by a method ``predict``, as those of Stable-Baselines3 do: ``predict(observation, state, episode_start, deterministic)``
-returns actions and the next state. And policies of Stable-Baselines3, whose actions its models scale and whose mode they choose."""
+"""Models that act by a method ``predict``, as those of Stable-Baselines3 do:
+``predict(observation, state, episode_start, deterministic)`` returns actions and the next state.
+And policies of Stable-Baselines3, whose actions its models scale and whose mode they choose.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,31 @@ _PARAMETERS = {"observation", "state", "episode_start", "deterministic"}
 
 
 def adapted(policy: Any) -> Any:
-    """``policy``, or what calls its ``predict``, if it is a model with such a method, or the method itself. Where the method only evaluates the
-    model's network, that is a module with the network, which windrow can follow; otherwise a :class:`Predictor`. A policy of
-    Stable-Baselines3 is called as it is, and acts as its model does."""
+    """``policy``, or what calls its ``predict``, if it is a model with such a method, or the method
+    itself. Where the method only evaluates the model's network, that is a module with the network,
+    which windrow can follow; otherwise a :class:`Predictor`. A policy of Stable-Baselines3 is
+    called as it is, and acts as its model does.
+    """
     if _is_called_alone(policy):
         return _Called(policy)
-    predict = policy if inspect.ismethod(policy) and policy.__name__ == "predict" else getattr(policy, "predict", None)
-    if predict is None or not inspect.ismethod(predict) or (callable(policy) and policy is not predict) or not _fits(predict):
+    predict = (
+        policy
+        if inspect.ismethod(policy) and policy.__name__ == "predict"
+        else getattr(policy, "predict", None)
+    )
+    if (
+        predict is None
+        or not inspect.ismethod(predict)
+        or (callable(policy) and policy is not predict)
+        or not _fits(predict)
+    ):
         return policy
     network = _network(predict)
     if network is None:
         return Predictor(predict)
-    return _Network(network) if "" in _spaces(network.observation_space) else _OfDictionaries(network)
+    return (
+        _Network(network) if "" in _spaces(network.observation_space) else _OfDictionaries(network)
+    )
 
 
 def _fits(predict: Callable[..., Any]) -> bool:
@@ -46,14 +61,23 @@ def _fits(predict: Callable[..., Any]) -> bool:
 
 
 def _is_called_alone(policy: Any) -> bool:
-    """Whether this is a policy of Stable-Baselines3 that returns the actions for one array when it is called."""
+    """Whether this is a policy of Stable-Baselines3 that returns the actions for one array when it
+    is called.
+    """
     policies = sys.modules.get("stable_baselines3.common.policies")
-    if policies is None or not isinstance(policy, policies.BasePolicy) or not hasattr(policy.observation_space, "low"):
+    if (
+        policies is None
+        or not isinstance(policy, policies.BasePolicy)
+        or not hasattr(policy.observation_space, "low")
+    ):
         return False
-    # Networks of values take no deterministic and squash nothing, and recurrent policies need a state.
+    # Networks of values take no deterministic and squash nothing, and recurrent policies need a
+    # state.
     taken = inspect.signature(policy.forward).parameters.values()
     needed = [parameter for parameter in taken if parameter.default is parameter.empty]
-    return len(needed) == 1 and (policy.squash_output or "deterministic" in {parameter.name for parameter in taken})
+    return len(needed) == 1 and (
+        policy.squash_output or "deterministic" in {parameter.name for parameter in taken}
+    )
 
 
 def _network(predict: MethodType) -> Any:
@@ -64,15 +88,28 @@ def _network(predict: MethodType) -> Any:
         return None
     owner: Any = predict.__self__
     method: Any = predict
-    if isinstance(owner, algorithms.BaseAlgorithm) and predict.__func__ is algorithms.BaseAlgorithm.predict:
+    if (
+        isinstance(owner, algorithms.BaseAlgorithm)
+        and predict.__func__ is algorithms.BaseAlgorithm.predict
+    ):
         owner = owner.policy
         method = getattr(owner, "predict", None)
-    is_plain = isinstance(owner, policies.BasePolicy) and getattr(method, "__func__", None) is policies.BasePolicy.predict
+    is_plain = (
+        isinstance(owner, policies.BasePolicy)
+        and getattr(method, "__func__", None) is policies.BasePolicy.predict
+    )
     if not is_plain:
         return None
-    spaces, is_image = _spaces(owner.observation_space), sys.modules["stable_baselines3.common.preprocessing"].is_image_space
+    spaces, is_image = (
+        _spaces(owner.observation_space),
+        sys.modules["stable_baselines3.common.preprocessing"].is_image_space,
+    )
     # Pictures may have to be turned, and choices be vectors.
-    return owner if all(hasattr(space, "low") and not is_image(space) for space in spaces.values()) else None
+    return (
+        owner
+        if all(hasattr(space, "low") and not is_image(space) for space in spaces.values())
+        else None
+    )
 
 
 def _spaces(space: Any) -> dict[str, Any]:
@@ -82,16 +119,22 @@ def _spaces(space: Any) -> dict[str, Any]:
 
 
 class _Network(nn.Module):
-    """What ``predict`` of ``policy``, one of Stable-Baselines3, computes, from tensors. Its weights are those of ``policy``, under their names."""
+    """What ``predict`` of ``policy``, one of Stable-Baselines3, computes, from tensors. Its weights
+    are those of ``policy``, under their names.
+    """
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
         self.policy = policy
         space = policy.action_space
         if hasattr(space, "low"):
-            self.low, self.high = (torch.as_tensor(bound, device=policy.device) for bound in (space.low, space.high))
+            self.low, self.high = (
+                torch.as_tensor(bound, device=policy.device) for bound in (space.low, space.high)
+            )
         self._shape = tuple(space.shape)
-        self._inner = {key: len(space.shape) for key, space in _spaces(policy.observation_space).items()}
+        self._inner = {
+            key: len(space.shape) for key, space in _spaces(policy.observation_space).items()
+        }
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.policy.state_dict(*args, **kwargs)
@@ -101,11 +144,18 @@ class _Network(nn.Module):
 
     def acted(self, observed: dict[str, torch.Tensor]) -> torch.Tensor:
         """The actions for observations by name; one observation has no name."""
-        batch = next(value.shape[: value.dim() - self._inner[key]] for key, value in observed.items())
-        flat = {key: value.reshape(-1, *value.shape[len(batch) :]).to(self.policy.device) for key, value in observed.items()}
+        batch = next(
+            value.shape[: value.dim() - self._inner[key]] for key, value in observed.items()
+        )
+        flat = {
+            key: value.reshape(-1, *value.shape[len(batch) :]).to(self.policy.device)
+            for key, value in observed.items()
+        }
         if self.policy.training:
             self.policy.set_training_mode(False)
-        actions = self.policy._predict(flat.get("", flat), deterministic=interaction_type() is not InteractionType.RANDOM)
+        actions = self.policy._predict(
+            flat.get("", flat), deterministic=interaction_type() is not InteractionType.RANDOM
+        )
         actions = self._unscaled(actions.reshape((*batch, *self._shape)))
         if self.policy.squash_output or not hasattr(self, "low"):
             return actions
@@ -125,8 +175,10 @@ class _Network(nn.Module):
 
 
 class _Called(_Network):
-    """``policy``, one of Stable-Baselines3, called as its models call it: with the kind of exploration, for several observations. What it
-    returns beside actions is returned, too, and actions are not clipped: their log-probability is that of what was drawn."""
+    """``policy``, one of Stable-Baselines3, called as its models call it: with the kind of
+    exploration, for several observations. What it returns beside actions is returned, too, and
+    actions are not clipped: their log-probability is that of what was drawn.
+    """
 
     def __init__(self, policy: Any) -> None:
         super().__init__(policy)
@@ -136,13 +188,21 @@ class _Called(_Network):
     def forward(self, observation: torch.Tensor) -> Any:
         batch = observation.shape[: max(observation.dim() - len(self._observed), 0)]
         if (shape := tuple(observation.shape[len(batch) :])) != self._observed:
-            raise ValueError(f"the policy observes {list(self._observed)}, the environment {list(shape)}")
+            raise ValueError(
+                f"the policy observes {list(self._observed)}, the environment {list(shape)}"
+            )
         flat = observation.reshape((-1, *self._observed)).to(self.policy.device)
         deterministic = interaction_type() not in (None, InteractionType.RANDOM)
-        returned = self.policy(flat, deterministic=deterministic) if self._chooses else self.policy(flat)
+        returned = (
+            self.policy(flat, deterministic=deterministic) if self._chooses else self.policy(flat)
+        )
         actions, *beside = returned if isinstance(returned, tuple) else (returned,)
         actions = self._unscaled(actions.reshape((*batch, *self._shape)))
-        return (actions, *(value.reshape((*batch, *value.shape[1:])) for value in beside)) if beside else actions
+        return (
+            (actions, *(value.reshape((*batch, *value.shape[1:])) for value in beside))
+            if beside
+            else actions
+        )
 
 
 class _OfDictionaries(TensorDictModuleBase):
@@ -157,11 +217,15 @@ class _OfDictionaries(TensorDictModuleBase):
         return self.network.state_dict(*args, **kwargs)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.set("action", self.network.acted({key: tensordict.get(key) for key in self.in_keys}))
+        return tensordict.set(
+            "action", self.network.acted({key: tensordict.get(key) for key in self.in_keys})
+        )
 
 
 class Predictor:
-    """A policy that calls ``predict`` with NumPy arrays, one thread at a time: models keep what they compute with in attributes."""
+    """A policy that calls ``predict`` with NumPy arrays, one thread at a time: models keep what
+    they compute with in attributes.
+    """
 
     def __init__(self, predict: Callable[..., Any]) -> None:
         self.predict = predict
@@ -170,16 +234,24 @@ class Predictor:
     def __reduce__(self) -> tuple[type[Predictor], tuple[Any, ...]]:
         return Predictor, (self.predict,)
 
-    def __call__(self, observation: Any, state: Any, episode_start: Any, deterministic: bool) -> tuple[Any, Any]:
+    def __call__(
+        self, observation: Any, state: Any, episode_start: Any, deterministic: bool
+    ) -> tuple[Any, Any]:
         with self._lock:
-            returned = self.predict(observation, state=state, episode_start=episode_start, deterministic=deterministic)
+            returned = self.predict(
+                observation, state=state, episode_start=episode_start, deterministic=deterministic
+            )
         if not isinstance(returned, tuple) or len(returned) != 2:
-            raise TypeError(f"expected predict to return actions and a state, got {type(returned).__name__}")
+            raise TypeError(
+                f"expected predict to return actions and a state, got {type(returned).__name__}"
+            )
         return returned
 
-    def given(self, keys: Sequence[Key], inputs: Sequence[Any], batch: Sequence[int]) -> Array | dict[Key, Array]:
-        """What ``predict`` observes of ``inputs``, which begin with dimensions of a batch: one array, or a dictionary where the model's space, or
-        the environment, has several.
+    def given(
+        self, keys: Sequence[Key], inputs: Sequence[Any], batch: Sequence[int]
+    ) -> Array | dict[Key, Array]:
+        """What ``predict`` observes of ``inputs``, which begin with dimensions of a batch: one
+        array, or a dictionary where the model's space, or the environment, has several.
 
         Raises:
             TypeError: the environment does not observe what the model does.
@@ -190,16 +262,26 @@ class Predictor:
         if isinstance(spaces, dict):
             missing = sorted(spaces.keys() - observed.keys())
             if missing:
-                raise TypeError(f"the model observes {list(spaces)}, the environment {list(observed)}: {missing[0]!r} is missing")
-            return {key: _indexed(observed[key], inner, len(batch)) for key, inner in spaces.items()}
+                raise TypeError(
+                    f"the model observes {list(spaces)}, the environment {list(observed)}: {missing[0]!r} is missing"
+                )
+            return {
+                key: _indexed(observed[key], inner, len(batch)) for key, inner in spaces.items()
+            }
         if len(observed) == 1 or (space is not None and "observation" in observed):
-            return _indexed(observed.get("observation", next(iter(observed.values()))), space, len(batch))
+            return _indexed(
+                observed.get("observation", next(iter(observed.values()))), space, len(batch)
+            )
         if space is not None:
-            raise TypeError(f"the model observes one array of shape {list(space.shape)}, the environment {list(observed)}")
+            raise TypeError(
+                f"the model observes one array of shape {list(space.shape)}, the environment {list(observed)}"
+            )
         return observed
 
 
 def _indexed(observed: Array, space: Any, batch: int) -> Array:
-    """An observation with ``batch`` dimensions of a batch, as ``space`` has it: choices are indices, where an environment may observe vectors."""
+    """An observation with ``batch`` dimensions of a batch, as ``space`` has it: choices are
+    indices, where an environment may observe vectors.
+    """
     is_one_hot = hasattr(space, "n") and space.shape == () and observed.ndim == batch + 1
     return observed.argmax(-1) if is_one_hot else observed

@@ -1,12 +1,15 @@
-"""The state of Python that a call of a policy reads beside its inputs and weights, and whether it has changed since.
+"""The state of Python that a call of a policy reads beside its inputs and weights, and whether it
+has changed since.
 
-:class:`Watch` sees which functions run in a call. :class:`State` then finds everything that these functions can read: what their globals,
-closures and defaults refer to, and the attributes, by the names that their code mentions, of every object on the way. It remembers
-these values, so that :meth:`State.is_same` can tell whether the same call would read the same. Code of libraries in :data:`TRUSTED`
-is not looked into: of their objects, all attributes count.
+:class:`Watch` sees which functions run in a call. :class:`State` then finds everything that these
+functions can read: what their globals, closures and defaults refer to, and the attributes, by the
+names that their code mentions, of every object on the way. It remembers these values, so that
+:meth:`State.is_same` can tell whether the same call would read the same. Code of libraries in
+:data:`TRUSTED` is not looked into: of their objects, all attributes count.
 
-What cannot be compared is a doubt, for which torch has to evaluate the policy: random generators, files, clocks, iterators, and functions
-of C that are not known to compute from their arguments alone.
+What cannot be compared is a doubt, for which torch has to evaluate the policy: random generators,
+files, clocks, iterators, and functions of C that are not known to compute from their arguments
+alone.
 """
 
 from __future__ import annotations
@@ -35,47 +38,177 @@ from windrow._windrow import Readings
 
 #: Packages whose code computes from its arguments, their attributes and weights alone.
 TRUSTED = {
-    "torch", "tensordict", _fence.LIBRARY, "stable_baselines3", "sb3_contrib", "gymnasium", "windrow", "numpy", "functorch", "typing", "enum",
-    "abc", "contextlib", "functools", "collections", "dataclasses", "copy", "operator", "math", "numbers", "types", "_weakrefset",
-    "weakref", "itertools", "pyvers", "optree", "__future__", "typing_extensions", "importlib", "orjson", "einops",
+    "torch",
+    "tensordict",
+    _fence.LIBRARY,
+    "stable_baselines3",
+    "sb3_contrib",
+    "gymnasium",
+    "windrow",
+    "numpy",
+    "functorch",
+    "typing",
+    "enum",
+    "abc",
+    "contextlib",
+    "functools",
+    "collections",
+    "dataclasses",
+    "copy",
+    "operator",
+    "math",
+    "numbers",
+    "types",
+    "_weakrefset",
+    "weakref",
+    "itertools",
+    "pyvers",
+    "optree",
+    "__future__",
+    "typing_extensions",
+    "importlib",
+    "orjson",
+    "einops",
 }
 #: Their modules that do more than that: what these do is lost where a graph is evaluated instead.
 ACTING = {
-    "torch.random", "torch.serialization", "torch.distributed", "torch.multiprocessing", "torch.utils.tensorboard", "torch.cuda.random",
-    "numpy.random", "torch.utils.data", "torch.profiler", "torch.autograd.profiler",
+    "torch.random",
+    "torch.serialization",
+    "torch.distributed",
+    "torch.multiprocessing",
+    "torch.utils.tensorboard",
+    "torch.cuda.random",
+    "numpy.random",
+    "torch.utils.data",
+    "torch.profiler",
+    "torch.autograd.profiler",
 }
-#: Functions of C that compute from their arguments alone, by their module; None for all of a module.
+#: Functions of C that compute from their arguments alone, by their module; None for all of a
+#: module.
 PURE: dict[str, set[str] | None] = {
     "builtins": {
-        "abs", "all", "any", "bin", "callable", "chr", "divmod", "getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter",
-        "len", "max", "min", "next", "oct", "ord", "pow", "repr", "round", "setattr", "sorted", "sum", "vars", "dir", "format", "ascii",
-        "delattr", "id", "__build_class__",
+        "abs",
+        "all",
+        "any",
+        "bin",
+        "callable",
+        "chr",
+        "divmod",
+        "getattr",
+        "hasattr",
+        "hash",
+        "hex",
+        "isinstance",
+        "issubclass",
+        "iter",
+        "len",
+        "max",
+        "min",
+        "next",
+        "oct",
+        "ord",
+        "pow",
+        "repr",
+        "round",
+        "setattr",
+        "sorted",
+        "sum",
+        "vars",
+        "dir",
+        "format",
+        "ascii",
+        "delattr",
+        "id",
+        "__build_class__",
     },
-    "math": None, "cmath": None, "_operator": None, "operator": None, "_functools": {"reduce"}, "_bisect": None, "_struct": None,
+    "math": None,
+    "cmath": None,
+    "_operator": None,
+    "operator": None,
+    "_functools": {"reduce"},
+    "_bisect": None,
+    "_struct": None,
 }
 #: Functions of torch that hand out the memory of tensors, where no trace sees it.
 HANDS_OUT = {"_to_dlpack", "_to_dlpack_versioned"}
 #: Types whose methods read and change nothing but the object itself, whose contents are compared.
 PLAIN = (
-    str, bytes, bytearray, int, float, complex, bool, list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict,
-    collections.defaultdict, range, slice, type(None), types.MappingProxyType,
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    complex,
+    bool,
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    collections.deque,
+    collections.OrderedDict,
+    collections.defaultdict,
+    range,
+    slice,
+    type(None),
+    types.MappingProxyType,
 )
 #: Values that never change.
 FIXED: tuple[Any, ...] = (
-    type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device, torch.Size, torch.layout,
-    torch.memory_format, enum.Enum, np.generic, np.dtype, range, slice, property, type({}.keys()), types.GetSetDescriptorType,
-    types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, torch.finfo, torch.iinfo,
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(...),
+    type(NotImplemented),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+    enum.Enum,
+    np.generic,
+    np.dtype,
+    range,
+    slice,
+    property,
+    type({}.keys()),
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    torch.finfo,
+    torch.iinfo,
 )
 #: Names in code that read attributes which the code does not name.
 DYNAMIC = {"vars", "dir", "__dict__", "__getattribute__", "attrgetter", "__getstate__"}
 #: Functions that read or write the attribute of a name that they are given.
 BY_TEXT = {"getattr", "setattr", "delattr", "hasattr"}
 #: Attributes of a module that every call of it reads.
-OF_MODULES = ("training", "forward", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+OF_MODULES = (
+    "training",
+    "forward",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+)
 #: Attributes of modules that no call reads.
 UNREAD = {
-    "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook", "_non_persistent_buffers_set", "_state_dict_hooks",
-    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_forward_hooks_always_called", "_is_full_forward_hook",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+    "_non_persistent_buffers_set",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_forward_hooks_always_called",
+    "_is_full_forward_hook",
     "_version",
 }
 #: Objects of learners, from which no policy computes.
@@ -93,51 +226,84 @@ def package(name: str) -> str:
 
 
 def _named(module: object) -> str:
-    """The name of a module where it cannot be taken for the policy's. Some classes of C give no text."""
+    """The name of a module where it cannot be taken for the policy's. Some classes of C give no
+    text.
+    """
     return f"module {module}" if str(module).startswith(ROOT) else str(module)
 
 
 def is_trusted(module: object) -> bool:
-    """Whether the code of ``module`` computes from its arguments, their attributes and weights alone."""
+    """Whether the code of ``module`` computes from its arguments, their attributes and weights
+    alone.
+    """
     return isinstance(module, str) and package(module) in TRUSTED and not is_acting(module)
 
 
 def is_acting(module: object) -> bool:
     # Objects of C may have something else in place of a name.
-    return isinstance(module, str) and any(module == acting or module.startswith(acting + ".") for acting in ACTING)
+    return isinstance(module, str) and any(
+        module == acting or module.startswith(acting + ".") for acting in ACTING
+    )
 
 
 def impure(function: object) -> str | None:
     """Why a function of C might not compute from its arguments alone, if so."""
     owner = getattr(function, "__self__", None)
-    name = str(getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__name__))
+    name = str(
+        getattr(function, "__qualname__", None)
+        or getattr(function, "__name__", type(function).__name__)
+    )
     if owner is None or isinstance(owner, types.ModuleType):
         module = str(getattr(function, "__module__", None) or getattr(owner, "__name__", ""))
         allowed = PURE.get(module, set())
-        pure = is_trusted(module) and name not in HANDS_OUT if module not in PURE else allowed is None or name in allowed
+        pure = (
+            is_trusted(module) and name not in HANDS_OUT
+            if module not in PURE
+            else allowed is None or name in allowed
+        )
         return None if pure else f"it calls {module}.{name}()"
     kind = owner if isinstance(owner, type) else type(owner)
     # Contents of the first are compared; the last is what every class has.
-    pure = isinstance(owner, (*PLAIN, *FIXED, np.ndarray)) or kind in PLAIN or is_trusted(kind.__module__) or name.startswith("object.")
-    return None if pure and not isinstance(owner, torch.Generator) else f"it calls {kind.__module__}.{name}()"
+    pure = (
+        isinstance(owner, (*PLAIN, *FIXED, np.ndarray))
+        or kind in PLAIN
+        or is_trusted(kind.__module__)
+        or name.startswith("object.")
+    )
+    return (
+        None
+        if pure and not isinstance(owner, torch.Generator)
+        else f"it calls {kind.__module__}.{name}()"
+    )
 
 
 def _is_python(kind: type) -> bool:
-    """Whether instances of ``kind`` have no state but attributes and what plain types hold: no other base is implemented in C."""
-    return all(base in (object, type, *PLAIN) or is_trusted(base.__module__) or not _is_of_c(base) for base in kind.__mro__)
+    """Whether instances of ``kind`` have no state but attributes and what plain types hold: no
+    other base is implemented in C.
+    """
+    return all(
+        base in (object, type, *PLAIN) or is_trusted(base.__module__) or not _is_of_c(base)
+        for base in kind.__mro__
+    )
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_of_c(kind: type) -> bool:
     is_made_by_class = 1 << 9
-    if not kind.__flags__ & is_made_by_class or isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType):
+    if not kind.__flags__ & is_made_by_class or isinstance(
+        vars(kind).get("__new__"), types.BuiltinFunctionType
+    ):
         return True
-    return not hasattr(sys.modules.get(kind.__module__), "__file__") and kind.__module__ in sys.builtin_module_names
+    return (
+        not hasattr(sys.modules.get(kind.__module__), "__file__")
+        and kind.__module__ in sys.builtin_module_names
+    )
 
 
 def _is_users(frame: types.FrameType | None) -> bool:
-    """Whether the function of ``frame`` is none of a trusted package, and was not called on behalf of one: libraries call Python's own
-    modules, and import others."""
+    """Whether the function of ``frame`` is none of a trusted package, and was not called on behalf
+    of one: libraries call Python's own modules, and import others.
+    """
     answer: bool | None = None
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
@@ -165,7 +331,8 @@ def _resume(profiler: Any) -> None:
 
 
 class Watch:
-    """Sees which functions of Python run in this thread while the context is entered, but for those of trusted packages.
+    """Sees which functions of Python run in this thread while the context is entered, but for those
+    of trusted packages.
 
     Attributes:
         codes: their code, with the globals that it reads.
@@ -186,7 +353,10 @@ class Watch:
         if _can_pause(self._before):
             sys.setprofile(self._event)
         else:
-            self.doubt = self.doubt or f"{type(self._before).__name__} profiles this thread, and cannot be paused"
+            self.doubt = (
+                self.doubt
+                or f"{type(self._before).__name__} profiles this thread, and cannot be paused"
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,7 +372,9 @@ class Watch:
             self._see(frame, event, argument)
         except Exception as error:
             # Python would call this function no more.
-            self.doubt = self.doubt or f"{frame.f_code.co_name}() calls what cannot be looked at: {error!r}"
+            self.doubt = (
+                self.doubt or f"{frame.f_code.co_name}() calls what cannot be looked at: {error!r}"
+            )
 
     def _see(self, frame: types.FrameType, event: str, argument: object) -> None:
         code = frame.f_code
@@ -235,7 +407,12 @@ class State:
         functions: code that was found, with its globals, which a call may run.
     """
 
-    def __init__(self, root: object, codes: Mapping[types.CodeType, dict[str, Any]], weights: Iterable[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        root: object,
+        codes: Mapping[types.CodeType, dict[str, Any]],
+        weights: Iterable[torch.Tensor],
+    ) -> None:
         self.doubt: str | None = None
         self.functions: dict[types.CodeType, dict[str, Any]] = {}
         #: What was read, by its name, in a form that can be compared.
@@ -270,7 +447,9 @@ class State:
         return State(root, self._codes, weights)
 
     def is_same(self) -> bool:
-        """Whether everything that was read is the same object by now, with the same contents. Soon says no where it is not certain."""
+        """Whether everything that was read is the same object by now, with the same contents. Soon
+        says no where it is not certain.
+        """
         if not self._readings.is_same():
             return False
         try:
@@ -280,7 +459,11 @@ class State:
         except (KeyError, AttributeError, IndexError, ValueError):
             return False
         for tensor, values in self._tensors:
-            if tensor.shape != values.shape or tensor.dtype != values.dtype or not _equal(tensor, values):
+            if (
+                tensor.shape != values.shape
+                or tensor.dtype != values.dtype
+                or not _equal(tensor, values)
+            ):
                 return False
         return all(array.tobytes() == held for array, held in self._arrays)
 
@@ -293,7 +476,9 @@ class State:
         return next(self._differences(other), None)
 
     def outside(self, other: State) -> str | None:
-        """The name of something outside of the policy that is not the same in ``other``, if there is any."""
+        """The name of something outside of the policy that is not the same in ``other``, if there
+        is any.
+        """
         return next((name for name in self._differences(other) if not name.startswith(ROOT)), None)
 
     def _differences(self, other: State) -> Iterator[str]:
@@ -308,8 +493,9 @@ class State:
         self.doubt = self.doubt or reason
 
     def _walk(self, value: object, path: str, *, takes_all: bool = False) -> None:
-        """Adds ``value``, which is read under the name ``path``, and what can be read of it; ``takes_all`` of its attributes where code
-        of a library may read them."""
+        """Adds ``value``, which is read under the name ``path``, and what can be read of it;
+        ``takes_all`` of its attributes where code of a library may read them.
+        """
         if isinstance(value, FIXED):
             self.facts[path] = value
             return
@@ -373,19 +559,33 @@ class State:
         elif isinstance(value, Mapping) and isinstance(value, (dict, types.MappingProxyType)):
             self._mapping(value, list(value), path, takes_all)
         elif not _is_python(kind) or isinstance(value, (torch.Generator, Iterator)):
-            self._refuse(f"it reads {path}, a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared")
+            self._refuse(
+                f"it reads {path}, a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared"
+            )
             return
         if kind.__module__ == "builtins":
             return
         self._types.append((value, kind))
         own = is_trusted(kind.__module__)
         # Cached results are no state.
-        caches = own and kind.__module__.startswith(("stable_baselines3.common.distributions", "sb3_contrib.common"))
-        takes_all = takes_all or own or package(kind.__module__) in sys.stdlib_module_names or any(_reads_attributes(base) for base in kind.__mro__)
+        caches = own and kind.__module__.startswith(
+            ("stable_baselines3.common.distributions", "sb3_contrib.common")
+        )
+        takes_all = (
+            takes_all
+            or own
+            or package(kind.__module__) in sys.stdlib_module_names
+            or any(_reads_attributes(base) for base in kind.__mro__)
+        )
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self._attributes(value, attributes, path, takes_all, caches)
-        slots = [name for base in kind.__mro__ for name in _slots(base) if takes_all or name in self._names]
+        slots = [
+            name
+            for base in kind.__mro__
+            for name in _slots(base)
+            if takes_all or name in self._names
+        ]
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
         if held:
             self._read(lambda: [getattr(value, name) for name in held], list(held.values()))
@@ -394,16 +594,26 @@ class State:
         if not own:
             self._class(kind, f"{_named(kind.__module__)}.{kind.__qualname__}")
 
-    def _attributes(self, value: object, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool) -> None:
+    def _attributes(
+        self, value: object, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool
+    ) -> None:
         is_module = isinstance(value, nn.Module)
         skipped = UNREAD | {"_parameters", "_buffers", "_modules"} if is_module else set()
         # A library's module reads what its class names, and nothing that a program adds to it.
         own: type = type(value)
         known = _names_of(own) if is_module and is_trusted(own.__module__) else attributes
         # Another thread may add some meanwhile.
-        wanted = {name for name in list(attributes) if name in self._names or self._takes_all or (takes_all and name in known)} - skipped
+        wanted = {
+            name
+            for name in list(attributes)
+            if name in self._names or self._takes_all or (takes_all and name in known)
+        } - skipped
         if caches:
-            wanted = {name for name in wanted if isinstance(attributes[name], FIXED) and attributes[name] is not None}
+            wanted = {
+                name
+                for name in wanted
+                if isinstance(attributes[name], FIXED) and attributes[name] is not None
+            }
         if is_module:
             wanted |= {name for name in OF_MODULES if name in attributes}
             for kind in ("_modules", "_parameters", "_buffers"):
@@ -411,33 +621,63 @@ class State:
                 self._mapping(held, list(held), path, takes_all=False)
         named = sorted(name for name in wanted if isinstance(name, str))
         for name, part in zip(named, self._mapping_reads(attributes, named, path)):
-            # Code may not reach what no name in it leads to, and libraries do not look into what they do not know.
+            # Code may not reach what no name in it leads to, and libraries do not look into what
+            # they do not know.
             if name in self._names or not self._is_opaque(part):
                 self._walk(part, f"{path}.{name}", takes_all=takes_all)
 
     def _is_opaque(self, value: object) -> bool:
-        plain = isinstance(value, (*FIXED, *PLAIN, torch.Tensor, np.ndarray, types.FunctionType, types.MethodType, type, functools.partial))
+        plain = isinstance(
+            value,
+            (
+                *FIXED,
+                *PLAIN,
+                torch.Tensor,
+                np.ndarray,
+                types.FunctionType,
+                types.MethodType,
+                type,
+                functools.partial,
+            ),
+        )
         return not plain and not _is_python(type(value))
 
     def _items(self, value: Collection[Any], path: str, takes_all: bool) -> None:
         items = list(value)
         if not isinstance(value, (tuple, frozenset)):
             self._size(value)
-            self._reads.append((value.__iter__ if isinstance(value, list) else lambda: list(value), items))
+            self._reads.append(
+                (value.__iter__ if isinstance(value, list) else lambda: list(value), items)
+            )
         if isinstance(value, (set, frozenset)):
-            self.facts[path] = frozenset(item for item in items if isinstance(item, FIXED)), len(items)
+            self.facts[path] = (
+                frozenset(item for item in items if isinstance(item, FIXED)),
+                len(items),
+            )
             return
         self.facts[f"{path}#len"] = len(items)
         for index, item in enumerate(items):
             self._walk(item, f"{path}[{index}]", takes_all=takes_all)
 
-    def _mapping(self, value: Mapping[Any, Any], keys: list[Any], path: str, takes_all: bool) -> None:
-        self.facts[f"{path}#keys of {id(value)}"] = [key if isinstance(key, FIXED) else id(key) for key in keys]
+    def _mapping(
+        self, value: Mapping[Any, Any], keys: list[Any], path: str, takes_all: bool
+    ) -> None:
+        self.facts[f"{path}#keys of {id(value)}"] = [
+            key if isinstance(key, FIXED) else id(key) for key in keys
+        ]
         for key, part in zip(keys, self._mapping_reads(value, keys, path)):
-            name = f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]" if isinstance(key, FIXED) else f"{path}[{id(key)}]"
+            name = (
+                f"{path}.{key}"
+                if isinstance(key, str)
+                else f"{path}[{key!r}]"
+                if isinstance(key, FIXED)
+                else f"{path}[{id(key)}]"
+            )
             self._walk(part, name, takes_all=takes_all)
 
-    def _mapping_reads(self, value: Mapping[Any, Any], keys: list[Any], path: str) -> tuple[Any, ...]:
+    def _mapping_reads(
+        self, value: Mapping[Any, Any], keys: list[Any], path: str
+    ) -> tuple[Any, ...]:
         """The values of ``keys``, which are read once: another thread may change them."""
         self._size(value)
         if not keys:
@@ -491,9 +731,19 @@ class State:
         if not isinstance(kind, type) or is_acting(kind.__module__) or kind.__module__ == "random":
             self._refuse(f"it reads {path}, a class of {kind.__module__}")
             return
-        if not _is_python(kind) and not issubclass(kind, (*PLAIN, BaseException)) and not is_trusted(kind.__module__):
+        if (
+            not _is_python(kind)
+            and not issubclass(kind, (*PLAIN, BaseException))
+            and not is_trusted(kind.__module__)
+        ):
             # Its constructor may read anything.
-            if kind.__module__ not in ("builtins", "collections", "itertools", "functools", "types"):
+            if kind.__module__ not in (
+                "builtins",
+                "collections",
+                "itertools",
+                "functools",
+                "types",
+            ):
                 self._refuse(f"it reads {path}, a class of {kind.__module__}")
             return
         if type(kind) is not type and not is_trusted(type(kind).__module__):
@@ -505,20 +755,45 @@ class State:
             wanted = [
                 name
                 for name, part in list(held.items())
-                if self._takes_all or name in self._names or self._has_run(part) or _is_read_by_others(name, kind)
+                if self._takes_all
+                or name in self._names
+                or self._has_run(part)
+                or _is_read_by_others(name, kind)
             ]
-            wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "__slotnames__", "_abc_impl")]
-            for name, part in zip(wanted, self._mapping_reads(held, wanted, f"{_named(base.__module__)}.{base.__qualname__}")):
+            wanted = [
+                name
+                for name in wanted
+                if name
+                not in (
+                    "__dict__",
+                    "__weakref__",
+                    "__doc__",
+                    "__module__",
+                    "__slots__",
+                    "__slotnames__",
+                    "_abc_impl",
+                )
+            ]
+            for name, part in zip(
+                wanted,
+                self._mapping_reads(held, wanted, f"{_named(base.__module__)}.{base.__qualname__}"),
+            ):
                 owner = f"{_named(base.__module__)}.{base.__qualname__}.{name}"
                 if isinstance(part, property):
                     for function in (part.fget, part.fset):
                         self._walk(function, owner)
-                elif name in self._names or isinstance(part, types.FunctionType) or not self._is_opaque(part):
+                elif (
+                    name in self._names
+                    or isinstance(part, types.FunctionType)
+                    or not self._is_opaque(part)
+                ):
                     self._walk(part, owner)
 
     def _has_run(self, part: object) -> bool:
         functions = (part.fget, part.fset) if isinstance(part, property) else (part,)
-        return any(isinstance(one, types.FunctionType) and one.__code__ in self._codes for one in functions)
+        return any(
+            isinstance(one, types.FunctionType) and one.__code__ in self._codes for one in functions
+        )
 
     def _function(self, function: types.FunctionType, path: str) -> None:
         code, module = function.__code__, function.__globals__.get("__name__")
@@ -531,7 +806,10 @@ class State:
         # Those of the standard library lead everywhere: of its objects, all attributes count.
         if not is_trusted(module) and package(module or "") not in sys.stdlib_module_names:
             self.functions[code] = function.__globals__
-        self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
+        self._read(
+            lambda: (function.__code__, function.__defaults__, function.__kwdefaults__),
+            (code, function.__defaults__, function.__kwdefaults__),
+        )
         self.facts[f"{path}#code"] = id(code)
         self._seen[id(code)] = code
         # A wrapper, such as torch's, has the name of what it wraps.
@@ -562,7 +840,13 @@ class State:
     def _functions(self) -> None:
         """Functions with closures or defaults that no name led to, such as one behind a decorator."""
         inner = {part for code in self._codes for part in _inner(code)}
-        left = [code for code in self._codes if code not in self._found and code not in inner and (code.co_freevars or code.co_argcount)]
+        left = [
+            code
+            for code in self._codes
+            if code not in self._found
+            and code not in inner
+            and (code.co_freevars or code.co_argcount)
+        ]
         if not left:
             return
         for function in gc.get_referrers(*left):
@@ -609,18 +893,30 @@ def _is_drawing(value: object) -> bool:
 
 def _reads_attributes(base: type) -> bool:
     """Whether code of a library that objects of this base have reads attributes of theirs."""
-    return base not in (object, nn.Module) and base.__module__ not in ("builtins", "abc", "typing", "enum") and is_trusted(base.__module__)
+    return (
+        base not in (object, nn.Module)
+        and base.__module__ not in ("builtins", "abc", "typing", "enum")
+        and is_trusted(base.__module__)
+    )
 
 
 def reachable(policy: Callable[..., Any]) -> dict[types.CodeType, dict[str, Any]]:
-    """The functions that a call of ``policy`` may run, with the globals of each: those that names in the code of others lead to. Other
-    packages that are installed, such as loggers, are not followed: they lead everywhere."""
+    """The functions that a call of ``policy`` may run, with the globals of each: those that names
+    in the code of others lead to. Other packages that are installed, such as loggers, are not
+    followed: they lead everywhere.
+    """
     owner = policy if isinstance(policy, nn.Module) else getattr(policy, "__self__", policy)
     parts = owner.modules() if isinstance(owner, nn.Module) else [owner]
-    own = {package(type(part).__module__) for part in parts} | {package(getattr(owner, "__module__", None) or "")}
+    own = {package(type(part).__module__) for part in parts} | {
+        package(getattr(owner, "__module__", None) or "")
+    }
     codes: dict[types.CodeType, dict[str, Any]] = {}
     while True:
-        new = {code: scope for code, scope in State(policy, codes, ()).functions.items() if code not in codes and _is_followed(code, scope, own)}
+        new = {
+            code: scope
+            for code, scope in State(policy, codes, ()).functions.items()
+            if code not in codes and _is_followed(code, scope, own)
+        }
         if not new:
             return codes
         for code, scope in new.items():
@@ -633,24 +929,45 @@ def _is_followed(code: types.CodeType, scope: dict[str, Any], own: set[str]) -> 
 
 
 def _is_read_by_others(name: str, kind: type) -> bool:
-    """Whether code that does not name it reads ``name`` of ``kind``: a method of an operator, or what a class of a library reads."""
-    is_special = name.startswith("__") and name.endswith("__") and name not in ("__init__", "__new__", "__init_subclass__", "__del__")
-    return is_special or any(is_trusted(base.__module__) and hasattr(base, name) for base in kind.__mro__)
+    """Whether code that does not name it reads ``name`` of ``kind``: a method of an operator, or
+    what a class of a library reads.
+    """
+    is_special = (
+        name.startswith("__")
+        and name.endswith("__")
+        and name not in ("__init__", "__new__", "__init_subclass__", "__del__")
+    )
+    return is_special or any(
+        is_trusted(base.__module__) and hasattr(base, name) for base in kind.__mro__
+    )
 
 
 @functools.lru_cache(maxsize=4096)
 def _names_of(kind: type) -> frozenset[str]:
     """Names in the code of a class and its bases."""
     functions = [part for base in kind.__mro__ for part in vars(base).values()]
-    functions = [getattr(part, "fget", None) or getattr(part, "__func__", part) for part in functions]
-    codes = [part.__code__ for part in map(inspect.unwrap, filter(callable, functions)) if isinstance(part, types.FunctionType)]
-    return frozenset(name for code in codes for inner in (code, *_inner(code)) for name in inner.co_names)
+    functions = [
+        getattr(part, "fget", None) or getattr(part, "__func__", part) for part in functions
+    ]
+    codes = [
+        part.__code__
+        for part in map(inspect.unwrap, filter(callable, functions))
+        if isinstance(part, types.FunctionType)
+    ]
+    return frozenset(
+        name for code in codes for inner in (code, *_inner(code)) for name in inner.co_names
+    )
 
 
 def _slots(kind: type) -> list[str]:
     slots = vars(kind).get("__slots__", ())
     names = [slots] if isinstance(slots, str) else list(slots)
-    return [f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name for name in names]
+    return [
+        f"_{kind.__name__.lstrip('_')}{name}"
+        if name.startswith("__") and not name.endswith("__")
+        else name
+        for name in names
+    ]
 
 
 def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -679,11 +996,26 @@ def _dynamic(code: types.CodeType) -> frozenset[str] | None:
         return None
     found = set()
     if BY_TEXT & set(code.co_names):
-        instructions = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "PRECALL")]
+        instructions = [
+            one
+            for one in dis.get_instructions(code)
+            if one.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "PRECALL")
+        ]
         for number, instruction in enumerate(instructions):
             if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval in BY_TEXT:
-                call = next((i for i in range(number, len(instructions)) if instructions[i].opname.startswith("CALL")), number)
-                given = [one.argval for one in instructions[number:call] if one.opname == "LOAD_CONST" and isinstance(one.argval, str)]
+                call = next(
+                    (
+                        i
+                        for i in range(number, len(instructions))
+                        if instructions[i].opname.startswith("CALL")
+                    ),
+                    number,
+                )
+                given = [
+                    one.argval
+                    for one in instructions[number:call]
+                    if one.opname == "LOAD_CONST" and isinstance(one.argval, str)
+                ]
                 if len(given) != 1:
                     return None
                 found.update(given)
@@ -698,7 +1030,9 @@ def imports(code: types.CodeType) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def chains(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
-    """The globals that ``code`` reads, each with the attributes that it reads of it, one of the other: ``("np", "random", "rand")``."""
+    """The globals that ``code`` reads, each with the attributes that it reads of it, one of the
+    other: ``("np", "random", "rand")``.
+    """
     found: list[list[str]] = []
     current: list[str] | None = None
     for instruction in dis.get_instructions(code):
@@ -717,12 +1051,20 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if torch.equal(one, other):
         return True
     # NaN is the same as NaN here.
-    return one.is_floating_point() and bool(((one == other) | ((one != one) & (other != other))).all())
+    return one.is_floating_point() and bool(
+        ((one == other) | ((one != one) & (other != other))).all()
+    )
 
 
 def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype and _equal(one, other)
+        return (
+            isinstance(one, torch.Tensor)
+            and isinstance(other, torch.Tensor)
+            and one.shape == other.shape
+            and one.dtype == other.dtype
+            and _equal(one, other)
+        )
     if type(one) is not type(other):
         return False
     same = one is other or one == other or (one != one and other != other)

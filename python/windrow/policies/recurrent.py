@@ -1,8 +1,9 @@
 """The state of policies that remember something from one step to the next.
 
-A policy that reads ``k`` and writes ``("next", k)`` has a state called ``k``. It reads at each step what it wrote at the step
-before, row by row; in rows that begin an episode, it reads a first value. A module that reads and writes under one name has a
-state too, and so has one with outputs whose names begin with an underscore.
+A policy that reads ``k`` and writes ``("next", k)`` has a state called ``k``. It reads at each step
+what it wrote at the step before, row by row; in rows that begin an episode, it reads a first value.
+A module that reads and writes under one name has a state too, and so has one with outputs whose
+names begin with an underscore.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ class Memory:
 
     Args:
         sources: under which name the policy writes each of its states.
-        keys: names of the observations. A state that is one of them begins with what is observed, and goes on by itself.
+        keys: names of the observations. A state that is one of them begins with what is observed,
+            and goes on by itself.
         start: values of the states before the first step. ``[*batch, *shape]``.
         draw: first values for the states that are not observed.
     """
 
-    def __init__(self, sources: dict[Key, Key], keys: Sequence[Key], start: Tensors, draw: Callable[[], Tensors]) -> None:
+    def __init__(
+        self,
+        sources: dict[Key, Key],
+        keys: Sequence[Key],
+        start: Tensors,
+        draw: Callable[[], Tensors],
+    ) -> None:
         #: Names of all inputs of the policy.
         self.keys = [*keys, *(key for key in sources if key not in keys)]
         #: The states that the policy read last.
@@ -48,24 +56,36 @@ class Memory:
         self._places: torch.Tensor | None = None
         self._kept: list[Tensors] = [{}, {}]
 
-    def recall(self, observed: Sequence[torch.Tensor], first: torch.Tensor, places: torch.Tensor | None = None) -> list[torch.Tensor]:
+    def recall(
+        self,
+        observed: Sequence[torch.Tensor],
+        first: torch.Tensor,
+        places: torch.Tensor | None = None,
+    ) -> list[torch.Tensor]:
         """The inputs of the policy, in the order of :attr:`keys`.
 
         Args:
             observed: the observations.
             first: rows that begin an episode. ``[*batch]``.
-            places: where states of the rows are kept, if rows are others in each call. ``[rows]``, int64.
+            places: where states of the rows are kept, if rows are others in each call. ``[rows]``,
+                int64.
 
         Raises:
             RuntimeError: the environment changes a state too.
         """
         self._places = places
         if places is not None:
-            self.given, self._began = (self._fetched(kept, like, places) for kept, like in zip(self._kept, (self.given, self._began)))
+            self.given, self._began = (
+                self._fetched(kept, like, places)
+                for kept, like in zip(self._kept, (self.given, self._began))
+            )
         inputs = dict(zip(self.keys, observed))
         seen = {key: inputs[key] for key in self._began}
         if bool(first.any()):
-            for key, value in {**self._drawn(len(first) if places is not None else None), **seen}.items():
+            for key, value in {
+                **self._drawn(len(first) if places is not None else None),
+                **seen,
+            }.items():
                 self.given[key] = _where(first, value, self.given[key])
                 if key in seen:
                     self._began[key] = _where(first, value, self._began[key])
@@ -79,7 +99,9 @@ class Memory:
 
     def keep(self, returned: TensorDictBase) -> None:
         """Remembers the states that the policy has returned."""
-        self.given = {key: returned.get(source, self.given[key]) for key, source in self._sources.items()}
+        self.given = {
+            key: returned.get(source, self.given[key]) for key, source in self._sources.items()
+        }
         if self._places is not None:
             for kept, values in zip(self._kept, (self.given, self._began)):
                 for key, value in values.items():
@@ -99,9 +121,14 @@ class Memory:
         given, began, *kept = state
         for own, other in ((self.given, given), (self._began, began)):
             if own.keys() != other.keys():
-                raise ValueError(f"the state is that of another policy: expected {list(own)}, got {list(other)}")
+                raise ValueError(
+                    f"the state is that of another policy: expected {list(own)}, got {list(other)}"
+                )
         devices = {key: value.device for key, value in self.given.items()}
-        parts = [{key: value.to(devices[key]) for key, value in part.items()} for part in (given, began, *kept)]
+        parts = [
+            {key: value.to(devices[key]) for key, value in part.items()}
+            for part in (given, began, *kept)
+        ]
         self.given, self._began, *self._kept = parts
 
     def _drawn(self, rows: int | None) -> Tensors:
@@ -120,15 +147,22 @@ class Memory:
         for key, value in like.items():
             known = kept.get(key, value[:0])
             if len(known) < needed:
-                kept[key] = torch.cat([known, value.new_zeros((needed - len(known), *value.shape[1:]))])
+                kept[key] = torch.cat(
+                    [known, value.new_zeros((needed - len(known), *value.shape[1:]))]
+                )
         return {key: kept[key][places] for key in like}
 
 
 def find(
-    policy: Callable[..., Any], inputs: Tensors, evaluate: Callable[[Tensors], TensorDictBase], *, batch: torch.Size, prime: bool
+    policy: Callable[..., Any],
+    inputs: Tensors,
+    evaluate: Callable[[Tensors], TensorDictBase],
+    *,
+    batch: torch.Size,
+    prime: bool,
 ) -> tuple[Memory | None, Tensors]:
-    """Calls ``policy`` as at the first step of an episode. Returns the memory that it needs, if any, and all of its inputs,
-    states and outputs.
+    """Calls ``policy`` as at the first step of an episode. Returns the memory that it needs, if
+    any, and all of its inputs, states and outputs.
 
     Args:
         inputs: observations.
@@ -141,15 +175,21 @@ def find(
         TypeError: the policy cannot be called without a first value of its state.
         ValueError: a state does not begin with zeros, or the policy writes it with another shape.
     """
-    observed = {key: torch.ones_like(value) if key == IS_INIT else value for key, value in inputs.items()}
+    observed = {
+        key: torch.ones_like(value) if key == IS_INIT else value for key, value in inputs.items()
+    }
     read, declared = keys_of(policy, "in_keys"), keys_of(policy, "out_keys") or []
     primers = primers_of(policy, batch) if prime else []
-    primed = {key: value for key, value in _drawn(primers, batch).items() if _is_among(key, read or ())}
+    primed = {
+        key: value for key, value in _drawn(primers, batch).items() if _is_among(key, read or ())
+    }
     first = {**primed, **observed}
     unknown = [key for key in read or () if not any(_covers(key, leaf) for leaf in first)]
     for key in unknown:
         if not any(_covers(key, out) or _covers(("next", *path(key)), out) for out in declared):
-            raise KeyError(f"the policy reads {key!r}, which neither the environment observes nor the policy writes")
+            raise KeyError(
+                f"the policy reads {key!r}, which neither the environment observes nor the policy writes"
+            )
     try:
         found = _leaves(evaluate(first))
     except Exception as error:
@@ -160,7 +200,9 @@ def find(
             "where it is given None, or give its module a method make_tensordict_primer() that tells the first value"
         ) from error
     sources = _sources({**first, **found}, inputs, read, declared)
-    fresh = {key: torch.zeros_like(found[source]) for key, source in sources.items() if key not in first}
+    fresh = {
+        key: torch.zeros_like(found[source]) for key, source in sources.items() if key not in first
+    }
     if fresh:
         without, found = found, _leaves(evaluate({**first, **fresh}))
         _check_zeros({key: sources[key] for key in fresh}, without, found)
@@ -185,13 +227,17 @@ def find(
 
 
 def stepwise() -> AbstractContextManager[Any]:
-    """A context in which recurrent modules of TorchRL take one step, whatever its surroundings have set."""
+    """A context in which recurrent modules of TorchRL take one step, whatever its surroundings have
+    set.
+    """
     # A policy with such a module has imported it.
     modules = _fence.loaded("modules")
     return contextlib.nullcontext() if modules is None else modules.set_recurrent_mode(False)
 
 
-def _sources(written: Tensors, inputs: Tensors, read: list[Key] | None, declared: list[Key]) -> dict[Key, Key]:
+def _sources(
+    written: Tensors, inputs: Tensors, read: list[Key] | None, declared: list[Key]
+) -> dict[Key, Key]:
     """Each state, and the name under which it is written."""
     sources: dict[Key, Key] = {}
     for key in written:
@@ -211,7 +257,9 @@ def _check_zeros(sources: dict[Key, Key], without: Tensors, with_zeros: Tensors)
     """Checks that a policy begins with zeros where it is given no state."""
     for key, source in sources.items():
         before, after = without[source].double(), with_zeros[source].double()
-        if before.shape != after.shape or not torch.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True):
+        if before.shape != after.shape or not torch.allclose(
+            before, after, rtol=1e-4, atol=1e-6, equal_nan=True
+        ):
             raise ValueError(
                 f"the policy begins with something else than zeros where it is given no {key!r}: give its module a method "
                 "make_tensordict_primer() that tells the first value, or let it put one in itself where 'is_init' is true"
@@ -219,11 +267,13 @@ def _check_zeros(sources: dict[Key, Key], without: Tensors, with_zeros: Tensors)
 
 
 def primers_of(policy: object, batch: torch.Size) -> list[Any]:
-    """Transforms that give the first values of the states of the modules of ``policy``, for a whole batch.
+    """Transforms that give the first values of the states of the modules of ``policy``, for a whole
+    batch.
 
     Raises:
-        Exception: what ``make_tensordict_primer`` of a module raises, but for :class:`RuntimeError`, by which modules of TorchRL
-            say that they know no first value: a warning says so too.
+        Exception: what ``make_tensordict_primer`` of a module raises, but for
+            :class:`RuntimeError`, by which modules of TorchRL say that they know no first value: a
+            warning says so too.
     """
     found = []
     for module in policy.modules() if isinstance(policy, nn.Module) else ():

@@ -10,7 +10,9 @@ _COUNTS = ("requests", "batches", "failed_batches", "rows")
 
 
 class Figures:
-    """Figures of a server as its users see them, from those of the engine, for calls with up to ``max_batch_size`` rows."""
+    """Figures of a server as its users see them, from those of the engine, for calls with up to
+    ``max_batch_size`` rows.
+    """
 
     def __init__(self, max_batch_size: int) -> None:
         self._most = max_batch_size
@@ -18,7 +20,9 @@ class Figures:
         self._before = dict.fromkeys(_COUNTS, 0)
 
     def of(self, figures: dict[str, Any], *, reset: bool) -> dict[str, float | int]:
-        """``figures`` of the engine, with rates since the start or the last ``reset``; nothing where there are none."""
+        """``figures`` of the engine, with rates since the start or the last ``reset``; nothing
+        where there are none.
+        """
         if not figures:
             return {}
         seconds = max(time.monotonic() - self._since, 1e-9)

@@ -21,7 +21,15 @@ from windrow._warnings import warn
 from windrow.envs._specs import Key, short
 from windrow.policies import answers, recurrent
 from windrow.policies.acting import act_from_now_on, acting
-from windrow.policies.arguments import Convert, arguments_of, calls_with_tensordict, conversion, placed, reads_init, to_numpy
+from windrow.policies.arguments import (
+    Convert,
+    arguments_of,
+    calls_with_tensordict,
+    conversion,
+    placed,
+    reads_init,
+    to_numpy,
+)
 from windrow.policies.beside import attributes_in, check_attributes, load_attributes
 from windrow.policies.cuda_graph import CudaGraph
 from windrow.policies.predictors import Predictor
@@ -34,14 +42,17 @@ if TYPE_CHECKING:
 class TorchPolicy:
     """A callable as the engine sees it.
 
-    The engine calls :meth:`bind` once, then :meth:`act` for each step; :meth:`load` with new weights between batches.
+    The engine calls :meth:`bind` once, then :meth:`act` for each step; :meth:`load` with new
+    weights between batches.
 
     Args:
-        policy: a module, or any callable that one of the rules of :func:`calls_with_tensordict` fits.
+        policy: a module, or any callable that one of the rules of :func:`calls_with_tensordict`
+            fits.
         conditions: how it is called.
 
     Attributes:
-        wants_first: :meth:`act` takes a flag for each row that begins an episode, after the observations: the policy has a state.
+        wants_first: :meth:`act` takes a flag for each row that begins an episode, after the
+            observations: the policy has a state.
         wants_places: then the place of each row, too: rows are others in each call.
         reads_init: the environment has to observe ``is_init``.
     """
@@ -77,23 +88,30 @@ class TorchPolicy:
         groups: Sequence[tuple[Key, list[int]]] = (),
         examples: Sequence[tuple[Key, bytes]] = (),
     ) -> list[tuple[list[str], torch.Tensor]]:
-        """Calls the policy once, and returns what it writes: the actions in the order of ``action_keys``, then the rest, such as
-        observations that it has replaced. It has to write the same keys at each step.
+        """Calls the policy once, and returns what it writes: the actions in the order of
+        ``action_keys``, then the rest, such as observations that it has replaced. It has to write
+        the same keys at each step.
 
         Args:
-            inputs: a first observation, or zeros, for each key of the environment, ``[*batch, *shape]``.
+            inputs: a first observation, or zeros, for each key of the environment,
+                ``[*batch, *shape]``.
             action_keys: the actions that the environment wants.
             batch: dimensions of a batch of observations: none for one environment.
-            groups: batch sizes of nested entries that have dimensions of their own, outer ones first.
-            examples: observations that no array holds, each with the bytes of what the policy is given where there is none.
+            groups: batch sizes of nested entries that have dimensions of their own, outer ones
+                first.
+            examples: observations that no array holds, each with the bytes of what the policy is
+                given where there is none.
 
         Raises:
-            TypeError: the policy cannot be called with these observations, or does not return tensors.
+            TypeError: the policy cannot be called with these observations, or does not return
+                tensors.
             KeyError: it writes no action.
             RuntimeError: it was to be recorded as a CUDA graph, and cannot be.
         """
         self.keys, self._action_keys = list(inputs), action_keys
-        held = {key: b"" for key, given in inputs.items() if isinstance(given, tuple)} | dict(examples)
+        held = {key: b"" for key, given in inputs.items() if isinstance(given, tuple)} | dict(
+            examples
+        )
         shown = Shown(held.items(), action_keys)
         self._shown = shown if shown.examples or shown.split else None
         if self._shown is not None:
@@ -114,14 +132,17 @@ class TorchPolicy:
                 with self._forked():
                     self._record(list(inputs.values()), self.conditions.warmup)
         if self._left_out:
-            warn(f"the policy writes what no array holds, which batches leave out: {sorted(map(str, self._left_out))}")
+            warn(
+                f"the policy writes what no array holds, which batches leave out: {sorted(map(str, self._left_out))}"
+            )
         return [([key] if isinstance(key, str) else list(key), value) for key, value in found]
 
     def act(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs for one step, in the order that :meth:`bind` gave.
 
         Args:
-            inputs: the observations, which rows begin an episode where :attr:`wants_first`, and their places where :attr:`wants_places`.
+            inputs: the observations, which rows begin an episode where :attr:`wants_first`, and
+                their places where :attr:`wants_places`.
         """
         # In the user's thread, the collector has entered `acting`.
         if self.conditions.threads:
@@ -135,7 +156,9 @@ class TorchPolicy:
         return self.call(*inputs)
 
     def load(self, weights: TensorDictBase) -> None:
-        """Copies ``weights`` into the module; none are given for the user's own module, which already has them."""
+        """Copies ``weights`` into the module; none are given for the user's own module, which
+        already has them.
+        """
         given, tensors = dict(weights.items()), self._tensors()
         beside = given.pop(BESIDE, None)
         with torch.no_grad():
@@ -160,12 +183,16 @@ class TorchPolicy:
             check_weights(self._tensors(), given)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The module's tensors by name, in element types that the engine has, and room for its state beside them."""
+        """The module's tensors by name, in element types that the engine has, and room for its
+        state beside them.
+        """
         own = widened(self._tensors())
         return {**own, BESIDE: self._beside} if self.conditions.room else own
 
     def state(self, with_generator: bool) -> bytes:
-        """What the policy remembers of each row. ``with_generator``: the state of torch's generators, too."""
+        """What the policy remembers of each row. ``with_generator``: the state of torch's
+        generators, too.
+        """
         state: dict[str, Any] = {"memory": self.memory.state() if self.wants_first else None}
         if with_generator:
             state["generator"] = torch.get_rng_state()
@@ -184,7 +211,9 @@ class TorchPolicy:
         """
         saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
         if (saved["memory"] is not None) != self.wants_first:
-            raise ValueError("the state is that of another policy: one of the two remembers nothing")
+            raise ValueError(
+                "the state is that of another policy: one of the two remembers nothing"
+            )
         if saved["memory"] is not None:
             self.memory.set_state(saved["memory"])
         if "generator" in saved:
@@ -204,12 +233,20 @@ class TorchPolicy:
     ) -> list[tuple[Key, torch.Tensor]]:
         self.stepwise = recurrent.stepwise()
         self.call = self._whole_output
-        memory, found = recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.conditions.register)
+        memory, found = recurrent.find(
+            self.policy, inputs, self._probe, batch=self.batch, prime=self.conditions.register
+        )
         left = self._left_alone if memory is None else self._left_alone - memory.given.keys()
-        outputs = {key: value for key, value in found.items() if key not in left and not recurrent.is_private(key)}
+        outputs = {
+            key: value
+            for key, value in found.items()
+            if key not in left and not recurrent.is_private(key)
+        }
         missing = [key for key in action_keys if key not in outputs]
         if missing:
-            raise KeyError(f"the policy writes {list(outputs)}, but no {public(missing[0])!r}, which the environment takes")
+            raise KeyError(
+                f"the policy writes {list(outputs)}, but no {public(missing[0])!r}, which the environment takes"
+            )
         self.out_keys = [*action_keys, *(key for key in outputs if key not in action_keys)]
         self.call = self._call_tensordict
         self.wants_first = memory is not None
@@ -254,10 +291,16 @@ class TorchPolicy:
         Raises:
             TypeError: it does.
         """
-        held = [] if self._shown is None else [key for key in self._shown.examples if key in self.keys]
+        held = (
+            [] if self._shown is None else [key for key in self._shown.examples if key in self.keys]
+        )
         for key in held:
-            if key in (getattr(self.policy, "out_keys", None) or ()) or (self._shown is not None and not self._shown.is_left(returned, key)):
-                raise TypeError(f"the policy writes {key!r}, which the environment observes and no array holds: expected that it reads it only")
+            if key in (getattr(self.policy, "out_keys", None) or ()) or (
+                self._shown is not None and not self._shown.is_left(returned, key)
+            ):
+                raise TypeError(
+                    f"the policy writes {key!r}, which the environment observes and no array holds: expected that it reads it only"
+                )
         returned = returned.exclude(*held) if held else returned
         self._left_out = [short(names) for names, _ in unheld(returned)]
         return returned
@@ -276,7 +319,9 @@ class TorchPolicy:
         return returned if rows == self.batch else returned[: rows[0]]
 
     def _evaluate(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
-        given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch, device=self.conditions.named)
+        given = TensorDict(
+            dict(zip(self.keys, inputs)), batch_size=self.batch, device=self.conditions.named
+        )
         for group, size in self.groups:
             # A group may hold only actions and rewards, which the policy does not see.
             inner = given.get(group, None)
@@ -290,7 +335,12 @@ class TorchPolicy:
         if not isinstance(returned, TensorDictBase):
             outputs = answers.named(returned, self._action_keys)
             if outputs is not None:
-                returned = given.update({key: answers.tensor_of(key, value, self.batch) for key, value in outputs.items()})
+                returned = given.update(
+                    {
+                        key: answers.tensor_of(key, value, self.batch)
+                        for key, value in outputs.items()
+                    }
+                )
         if not isinstance(returned, TensorDictBase):
             raise TypeError(
                 f"a policy that is given a TensorDict returns one, got {type(returned).__name__}; to be called with tensors, "
@@ -300,8 +350,14 @@ class TorchPolicy:
 
     def _record(self, inputs: list[torch.Tensor], warmup: int) -> None:
         """Records what the policy computes of ``inputs``, the observations, as a CUDA graph."""
-        if isinstance(self.policy, Predictor) or self._convert is not None or self._shown is not None:
-            raise TypeError("cudagraph_policy records what a policy computes on the GPU, expected one that takes and returns tensors alone")
+        if (
+            isinstance(self.policy, Predictor)
+            or self._convert is not None
+            or self._shown is not None
+        ):
+            raise TypeError(
+                "cudagraph_policy records what a policy computes on the GPU, expected one that takes and returns tensors alone"
+            )
         rows = self.batch
         if self.call == self._call_tensors:
             compute: Callable[..., tuple[torch.Tensor, ...]] = self._computed
@@ -309,7 +365,9 @@ class TorchPolicy:
             if self.wants_first:
                 inputs = list({**dict(zip(self.keys, inputs)), **self.memory.given}.values())
             compute = self._computed_leaves
-        self._graph = CudaGraph(compute, self._filled(inputs), self.conditions.device, warmup, self.module)
+        self._graph = CudaGraph(
+            compute, self._filled(inputs), self.conditions.device, warmup, self.module
+        )
         self.batch = rows
 
     def _computed(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -323,7 +381,9 @@ class TorchPolicy:
         return tuple(leaves.values())
 
     def _replayed(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The outputs of the graph for these inputs. It is recorded anew first where the module has changed."""
+        """The outputs of the graph for these inputs. It is recorded anew first where the module has
+        changed.
+        """
         graph: Any = self._graph
         if not graph.is_current():
             with self._forked():
@@ -336,7 +396,11 @@ class TorchPolicy:
         if self._graph is None:
             return self._evaluate(inputs)
         # The next call overwrites what a policy with a state has to remember.
-        values = [value.clone() for value in self._replayed(inputs)] if self.wants_first else self._replayed(inputs)
+        values = (
+            [value.clone() for value in self._replayed(inputs)]
+            if self.wants_first
+            else self._replayed(inputs)
+        )
         return TensorDict(dict(zip(self._recorded, values, strict=True)), batch_size=self.batch)
 
     def _call_tensordict(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -348,7 +412,9 @@ class TorchPolicy:
         count = len(inputs) - self.wants_first - self.wants_places
         rows = self.batch
         with self.stepwise:
-            returned = self._returned(self._filled(self.memory.recall(inputs[:count], *inputs[count:])))
+            returned = self._returned(
+                self._filled(self.memory.recall(inputs[:count], *inputs[count:]))
+            )
         returned = self._cut(returned, rows)
         given = self.memory.given
         self.memory.keep(returned)
@@ -373,44 +439,64 @@ class TorchPolicy:
             return list(zip(self._named, self._first(rows, self._tensors_of(answer))))
         count = len(answer) if isinstance(answer, tuple) else 1
         if count < len(action_keys):
-            raise TypeError(f"the policy returns {count} tensors, expected one for each of {list(map(public, action_keys))}")
-        self._ordered = [*action_keys, *(f"output{number}" for number in range(1, count - len(action_keys) + 1))]
+            raise TypeError(
+                f"the policy returns {count} tensors, expected one for each of {list(map(public, action_keys))}"
+            )
+        self._ordered = [
+            *action_keys,
+            *(f"output{number}" for number in range(1, count - len(action_keys) + 1)),
+        ]
         return list(zip(self._ordered, self._first(rows, self._tensors_of(answer))))
 
     def _answer_to_arrays(self, given: list[torch.Tensor], error: Exception) -> Any:
-        """What a policy answers that has failed with ``error``: a function that says nothing of what it takes may be written for NumPy arrays.
+        """What a policy answers that has failed with ``error``: a function that says nothing of
+        what it takes may be written for NumPy arrays.
 
         Raises:
             Exception: the policy fails with these, too.
         """
         if any(isinstance(place, dict) for place in self.arguments):
-            error.add_note(f"the policy was given observations as a dictionary, of {self.keys}: parameters of their names take them one by one")
+            error.add_note(
+                f"the policy was given observations as a dictionary, of {self.keys}: parameters of their names take them one by one"
+            )
         if self._convert is not None or isinstance(self.policy, torch.nn.Module):
             raise error
         self._convert = to_numpy
         try:
             return self._answer(given)
         except Exception as second:
-            error.add_note(f"with NumPy arrays in the place of tensors: {type(second).__name__}: {second}")
+            error.add_note(
+                f"with NumPy arrays in the place of tensors: {type(second).__name__}: {second}"
+            )
             raise error from None
 
     def _call_tensors(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
         filled = self._filled(given)
-        return self._first(rows, self._computed(*filled) if self._graph is None else self._replayed(filled))
+        return self._first(
+            rows, self._computed(*filled) if self._graph is None else self._replayed(filled)
+        )
 
-    def _first(self, rows: torch.Size, values: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def _first(
+        self, rows: torch.Size, values: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
         """The first ``rows`` of what a call has returned."""
-        # Asked once, not for each value: a quick module takes no longer than some hundred of these lookups.
+        # Asked once, not for each value: a quick module takes no longer than some hundred of these
+        # lookups.
         return values if rows == self.batch else tuple(value[: rows[0]] for value in values)
 
     def _answer(self, inputs: Sequence[Any]) -> Any:
         """What the policy returns for these inputs."""
         if self._shown is not None:
             shown = self._shown
-            inputs = [shown.value(key, one) if key in shown.examples else one for key, one in zip(self.keys, inputs, strict=True)]
+            inputs = [
+                shown.value(key, one) if key in shown.examples else one
+                for key, one in zip(self.keys, inputs, strict=True)
+            ]
         if self._convert is not None:
-            inputs = [self._convert(one) if isinstance(one, torch.Tensor) else one for one in inputs]
+            inputs = [
+                self._convert(one) if isinstance(one, torch.Tensor) else one for one in inputs
+            ]
         return self.policy(*[placed(place, inputs) for place in self.arguments])
 
     def _tensors_of(self, answer: Any) -> tuple[torch.Tensor, ...]:
@@ -423,23 +509,35 @@ class TorchPolicy:
         if self._named is not None:
             outputs = answers.named(answer, self._action_keys)
             if outputs is None or outputs.keys() != set(self._named):
-                raise KeyError(f"expected the outputs {self._named}, as when it was first called, got {list(outputs or ())}")
+                raise KeyError(
+                    f"expected the outputs {self._named}, as when it was first called, got {list(outputs or ())}"
+                )
             return tuple(answers.tensor_of(key, outputs[key], self.batch) for key in self._named)
         values = answer if isinstance(answer, tuple) else (answer,)
-        if all(isinstance(value, torch.Tensor) for value in values) or len(values) != len(self._ordered):
+        if all(isinstance(value, torch.Tensor) for value in values) or len(values) != len(
+            self._ordered
+        ):
             return values
-        return tuple(answers.tensor_of(key, value, self.batch) for key, value in zip(self._ordered, values))
+        return tuple(
+            answers.tensor_of(key, value, self.batch) for key, value in zip(self._ordered, values)
+        )
 
-    def _bind_predictor(self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]) -> list[tuple[Key, torch.Tensor]]:
+    def _bind_predictor(
+        self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]
+    ) -> list[tuple[Key, torch.Tensor]]:
         if len(action_keys) != 1:
-            raise TypeError(f"a model's predict returns one action, the environment takes {list(map(public, action_keys))}")
+            raise TypeError(
+                f"a model's predict returns one action, the environment takes {list(map(public, action_keys))}"
+            )
         self._named, self._ordered, self._state = None, list(action_keys), None
         self.call = self._call_predictor
         with self._forked():
             (actions,) = self._call_predictor(*inputs.values())
         if self._state is not None:
             if self.conditions.served:
-                raise TypeError("the model's predict returns a state for the rows of one call, and a served policy is called with any rows")
+                raise TypeError(
+                    "the model's predict returns a state for the rows of one call, and a served policy is called with any rows"
+                )
             self.wants_first, self._state = True, None
         return [(action_keys[0], actions)]
 
@@ -455,22 +553,32 @@ class TorchPolicy:
 
 
 def copied_module(module: torch.nn.Module) -> torch.nn.Module:
-    """A deep copy of ``module``. Functions that its parts go around have the same code, and copies of what they close over: a module of
-    tensordict would pickle them, which makes a program's own classes anew, in the copy and in the program."""
+    """A deep copy of ``module``. Functions that its parts go around have the same code, and copies
+    of what they close over: a module of tensordict would pickle them, which makes a program's own
+    classes anew, in the copy and in the program.
+    """
     with _Detaching(module):
         return _copied_module(module)
 
 
 class _Detaching(TorchFunctionMode):
-    """A context in which deep copies have results of computations, which torch does not copy, without how these were computed: modules may keep
-    the last ones. What is a part of a weight is none of these."""
+    """A context in which deep copies have results of computations, which torch does not copy,
+    without how these were computed: modules may keep the last ones. What is a part of a weight is
+    none of these.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
-        self._weights = {tensor.untyped_storage()._cdata for tensor in (*module.parameters(), *module.buffers())}
+        self._weights = {
+            tensor.untyped_storage()._cdata for tensor in (*module.parameters(), *module.buffers())
+        }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.__deepcopy__ and not args[0].is_leaf and args[0].untyped_storage()._cdata not in self._weights:
+        if (
+            func is torch.Tensor.__deepcopy__
+            and not args[0].is_leaf
+            and args[0].untyped_storage()._cdata not in self._weights
+        ):
             return args[0].detach().clone()
         return func(*args, **(kwargs or {}))
 
@@ -482,7 +590,11 @@ def _copied_module(module: torch.nn.Module) -> torch.nn.Module:
         function = part.__dict__.get("module")
         if inspect.ismethod(function) or inspect.isfunction(function):
             memo[id(part)] = copied = type(part).__new__(type(part))
-            attributes = {name: copy.deepcopy(value, memo) for name, value in part.__dict__.items() if name != "module"}
+            attributes = {
+                name: copy.deepcopy(value, memo)
+                for name, value in part.__dict__.items()
+                if name != "module"
+            }
             if inspect.ismethod(function):
                 function = MethodType(function.__func__, copy.deepcopy(function.__self__, memo))
             else:
@@ -492,7 +604,9 @@ def _copied_module(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _copied_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
-    """``function`` with copies of its defaults and of what it closes over, where copies can be made."""
+    """``function`` with copies of its defaults and of what it closes over, where copies can be
+    made.
+    """
     # A copy that fails leaves half of one in its memo.
     tried = dict(memo)
     try:
@@ -501,7 +615,9 @@ def _copied_function(function: FunctionType, memo: dict[int, Any]) -> FunctionTy
     except Exception:
         return function
     memo.update(tried)
-    copied = FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells)
+    copied = FunctionType(
+        function.__code__, function.__globals__, function.__name__, defaults, cells
+    )
     copied.__kwdefaults__ = named
     for name in functools.WRAPPER_ASSIGNMENTS:
         setattr(copied, name, getattr(function, name))

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from windrow._types import Weights
     from windrow.policies.choose import Choice
 
-#: The name, among the weights, of the policy's state beside them: see :mod:`windrow.policies.beside`.
+#: The name, among the weights, of the policy's state beside them: see
+#: :mod:`windrow.policies.beside`.
 BESIDE = "_windrow_beside"
 
 
 class WeightSource:
-    """The module that a collector takes weights from, if it has one, and the way of weights from there to the workers.
+    """The module that a collector takes weights from, if it has one, and the way of weights from
+    there to the workers.
 
-    Workers act with copies of the weights, which :meth:`publish` renews, unless the collector acts with the user's own module.
-    Then the module and the policy always have the same weights: either the engine calls the module, or it has read a network
-    out of it, which :meth:`follow` updates before each batch.
+    Workers act with copies of the weights, which :meth:`publish` renews, unless the collector acts
+    with the user's own module. Then the module and the policy always have the same weights: either
+    the engine calls the module, or it has read a network out of it, which :meth:`follow` updates
+    before each batch.
 
     Args:
         core: the engine's collector.
@@ -47,18 +50,21 @@ class WeightSource:
         if is_actor and is_native:
             self._find_slots()
 
-    def publish(self, given: Weights | Mapping[int, Weights] | None = None, workers: object = None) -> None:
+    def publish(
+        self, given: Weights | Mapping[int, Weights] | None = None, workers: object = None
+    ) -> None:
         """Publishes weights as a new version.
 
         Args:
-            given: a module, a TensorDict of parameters, a ``state_dict``, or a dictionary from workers to these; None for the
-                weights of the collector's module.
+            given: a module, a TensorDict of parameters, a ``state_dict``, or a dictionary from
+                workers to these; None for the weights of the collector's module.
             workers: the only workers that take these weights: numbers, or one; None for all.
 
         Raises:
             TypeError: ``given`` is none of these, or ``workers`` are no numbers.
             ValueError: the weights belong to another policy, or a worker does not exist.
-            RuntimeError: there are no weights to publish, or the module was changed other than by its weights.
+            RuntimeError: there are no weights to publish, or the module was changed other than by
+                its weights.
         """
         if isinstance(given, dict) and given and all(isinstance(worker, int) for worker in given):
             self._check_workers(given)
@@ -69,7 +75,9 @@ class WeightSource:
         self._check_workers(chosen or ())
         if given is None:
             if self.module is None:
-                raise RuntimeError("no weights were given, and the collector has no module to take them from")
+                raise RuntimeError(
+                    "no weights were given, and the collector has no module to take them from"
+                )
             given = self.module
         weights = weights_of(given)
         if self._is_actor:
@@ -82,8 +90,9 @@ class WeightSource:
             self._core.publish(weights, worker)
 
     def follow(self, *, in_any_case: bool = False) -> None:
-        """Publishes the weights of a module that the engine has read, if they have changed since the last batch, or
-        ``in_any_case``: code that collects and learns by turns need not publish them.
+        """Publishes the weights of a module that the engine has read, if they have changed since
+        the last batch, or ``in_any_case``: code that collects and learns by turns need not publish
+        them.
 
         Raises:
             RuntimeError: the module was changed other than by its weights.
@@ -101,7 +110,9 @@ class WeightSource:
         self._core.publish({} if self._is_called else self._core.weights(), None)
 
     def add_to(self, state: dict[str, Any]) -> None:
-        """Writes the weights of a module that the engine calls into the ``state_dict`` of a collector; the engine saves others."""
+        """Writes the weights of a module that the engine calls into the ``state_dict`` of a
+        collector; the engine saves others.
+        """
         if self._is_called:
             state["policy_state_dict"] = {
                 name: value.detach().clone() for name, value in tensors_of(self.module).items()
@@ -111,8 +122,9 @@ class WeightSource:
 
     @contextlib.contextmanager
     def restored(self, state: dict[str, Any]) -> Iterator[None]:
-        """A context in which the engine loads ``state``, the ``state_dict`` of a collector. Where the collector acts with the
-        module itself, the module takes the saved weights over at the end, unless there was an error.
+        """A context in which the engine loads ``state``, the ``state_dict`` of a collector. Where
+        the collector acts with the module itself, the module takes the saved weights over at the
+        end, unless there was an error.
 
         Raises:
             ValueError: the state holds the weights of another policy.
@@ -123,7 +135,11 @@ class WeightSource:
             yield
             return
         own = tensors_of(self.module)
-        saved = {name: value for name, value in state.get("policy_state_dict", {}).items() if name != BESIDE}
+        saved = {
+            name: value
+            for name, value in state.get("policy_state_dict", {}).items()
+            if name != BESIDE
+        }
         weights = fitted(own, saved)
         if self._is_called:
             state["policy_state_dict"] = {}
@@ -131,10 +147,16 @@ class WeightSource:
         copy_weights(own, weights)
 
     def _find_slots(self) -> None:
-        owners = [entries for part in self.module.modules() for entries in (part._modules, part._parameters, part._buffers)]
+        owners = [
+            entries
+            for part in self.module.modules()
+            for entries in (part._modules, part._parameters, part._buffers)
+        ]
         entries = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
         self._slots = Readings([], [], [entry for entry in entries if entry[2] is not None], None)
-        self._core.set_source(tensors_of(self.module) | ({} if self._beside is None else {BESIDE: self._beside.leaf}))
+        self._core.set_source(
+            tensors_of(self.module) | ({} if self._beside is None else {BESIDE: self._beside.leaf})
+        )
 
     def _check_workers(self, workers: Iterable[int]) -> None:
         number = int(self._core.stats()["workers"])
@@ -147,7 +169,11 @@ def _numbers_of(workers: object) -> list[int] | None:
     """The numbers of ``workers``: several, or one; None for all."""
     if workers is None:
         return None
-    several: Iterable[Any] = workers if isinstance(workers, Iterable) and not isinstance(workers, SupportsIndex) else [workers]
+    several: Iterable[Any] = (
+        workers
+        if isinstance(workers, Iterable) and not isinstance(workers, SupportsIndex)
+        else [workers]
+    )
     try:
         return [operator.index(worker) for worker in several]
     except TypeError:
@@ -170,7 +196,11 @@ def source_of(policy: object) -> torch.nn.Module | None:
         return None
     # A method around which there is a TensorDictModule, which has no weights of its own.
     method = getattr(owner, "module", None)
-    return source_of(method) if inspect.ismethod(method) and isinstance(method.__self__, torch.nn.Module) else owner
+    return (
+        source_of(method)
+        if inspect.ismethod(method) and isinstance(method.__self__, torch.nn.Module)
+        else owner
+    )
 
 
 def devices_of(module: torch.nn.Module) -> set[torch.device]:
@@ -179,7 +209,9 @@ def devices_of(module: torch.nn.Module) -> set[torch.device]:
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, Any]:
-    """Parameters and buffers of ``module`` by their names in its ``state_dict``: the tensors themselves, not copies."""
+    """Parameters and buffers of ``module`` by their names in its ``state_dict``: the tensors
+    themselves, not copies.
+    """
     import torch
 
     state = original(module).state_dict(keep_vars=True)
@@ -187,7 +219,8 @@ def tensors_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def weights_of(source: object) -> dict[str, Any]:
-    """Weights by name from a module, a ``TensorDict`` of parameters, a ``state_dict``, or what :func:`windrow.ray._session.pack` has made.
+    """Weights by name from a module, a ``TensorDict`` of parameters, a ``state_dict``, or what
+    :func:`windrow.ray._session.pack` has made.
 
     Raises:
         TypeError: ``source`` is none of these.
@@ -209,11 +242,15 @@ def weights_of(source: object) -> dict[str, Any]:
 
 
 def widened(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """``weights`` with float32 in place of narrower floats, which the engine does not have. No value changes."""
+    """``weights`` with float32 in place of narrower floats, which the engine does not have. No
+    value changes.
+    """
     import torch
 
     narrow = (torch.bfloat16, torch.float16)
-    return {name: value.float() if value.dtype in narrow else value for name, value in weights.items()}
+    return {
+        name: value.float() if value.dtype in narrow else value for name, value in weights.items()
+    }
 
 
 def check_model(model_id: str) -> None:
@@ -238,11 +275,15 @@ def check_weights(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     missing = sorted(own.keys() - weights.keys())
     unknown = sorted(weights.keys() - own.keys())
     if missing or unknown:
-        raise ValueError(f"weights of another policy: missing {missing or 'none'}, unknown {unknown or 'none'}")
+        raise ValueError(
+            f"weights of another policy: missing {missing or 'none'}, unknown {unknown or 'none'}"
+        )
     for name, value in own.items():
         if tuple(value.shape) != tuple(weights[name].shape):
             got = list(weights[name].shape)
-            raise ValueError(f"weights of another policy: {name}: expected shape {list(value.shape)}, got {got}")
+            raise ValueError(
+                f"weights of another policy: {name}: expected shape {list(value.shape)}, got {got}"
+            )
 
 
 def fitted(own: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,7 +294,9 @@ def fitted(own: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, Any]
         Exception: what torch raises for a tensor without values.
     """
     check_weights(own, weights)
-    return {name: weights[name].detach().to(value.device, value.dtype) for name, value in own.items()}
+    return {
+        name: weights[name].detach().to(value.device, value.dtype) for name, value in own.items()
+    }
 
 
 def copy_weights(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:

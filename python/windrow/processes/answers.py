@@ -1,4 +1,6 @@
-"""In a worker process, answers to what the collector's process asks of an environment, see :mod:`windrow.processes.proxy`."""
+"""In a worker process, answers to what the collector's process asks of an environment, see
+:mod:`windrow.processes.proxy`.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,24 @@ from windrow.processes.exceptions import sent
 from windrow.processes.pickling import dumps
 
 
-#: Objects of these modules are sent as copies; of any other class, what is asked of them is asked where they are.
-_VALUES = ("builtins", "gymnasium.spaces", "numpy", "tensordict", "torch", f"{_fence.LIBRARY}.data", "windrow.envs._specs", "collections")
+#: Objects of these modules are sent as copies; of any other class, what is asked of them is asked
+#: where they are.
+_VALUES = (
+    "builtins",
+    "gymnasium.spaces",
+    "numpy",
+    "tensordict",
+    "torch",
+    f"{_fence.LIBRARY}.data",
+    "windrow.envs._specs",
+    "collections",
+)
 
 
 def answer(request: bytes) -> bytes:
-    """In a worker process, the answer to a question of :class:`windrow.processes.proxy.Remote`: whether an exception was raised,
-    and it or what was asked for."""
+    """In a worker process, the answer to a question of :class:`windrow.processes.proxy.Remote`:
+    whether an exception was raised, and it or what was asked for.
+    """
     try:
         return dumps((False, _answered(*pickle.loads(request))))
     except BaseException as error:
@@ -63,7 +76,9 @@ def _environment() -> Any:
 
 
 def _is_value(found: object) -> bool:
-    if isinstance(found, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ModuleType, type)):
+    if isinstance(
+        found, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ModuleType, type)
+    ):
         return False
     if isinstance(found, (list, tuple, set, frozenset)):
         return all(map(_is_value, found))

@@ -1,4 +1,6 @@
-"""Which part of an object cannot be sent to another process, or holds weights that no copy of it follows."""
+"""Which part of an object cannot be sent to another process, or holds weights that no copy of it
+follows.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +62,17 @@ def parts(value: object) -> list[tuple[str, Any]]:
         cells = zip(value.__code__.co_freevars, value.__closure__ or ())
         # A cell is empty where its variable was deleted.
         free = [(name, cell.cell_contents) for name, cell in cells if cell != type(cell)()]
-        known = [(name, value.__globals__[name]) for name in _names(value.__code__) if name in value.__globals__]
+        known = [
+            (name, value.__globals__[name])
+            for name in _names(value.__code__)
+            if name in value.__globals__
+        ]
         named = [(f" uses {name}", part) for name, part in (*free, *known)]
-        return [(name, part) for name, part in named if not isinstance(part, (ModuleType, BuiltinFunctionType))]
+        return [
+            (name, part)
+            for name, part in named
+            if not isinstance(part, (ModuleType, BuiltinFunctionType))
+        ]
     # Some leave out of their state what they could not be pickled with.
     try:
         state = value.__getstate__()
@@ -89,8 +99,9 @@ def _short(value: object) -> str:
 
 
 def held_weights(policy: object) -> str | None:
-    """Where ``policy`` has weights that no copy of it follows: in a function, as in ``" uses net"``, not in a module of its own. None if
-    it has none."""
+    """Where ``policy`` has weights that no copy of it follows: in a function, as in
+    ``" uses net"``, not in a module of its own. None if it has none.
+    """
     import torch
 
     module = policy if isinstance(policy, torch.nn.Module) else None
@@ -98,17 +109,26 @@ def held_weights(policy: object) -> str | None:
 
     def found(value: object, path: str, depth: int = 6) -> str | None:
         # Large data are not looked through to the end.
-        if not depth or id(value) in seen or len(seen) > 10_000 or isinstance(value, (type, str, bytes)):
+        if (
+            not depth
+            or id(value) in seen
+            or len(seen) > 10_000
+            or isinstance(value, (type, str, bytes))
+        ):
             return None
         seen.add(id(value))
         if isinstance(value, torch.nn.Module):
             return path if next(value.parameters(), None) is not None else None
         if isinstance(value, torch.Tensor):
             return path if value.requires_grad else None
-        return next(filter(None, (found(part, path + name, depth - 1) for name, part in parts(value))), None)
+        return next(
+            filter(None, (found(part, path + name, depth - 1) for name, part in parts(value))), None
+        )
 
     if module is None:
         return found(policy, "")
     entries = [entry for part in module.modules() for entry in vars(part).items()]
-    functions = [(name, value) for name, value in entries if isinstance(value, (FunctionType, partial))]
+    functions = [
+        (name, value) for name, value in entries if isinstance(value, (FunctionType, partial))
+    ]
     return next(filter(None, (found(value, f".{name}") for name, value in functions)), None)

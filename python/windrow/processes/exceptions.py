@@ -9,12 +9,15 @@ from typing import Any
 from windrow.processes.pickling import dumps
 
 
-#: Exceptions that take more bytes than this are sent as text, which is cut to this number of characters.
+#: Exceptions that take more bytes than this are sent as text, which is cut to this number of
+#: characters.
 _LONG = 1 << 20
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception in a worker process, as the ``__cause__`` of that exception here."""
+    """The traceback of an exception in a worker process, as the ``__cause__`` of that exception
+    here.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -27,7 +30,9 @@ class RemoteTraceback(Exception):
 def sent(error: BaseException) -> bytes:
     """An exception of a worker process, as bytes."""
     # What no encoding knows, such as the name of a file, is written as an escape.
-    lines = _cut("".join(traceback.format_exception(error)).encode(errors="backslashreplace").decode())
+    lines = _cut(
+        "".join(traceback.format_exception(error)).encode(errors="backslashreplace").decode()
+    )
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     message = _cut(traceback.format_exception_only(error)[-1].strip())
     try:
@@ -42,12 +47,14 @@ def sent(error: BaseException) -> bytes:
 
 def _cut(text: str) -> str:
     half = _LONG // 2
-    return text if len(text) <= _LONG else f"{text[:half]}… ({len(text)} characters) …{text[-half:]}"
+    return (
+        text if len(text) <= _LONG else f"{text[:half]}… ({len(text)} characters) …{text[-half:]}"
+    )
 
 
 def received(sent: bytes) -> BaseException:
-    """The exception that :func:`sent` has written: of its own type where that can be read here, otherwise a ``RuntimeError`` that
-    names the type. Its cause has the traceback.
+    """The exception that :func:`sent` has written: of its own type where that can be read here,
+    otherwise a ``RuntimeError`` that names the type. Its cause has the traceback.
     """
     pickled, name, message, text, is_failure = pickle.loads(sent)
     error: Any = None

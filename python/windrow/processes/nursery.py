@@ -1,7 +1,9 @@
-"""A process that has imported what workers need, and forks them: ``python -m windrow.processes.nursery MODULE ...``, which collectors start.
+"""A process that has imported what workers need, and forks them:
+``python -m windrow.processes.nursery MODULE ...``, which collectors start.
 
-A worker then starts in some milliseconds, and shares most of its memory with the others, so that they find it in the caches of a core that they
-take turns on. ``windrow_peer::Nursery`` is the other side.
+A worker then starts in some milliseconds, and shares most of its memory with the others, so that
+they find it in the caches of a core that they take turns on. ``windrow_peer::Nursery`` is the other
+side.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class _Nursery:
     def __init__(self, control: socket.socket, parent: int) -> None:
         self.control = control
         self.parent = parent
-        #: By its descriptor: the socket that reports on a worker to the parent, and the worker's process.
+        #: By its descriptor: the socket that reports on a worker to the parent, and the worker's
+        #: process.
         self.births: dict[int, tuple[socket.socket, int]] = {}
         self.is_serving = True
         self.has_complained = False
@@ -43,7 +46,9 @@ class _Nursery:
         self.poll.register(parent, select.POLLIN)
 
     def run(self) -> None:
-        """Forks workers until the parent has ended, or closes the connection and all workers have ended."""
+        """Forks workers until the parent has ended, or closes the connection and all workers have
+        ended.
+        """
         while self.is_serving or self.births:
             for fd, _ in self.poll.poll():
                 if fd == self.parent:
@@ -60,7 +65,8 @@ class _Nursery:
             self.is_serving = False
             return
         try:
-            # Fewer where there was no room. The parent hears of what is not done by the end of the last one.
+            # Fewer where there was no room. The parent hears of what is not done by the end of the
+            # last one.
             if len(fds) == 6 and self.may_fork():
                 with contextlib.suppress(OSError):
                     self.fork(fds)
@@ -69,7 +75,9 @@ class _Nursery:
                 os.close(fd)
 
     def may_fork(self) -> bool:
-        """A fork copies one thread alone, and no state of a GPU: locks of other threads would stay locked for ever."""
+        """A fork copies one thread alone, and no state of a GPU: locks of other threads would stay
+        locked for ever.
+        """
         threads = len(os.listdir("/proc/self/task"))
         on_gpu = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
         if threads == 1 and not on_gpu:
@@ -77,7 +85,10 @@ class _Nursery:
         if not self.has_complained:
             self.has_complained = True
             found = "has used a GPU" if on_gpu else f"has {threads} threads"
-            print(f"windrow: the process that would fork workers {found}; they are started one by one instead", file=sys.stderr)
+            print(
+                f"windrow: the process that would fork workers {found}; they are started one by one instead",
+                file=sys.stderr,
+            )
         if not self.births:
             sys.stderr.flush()
             os._exit(3)
@@ -104,7 +115,9 @@ class _Nursery:
             os.close(pidfd)
 
     def reap(self, fd: int) -> None:
-        """The parent has seen the end of a worker, or wants it. Its number is no other's as long as it was not waited for."""
+        """The parent has seen the end of a worker, or wants it. Its number is no other's as long as
+        it was not waited for.
+        """
         birth, pid = self.births.pop(fd)
         self.poll.unregister(fd)
         with birth:
@@ -158,7 +171,9 @@ def main() -> None:
         pass
     try:
         control = socket.socket(fileno=os.dup(0))
-        (peer,) = struct.unpack_from("i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        (peer,) = struct.unpack_from(
+            "i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
         parent = os.pidfd_open(peer)
     except OSError:
         peer = None

@@ -33,7 +33,9 @@ def dumps(value: object) -> bytes:
 
 
 class Sendable:
-    """In the place of a function where that is pickled, which plain pickle can do then too, functions of a script included."""
+    """In the place of a function where that is pickled, which plain pickle can do then too,
+    functions of a script included.
+    """
 
     #: See :func:`windrow.processes.blame.parts`.
     is_around_a_function = True
@@ -74,7 +76,9 @@ def pickler() -> type[pickle.Pickler]:
 
 
 def _uncompiled(value: Any) -> tuple[Any, dict[str, Any]] | None:
-    """The module or function that torch has compiled to ``value``, and the arguments known; None for anything else."""
+    """The module or function that torch has compiled to ``value``, and the arguments known; None
+    for anything else.
+    """
     known: dict[str, Any] = {}
     if type(value).__name__ == "OptimizedModule":
         plain, backend = value._orig_mod, value.dynamo_ctx.callback

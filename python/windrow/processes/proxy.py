@@ -26,11 +26,14 @@ Path = tuple[tuple[str, Any], ...]
 class Remote:
     """An object in a worker process, found from the environment there by ``path``.
 
-    Attributes and keys are read there, between two parts that the worker fills. Plain values, arrays, tensors and specs come back
-    as copies; anything else is a ``Remote`` again. A method is called there. Setting an attribute sets it there.
+    Attributes and keys are read there, between two parts that the worker fills. Plain values,
+    arrays, tensors and specs come back as copies; anything else is a ``Remote`` again. A method is
+    called there. Setting an attribute sets it there.
     """
 
-    def __init__(self, core: CollectorCore | EvaluatorProcess | ParallelMembers, worker: int, path: Path = ()) -> None:
+    def __init__(
+        self, core: CollectorCore | EvaluatorProcess | ParallelMembers, worker: int, path: Path = ()
+    ) -> None:
         vars(self).update(_core=core, _worker=worker, _path=path)
 
     def __getattr__(self, name: str) -> Any:
@@ -68,7 +71,9 @@ class Remote:
 
 
 class RemoteMethod(Remote):
-    """A :class:`Remote` that can be called, with arguments that can be pickled. So can what it returns."""
+    """A :class:`Remote` that can be called, with arguments that can be pickled. So can what it
+    returns.
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._ask("call", self._path, args, kwargs)
@@ -78,7 +83,9 @@ class RemoteEnv(Remote):
     """The environment of a worker process."""
 
     def states(self) -> dict[str, Any]:
-        """The states of the worker's environments; of a worker that has ended, those that were known last."""
+        """The states of the worker's environments; of a worker that has ended, those that were
+        known last.
+        """
         try:
             answer = self._answer("states")
         except (RuntimeError, ValueError):
@@ -97,15 +104,20 @@ class RemoteEnv(Remote):
 
 
 def remember(envs: list[Any]) -> None:
-    """Asks for the states of all ``envs`` that are in processes, which are about to end: later calls of their ``states`` return them.
-    Does not wait for a worker whose step or part takes long."""
+    """Asks for the states of all ``envs`` that are in processes, which are about to end: later
+    calls of their ``states`` return them. Does not wait for a worker whose step or part takes long.
+    """
 
     def ask(env: RemoteEnv) -> None:
         with contextlib.suppress(Exception):
             env.states()
 
     until = time.monotonic() + _PATIENCE
-    asking = [threading.Thread(target=ask, args=(env,), daemon=True) for env in envs if isinstance(env, RemoteEnv)]
+    asking = [
+        threading.Thread(target=ask, args=(env,), daemon=True)
+        for env in envs
+        if isinstance(env, RemoteEnv)
+    ]
     # No thread can be started at the end of the interpreter.
     with contextlib.suppress(RuntimeError):
         for thread in asking:

@@ -1,4 +1,6 @@
-"""What a worker process is sent before it works: environments, a policy, and what both expect of the process."""
+"""What a worker process is sent before it works: environments, a policy, and what both expect of
+the process.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,15 @@ worker = types.SimpleNamespace(environment=None)
 
 
 def environments(
-    env: object, kwargs: dict[str, Any] | None, init_fn: Callable[[], object] | None, *, is_quiet: bool = False
+    env: object,
+    kwargs: dict[str, Any] | None,
+    init_fn: Callable[[], object] | None,
+    *,
+    is_quiet: bool = False,
 ) -> bytes:
-    """How to make the environments ``env`` in another process, after a call of ``init_fn``. Windrow gives no warnings there if the process
-    ``is_quiet``, or belongs to another worker than the first: each of many would warn of the same.
+    """How to make the environments ``env`` in another process, after a call of ``init_fn``. Windrow
+    gives no warnings there if the process ``is_quiet``, or belongs to another worker than the
+    first: each of many would warn of the same.
 
     Raises:
         NoProcesses: something that they are made of cannot be sent; the error names it.
@@ -57,27 +64,37 @@ def member(
     *,
     is_quiet: bool = False,
 ) -> bytes:
-    """How to make the environments ``env``, a member ``of`` something that errors name with what to do ``instead``, in another process.
-    The user gave them as the argument ``name``. A member ``is_quiet`` where the first one warns for all.
+    """How to make the environments ``env``, a member ``of`` something that errors name with what to
+    do ``instead``, in another process. The user gave them as the argument ``name``. A member
+    ``is_quiet`` where the first one warns for all.
 
     Raises:
         TypeError: as :func:`environments`.
     """
     try:
-        return environments(Factory(env) if is_function(env) else env, kwargs, None, is_quiet=is_quiet)
+        return environments(
+            Factory(env) if is_function(env) else env, kwargs, None, is_quiet=is_quiet
+        )
     except TypeError as error:
         # Said of collectors elsewhere.
-        told = str(error).replace('placement="processes" sends', f"{of} sends").replace('choose placement="threads"', instead)
+        told = (
+            str(error)
+            .replace('placement="processes" sends', f"{of} sends")
+            .replace('choose placement="threads"', instead)
+        )
         told = told.replace("create_env_fn", name)
         raise TypeError(told) from error.__cause__
 
 
 def members(recipe: Parallel) -> list[tuple[bytes, int]]:
-    """The members of ``recipe`` as they are sent, and what torch's generator in each begins with: other numbers, which follow from
-    ``torch.manual_seed`` here."""
+    """The members of ``recipe`` as they are sent, and what torch's generator in each begins with:
+    other numbers, which follow from ``torch.manual_seed`` here.
+    """
     torch = sys.modules.get("torch")
     draws = random.Random(f"{torch.initial_seed() if torch else 0} {next(_MADE)}")
-    sent = recipe.sent or [member(one, is_quiet=number > 0) for number, one in enumerate(recipe.members)]
+    sent = recipe.sent or [
+        member(one, is_quiet=number > 0) for number, one in enumerate(recipe.members)
+    ]
     return [(one, draws.getrandbits(63)) for one in sent]
 
 
@@ -91,8 +108,16 @@ def policy(core: object) -> bytes:
     """
     if isinstance(core, dict) and "remote" not in core:
         # In an actor they are bytes already.
-        weights = core["weights"] if isinstance(core["weights"], bytes) else tensors_to_bytes(core["weights"])
-        core = {**core, "weights": weights, "fallback": core["fallback"] and _makers(core["fallback"])}
+        weights = (
+            core["weights"]
+            if isinstance(core["weights"], bytes)
+            else tensors_to_bytes(core["weights"])
+        )
+        core = {
+            **core,
+            "weights": weights,
+            "fallback": core["fallback"] and _makers(core["fallback"]),
+        }
     elif isinstance(core, list):
         core = _makers(core)
     return pickle.dumps(core)
@@ -118,8 +143,9 @@ def read_policy(sent: bytes) -> object:
 
 
 class _Origin:
-    """Where modules are, and the key by which processes of ``multiprocessing`` know each other, which its own children inherit. Where this
-    is read, the process takes both over, so what is read after it may be of any module here, or a proxy of a ``Manager``.
+    """Where modules are, and the key by which processes of ``multiprocessing`` know each other,
+    which its own children inherit. Where this is read, the process takes both over, so what is read
+    after it may be of any module here, or a proxy of a ``Manager``.
     """
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -146,8 +172,9 @@ def _take_origin(path: list[str], key: bytes | None) -> None:
 
 
 def surroundings() -> bytes:
-    """What a process on any machine has to know before it can read what is the user's: where modules are, ids of Gymnasium, and torch's
-    type of real numbers."""
+    """What a process on any machine has to know before it can read what is the user's: where
+    modules are, ids of Gymnasium, and torch's type of real numbers.
+    """
     return pickle.dumps((_path(), dumps((_registered(), _number_type()))))
 
 
@@ -169,7 +196,9 @@ def _register(specs: list[Any]) -> None:
 
 
 def seed_torch(seed: int) -> bool:
-    """Seeds torch, which begins every process with the same numbers, if this one has imported it; whether it has."""
+    """Seeds torch, which begins every process with the same numbers, if this one has imported it;
+    whether it has.
+    """
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(seed)
@@ -177,7 +206,9 @@ def seed_torch(seed: int) -> bool:
 
 
 def _number_type() -> str | None:
-    """Torch's default type of real numbers, where it is another than in a process that has just begun."""
+    """Torch's default type of real numbers, where it is another than in a process that has just
+    begun.
+    """
     torch = sys.modules.get("torch")
     name = "float32" if torch is None else str(torch.get_default_dtype()).removeprefix("torch.")
     return None if name == "float32" else name
@@ -201,7 +232,9 @@ def _make(number_type: str | None, pickled: bytes) -> object:
 
 
 def _registered() -> list[Any]:
-    """Ids of Gymnasium that another process does not know, since this program or a package of the user's has registered them."""
+    """Ids of Gymnasium that another process does not know, since this program or a package of the
+    user's has registered them.
+    """
     gymnasium = sys.modules.get("gymnasium")
     if gymnasium is None:
         return []

@@ -23,7 +23,9 @@ def main() -> None:
 
 
 def serve(invitation: str | None = None) -> NoReturn:
-    """Runs this process as a worker, of the collector elsewhere that has sent an ``invitation`` if there is one, and ends it."""
+    """Runs this process as a worker, of the collector elsewhere that has sent an ``invitation`` if
+    there is one, and ends it.
+    """
     # A crash leaves the stack in the last words of this process.
     faulthandler.enable()
     if hasattr(signal, "SIGUSR2"):
@@ -33,7 +35,8 @@ def serve(invitation: str | None = None) -> NoReturn:
     status = run_worker(invitation)
     if status is None:
         sys.exit("windrow.processes.worker is started by collectors of windrow, which talk to it")
-    # Locks that environments have made are freed: multiprocessing prints a warning of those that are left.
+    # Locks that environments have made are freed: multiprocessing prints a warning of those that
+    # are left.
     if util := sys.modules.get("multiprocessing.util"):
         util._run_finalizers(0)
     for stream in (sys.stdout, sys.stderr):

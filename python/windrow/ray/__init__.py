@@ -16,5 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["RayCollector", "RayLauncher", "RayReplayBuffer"]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, {"RayCollector": "_collector", "RayLauncher": "_launcher", "RayReplayBuffer": "_buffer"})
+    __getattr__ = names_of(
+        __name__,
+        {"RayCollector": "_collector", "RayLauncher": "_launcher", "RayReplayBuffer": "_buffer"},
+    )
     __dir__ = listing(__name__, __all__)

@@ -1,4 +1,6 @@
-"""Actors of Ray: one runs a worker of a collector, one an evaluator. Neither imports torch unless its environments or its policy do."""
+"""Actors of Ray: one runs a worker of a collector, one an evaluator. Neither imports torch unless
+its environments or its policy do.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +48,18 @@ def _sendable_errors(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class WorkerActor:
-    """The process of a worker. It has no groups of threads: what is called runs in its main thread, as environments may expect."""
+    """The process of a worker. It has no groups of threads: what is called runs in its main thread,
+    as environments may expect.
+    """
 
     def place(self) -> tuple[int, str]:
         """This process, and the node that it is on."""
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
     def work(self, invitation: str, threads: int | None) -> int | None:
-        """Works for the collector that has sent ``invitation`` until that ends, with libraries that use ``threads`` threads. Returns the exit
-        status."""
+        """Works for the collector that has sent ``invitation`` until that ends, with libraries that
+        use ``threads`` threads. Returns the exit status.
+        """
         if threads is not None:
             os.environ.update(dict.fromkeys(LIMITS, str(threads)))
         return run_worker(invitation)
@@ -75,7 +80,9 @@ class EvaluatorActor:
         if init_fn is not None:
             init_fn()
         env, arguments = pickle.loads(pickled)
-        self._evaluator = collectors.Evaluator(env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None)
+        self._evaluator = collectors.Evaluator(
+            env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None
+        )
         setup.seed_torch(seed)
 
     def _keep(self, batch: TensorDictBase) -> dict[str, float]:
@@ -84,7 +91,9 @@ class EvaluatorActor:
 
     @_sendable_errors
     def evaluate(self, weights: object, step: int) -> tuple[dict[str, Any], Any]:
-        """The result with these packed weights, and the packed frames of all episodes if they were asked for."""
+        """The result with these packed weights, and the packed frames of all episodes if they were
+        asked for.
+        """
         result = self._evaluator.evaluate(weights, step)
         frames, self._frames = self._frames, None
         return result, frames

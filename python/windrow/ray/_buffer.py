@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RayReplayBuffer"]
 
-#: Calls that the actor serves at a time. A sample that waits for frames keeps a thread, and the writers that bring them have others.
+#: Calls that the actor serves at a time. A sample that waits for frames keeps a thread, and the
+#: writers that bring them have others.
 _THREADS = {"write": 16, "sample": 16, "ask": 4, "writers": 1}
 
-#: Seconds between two looks of a waiting call at its own process, and after which a write that waits for samples asks again.
+#: Seconds between two looks of a waiting call at its own process, and after which a write that
+#: waits for samples asks again.
 _LOOK, _ASK_AGAIN = 0.1, 1.0
 
 #: Seconds between a writer's signs of life, and of silence after which it counts as dead.
@@ -59,7 +61,9 @@ class _Owner:
         self._lost = 0
         self._lock, self._iterating = threading.Lock(), threading.Lock()
 
-    def open(self, make: Callable[..., ReplayBuffer], arguments: dict[str, Any], silence: float) -> dict[str, Any]:
+    def open(
+        self, make: Callable[..., ReplayBuffer], arguments: dict[str, Any], silence: float
+    ) -> dict[str, Any]:
         self._buffer = make(**arguments)
         threading.Thread(target=self._listen, args=(silence,), daemon=True).start()
         return {name: getattr(self._buffer, name, None) for name in ("batch_size", "priority_key")}
@@ -77,7 +81,9 @@ class _Owner:
                 return self.call(name, *args, **kwargs)
         except RuntimeError as error:
             if self._lost:
-                error.add_note(f"collectors of {self._lost} processes that wrote to the buffer have fallen silent")
+                error.add_note(
+                    f"collectors of {self._lost} processes that wrote to the buffer have fallen silent"
+                )
             raise
 
     def extend(self, batch: object, author: Author) -> Array:
@@ -95,14 +101,18 @@ class _Owner:
         return _received(batch, copy=not self._buffer._takes_frames_as_they_are)
 
     def write(self, batch: object, author: Author, patient: bool) -> Array | None:
-        """As :meth:`extend`, for a collector; None if a ``patient`` write has to be asked for again."""
+        """As :meth:`extend`, for a collector; None if a ``patient`` write has to be asked for
+        again.
+        """
         until = time.monotonic() + _ASK_AGAIN
 
         def is_over() -> bool:
             return time.monotonic() > until
 
         try:
-            return self._buffer._write(self._frames(batch), is_over if patient else None, self._number(author)).numpy()
+            return self._buffer._write(
+                self._frames(batch), is_over if patient else None, self._number(author)
+            ).numpy()
         except RuntimeError as error:
             if patient and type(error) is RuntimeError and is_over():
                 return None
@@ -117,11 +127,15 @@ class _Owner:
     def add_writer(self, author: Author) -> None:
         """Notes that a collector is writing; samples then wait for its frames."""
         with self._lock:
-            number = self._writers[author][0] if author in self._writers else self._buffer._core.attach()
+            number = (
+                self._writers[author][0] if author in self._writers else self._buffer._core.attach()
+            )
             self._writers[author] = number, time.monotonic()
 
     def remove_writer(self, author: Author, error: BaseException | None = None) -> None:
-        """Notes that a collector writes no more. A waiting sample raises ``error``, otherwise the next call."""
+        """Notes that a collector writes no more. A waiting sample raises ``error``, otherwise the
+        next call.
+        """
         if error is not None:
             self._buffer._failures.append(Failure(error, _NOWHERE))
         with self._lock:
@@ -142,7 +156,9 @@ class _Owner:
 def _owner(remote_config: dict[str, Any] | None) -> ActorHandle[Any]:
     import ray
 
-    return _session.actor(ray, _Owner, {"concurrency_groups": _THREADS, "num_cpus": 0, **(remote_config or {})})
+    return _session.actor(
+        ray, _Owner, {"concurrency_groups": _THREADS, "num_cpus": 0, **(remote_config or {})}
+    )
 
 
 class _Nowhere:
@@ -156,7 +172,9 @@ _NOWHERE: Any = _Nowhere()
 
 
 def _forwarded(name: str, *, forgets: bool = False) -> Callable[..., Any]:
-    """A method that is called in the actor. One that ``forgets`` drops samples that were asked for before."""
+    """A method that is called in the actor. One that ``forgets`` drops samples that were asked for
+    before.
+    """
 
     def method(self: RayReplayBuffer, *args: Any, **kwargs: Any) -> object:
         result = self._call(name, *args, **kwargs)
@@ -169,30 +187,36 @@ def _forwarded(name: str, *, forgets: bool = False) -> Callable[..., Any]:
 
 
 class RayReplayBuffer:
-    """A replay buffer in an actor of Ray: collectors and learners on all machines of a cluster write to it and sample from it.
+    """A replay buffer in an actor of Ray: collectors and learners on all machines of a cluster
+    write to it and sample from it.
 
-    Methods are those of :class:`ReplayBuffer`, arguments and errors too. Frames travel as one block of memory. Samples are in memory of
-    their own. A path, as of :meth:`dumps`, is one of the actor's machine.
+    Methods are those of :class:`ReplayBuffer`, arguments and errors too. Frames travel as one block
+    of memory. Samples are in memory of their own. A path, as of :meth:`dumps`, is one of the
+    actor's machine.
 
-    Copies by pickle, which other actors and tasks are given, use the same buffer. It ends with :meth:`shutdown`, or when no copy is left.
+    Copies by pickle, which other actors and tasks are given, use the same buffer. It ends with
+    :meth:`shutdown`, or when no copy is left.
 
-    A sample waits for collectors that were started into the buffer, in any process. A collector whose process has died counts as
-    one of them for up to 30 s; the sample then fails, if no other is left. An error that ended a collector is raised as by other
-    buffers.
+    A sample waits for collectors that were started into the buffer, in any process. A collector
+    whose process has died counts as one of them for up to 30 s; the sample then fails, if no other
+    is left. An error that ended a collector is raised as by other buffers.
 
     Args:
         replay_buffer_cls: the class of the buffer.
         ray_init_config: arguments of ``ray.init``, if no Ray is running.
-        remote_config: options of the actor, such as ``{"num_cpus": 1, "memory": 2**30}``. By default, it claims no processor.
+        remote_config: options of the actor, such as ``{"num_cpus": 1, "memory": 2**30}``. By
+            default, it claims no processor.
         transport: ``"ray"``; ``"auto"`` is the same.
-        prefetch: samples that are asked for ahead, where neither a size nor ``return_info`` is given. They do not follow frames and
-            priorities that were written since. Another sampler or transform, :meth:`empty` and a state that is loaded drop those of
-            this handle; other handles keep theirs.
+        prefetch: samples that are asked for ahead, where neither a size nor ``return_info`` is
+            given. They do not follow frames and priorities that were written since. Another sampler
+            or transform, :meth:`empty` and a state that is loaded drop those of this handle; other
+            handles keep theirs.
         arguments: of the buffer. Parts, such as a storage, are values or functions that make them.
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: ``transport`` is another one, ``prefetch`` is negative, or the class of the buffer refuses an argument.
+        ValueError: ``transport`` is another one, ``prefetch`` is negative, or the class of the
+            buffer refuses an argument.
 
     Example:
         >>> from windrow.data import LazyTensorStorage, RayReplayBuffer
@@ -272,7 +296,9 @@ class RayReplayBuffer:
         return getattr(self._actor, method).options(concurrency_group=group).remote(*args, **kwargs)
 
     def _get(self, reference: ObjectRef[Any]) -> Any:
-        """What the actor returned, or raised. Raises the error of a collector in this process meanwhile."""
+        """What the actor returned, or raised. Raises the error of a collector in this process
+        meanwhile.
+        """
         import ray
 
         while True:
@@ -293,7 +319,12 @@ class RayReplayBuffer:
 
     def extend(self, batch: object) -> torch.Tensor:
         """As :meth:`ReplayBuffer.extend`; threads of different processes are different threads."""
-        return torch.tensor(self._get(self._remote("extend", "write", _sent(batch), (self._name, threading.get_ident()))), device="cpu")
+        return torch.tensor(
+            self._get(
+                self._remote("extend", "write", _sent(batch), (self._name, threading.get_ident()))
+            ),
+            device="cpu",
+        )
 
     def add(self, frame: object) -> int | None:
         """As :meth:`ReplayBuffer.add`."""
@@ -303,13 +334,22 @@ class RayReplayBuffer:
         rows = self.extend(frame.unsqueeze(0))
         return int(rows[0]) if len(rows) else None
 
-    def _write(self, batch: object, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> torch.Tensor:
+    def _write(
+        self,
+        batch: object,
+        given_up: Callable[[], bool] | None = None,
+        collector: int | None = None,
+    ) -> torch.Tensor:
         """As :meth:`ReplayBuffer._write`, for a collector."""
         import ray
 
         sent = _sent(batch)
         while True:
-            rows = self._get(self._remote("write", "write", sent, (self._name, collector or 0), given_up is not None))
+            rows = self._get(
+                self._remote(
+                    "write", "write", sent, (self._name, collector or 0), given_up is not None
+                )
+            )
             if rows is not None:
                 return torch.tensor(rows, device="cpu")
             if given_up is not None and given_up():
@@ -337,11 +377,15 @@ class RayReplayBuffer:
 
     # Reads
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False, **others: Any) -> Any:
+    def sample(
+        self, batch_size: int | None = None, return_info: bool = False, **others: Any
+    ) -> Any:
         """As :meth:`ReplayBuffer.sample`."""
         if self._ahead.count and batch_size is None and not return_info and not others:
             return self._sample_ahead()
-        return self._get(self._remote("sample", "sample", "sample", batch_size, return_info, **others))
+        return self._get(
+            self._remote("sample", "sample", "sample", batch_size, return_info, **others)
+        )
 
     def _sample_ahead(self) -> object:
         try:
@@ -383,7 +427,10 @@ class RayReplayBuffer:
     __getitem__, __setitem__ = _forwarded("__getitem__"), _forwarded("__setitem__")
     stats, set_beta, update_priority = map(_forwarded, ("stats", "set_beta", "update_priority"))
     empty = _forwarded("empty", forgets=True)
-    state_dict, load_state_dict = _forwarded("state_dict"), _forwarded("load_state_dict", forgets=True)
+    state_dict, load_state_dict = (
+        _forwarded("state_dict"),
+        _forwarded("load_state_dict", forgets=True),
+    )
     dumps, loads = _forwarded("dumps"), _forwarded("loads", forgets=True)
     save, dump, load = dumps, dumps, loads
 
@@ -392,7 +439,9 @@ class RayReplayBuffer:
         self._get(self._remote("tell", "ask", "set_sampler", sampler))
         self._ahead.clear()
 
-    def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> RayReplayBuffer:
+    def append_transform(
+        self, transform: Callable[[Any], Any], *, invert: bool = False
+    ) -> RayReplayBuffer:
         """As :meth:`ReplayBuffer.append_transform`."""
         self._get(self._remote("tell", "ask", "append_transform", transform, invert=invert))
         self._ahead.clear()
@@ -402,7 +451,9 @@ class RayReplayBuffer:
         return f"{type(self).__name__}({self._actor})"
 
 
-def _handle(kind: type[RayReplayBuffer], actor: ActorHandle[Any], known: dict[str, Any], prefetch: int) -> RayReplayBuffer:
+def _handle(
+    kind: type[RayReplayBuffer], actor: ActorHandle[Any], known: dict[str, Any], prefetch: int
+) -> RayReplayBuffer:
     made = kind.__new__(kind)
     made._begin(actor, known, prefetch)
     return made

@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 from windrow._arguments import each_of, fields_of, refuse_unknown, signature_of, takes, warn_ignored
 from windrow._warnings import warn
 from windrow.collectors._arguments import CollectorArguments, RayArguments
-from windrow.collectors._base import BaseCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors._base import (
+    BaseCollector,
+    Collector,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
 from windrow.policies.choose import Choice
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import Unsendable
@@ -18,31 +23,38 @@ from windrow.ray._launcher import RayLauncher
 
 T = TypeVar("T")
 
-_CLASSES: dict[Any, Any] = {"single": Collector, "sync": MultiSyncCollector, "async": MultiAsyncCollector}
+_CLASSES: dict[Any, Any] = {
+    "single": Collector,
+    "sync": MultiSyncCollector,
+    "async": MultiAsyncCollector,
+}
 
 #: Arguments of which each actor may have its own.
 _EACH = ("create_env_kwargs", "policy_factory", "frames_per_batch")
 
 
 class RayCollector(BaseCollector):
-    """A :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync`` says, whose workers are actors of Ray, on the machines of
-    a cluster, or on this one where no Ray runs.
+    """A :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync`` says, whose
+    workers are actors of Ray, on the machines of a cluster, or on this one where no Ray runs.
 
-    It is one of these with a :class:`~windrow.ray.RayLauncher` as ``launcher``: rows and weights go over a connection of each worker to this
-    process, and losses, seeds, states, hooks and profiles are what they are there. An actor that is lost, since its process or its machine
-    dies, counts as a worker that is lost: see ``on_loss``.
+    It is one of these with a :class:`~windrow.ray.RayLauncher` as ``launcher``: rows and weights go
+    over a connection of each worker to this process, and losses, seeds, states, hooks and profiles
+    are what they are there. An actor that is lost, since its process or its machine dies, counts as
+    a worker that is lost: see ``on_loss``.
 
-    Where TorchRL has one actor with ``num_workers_per_collector`` workers, there are that many actors here, which share what it claims.
-    Without ``sync``, a batch joins the first that many shares that are ready; with ``collector_class=MultiAsyncCollector`` it is one
-    worker's.
+    Where TorchRL has one actor with ``num_workers_per_collector`` workers, there are that many
+    actors here, which share what it claims. Without ``sync``, a batch joins the first that many
+    shares that are ready; with ``collector_class=MultiAsyncCollector`` it is one worker's.
 
-    ``replay_buffer`` is any of this process, or a :class:`~windrow.data.RayReplayBuffer`: the collector writes to it.
+    ``replay_buffer`` is any of this process, or a :class:`~windrow.data.RayReplayBuffer`: the
+    collector writes to it.
 
     A Ray that the collector has started ends with it; one that runs already is left as it is.
 
     Raises:
         ImportError: Ray is not installed.
-        TypeError: an argument is missing, unknown or of the wrong type, or cannot be sent to an actor.
+        TypeError: an argument is missing, unknown or of the wrong type, or cannot be sent to an
+            actor.
         ValueError: an argument has a value that cannot be used.
         RuntimeError: Ray has too little for all actors.
     """
@@ -71,8 +83,14 @@ class RayCollector(BaseCollector):
             self._build(workers)
         except Unsendable as error:
             self._launcher.close()
-            told = str(error).replace('placement="processes" sends', f"a {type(self).__name__} sends").replace("each worker", "each actor")
-            raise TypeError(told.replace(', or choose placement="threads"', "")) from error.__cause__
+            told = (
+                str(error)
+                .replace('placement="processes" sends', f"a {type(self).__name__} sends")
+                .replace("each worker", "each actor")
+            )
+            raise TypeError(
+                told.replace(', or choose placement="threads"', "")
+            ) from error.__cause__
         except BaseException:
             self._launcher.close()
             raise
@@ -82,7 +100,9 @@ class RayCollector(BaseCollector):
         is_copied = isinstance(choice.core, list) and self._workers.factories is None
         held = held_weights(arguments.policy) if is_copied else None
         if held is not None:
-            warn(f"policy{held}, whose new weights no copy of policy in an actor gets: give the module itself as policy")
+            warn(
+                f"policy{held}, whose new weights no copy of policy in an actor gets: give the module itself as policy"
+            )
         return choice
 
     def _prepare(self) -> AbstractContextManager[None] | None:
@@ -98,7 +118,9 @@ class RayCollector(BaseCollector):
 
     @property
     def remote_collectors(self) -> list[Any]:
-        """Handles of the actors, by the numbers of their workers. One that takes the place of another has its number."""
+        """Handles of the actors, by the numbers of their workers. One that takes the place of
+        another has its number.
+        """
         return self._launcher.actors
 
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
@@ -109,7 +131,9 @@ class RayCollector(BaseCollector):
                 figures |= {f"worker_{worker}/pid": pid, f"worker_{worker}/node": node}
         return figures
 
-    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+    def shutdown(
+        self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True
+    ) -> None:
         """As of other collectors; ends the actors, and Ray where the collector has started it."""
         try:
             super().shutdown(timeout, close_env, raise_on_error)
@@ -131,14 +155,21 @@ class RayCollector(BaseCollector):
 def _check(name: str, arguments: RayArguments) -> None:
     """Raises ValueError for arguments of other classes."""
     if arguments.launcher is not None:
-        raise ValueError(f"{name} starts actors itself: leave launcher out, or take MultiSyncCollector or MultiAsyncCollector")
+        raise ValueError(
+            f"{name} starts actors itself: leave launcher out, or take MultiSyncCollector or MultiAsyncCollector"
+        )
     if arguments.num_workers is not None:
-        raise ValueError(f"{name} has num_collectors, and num_workers_per_collector: leave num_workers out")
+        raise ValueError(
+            f"{name} has num_collectors, and num_workers_per_collector: leave num_workers out"
+        )
 
 
-def _as_workers(name: str, arguments: RayArguments) -> tuple[RayArguments, list[dict[str, Any]], int]:
-    """The arguments of a collector with an actor for each worker, the options of each actor, and how many workers make a batch where not
-    all do."""
+def _as_workers(
+    name: str, arguments: RayArguments
+) -> tuple[RayArguments, list[dict[str, Any]], int]:
+    """The arguments of a collector with an actor for each worker, the options of each actor, and
+    how many workers make a batch where not all do.
+    """
     envs = _environments(name, arguments)
     count = len(envs)
     own = _each("collector_kwargs", arguments.collector_kwargs, count)
@@ -152,18 +183,29 @@ def _as_workers(name: str, arguments: RayArguments) -> tuple[RayArguments, list[
     # What stands there is of actors, where batches are on the CPU anyway.
     if (device := shared.pop("device", None)) is not None:
         shared.setdefault("policy_device", device)
-    warn_ignored("collector_kwargs['storing_device']", shared.pop("storing_device", None), "cpu", "batches come from actors on the CPU")
+    warn_ignored(
+        "collector_kwargs['storing_device']",
+        shared.pop("storing_device", None),
+        "cpu",
+        "batches come from actors on the CPU",
+    )
     for argument, value in shared.items():
         check = checks[argument]
-        object.__setattr__(made, argument, value if check is None or value is None else check(argument, value))
+        object.__setattr__(
+            made, argument, value if check is None or value is None else check(argument, value)
+        )
     for argument in _EACH:
         given = each.get(argument, getattr(made, argument))
         if isinstance(given, (list, tuple)):
             given = each_of(argument, given, count, "actors")
             split = _split if argument == "frames_per_batch" else _repeated
-            object.__setattr__(made, argument, [part for one in given for part in split(one, per_actor)])
+            object.__setattr__(
+                made, argument, [part for one in given for part in split(one, per_actor)]
+            )
     object.__setattr__(made, "create_env_fn", [env for env in envs for _ in range(per_actor)])
-    claims = [claim for config in configs for claim in [_shared_claims(config, per_actor)] * per_actor]
+    claims = [
+        claim for config in configs for claim in [_shared_claims(config, per_actor)] * per_actor
+    ]
     return made, claims, per_actor if is_joined else 1
 
 
@@ -172,7 +214,9 @@ def _environments(name: str, arguments: RayArguments) -> list[Any]:
     given, count = arguments.create_env_fn, arguments.num_collectors
     if not isinstance(given, (list, tuple)):
         if count is None:
-            raise TypeError(f"{name} needs a list of environments, one for each actor, or num_collectors")
+            raise TypeError(
+                f"{name} needs a list of environments, one for each actor, or num_collectors"
+            )
         return [given] * count
     if not given:
         raise ValueError(f"{name} needs an environment, got an empty list")
@@ -181,13 +225,16 @@ def _environments(name: str, arguments: RayArguments) -> list[Any]:
     return list(given)
 
 
-def _each(name: str, given: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None, count: int) -> list[dict[str, Any]]:
+def _each(
+    name: str, given: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None, count: int
+) -> list[dict[str, Any]]:
     """Options of each actor."""
     return [dict(entry or {}) for entry in each_of(name, given, count, "actors")]
 
 
 def _merged(own: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The arguments that all entries of ``collector_kwargs`` have in common, and those of which each has its own.
+    """The arguments that all entries of ``collector_kwargs`` have in common, and those of which
+    each has its own.
 
     Raises:
         ValueError: they differ in an argument of the whole collector.
@@ -201,7 +248,9 @@ def _merged(own: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, list[A
         elif name in _EACH:
             each[name] = values
         else:
-            raise ValueError(f"collector_kwargs have several values of {name}, which all actors of a collector have in common: {values}")
+            raise ValueError(
+                f"collector_kwargs have several values of {name}, which all actors of a collector have in common: {values}"
+            )
     return shared, each
 
 
@@ -215,9 +264,13 @@ def _joins(arguments: RayArguments, per_actor: int) -> bool:
             f"collector, and none of their own, got {given!r}"
         )
     if per_actor > 1 and kind is Collector:
-        raise ValueError(f"num_workers_per_collector={per_actor}, but a Collector has one worker: use MultiSyncCollector")
+        raise ValueError(
+            f"num_workers_per_collector={per_actor}, but a Collector has one worker: use MultiSyncCollector"
+        )
     if arguments.sync and kind is MultiAsyncCollector and per_actor > 1:
-        raise ValueError("collector_class=MultiAsyncCollector has batches of one worker each, with sync=True each has a share of all: leave one out")
+        raise ValueError(
+            "collector_class=MultiAsyncCollector has batches of one worker each, with sync=True each has a share of all: leave one out"
+        )
     return kind is not MultiAsyncCollector
 
 
@@ -231,8 +284,9 @@ def _repeated(value: T, count: int) -> list[T]:
 
 
 def _shared_claims(config: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Options of each of ``count`` actors that claim together what one with the options ``config`` claims. Ray takes no fractions above
-    1."""
+    """Options of each of ``count`` actors that claim together what one with the options ``config``
+    claims. Ray takes no fractions above 1.
+    """
 
     def share(amount: float) -> float:
         part = amount / count

@@ -30,12 +30,24 @@ _actors = module("windrow.ray._actors")
 _LOOK = 0.2
 
 #: Arguments of the evaluator in the actor that are given to it as they are.
-_PASSED = ("num_trajectories", "max_steps", "seed", "log_prefix", "device", "policy_backend", "trust_policy", "dump_video", "video")
+_PASSED = (
+    "num_trajectories",
+    "max_steps",
+    "seed",
+    "log_prefix",
+    "device",
+    "policy_backend",
+    "trust_policy",
+    "dump_video",
+    "video",
+)
 
 
 @dataclass(eq=False)
 class Job:
-    """An evaluation that was asked for: packed weights or None, their version, and who waits for the result, if anybody does."""
+    """An evaluation that was asked for: packed weights or None, their version, and who waits for
+    the result, if anybody does.
+    """
 
     weights: Any
     version: int
@@ -54,7 +66,9 @@ def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluato
     """
     _needs.module(name, "ray", "ray")
     exploration = exploration_name(arguments.exploration_type)
-    given = {option: getattr(arguments, option) for option in _PASSED} | {"exploration_type": exploration}
+    given = {option: getattr(arguments, option) for option in _PASSED} | {
+        "exploration_type": exploration
+    }
     choice = Choice(None)
     if arguments.policy_factory is not None:
         given["policy_factory"] = arguments.policy_factory
@@ -72,9 +86,15 @@ def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluato
             trust=bool(arguments.trust_policy),
             evaluates=True,
         )
-        choice = choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
+        choice = choose(
+            arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env
+        )
         given["policy"] = Sent(_told(lambda: setup.policy(choice.core)))
-    named = {"env": arguments.env, "policy_factory": arguments.policy_factory, "init_fn": arguments.init_fn}
+    named = {
+        "env": arguments.env,
+        "policy_factory": arguments.policy_factory,
+        "init_fn": arguments.init_fn,
+    }
     first = _told(lambda: blame.pickled(arguments.init_fn, named))
     sent = _told(lambda: blame.pickled((arguments.env, given), named))
     pickled = pickle.dumps((setup.surroundings(), first, sent, arguments.metrics_fn is not None))
@@ -86,26 +106,40 @@ def _told(pickle_: Callable[[], bytes]) -> bytes:
     try:
         return pickle_()
     except TypeError as error:
-        told = str(error).replace('placement="processes" sends', 'backend="ray" sends').replace("to each worker", "to its actor")
-        raise TypeError(told.replace('placement="threads"', 'backend="thread"')) from error.__cause__
+        told = (
+            str(error)
+            .replace('placement="processes" sends', 'backend="ray" sends')
+            .replace("to each worker", "to its actor")
+        )
+        raise TypeError(
+            told.replace('placement="threads"', 'backend="thread"')
+        ) from error.__cause__
 
 
 class RayEvaluatorCore:
-    """Answers what :class:`windrow._windrow.EvaluatorCore` answers. One thread asks the actor for one evaluation after the other."""
+    """Answers what :class:`windrow._windrow.EvaluatorCore` answers. One thread asks the actor for
+    one evaluation after the other.
+    """
 
     def __init__(self, name: str, sent: bytes, arguments: EvaluatorArguments) -> None:
         self._name, self._sent, self._pid = name, sent, os.getpid()
-        self._busy_policy, self._prefix, self._patience = arguments.busy_policy, arguments.log_prefix, arguments.shutdown_timeout
+        self._busy_policy, self._prefix, self._patience = (
+            arguments.busy_policy,
+            arguments.log_prefix,
+            arguments.shutdown_timeout,
+        )
         self._metrics, self._on_result = arguments.metrics_fn, arguments.listener
         self._seconds("shutdown_timeout", self._patience)
-        #: Changed under the condition: what waits, what runs, and results or errors that nobody has read.
+        #: Changed under the condition: what waits, what runs, and results or errors that nobody has
+        #: read.
         self._changed = threading.Condition()
         self._queue: deque[Job] = deque()
         self._running: Job | None = None
         self._unread: deque[dict[str, Any] | BaseException] = deque()
         self._version = 0
         self._is_ending = self._is_told = False
-        #: The newest weights that were evaluated, and their version: an actor that takes the place of another begins with them.
+        #: The newest weights that were evaluated, and their version: an actor that takes the place
+        #: of another begins with them.
         self._newest: tuple[Any, int] = (None, 0)
         self._actor: Any = None
         #: What was asked of it last.
@@ -117,7 +151,9 @@ class RayEvaluatorCore:
             if gpus is None:
                 gpus = min(1, int(self._ray.cluster_resources().get("GPU", 0)))
             self._options = {"num_gpus": gpus, **(arguments.ray_kwargs or {})}
-            _session.check_claims(self._ray, [self._options], "let it claim less by num_gpus and ray_kwargs")
+            _session.check_claims(
+                self._ray, [self._options], "let it claim less by num_gpus and ray_kwargs"
+            )
             self._start()
         except BaseException:
             _session.kill([self._actor] if self._actor is not None else [])
@@ -138,7 +174,13 @@ class RayEvaluatorCore:
         self._surface()
         return self._submit(weights, step, None, self._busy_policy)
 
-    def _submit(self, weights: Mapping[str, torch.Tensor] | None, step: int, reply: Future[dict[str, Any]] | None, when_busy: str) -> bool:
+    def _submit(
+        self,
+        weights: Mapping[str, torch.Tensor] | None,
+        step: int,
+        reply: Future[dict[str, Any]] | None,
+        when_busy: str,
+    ) -> bool:
         self._check_here()
         with self._changed:
             if self._is_ending:
@@ -147,7 +189,9 @@ class RayEvaluatorCore:
                 if when_busy == "skip":
                     return False
                 running = "" if self._running is None else f" of step {self._running.step}"
-                raise RuntimeError(f"an evaluation{running} is running: wait for its result, or choose another busy_policy")
+                raise RuntimeError(
+                    f"an evaluation{running} is running: wait for its result, or choose another busy_policy"
+                )
             sent = None if weights is None else self._send(weights)
             self._version += sent is not None
             self._queue.append(Job(sent, self._version, step, reply))
@@ -189,7 +233,9 @@ class RayEvaluatorCore:
 
     def _take_error(self) -> BaseException | None:
         with self._changed:
-            error = next((outcome for outcome in self._unread if isinstance(outcome, BaseException)), None)
+            error = next(
+                (outcome for outcome in self._unread if isinstance(outcome, BaseException)), None
+            )
             if error is not None:
                 self._unread.remove(error)
             return error
@@ -264,7 +310,11 @@ class RayEvaluatorCore:
             RuntimeError: Ray did not start it in time.
         """
         self._check_ray()
-        self._actor = _session.actor(self._ray, _actors.EvaluatorActor, {"concurrency_groups": _actors.THREADS, **self._options})
+        self._actor = _session.actor(
+            self._ray,
+            _actors.EvaluatorActor,
+            {"concurrency_groups": _actors.THREADS, **self._options},
+        )
         self._answer("begin", self._sent, secrets.randbits(63), patience=_session.PATIENCE)
 
     def _answer(self, method: str, *args: Any, patience: float | None = None) -> Any:
@@ -276,7 +326,9 @@ class RayEvaluatorCore:
             while not self._ray.wait(waiting, timeout=_LOOK)[0]:
                 self._check_ray()
                 if until is not None and time.monotonic() > until:
-                    raise RuntimeError(f"the evaluator's actor has not started within {patience:.0f} s: {_session.wants(self._ray, self._options)}")
+                    raise RuntimeError(
+                        f"the evaluator's actor has not started within {patience:.0f} s: {_session.wants(self._ray, self._options)}"
+                    )
             return _session.get(waiting[0])
         except self._ray.exceptions.RayError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -304,7 +356,9 @@ class RayEvaluatorCore:
         if not self.belongs_here():
             return
         if not self._ended(seconds):
-            raise RuntimeError("metrics_fn or on_result has not returned: the evaluator's thread ends when it does")
+            raise RuntimeError(
+                "metrics_fn or on_result has not returned: the evaluator's thread ends when it does"
+            )
         self._surface()
 
     def end(self, seconds: float | None = None) -> bool:
@@ -339,7 +393,9 @@ class RayEvaluatorCore:
             actor = self._actor
             if is_first and actor is not None and self._ray.is_initialized():
                 try:
-                    _session.drain([actor.shutdown.remote(), *self._waiting], min(seconds, _session.FAREWELL))
+                    _session.drain(
+                        [actor.shutdown.remote(), *self._waiting], min(seconds, _session.FAREWELL)
+                    )
                 finally:
                     _session.kill([actor])
             if not is_own:

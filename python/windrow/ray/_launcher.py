@@ -17,24 +17,26 @@ _actors = module("windrow.ray._actors")
 
 
 class RayLauncher:
-    """Starts each worker of a collector in an actor of Ray, on any machine of a cluster, as the argument ``launcher`` of
-    :class:`~windrow.collectors.MultiSyncCollector` and others.
+    """Starts each worker of a collector in an actor of Ray, on any machine of a cluster, as the
+    argument ``launcher`` of :class:`~windrow.collectors.MultiSyncCollector` and others.
 
-    A worker runs in its actor's process: whatever ends the actor ends the worker, which the collector notices at once, and an environment
-    may use Ray. Batches and weights do not go through Ray but over a connection of each worker to the collector, encrypted between machines.
+    A worker runs in its actor's process: whatever ends the actor ends the worker, which the
+    collector notices at once, and an environment may use Ray. Batches and weights do not go through
+    Ray but over a connection of each worker to the collector, encrypted between machines.
 
     Several collectors may use one launcher.
 
     Args:
-        remote_configs: options of ``ray.remote``, such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``, for all actors or a list
-            with an entry for each; by default each claims one CPU.
-        ray_init_config: arguments of ``ray.init``, where Ray does not run yet. A Ray that was started here ends with :meth:`close`, or with
-            the program.
-        address: where the collector waits for workers, as ``"host:port"``; by default, a port of this machine at the address by which Ray
-            knows it.
+        remote_configs: options of ``ray.remote``, such as ``num_cpus``, ``num_gpus``, ``memory``
+            and ``resources``, for all actors or a list with an entry for each; by default each
+            claims one CPU.
+        ray_init_config: arguments of ``ray.init``, where Ray does not run yet. A Ray that was
+            started here ends with :meth:`close`, or with the program.
+        address: where the collector waits for workers, as ``"host:port"``; by default, a port of
+            this machine at the address by which Ray knows it.
         patience: seconds from the start of a worker until it connects.
-        num_threads: how many threads libraries such as torch use in each worker; by default Ray says, which is as many as the actor claims
-            CPUs.
+        num_threads: how many threads libraries such as torch use in each worker; by default Ray
+            says, which is as many as the actor claims CPUs.
 
     Raises:
         ImportError: Ray is not installed.
@@ -60,8 +62,9 @@ class RayLauncher:
         self.address = f"{self._own_host()}:0" if address is None else address
         self._patience = patience
         self._threads = num_threads
-        #: Handles of the actors, by the numbers of their workers. One that takes the place of another has its number; and so have those of
-        #: another collector with this launcher, whose own go on.
+        #: Handles of the actors, by the numbers of their workers. One that takes the place of
+        #: another has its number; and so have those of another collector with this launcher, whose
+        #: own go on.
         self.actors: list[Any] = []
         #: What each actor answers when it is asked where it is: the answer, or the reference to it.
         self._places: dict[int, Any] = {}
@@ -73,7 +76,9 @@ class RayLauncher:
 
     @property
     def patience(self) -> float:
-        """Seconds from the start of a worker until it connects, and some more, in which its actor says why it does not."""
+        """Seconds from the start of a worker until it connects, and some more, in which its actor
+        says why it does not.
+        """
         return self._patience + _session.FAREWELL
 
     def options(self, worker: int) -> dict[str, Any]:
@@ -86,12 +91,20 @@ class RayLauncher:
         if given is None or isinstance(given, Mapping):
             return dict(given or {})
         if worker >= len(given):
-            raise ValueError(f"remote_configs has {len(given)} entries, and none for worker {worker}")
+            raise ValueError(
+                f"remote_configs has {len(given)} entries, and none for worker {worker}"
+            )
         return dict(given[worker] or {})
 
     def check_claims(self, workers: int) -> None:
-        """Raises RuntimeError where Ray has less than the actors of all ``workers`` claim together: they would wait for ever."""
-        _session.check_claims(self._ray, [self.options(worker) for worker in range(workers)], "take fewer actors, or let each claim less by remote_configs")
+        """Raises RuntimeError where Ray has less than the actors of all ``workers`` claim together:
+        they would wait for ever.
+        """
+        _session.check_claims(
+            self._ray,
+            [self.options(worker) for worker in range(workers)],
+            "take fewer actors, or let each claim less by remote_configs",
+        )
 
     def start(self, invitation: str) -> RunningActor:
         """Starts the actor of the worker that is to answer ``invitation``.
@@ -108,10 +121,14 @@ class RayLauncher:
             self.actors += [None] * (worker + 1 - len(self.actors))
             self.actors[worker] = actor
             self._places[worker] = place
-        return RunningActor(self, worker, actor, place, actor.work.remote(invitation, self._threads))
+        return RunningActor(
+            self, worker, actor, place, actor.work.remote(invitation, self._threads)
+        )
 
     def places(self) -> list[tuple[int | None, str | None]]:
-        """The process of each worker's actor, and the node that it is on; None where there is none, or where it has not answered yet."""
+        """The process of each worker's actor, and the node that it is on; None where there is none,
+        or where it has not answered yet.
+        """
         with self._lock:
             for worker, place in self._places.items():
                 if not isinstance(place, tuple):
@@ -127,18 +144,23 @@ class RayLauncher:
                 self._places.pop(worker, None)
 
     def close(self) -> None:
-        """Ends Ray, if this has started it and nobody else uses it. Actors end with their collector."""
+        """Ends Ray, if this has started it and nobody else uses it. Actors end with their
+        collector.
+        """
         self._release()
 
 
-#: Actors that ended with their Ray. While that shuts down, dropping one of its references would end the program.
+#: Actors that ended with their Ray. While that shuts down, dropping one of its references would end
+#: the program.
 _LEFT: list[RunningActor] = []
 
 
 class RunningActor:
     """An actor whose worker was started."""
 
-    def __init__(self, launcher: RayLauncher, worker: int, actor: object, place: object, working: object) -> None:
+    def __init__(
+        self, launcher: RayLauncher, worker: int, actor: object, place: object, working: object
+    ) -> None:
         self._launcher, self._worker, self._actor, self._working = launcher, worker, actor, working
         #: What it answers first, until it has.
         self._place: Any = place
@@ -159,7 +181,9 @@ class RunningActor:
             return f"its actor raised {type(error).__name__}: {error}"
 
     def _why_it_waits(self) -> str | None:
-        """What the actor lacks, where Ray has not started it within the patience of its launcher; a warning says so before."""
+        """What the actor lacks, where Ray has not started it within the patience of its launcher; a
+        warning says so before.
+        """
         if self._place is not None and self._launcher._ray.wait([self._place], timeout=0)[0]:
             self._place = None
         waited, patience = time.monotonic() - self._began, self._launcher._patience

@@ -1,8 +1,9 @@
 """Ray: how it begins and ends, and how batches, weights and errors travel through it.
 
-Batches and weights travel as one array of bytes (:func:`pack`), which Ray carries without pickling. What Ray delivers lies in memory
-that several processes may share: a write would change it for all of them, or end the process. So :func:`unpack` copies it once, unless
-it is told that nobody will write.
+Batches and weights travel as one array of bytes (:func:`pack`), which Ray carries without pickling.
+What Ray delivers lies in memory that several processes may share: a write would change it for all
+of them, or end the process. So :func:`unpack` copies it once, unless it is told that nobody will
+write.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 
     Packable: TypeAlias = TensorDictBase | Mapping[str, torch.Tensor]
 
-#: Arrays of fewer bytes go with a call, larger ones through Ray's object store, once for all who get them.
+#: Arrays of fewer bytes go with a call, larger ones through Ray's object store, once for all who
+#: get them.
 INLINE = 100_000
 
-#: Seconds that an actor may take to start, after which a warning says that it waits, and that it may take to end by itself.
+#: Seconds that an actor may take to start, after which a warning says that it waits, and that it
+#: may take to end by itself.
 PATIENCE, TELL_AFTER, FAREWELL = 120.0, 10.0, 5.0
 
 _lock = threading.Lock()
@@ -44,18 +47,25 @@ def pack(batch: Packable) -> Array:
     """A TensorDict, or a dictionary of tensors by name, as one array of bytes.
 
     Raises:
-        TypeError: an entry has an element type that windrow does not have, or cannot be pickled; the message names it.
+        TypeError: an entry has an element type that windrow does not have, or cannot be pickled;
+            the message names it.
     """
     return _windrow.pack(batch)
 
 
 def unpack(
-    packed: Array, *more: Array, copy: bool = True, dim: int = 0, stack: bool = False, device: Device | None = None
+    packed: Array,
+    *more: Array,
+    copy: bool = True,
+    dim: int = 0,
+    stack: bool = False,
+    device: Device | None = None,
 ) -> TensorDictBase:
-    """The TensorDict that was packed; of several, one after the other along dimension ``dim``, or along a new one where they are to
-    ``stack``.
+    """The TensorDict that was packed; of several, one after the other along dimension ``dim``, or
+    along a new one where they are to ``stack``.
 
-    Without ``copy``, the tensors of one are views of the array: nobody may write to them, and they keep what Ray holds of it.
+    Without ``copy``, the tensors of one are views of the array: nobody may write to them, and they
+    keep what Ray holds of it.
 
     Raises:
         ValueError: an array was not packed, or the TensorDicts do not fit each other.
@@ -64,8 +74,9 @@ def unpack(
 
 
 def acquire(who: str, config: Mapping[str, Any] | None = None) -> tuple[Any, Callable[[], None]]:
-    """Ray, started with the arguments ``config`` unless it runs already, and a function that gives it back: a Ray that was started here
-    is shut down when the last one who has acquired it gives it back; one that was found is left alone.
+    """Ray, started with the arguments ``config`` unless it runs already, and a function that gives
+    it back: a Ray that was started here is shut down when the last one who has acquired it gives it
+    back; one that was found is left alone.
 
     Raises:
         ImportError: Ray is not installed.
@@ -97,11 +108,15 @@ def acquire(who: str, config: Mapping[str, Any] | None = None) -> tuple[Any, Cal
 
 @functools.cache
 def _end_before_ray() -> None:
-    """Ends collectors and evaluators before Ray at the end of the interpreter: Ray's end was registered when it was imported."""
+    """Ends collectors and evaluators before Ray at the end of the interpreter: Ray's end was
+    registered when it was imported.
+    """
     atexit.register(_end_all)
 
 
-def actor(ray: ModuleType, kind: type, options: Mapping[str, Any] | None, *args: Any, **kwargs: Any) -> ActorHandle[Any]:
+def actor(
+    ray: ModuleType, kind: type, options: Mapping[str, Any] | None, *args: Any, **kwargs: Any
+) -> ActorHandle[Any]:
     """An actor of class ``kind``, with one CPU unless ``options`` of ``ray.remote`` say otherwise."""
     return ray.remote(**{"num_cpus": 1, **(options or {})})(kind).remote(*args, **kwargs)
 
@@ -110,7 +125,12 @@ def _claims(options: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """What actors with these options claim together, by the names of resources."""
     claims: dict[str, float] = {}
     for each in options:
-        named = {"CPU": each.get("num_cpus", 1), "GPU": each.get("num_gpus"), "memory": each.get("memory"), **(each.get("resources") or {})}
+        named = {
+            "CPU": each.get("num_cpus", 1),
+            "GPU": each.get("num_gpus"),
+            "memory": each.get("memory"),
+            **(each.get("resources") or {}),
+        }
         for name, amount in named.items():
             claims[name] = claims.get(name, 0) + (amount or 0)
     return claims
@@ -125,8 +145,9 @@ def wants(ray: ModuleType, options: Mapping[str, Any]) -> str:
 
 
 def check_claims(ray: ModuleType, options: Sequence[Mapping[str, Any]], advice: str) -> None:
-    """Raises RuntimeError where Ray has less than actors with these options claim together: they would wait for ever. What others use now may
-    be free soon."""
+    """Raises RuntimeError where Ray has less than actors with these options claim together: they
+    would wait for ever. What others use now may be free soon.
+    """
     claims, has = _claims(options), ray.cluster_resources()
     for name, amount in claims.items():
         if amount > has.get(name, 0):
@@ -136,7 +157,8 @@ def check_claims(ray: ModuleType, options: Sequence[Mapping[str, Any]], advice: 
 
 
 def get(refs: Any, timeout: float | None = None) -> Any:
-    """What ``ray.get`` returns. An exception in an actor is raised as it was there, with the traceback there as its cause.
+    """What ``ray.get`` returns. An exception in an actor is raised as it was there, with the
+    traceback there as its cause.
 
     Raises:
         ray.exceptions.RayError: the actor has died, or Ray has lost its answer.
@@ -164,7 +186,9 @@ def raise_cause(error: RayTaskError) -> NoReturn:
 
 
 class Sender:
-    """Packs weights, and makes of them what to call several actors with: an array that is small, or a reference to a large one."""
+    """Packs weights, and makes of them what to call several actors with: an array that is small, or
+    a reference to a large one.
+    """
 
     #: The array that was packed last, which Ray has copied.
     _memory: Any = None
@@ -181,7 +205,9 @@ class Sender:
 
 
 def drain(refs: Sequence[Any], timeout: float) -> None:
-    """Waits at most ``timeout`` seconds for answers that nobody wants. Ray prints the errors among those that nobody has taken."""
+    """Waits at most ``timeout`` seconds for answers that nobody wants. Ray prints the errors among
+    those that nobody has taken.
+    """
     import ray
 
     for ref in ray.wait(list(refs), num_returns=len(refs), timeout=timeout)[0] if refs else ():

@@ -1,8 +1,10 @@
-"""A stand-in for ``torchrl``: a script changes ``torchrl`` to ``windrow.torchrl`` in its imports, and nothing else.
+"""A stand-in for ``torchrl``: a script changes ``torchrl`` to ``windrow.torchrl`` in its imports,
+and nothing else.
 
-Every name and module of torchrl, at any depth, is answered here: by windrow's class or function where it has one, which then keeps
-TorchRL's word where :mod:`windrow.collectors`, :mod:`windrow.envs` and :mod:`windrow.data` keep that of their own; by torchrl's
-otherwise, which is imported only then.
+Every name and module of torchrl, at any depth, is answered here: by windrow's class or function
+where it has one, which then keeps TorchRL's word where :mod:`windrow.collectors`,
+:mod:`windrow.envs` and :mod:`windrow.data` keep that of their own; by torchrl's otherwise, which is
+imported only then.
 
 This package may use the rest of windrow. Nothing else of windrow uses it.
 """
@@ -14,6 +16,11 @@ from typing import TYPE_CHECKING
 from windrow.torchrl._names import stand_in
 
 if TYPE_CHECKING:
-    from windrow.torchrl import collectors as collectors, data as data, envs as envs, modules as modules
+    from windrow.torchrl import (
+        collectors as collectors,
+        data as data,
+        envs as envs,
+        modules as modules,
+    )
 
 __getattr__, __dir__ = stand_in(__name__)

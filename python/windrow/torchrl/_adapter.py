@@ -27,8 +27,9 @@ def of(env: object) -> Adapter | None:
 
 
 def innermost(env: EnvBase) -> tuple[EnvBase, Any]:
-    """The environment inside of all transforms, and what it goes around, as TorchRL's ``GymWrapper`` does; None where that is nothing, or
-    holds no state."""
+    """The environment inside of all transforms, and what it goes around, as TorchRL's
+    ``GymWrapper`` does; None where that is nothing, or holds no state.
+    """
     env = without_transforms(env)
     wrapped = vars(env).get("_env")
     return env, None if type(wrapped).__module__.partition(".")[0] in _STATELESS else wrapped
@@ -42,17 +43,21 @@ def without_transforms(env: EnvBase) -> EnvBase:
 
 
 class Adapter:
-    """An environment of TorchRL that takes and gives arrays, one for each leaf, ``[num_envs, *shape]``.
+    """An environment of TorchRL that takes and gives arrays, one for each leaf,
+    ``[num_envs, *shape]``.
 
-    Batch dimensions are flattened into one. Rewards and flags of other names than windrow's, such as those of single agents,
-    are observed too, so that nothing is lost, rewards under ``"next"`` alone. The reward of a step is then the sum of all
-    rewards, unless there is one called ``"reward"``, which keeps its element type; the flags say whether any of an
-    environment's are set. As in TorchRL, flags at the root have the last word: those of agents below end no episode then.
+    Batch dimensions are flattened into one. Rewards and flags of other names than windrow's, such
+    as those of single agents, are observed too, so that nothing is lost, rewards under ``"next"``
+    alone. The reward of a step is then the sum of all rewards, unless there is one called
+    ``"reward"``, which keeps its element type; the flags say whether any of an environment's are
+    set. As in TorchRL, flags at the root have the last word: those of agents below end no episode
+    then.
 
-    What the ``state_spec`` names, and what is observed, is passed on where the policy writes it; otherwise the environment reads
-    what a reset or step has given.
+    What the ``state_spec`` names, and what is observed, is passed on where the policy writes it;
+    otherwise the environment reads what a reset or step has given.
 
-    What it observes that is no tensor, or whose shape changes, is a list of values of bytes in place of an array.
+    What it observes that is no tensor, or whose shape changes, is a list of values of bytes in
+    place of an array.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -76,9 +81,12 @@ class Adapter:
             acted.update(columns)
         self._maskable = [key for key, spec in acted.items() if hasattr(spec, "mask")]
         if others := _non_tensors(env.full_action_spec):
-            raise TypeError(f"actions of {self.id} are no tensors, which no policy writes here: {others}")
+            raise TypeError(
+                f"actions of {self.id} are no tensors, which no policy writes here: {others}"
+            )
         self._masks, self._deltas = _masks(env), _deltas(env)
-        #: Names for masks that specs of actions hold and nothing that is observed tells of, each with the action and a shape.
+        #: Names for masks that specs of actions hold and nothing that is observed tells of, each
+        #: with the action and a shape.
         self._legal: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         # Transforms read masks of the state too.
         observed.update((key, state.pop(key)) for key in list(state) if key in self._masks.values())
@@ -91,7 +99,11 @@ class Adapter:
                     f"TransformedEnv(env, {one}) of torchrl.envs makes it one"
                 )
         self._rewards = ["reward"] if "reward" in rewards else list(rewards)
-        own = {key: spec for key, spec in rewards.items() if key != "reward" or _type(spec.dtype) != "float32"}
+        own = {
+            key: spec
+            for key, spec in rewards.items()
+            if key != "reward" or _type(spec.dtype) != "float32"
+        }
         self._own_rewards = list(own)
         observed.update(own)
         flags = dict(_leaves(env.full_done_spec))
@@ -106,7 +118,10 @@ class Adapter:
         self._written: list[tuple[Any, Any]] = []
         self._all_flags = list(flags)
         ending = _outermost(flags)
-        self._flags = {name: [key for key in ending if path(key)[-1] == name] for name in ("done", "terminated", "truncated")}
+        self._flags = {
+            name: [key for key in ending if path(key)[-1] == name]
+            for name in ("done", "terminated", "truncated")
+        }
 
     def __repr__(self) -> str:
         return " ".join(repr(self._env).split())
@@ -120,8 +135,17 @@ class Adapter:
         """Dimensions that nested specs have beside the batch's, outer ones first."""
         env = self._env
         found: dict[Any, tuple[int, ...]] = {}
-        for spec in (env.full_observation_spec, env.full_action_spec, env.full_reward_spec, env.full_done_spec):
-            nested = {unravel_key(key): leaf for key, leaf in spec.items(True) if isinstance(leaf, theirs.Composite)}
+        for spec in (
+            env.full_observation_spec,
+            env.full_action_spec,
+            env.full_reward_spec,
+            env.full_done_spec,
+        ):
+            nested = {
+                unravel_key(key): leaf
+                for key, leaf in spec.items(True)
+                if isinstance(leaf, theirs.Composite)
+            }
             for key, leaf in sorted(nested.items(), key=lambda entry: len(path(entry[0]))):
                 found.setdefault(key, self._shape(leaf))
         return {key: size for key, size in found.items() if size}
@@ -131,8 +155,13 @@ class Adapter:
         """The observations, found when the environment is about to be stepped."""
         self._find_masks()
         leaves = {key: self._leaf(key, spec) for key, spec in self._specs.items()}
-        leaves.update((key, Leaf(key, "unbounded", "bool", shape)) for key, (_, shape) in self._legal.items())
-        leaves.update((key, Leaf(key, "unbounded", "bytes", own.shape, example=own.example)) for key, own in self._unheld.items())
+        leaves.update(
+            (key, Leaf(key, "unbounded", "bool", shape)) for key, (_, shape) in self._legal.items()
+        )
+        leaves.update(
+            (key, Leaf(key, "unbounded", "bytes", own.shape, example=own.example))
+            for key, own in self._unheld.items()
+        )
         return [leaves[key] for key in _in_order(leaves)]
 
     def describe(self) -> dict[str, Any]:
@@ -156,13 +185,14 @@ class Adapter:
         }
 
     def _find_masks(self) -> None:
-        """Finds the masks that the environment keeps in specs of its actions, as TorchRL's ``PettingZooWrapper`` does: where they
-        are observed, or else under a name of their own.
+        """Finds the masks that the environment keeps in specs of its actions, as TorchRL's
+        ``PettingZooWrapper`` does: where they are observed, or else under a name of their own.
         """
         masked = [key for key in self._maskable if key not in self._masks]
         if not masked:
             return
-        # Environments set them with the first reset. Its result is kept, and returned by the first `reset`.
+        # Environments set them with the first reset. Its result is kept, and returned by the first
+        # `reset`.
         self._begun = self._env.reset()
         observed = self._specs
         for key in masked:
@@ -171,23 +201,35 @@ class Adapter:
                 continue
             name = short((*_group(key), "action_mask"))
             seen = self._begun.get(name, None) if name in observed else None
-            if seen is None or seen.numel() != mask.numel() or not torch.equal(seen.bool().flatten(), mask.flatten()):
+            if (
+                seen is None
+                or seen.numel() != mask.numel()
+                or not torch.equal(seen.bool().flatten(), mask.flatten())
+            ):
                 name = short((*_group(key), "legal_actions" if name in observed else "action_mask"))
                 self._legal[name] = (key, tuple(mask.shape[len(self._batch) :]))
             self._masks[key] = name
 
     def _mask(self, action: Key) -> torch.Tensor | None:
-        """The choices that the spec of ``action`` says are legal at present. Transforms have specs of their own around it."""
-        return getattr(without_transforms(self._env).full_action_spec.get(action, None), "mask", None)
+        """The choices that the spec of ``action`` says are legal at present. Transforms have specs
+        of their own around it.
+        """
+        return getattr(
+            without_transforms(self._env).full_action_spec.get(action, None), "mask", None
+        )
 
     def reset(self, envs: list[int], seeds: list[int | None]) -> list[Any]:
-        """Resets the environments ``envs``. TorchRL derives the seeds of a batch from the first one."""
+        """Resets the environments ``envs``. TorchRL derives the seeds of a batch from the first
+        one.
+        """
         if seeds and seeds[0] is not None:
             # TorchRL seeds with 32 bits.
             self._env.set_seed(seeds[0] % (2**32 - 1))
         if len(envs) == self.num_envs or self._root is None:
             begun, self._begun = self._begun, None
-            self._root = self._env.reset() if begun is None or (seeds and seeds[0] is not None) else begun
+            self._root = (
+                self._env.reset() if begun is None or (seeds and seeds[0] is not None) else begun
+            )
         else:
             asked = torch.zeros(self.num_envs, dtype=torch.bool)
             asked[envs] = True
@@ -219,7 +261,9 @@ class Adapter:
         for (key, spec), array in zip(self._written, state, strict=True):
             self._write(key, spec, _as_type(torch.from_numpy(array), spec.dtype))
         if self._split:
-            self._root = joined(self._root, split_of(key for key, _ in self._acted), len(self._batch))
+            self._root = joined(
+                self._root, split_of(key for key, _ in self._acted), len(self._batch)
+            )
         stepped = self._env.step(self._root)
         following = stepped.get("next")
         if self._lacks("step", following):
@@ -229,7 +273,12 @@ class Adapter:
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
         terminated, truncated = any_of["terminated"], any_of["truncated"]
         truncated = truncated | (any_of["done"] & ~terminated)
-        return self._arrays(following), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
+        return (
+            self._arrays(following),
+            torch.as_tensor(reward).numpy(),
+            terminated.numpy(),
+            truncated.numpy(),
+        )
 
     def _write(self, key: Key, spec: theirs.TensorSpec, value: torch.Tensor) -> None:
         """Writes what the environment reads in its next step."""
@@ -237,30 +286,47 @@ class Adapter:
         self._root.set(key, value.reshape(spec.shape).to(device=self._env.device))
 
     def _lacks(self, what: str, root: TensorDictBase, absent: Iterable[Key] = ()) -> bool:
-        """Compares a step or a reset with the specs, but for entries that are ``absent`` there. Warns of what the first of its kind lacks, since
-        batches have what the specs name. Returns whether it is the first.
+        """Compares a step or a reset with the specs, but for entries that are ``absent`` there.
+        Warns of what the first of its kind lacks, since batches have what the specs name. Returns
+        whether it is the first.
 
         Raises:
             RuntimeError: a later one lacks what the first had.
         """
         apart = {*self._legal, *absent}
-        missing = {key for key in (*self._specs, *self._unheld) if key not in apart and not _has(root, path(key))}
+        missing = {
+            key
+            for key in (*self._specs, *self._unheld)
+            if key not in apart and not _has(root, path(key))
+        }
         known = self._lacking.setdefault(what, missing)
         if left := sorted(map(repr, missing - known)):
-            raise RuntimeError(f"this {what} of {self.id} lacks {', '.join(left)}, which its specs name and those before had")
+            raise RuntimeError(
+                f"this {what} of {self.id} lacks {', '.join(left)}, which its specs name and those before had"
+            )
         if known is missing and missing:
-            warn(f"{what}s of {self.id} lack what its observation_spec names, and batches have zeros there: {sorted(map(str, missing))}")
+            warn(
+                f"{what}s of {self.id} lack what its observation_spec names, and batches have zeros there: {sorted(map(str, missing))}"
+            )
         return known is missing
 
     def _warn_of_others(self, following: TensorDictBase) -> None:
         """Warns of what a step gives and no spec names: batches do without it."""
         env = self._env
         given = {unravel_key(key) for key in following.keys(True, True)}
-        specs = (env.full_observation_spec, env.full_reward_spec, env.full_done_spec, env.full_state_spec, env.full_action_spec)
+        specs = (
+            env.full_observation_spec,
+            env.full_reward_spec,
+            env.full_done_spec,
+            env.full_state_spec,
+            env.full_action_spec,
+        )
         named = {unravel_key(key) for spec in specs for key in spec.keys(True, True)}
         named.update(("delta", *path(key)) for key in self._deltas)
         if others := sorted(map(str, given - named)):
-            warn(f"steps of {self.id} give what none of its specs names, and batches leave out; an entry in observation_spec keeps it: {others}")
+            warn(
+                f"steps of {self.id} give what none of its specs names, and batches leave out; an entry in observation_spec keeps it: {others}"
+            )
 
     def close(self) -> None:
         """Closes the environment."""
@@ -302,7 +368,10 @@ class Adapter:
         """An action, as windrow's random policy and heads read it."""
         shape = self._shape(spec)
         # Each of several agents would have a vector of its own.
-        if isinstance(spec, (theirs.OneHot, theirs.MultiOneHot, theirs.MultiCategorical)) and math.prod(shape[:-1]) != 1:
+        if (
+            isinstance(spec, (theirs.OneHot, theirs.MultiOneHot, theirs.MultiCategorical))
+            and math.prod(shape[:-1]) != 1
+        ):
             raise TypeError(
                 f"action {key!r} of {self.id} is {type(spec).__name__} of shape {shape}: expected one vector, or indices where there "
                 "are several agents (categorical_actions=True)"
@@ -317,24 +386,32 @@ class Adapter:
             if spec.dtype in (torch.bool, torch.int8):
                 return Leaf(key, "binary", "int8", shape)
             elements = math.prod(shape)
-            return Leaf(key, "bounded", _type(spec.dtype), shape, None, [0.0] * elements, [1.0] * elements)
+            return Leaf(
+                key, "bounded", _type(spec.dtype), shape, None, [0.0] * elements, [1.0] * elements
+            )
         if isinstance(spec, theirs.Categorical):
             kind = "multi_discrete" if shape else "discrete"
             return Leaf(key, kind, "int64", shape, [spec.space.n] * math.prod(shape))
         if isinstance(spec, theirs.Bounded):
             own = (0,) * len(self._batch)
-            low, high = (bound[own].double().flatten().tolist() for bound in (spec.space.low, spec.space.high))
+            low, high = (
+                bound[own].double().flatten().tolist()
+                for bound in (spec.space.low, spec.space.high)
+            )
             return Leaf(key, "bounded", _type(spec.dtype), shape, None, low, high)
         if isinstance(spec, theirs.Unbounded):
             return self._leaf(key, spec)
-        raise TypeError(f"action {key!r} of {self.id}: specs of type {type(spec).__name__} are not supported")
+        raise TypeError(
+            f"action {key!r} of {self.id}: specs of type {type(spec).__name__} are not supported"
+        )
 
 
 class _Unheld(NamedTuple):
     """What is observed and no array holds.
 
     Attributes:
-        shape: dimensions of the column, each of whose elements is a value: those of the group that the entry is in.
+        shape: dimensions of the column, each of whose elements is a value: those of the group that
+            the entry is in.
         is_tensor: whether values are tensors.
         example: the bytes of a value, for a policy that is given none.
     """
@@ -343,7 +420,9 @@ class _Unheld(NamedTuple):
     is_tensor: bool
     example: bytes
 
-    def read(self, root: TensorDictBase, names: tuple[str, ...], batch: tuple[int, ...]) -> list[bytes]:
+    def read(
+        self, root: TensorDictBase, names: tuple[str, ...], batch: tuple[int, ...]
+    ) -> list[bytes]:
         """The bytes of each value of the entry ``names``; none where ``root`` lacks it."""
         if not _has(root, names):
             return [self.example if self.is_tensor else b""] * math.prod((*batch, *self.shape))
@@ -360,7 +439,11 @@ def _unheld(env: EnvBase) -> dict[Key, _Unheld]:
         key = unravel_key(key)
         names = path(key)
         is_tensor = not isinstance(spec, theirs.NonTensor)
-        if spec is None or any(name.startswith("_") for name in names) or (is_tensor and all(dim >= 0 for dim in spec.shape)):
+        if (
+            spec is None
+            or any(name.startswith("_") for name in names)
+            or (is_tensor and all(dim >= 0 for dim in spec.shape))
+        ):
             continue
         group = tuple(observed[names[:-1]].shape[batch:]) if names[1:] else ()
         if is_tensor:
@@ -378,7 +461,9 @@ def _has(root: TensorDictBase, names: tuple[str, ...]) -> bool:
 
 
 def _split(env: EnvBase) -> dict[Key, dict[Key, Any]]:
-    """The actions of agents that differ from each other, with the name of a column and a spec for each agent's."""
+    """The actions of agents that differ from each other, with the name of a column and a spec for
+    each agent's.
+    """
     acted, batch = env.full_action_spec, len(env.batch_size)
     found: dict[Key, dict[Key, Any]] = {}
     for key, spec in acted.items(True, True):
@@ -387,28 +472,49 @@ def _split(env: EnvBase) -> dict[Key, dict[Key, Any]]:
         if names[1:] and any(dim < 0 for dim in spec.shape) and acted[names[:-1]].ndim == batch + 1:
             own = spec.unbind(batch)
             if all(dim >= 0 for one in own for dim in one.shape):
-                found[short(names)] = {(MEMBERS, *names, str(agent)): one for agent, one in enumerate(own)}
+                found[short(names)] = {
+                    (MEMBERS, *names, str(agent)): one for agent, one in enumerate(own)
+                }
     return found
 
 
 def _non_tensors(spec: theirs.Composite) -> str:
     """The keys of leaves that hold no tensors."""
     leaves = spec.items(True, True)
-    return ", ".join(repr(unravel_key(key)) for key, leaf in leaves if isinstance(leaf, theirs.NonTensor))
+    return ", ".join(
+        repr(unravel_key(key)) for key, leaf in leaves if isinstance(leaf, theirs.NonTensor)
+    )
 
 
 def _masks(env: EnvBase) -> dict[Key, Key]:
-    """Actions that an ``ActionMask`` or windrow's environment inside limits, each with the observation that does."""
-    masks = [transform.in_keys for transform in _transforms(env) if isinstance(transform, ActionMask)]
+    """Actions that an ``ActionMask`` or windrow's environment inside limits, each with the
+    observation that does.
+    """
+    masks = [
+        transform.in_keys for transform in _transforms(env) if isinstance(transform, ActionMask)
+    ]
     inner = vars(without_transforms(env)).get("masks", {})
     return {**inner, **{unravel_key(action): unravel_key(mask) for action, mask in masks}}
 
 
 def _deltas(env: EnvBase) -> dict[Key, str]:
-    """Observations that a ``NextObservationDelta`` makes differences of, each with the element type of these."""
-    transforms = [transform for transform in _transforms(env) if _fence.is_a(transform, "NextObservationDelta")]
+    """Observations that a ``NextObservationDelta`` makes differences of, each with the element type
+    of these.
+    """
+    transforms = [
+        transform
+        for transform in _transforms(env)
+        if _fence.is_a(transform, "NextObservationDelta")
+    ]
     inner = vars(without_transforms(env)).get("deltas", {})
-    return {**inner, **{unravel_key(key): delta_type(transform) for transform in transforms for key in transform.in_keys or ()}}
+    return {
+        **inner,
+        **{
+            unravel_key(key): delta_type(transform)
+            for transform in transforms
+            for key in transform.in_keys or ()
+        },
+    }
 
 
 def _transforms(env: EnvBase) -> list[Any]:
@@ -434,7 +540,12 @@ def _leaves(spec: theirs.Composite, apart: Container[Any] = ()) -> list[tuple[An
     for key, leaf in spec.items(True, True):
         key = unravel_key(key)
         names = path(key)
-        if leaf is not None and key not in apart and not isinstance(leaf, theirs.NonTensor) and not any(n.startswith("_") for n in names):
+        if (
+            leaf is not None
+            and key not in apart
+            and not isinstance(leaf, theirs.NonTensor)
+            and not any(n.startswith("_") for n in names)
+        ):
             if any(dim < 0 for dim in leaf.shape):
                 changing[key] = tuple(leaf.shape)
             found.append((key, leaf))
@@ -448,18 +559,29 @@ def _leaves(spec: theirs.Composite, apart: Container[Any] = ()) -> list[tuple[An
 
 
 def _in_order(keys: Iterable[Key]) -> list[Key]:
-    """Keys in the order of the tree that they make: those of one group side by side, where the first of them is."""
+    """Keys in the order of the tree that they make: those of one group side by side, where the
+    first of them is.
+    """
     rank: dict[tuple[str, ...], int] = {}
     for key in keys:
         for depth in range(1, len(path(key)) + 1):
             rank.setdefault(path(key)[:depth], len(rank))
-    return sorted(keys, key=lambda key: [rank[path(key)[:depth]] for depth in range(1, len(path(key)) + 1)])
+    return sorted(
+        keys, key=lambda key: [rank[path(key)[:depth]] for depth in range(1, len(path(key)) + 1)]
+    )
 
 
 def _as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``value`` in an element type, or as it is where that is a type of integers that cannot hold it: TorchRL passes it on, too."""
+    """``value`` in an element type, or as it is where that is a type of integers that cannot hold
+    it: TorchRL passes it on, too.
+    """
     cast = value.to(dtype)
-    is_held = dtype.is_floating_point or dtype.is_complex or cast is value or torch.equal(cast.to(value.dtype), value)
+    is_held = (
+        dtype.is_floating_point
+        or dtype.is_complex
+        or cast is value
+        or torch.equal(cast.to(value.dtype), value)
+    )
     return cast if is_held else value
 
 
@@ -477,7 +599,11 @@ def _group(key: Key) -> tuple[str, ...]:
 def _outermost(flags: Iterable[Key]) -> list[Key]:
     """The flags that no other flags are around."""
     groups = {_group(key) for key in flags}
-    return [key for key in flags if not any(_group(key)[:depth] in groups for depth in range(len(_group(key))))]
+    return [
+        key
+        for key in flags
+        if not any(_group(key)[:depth] in groups for depth in range(len(_group(key))))
+    ]
 
 
 if TYPE_CHECKING:

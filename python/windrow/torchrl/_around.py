@@ -32,28 +32,39 @@ def tell(transform: theirs.Transform) -> None:
 
 
 class Around:
-    """Makes environments with ``transforms`` of TorchRL's around those of ``recipe``: with the transforms themselves if no other
-    environment has them, otherwise with copies, as each process has.
+    """Makes environments with ``transforms`` of TorchRL's around those of ``recipe``: with the
+    transforms themselves if no other environment has them, otherwise with copies, as each process
+    has.
     """
 
     def __init__(self, recipe: Recipe, transforms: list[Any]) -> None:
         self.recipe, self.transforms = recipe, transforms
 
     def __call__(self) -> Adapter:
-        transforms = [transform if is_free else transform.clone() for transform, is_free in _singly(self.transforms)]
+        transforms = [
+            transform if is_free else transform.clone()
+            for transform, is_free in _singly(self.transforms)
+        ]
         for transform in transforms:
             transform.reset_parent()
         return Adapter(_Transformed(Inside(self.recipe), theirs.Compose(*transforms)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "transforms": [transform.clone() for transform in self.transforms]}
+        return {
+            "recipe": self.recipe,
+            "transforms": [transform.clone() for transform in self.transforms],
+        }
 
 
-def _singly(transforms: Iterable[Any], around: theirs.Compose | None = None) -> Iterator[tuple[Any, bool]]:
-    """Each transform, also those in a ``Compose``, and whether no environment has it. TorchRL's transforms do not find the environment
-    from within two."""
+def _singly(
+    transforms: Iterable[Any], around: theirs.Compose | None = None
+) -> Iterator[tuple[Any, bool]]:
+    """Each transform, also those in a ``Compose``, and whether no environment has it. TorchRL's
+    transforms do not find the environment from within two.
+    """
     for transform in transforms:
-        # What has it, by a weak reference: `container` is the environment of that, and raises an error where there is none.
+        # What has it, by a weak reference: `container` is the environment of that, and raises an
+        # error where there is none.
         reference = vars(transform)["_container"]
         is_free = reference is None or reference() in (None, around)
         if isinstance(transform, theirs.Compose):
@@ -72,9 +83,13 @@ class _Transformed(theirs.TransformedEnv):
 
 
 class OfModels(theirs.TransformedEnv):
-    """TorchRL's environment, which takes transforms of windrow too, and uses TorchRL's of the same names for them."""
+    """TorchRL's environment, which takes transforms of windrow too, and uses TorchRL's of the same
+    names for them.
+    """
 
-    def __init__(self, env: theirs.EnvBase, transform: AnyTransform | None = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, env: theirs.EnvBase, transform: AnyTransform | None = None, *args: Any, **kwargs: Any
+    ) -> None:
         super().__init__(env, _as_theirs(transform), *args, **kwargs)
 
     def append_transform(self, transform: AnyTransform) -> theirs.TransformedEnv:
@@ -117,7 +132,9 @@ class Inside(theirs.EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
         if tensordict is not None:
-            tensordict = tensordict.select("_reset", *FLAGS, *self._own._known().primed, strict=False)
+            tensordict = tensordict.select(
+                "_reset", *FLAGS, *self._own._known().primed, strict=False
+            )
         return self._own.reset(tensordict)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

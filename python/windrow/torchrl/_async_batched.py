@@ -10,7 +10,8 @@ from windrow.collectors import _async_batched
 from windrow.torchrl._servers import configured
 from windrow.torchrl.collectors import AsTorchRL
 
-#: Arguments that TorchRL has and that have no effect, each with the value that holds and its reason.
+#: Arguments that TorchRL has and that have no effect, each with the value that holds and its
+#: reason.
 _IGNORED = {
     "env_exchange": ("auto", "processes share memory"),
     "envs_per_worker": (1, "each environment of Python has a process of its own"),
@@ -18,7 +19,11 @@ _IGNORED = {
     "worker_affinity": (None, "the system places processes"),
     "driver_affinity": (None, "the system places processes"),
 }
-_BATCHING = {"max_batch_size": "max_batch_size", "min_batch_size": "min_batch_size", "timeout": "server_timeout"}
+_BATCHING = {
+    "max_batch_size": "max_batch_size",
+    "min_batch_size": "min_batch_size",
+    "timeout": "server_timeout",
+}
 _DEVICES = {name: name for name in ("policy_device", "env_device", "storing_device")}
 
 
@@ -27,9 +32,12 @@ class AsyncBatchedCollector(AsTorchRL, _async_batched.AsyncBatchedCollector):
 
     Args:
         create_env_fn: a list with an environment for each index; see there.
-        server_config: an ``InferenceServerConfig`` of TorchRL, in place of ``max_batch_size``, ``min_batch_size`` and ``server_timeout``.
-        device_config: an ``InferenceDeviceConfig`` of TorchRL, in place of ``policy_device``, ``env_device`` and ``storing_device``.
-        policy_backend: where TorchRL evaluates the policy, such as ``"threading"``, has no effect; otherwise as of any collector.
+        server_config: an ``InferenceServerConfig`` of TorchRL, in place of ``max_batch_size``,
+            ``min_batch_size`` and ``server_timeout``.
+        device_config: an ``InferenceDeviceConfig`` of TorchRL, in place of ``policy_device``,
+            ``env_device`` and ``storing_device``.
+        policy_backend: where TorchRL evaluates the policy, such as ``"threading"``, has no effect;
+            otherwise as of any collector.
         arguments: those of :class:`windrow.collectors.AsyncBatchedCollector`.
 
     Raises:
@@ -50,7 +58,12 @@ class AsyncBatchedCollector(AsTorchRL, _async_batched.AsyncBatchedCollector):
         if policy_backend in ("auto", "native", "torch"):
             arguments["policy_backend"] = policy_backend
         else:
-            warn_ignored("policy_backend", policy_backend, "threading", "a thread of this process evaluates the policy")
+            warn_ignored(
+                "policy_backend",
+                policy_backend,
+                "threading",
+                "a thread of this process evaluates the policy",
+            )
         configured(arguments, "server_config", server_config, _BATCHING)
         configured(arguments, "device_config", device_config, _DEVICES)
         super().__init__(create_env_fn, **arguments)

@@ -32,22 +32,39 @@ _FURTHER: dict[str, tuple[Any, ...]] = {
 
 class _OfAnyParts(replay_buffers.ReplayBuffer):
     def __new__(cls, *args: Any, **arguments: Any) -> Any:
-        foreign = [f"{name}={_kind(arguments[name]).__name__}" for name in _PARTS if _is_foreign(arguments.get(name))]
-        foreign += [f"{name}={arguments[name]!r}" for name, known in _FURTHER.items() if arguments.get(name) not in known]
+        foreign = [
+            f"{name}={_kind(arguments[name]).__name__}"
+            for name in _PARTS
+            if _is_foreign(arguments.get(name))
+        ]
+        foreign += [
+            f"{name}={arguments[name]!r}"
+            for name, known in _FURTHER.items()
+            if arguments.get(name) not in known
+        ]
         if not foreign:
             return super().__new__(cls)
         if cls.__module__ != __name__:
-            raise TypeError(f"expected what windrow.data has in a class derived from {cls.__name__}, got {foreign[0]}")
+            raise TypeError(
+                f"expected what windrow.data has in a class derived from {cls.__name__}, got {foreign[0]}"
+            )
         warn(f"windrow has no {' and no '.join(foreign)}: this {cls.__name__} is TorchRL's")
         theirs = getattr(importlib.import_module("torchrl.data"), cls.__name__)
         return theirs(*args, **{name: as_torchrl(value) for name, value in arguments.items()})
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
-        super().__init__(*args, **{name: value for name, value in arguments.items() if name not in _FURTHER})
+        super().__init__(
+            *args, **{name: value for name, value in arguments.items() if name not in _FURTHER}
+        )
 
     def _begin(self, arguments: AnyBufferArguments) -> None:
         super()._begin(arguments)
-        warn_ignored("track_generations", getattr(self.writer, "track_generations", False), False, "frames have no generations")
+        warn_ignored(
+            "track_generations",
+            getattr(self.writer, "track_generations", False),
+            False,
+            "frames have no generations",
+        )
 
 
 class ReplayBuffer(_OfAnyParts):
@@ -65,7 +82,9 @@ class PrioritizedReplayBuffer(_OfAnyParts, replay_buffers.PrioritizedReplayBuffe
     __signature__ = inspect.signature(replay_buffers.PrioritizedReplayBuffer)
 
 
-class TensorDictPrioritizedReplayBuffer(_OfAnyParts, replay_buffers.TensorDictPrioritizedReplayBuffer):
+class TensorDictPrioritizedReplayBuffer(
+    _OfAnyParts, replay_buffers.TensorDictPrioritizedReplayBuffer
+):
     __doc__ = replay_buffers.TensorDictPrioritizedReplayBuffer.__doc__
     __signature__ = inspect.signature(replay_buffers.TensorDictPrioritizedReplayBuffer)
 
@@ -73,7 +92,9 @@ class TensorDictPrioritizedReplayBuffer(_OfAnyParts, replay_buffers.TensorDictPr
 class RoundRobinWriter(writers.RoundRobinWriter):
     __doc__ = writers.RoundRobinWriter.__doc__
 
-    track_generations: bool = argument("for a buffer of TorchRL alone: frames of windrow's have no generations", default=False)
+    track_generations: bool = argument(
+        "for a buffer of TorchRL alone: frames of windrow's have no generations", default=False
+    )
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
@@ -84,13 +105,23 @@ def as_torchrl(value: object) -> object:
     """A part of a buffer as TorchRL's of the same name, or what makes it; anything else as it is."""
     if isinstance(value, type) and issubclass(value, Part):
         return _theirs(value)
-    if isinstance(value, functools.partial) and isinstance(value.func, type) and issubclass(value.func, Part):
+    if (
+        isinstance(value, functools.partial)
+        and isinstance(value.func, type)
+        and issubclass(value.func, Part)
+    ):
         return functools.partial(_theirs(value.func), *value.args, **value.keywords)
     if not isinstance(value, Part):
         return value
     said = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     defaults = {field.name: field.default for field in dataclasses.fields(value)}
-    return _theirs(type(value))(**{name: given for name, given in said.items() if given is not defaults[name] and given != defaults[name]})
+    return _theirs(type(value))(
+        **{
+            name: given
+            for name, given in said.items()
+            if given is not defaults[name] and given != defaults[name]
+        }
+    )
 
 
 def _theirs(part: type[Part]) -> Callable[..., Any]:

@@ -15,7 +15,11 @@ def of_pettingzoo(env: object) -> EnvBase | None:
 
     if isinstance(env, ParallelEnv):
         return _wrapped("pettingzoo", "PettingZooWrapper", env)
-    return _wrapped("pettingzoo", "PettingZooWrapper", env, use_mask=True) if isinstance(env, AECEnv) else None
+    return (
+        _wrapped("pettingzoo", "PettingZooWrapper", env, use_mask=True)
+        if isinstance(env, AECEnv)
+        else None
+    )
 
 
 def of_vmas(env: object) -> EnvBase | None:
@@ -29,5 +33,7 @@ def _wrapped(library: str, name: str, env: Environment, **kwargs: Any) -> EnvBas
     try:
         import torchrl.envs
     except ImportError as error:
-        raise TypeError(f"environments of {library} are taken by way of torchrl.envs.{name}, and torchrl is not installed") from error
+        raise TypeError(
+            f"environments of {library} are taken by way of torchrl.envs.{name}, and torchrl is not installed"
+        ) from error
     return getattr(torchrl.envs, name)(env, **kwargs)

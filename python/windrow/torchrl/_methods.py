@@ -1,7 +1,8 @@
-"""Methods of collectors that exist for TorchRL's users: ways to the environments and policies of workers.
+"""Methods of collectors that exist for TorchRL's users: ways to the environments and policies of
+workers.
 
-A worker may be stepping an environment of Python while an attribute of it is read: call :meth:`~BaseCollector.pause` before, where that
-matters.
+A worker may be stepping an environment of Python while an attribute of it is read: call
+:meth:`~BaseCollector.pause` before, where that matters.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def getattr_env(self: BaseCollector, attr: str) -> Any:
 
 
 def getattr_policy(self: BaseCollector, attr: str) -> Any:
-    """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first worker; raises AttributeError also
-    where there is none."""
+    """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first
+    worker; raises AttributeError also where there is none.
+    """
     policy = policy_of(self, 0)
     if policy is None:
         raise AttributeError(f"{attr}: the collector acts at random: there is no policy")
@@ -60,10 +62,12 @@ def get_model(self: BaseCollector, model_id: str) -> Policy:
 
 
 def get_distant_attr(self: BaseCollector, attr: str) -> Any:
-    """Follows a path such as ``"env.batch_size"`` or ``"policy.layers[0].weight"``, also in a pause.
+    """Follows a path such as ``"env.batch_size"`` or ``"policy.layers[0].weight"``, also in a
+    pause.
 
-    A collector with one worker in the caller's thread follows it from itself. Others follow it from each worker, which has
-    ``env``, ``policy``, ``replay_buffer``, ``worker_idx`` and ``stats()``, and return a list.
+    A collector with one worker in the caller's thread follows it from itself. Others follow it from
+    each worker, which has ``env``, ``policy``, ``replay_buffer``, ``worker_idx`` and ``stats()``,
+    and return a list.
 
     Raises:
         AttributeError: the path leads nowhere.
@@ -76,8 +80,8 @@ def get_distant_attr(self: BaseCollector, attr: str) -> Any:
 
 
 def cascade_execute(self: BaseCollector, attr_path: str, *args: Any, **kwargs: Any) -> Any:
-    """Follows a path from the collector, such as ``"replay_buffer.empty"``, and calls what it finds, or returns it if it
-    cannot be called.
+    """Follows a path from the collector, such as ``"replay_buffer.empty"``, and calls what it
+    finds, or returns it if it cannot be called.
 
     Raises:
         AttributeError: the path leads nowhere.
@@ -87,7 +91,9 @@ def cascade_execute(self: BaseCollector, attr_path: str, *args: Any, **kwargs: A
     if callable(found):
         return found(*args, **kwargs)
     if args or kwargs:
-        raise ValueError(f"{attr_path} cannot be called: expected no arguments, got {args} and {kwargs}")
+        raise ValueError(
+            f"{attr_path} cannot be called: expected no arguments, got {args} and {kwargs}"
+        )
     return found
 
 
@@ -97,10 +103,12 @@ def map_fn(
     list_of_args: Sequence[Sequence[Any]] | None = None,
     list_of_kwargs: Sequence[dict[str, Any]] | None = None,
 ) -> list[Any]:
-    """Follows a path to a method, calls it once for each entry of the lists, and returns the results.
+    """Follows a path to a method, calls it once for each entry of the lists, and returns the
+    results.
 
-    In a collector with one worker in the caller's thread, the path begins at the collector. In others, entry ``i`` is for
-    worker ``i``, which has ``update_policy_weights_(weights)`` and what :meth:`get_distant_attr` names.
+    In a collector with one worker in the caller's thread, the path begins at the collector. In
+    others, entry ``i`` is for worker ``i``, which has ``update_policy_weights_(weights)`` and what
+    :meth:`get_distant_attr` names.
 
     Args:
         method_name: such as ``"update_policy_weights_"`` or ``"env.render"``.
@@ -117,13 +125,20 @@ def map_fn(
     all_args = [()] * count if list_of_args is None else list(list_of_args)
     all_kwargs = [{}] * count if list_of_kwargs is None else list(list_of_kwargs)
     if len(all_args) != len(all_kwargs):
-        raise ValueError(f"expected lists of one length, got {len(all_args)} args and {len(all_kwargs)} kwargs")
+        raise ValueError(
+            f"expected lists of one length, got {len(all_args)} args and {len(all_kwargs)} kwargs"
+        )
     if not self._direct and count != len(workers):
         raise ValueError(f"expected an entry for each of {len(workers)} workers, got {count}")
-    methods = [resolve(target, method_name) for target in (workers * count if self._direct else workers)]
+    methods = [
+        resolve(target, method_name) for target in (workers * count if self._direct else workers)
+    ]
     if not all(map(callable, methods)):
         raise AttributeError(f"{method_name} cannot be called")
-    return [method(*args, **kwargs) for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True)]
+    return [
+        method(*args, **kwargs)
+        for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True)
+    ]
 
 
 def receive_weights(
@@ -148,28 +163,41 @@ def set_post_collect_hook(self: BaseCollector, hook: Callable[[Any], object] | N
     self.post_collect_hook = hook
 
 
-def load_models(self: BaseCollector, models: Mapping[str, Any], workers: SupportsIndex | Iterable[SupportsIndex] | None) -> None:
+def load_models(
+    self: BaseCollector,
+    models: Mapping[str, Any],
+    workers: SupportsIndex | Iterable[SupportsIndex] | None,
+) -> None:
     """Loads weights into modules that are found by their paths from the collector.
 
     Raises:
-        ValueError: a module is in an environment that a thread steps meanwhile, or there is no such worker.
+        ValueError: a module is in an environment that a thread steps meanwhile, or there is no such
+            worker.
         KeyError: a path leads to no module.
         RuntimeError: the weights belong to another module.
     """
     everybody = range(int(self._core.stats()["workers"]))
-    chosen = [workers] if isinstance(workers, SupportsIndex) else list(everybody if workers is None else workers)
+    chosen = (
+        [workers]
+        if isinstance(workers, SupportsIndex)
+        else list(everybody if workers is None else workers)
+    )
     unknown = [worker for worker in chosen if worker not in everybody]
     if unknown:
         raise ValueError(f"there is no worker {unknown[0]}: the collector has {len(everybody)}")
     stepped = next((path for path in models if path.startswith("env.")), None)
     if self._placement == "threads" and stepped is not None:
         raise ValueError(
-            f"the model {stepped!r} is in environments that threads step meanwhile: choose placement=\"processes\", where it is "
+            f'the model {stepped!r} is in environments that threads step meanwhile: choose placement="processes", where it is '
             "loaded between two parts"
         )
     for path, given in models.items():
         state = weights_of(given)
-        roots = [self] if self._direct or not path.startswith("env.") else [_each_worker(self)[worker] for worker in chosen]
+        roots = (
+            [self]
+            if self._direct or not path.startswith("env.")
+            else [_each_worker(self)[worker] for worker in chosen]
+        )
         try:
             methods = [resolve(root, f"{path}.load_state_dict") for root in roots]
         except (AttributeError, LookupError) as error:
@@ -206,8 +234,12 @@ class _Worker:
     def stats(self) -> dict[str, Any]:
         return self._collector._core.worker_stats()[self.worker_idx]
 
-    def update_policy_weights_(self, policy_or_weights: Weights | None = None, **source: Any) -> None:
-        self._collector.update_policy_weights_(policy_or_weights, **source, worker_ids=self.worker_idx)
+    def update_policy_weights_(
+        self, policy_or_weights: Weights | None = None, **source: Any
+    ) -> None:
+        self._collector.update_policy_weights_(
+            policy_or_weights, **source, worker_ids=self.worker_idx
+        )
 
 
 def resolve(target: Any, path: str) -> Any:
@@ -218,6 +250,8 @@ def resolve(target: Any, path: str) -> Any:
         try:
             index = None if name else ast.literal_eval(key)
         except (SyntaxError, ValueError):
-            raise ValueError(f"expected a number or a quoted name in brackets, got {key!r} in {path!r}") from None
+            raise ValueError(
+                f"expected a number or a quoted name in brackets, got {key!r} in {path!r}"
+            ) from None
         target = getattr(target, name) if name else target[index]
     return target

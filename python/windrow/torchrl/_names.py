@@ -23,21 +23,27 @@ _READ = f"{_HERE}.trainers"
 #: A name of something in torchrl.
 _PATH = re.compile(r"torchrl(\.\w+)+")
 
-#: Names that windrow has, with the modules that have them, by the package of TorchRL that they are in, such as ``"collectors"``.
+#: Names that windrow has, with the modules that have them, by the package of TorchRL that they are
+#: in, such as ``"collectors"``.
 _OWN: dict[str, Mapping[str, str]] = {}
 
 
 def register(package: str, homes: Mapping[str, Iterable[str]]) -> None:
-    """Declares which names of ``package``, a module directly below ``windrow.torchrl``, windrow has.
+    """Declares which names of ``package``, a module directly below ``windrow.torchrl``, windrow
+    has.
 
     Args:
         homes: names by the modules of windrow that have them; later ones win.
     """
-    _OWN[package.rpartition(".")[2]] = {name: home for home, names in homes.items() for name in names}
+    _OWN[package.rpartition(".")[2]] = {
+        name: home for home, names in homes.items() for name in names
+    }
 
 
 def stand_in(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of ``module``, below ``windrow.torchrl`` or this package itself."""
+    """``__getattr__`` and ``__dir__`` of ``module``, below ``windrow.torchrl`` or this package
+    itself.
+    """
     theirs = module.removeprefix("windrow.")
 
     def found(name: str) -> object:
@@ -52,15 +58,29 @@ def stand_in(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
     def names() -> list[str]:
         known = dir(_imported(theirs)) if _spec_of(theirs) else []
-        return sorted({*_own(module), *(name for name in (*known, *_modules_below(module, theirs)) if not name.startswith("_"))})
+        return sorted(
+            {
+                *_own(module),
+                *(
+                    name
+                    for name in (*known, *_modules_below(module, theirs))
+                    if not name.startswith("_")
+                ),
+            }
+        )
 
     return found, names
 
 
 def _modules_below(module: str, theirs: str) -> list[str]:
-    """Names of modules directly below ``module``, or below TorchRL's of the same place. None is imported."""
+    """Names of modules directly below ``module``, or below TorchRL's of the same place. None is
+    imported.
+    """
     spec = _spec_of(theirs)
-    places = [*getattr(sys.modules[module], "__path__", ()), *((spec and spec.submodule_search_locations) or ())]
+    places = [
+        *getattr(sys.modules[module], "__path__", ()),
+        *((spec and spec.submodule_search_locations) or ()),
+    ]
     return [found.name for found in pkgutil.iter_modules(places)]
 
 
@@ -70,19 +90,25 @@ def _found(module: str, theirs: str, name: str) -> object:
         return getattr(importlib.import_module(home), name)
     # `from package import module` asks for the attribute before it imports the module.
     below = f"{module}.{name}"
-    if below in sys.modules or (hasattr(sys.modules[module], "__path__") and importlib.util.find_spec(below) is not None):
+    if below in sys.modules or (
+        hasattr(sys.modules[module], "__path__") and importlib.util.find_spec(below) is not None
+    ):
         return importlib.import_module(below)
     try:
         value = getattr(_imported(theirs), name)
     except AttributeError:
-        raise AttributeError(f"module {module!r} has no attribute {name!r}, nor has {theirs}") from None
+        raise AttributeError(
+            f"module {module!r} has no attribute {name!r}, nor has {theirs}"
+        ) from None
     if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torchrl":
         return importlib.import_module(f"windrow.{value.__name__}")
     return value
 
 
 def _own(module: str) -> Mapping[str, str]:
-    """Names that windrow has in ``module``: those of the package directly below ``windrow.torchrl`` that it is in."""
+    """Names that windrow has in ``module``: those of the package directly below ``windrow.torchrl``
+    that it is in.
+    """
     package = module.removeprefix(_HERE).removeprefix(".").partition(".")[0]
     return _OWN.get(package, {})
 
@@ -93,20 +119,30 @@ def _imported(theirs: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if _spec_of("torchrl") is not None:
             raise
-        raise ImportError(f"windrow.{theirs}: windrow does not have this name, and torchrl, which may have it, is not installed") from error
+        raise ImportError(
+            f"windrow.{theirs}: windrow does not have this name, and torchrl, which may have it, is not installed"
+        ) from error
 
 
 def _all(theirs: str) -> list[str]:
-    """What ``from … import *`` takes of a module of TorchRL; nothing where torchrl is not installed."""
+    """What ``from … import *`` takes of a module of TorchRL; nothing where torchrl is not
+    installed.
+    """
     if _spec_of(theirs) is None:
         return []
     module = _imported(theirs)
-    public = [name for name, value in vars(module).items() if not (name.startswith("_") or isinstance(value, ModuleType))]
+    public = [
+        name
+        for name, value in vars(module).items()
+        if not (name.startswith("_") or isinstance(value, ModuleType))
+    ]
     return list(getattr(module, "__all__", public))
 
 
 def _spec_of(theirs: str) -> ModuleSpec | None:
-    """Where a module of TorchRL is. The packages around it are not imported, as ``importlib.util.find_spec`` does."""
+    """Where a module of TorchRL is. The packages around it are not imported, as
+    ``importlib.util.find_spec`` does.
+    """
     names = theirs.split(".")
     try:
         spec = importlib.util.find_spec(names[0])
@@ -128,7 +164,9 @@ def _spec_of_own(place: str) -> ModuleSpec | None:
 
 
 def _spec_of_alias(theirs: str) -> ModuleSpec | None:
-    """A module that TorchRL's packages enter into ``sys.modules`` under another name as they are imported."""
+    """A module that TorchRL's packages enter into ``sys.modules`` under another name as they are
+    imported.
+    """
     try:
         module = importlib.import_module(theirs)
     except ModuleNotFoundError:
@@ -139,16 +177,27 @@ def _spec_of_alias(theirs: str) -> ModuleSpec | None:
 class _Finder:
     """Finds modules below ``windrow.torchrl`` that have no file of their own, after all others."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if not name.startswith(f"{_HERE}."):
             return None
         place = name.removeprefix(f"{_HERE}.")
-        theirs = _spec_of(f"torchrl.{place}") or _spec_of_own(place) or _spec_of_alias(f"torchrl.{place}")
+        theirs = (
+            _spec_of(f"torchrl.{place}")
+            or _spec_of_own(place)
+            or _spec_of_alias(f"torchrl.{place}")
+        )
         if theirs is None:
             return None
         is_read = name.startswith(_READ) and theirs.origin is not None
         loader = _Renamed(theirs.origin) if is_read else _View()  # type: ignore[arg-type]
-        return ModuleSpec(name, loader, origin=theirs.origin, is_package=theirs.submodule_search_locations is not None)  # type: ignore[arg-type]
+        return ModuleSpec(
+            name,
+            loader,
+            origin=theirs.origin,
+            is_package=theirs.submodule_search_locations is not None,
+        )  # type: ignore[arg-type]
 
 
 class _View:
@@ -159,12 +208,17 @@ class _View:
 
     def exec_module(self, module: ModuleType) -> None:
         found, names = stand_in(module.__name__)
-        vars(module).update(__getattr__=found, __dir__=names, __doc__=f"As ``{module.__name__.removeprefix('windrow.')}``.")
+        vars(module).update(
+            __getattr__=found,
+            __dir__=names,
+            __doc__=f"As ``{module.__name__.removeprefix('windrow.')}``.",
+        )
 
 
 class _FirstDoor:
-    """Makes a module below ``windrow.collectors``, ``windrow.data`` or ``windrow.envs`` that answers the names of TorchRL's, but for windrow's
-    own classes where the package around the module has them.
+    """Makes a module below ``windrow.collectors``, ``windrow.data`` or ``windrow.envs`` that
+    answers the names of TorchRL's, but for windrow's own classes where the package around the
+    module has them.
     """
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -178,7 +232,11 @@ class _FirstDoor:
             if name.startswith("__"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             value = getattr(theirs, name)
-            own = getattr(around, name) if name in getattr(around, "__all__", ()) else vars(around).get(name)
+            own = (
+                getattr(around, name)
+                if name in getattr(around, "__all__", ())
+                else vars(around).get(name)
+            )
             return own if isinstance(own, type) and own.__module__.startswith("windrow.") else value
 
         vars(module).update(__getattr__=found, __doc__=theirs.__doc__)
@@ -190,7 +248,9 @@ def spec_of_first_door(name: str) -> ModuleSpec | None:
         theirs = importlib.util.find_spec(_of_first_door(name))
     except ModuleNotFoundError:
         return None
-    return theirs and ModuleSpec(name, _FirstDoor(), is_package=theirs.submodule_search_locations is not None)  # type: ignore[arg-type]
+    return theirs and ModuleSpec(
+        name, _FirstDoor(), is_package=theirs.submodule_search_locations is not None
+    )  # type: ignore[arg-type]
 
 
 def of_first_door(own: str, name: str) -> object:
@@ -204,11 +264,15 @@ def of_first_door(own: str, name: str) -> object:
     try:
         module = importlib.import_module(theirs)
     except ImportError as error:
-        raise ImportError(f"{own} has no {name!r} of its own, and torchrl, which may have it, is not installed") from error
+        raise ImportError(
+            f"{own} has no {name!r} of its own, and torchrl, which may have it, is not installed"
+        ) from error
     try:
         return getattr(module, name)
     except AttributeError:
-        raise AttributeError(f"module {own!r} has no attribute {name!r}, nor has {theirs}") from None
+        raise AttributeError(
+            f"module {own!r} has no attribute {name!r}, nor has {theirs}"
+        ) from None
 
 
 def _of_first_door(own: str) -> str:
@@ -216,7 +280,9 @@ def _of_first_door(own: str) -> str:
 
 
 class _Renamed:
-    """Makes a module of TorchRL's source at ``path``, in which ``windrow.torchrl`` stands for ``torchrl``, as in a script of a user."""
+    """Makes a module of TorchRL's source at ``path``, in which ``windrow.torchrl`` stands for
+    ``torchrl``, as in a script of a user.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -232,7 +298,9 @@ class _Renamed:
 
 
 class _Rename(ast.NodeTransformer):
-    """Renames ``torchrl`` in imports, and in texts that name something in it, such as ``"torchrl.envs.GymEnv"``."""
+    """Renames ``torchrl`` in imports, and in texts that name something in it, such as
+    ``"torchrl.envs.GymEnv"``.
+    """
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
         if node.level == 0 and node.module is not None:

@@ -7,8 +7,8 @@ from typing import Any
 from windrow.envs import _pool
 from windrow.envs._pool import Answers
 
-#: Seconds that a poll waits at least for ``min_get`` answers. TorchRL's threads answer while it is still sending, so that scripts poll with
-#: ``timeout=0`` at once.
+#: Seconds that a poll waits at least for ``min_get`` answers. TorchRL's threads answer while it is
+#: still sending, so that scripts poll with ``timeout=0`` at once.
 _LEAST = 0.05
 
 
@@ -19,7 +19,14 @@ class AsyncEnvPool(_pool.AsyncEnvPool):
         kinds = {"threading": ThreadingAsyncEnvPool, "multiprocessing": ProcessorAsyncEnvPool}
         return object.__new__(kinds.get(backend, cls) if cls is AsyncEnvPool else cls)
 
-    def _receive(self, call: str, min_get: int | None, env_index: int | None, max_get: int | None, timeout: float | None) -> Answers:
+    def _receive(
+        self,
+        call: str,
+        min_get: int | None,
+        env_index: int | None,
+        max_get: int | None,
+        timeout: float | None,
+    ) -> Answers:
         try:
             return super()._receive(call, min_get, env_index, max_get, timeout)
         except TimeoutError:

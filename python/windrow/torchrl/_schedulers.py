@@ -1,4 +1,6 @@
-"""Schedulers: change an argument of a sampler, such as ``beta`` of :class:`PrioritizedSampler`, while training goes on."""
+"""Schedulers: change an argument of a sampler, such as ``beta`` of :class:`PrioritizedSampler`,
+while training goes on.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,18 @@ from windrow.data._content import kind_of
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
 from windrow.data.replay_buffers.samplers import Sampler
 
-__all__ = ["LambdaScheduler", "LinearScheduler", "ParameterScheduler", "SchedulerList", "StepScheduler"]
+__all__ = [
+    "LambdaScheduler",
+    "LinearScheduler",
+    "ParameterScheduler",
+    "SchedulerList",
+    "StepScheduler",
+]
 
 
 class ParameterScheduler(abc.ABC):
-    """Sets an argument of a sampler with each :meth:`step`. Subclasses define ``_step``, which returns its next value.
+    """Sets an argument of a sampler with each :meth:`step`. Subclasses define ``_step``, which
+    returns its next value.
 
     Args:
         obj: a sampler, or a buffer with one.
@@ -29,14 +38,20 @@ class ParameterScheduler(abc.ABC):
     """
 
     def __init__(
-        self, obj: ReplayBuffer | Sampler, param_name: str, min_value: float | None = None, max_value: float | None = None
+        self,
+        obj: ReplayBuffer | Sampler,
+        param_name: str,
+        min_value: float | None = None,
+        max_value: float | None = None,
     ) -> None:
         if not isinstance(obj, (ReplayBuffer, Sampler)):
             raise TypeError(f"expected a sampler or a replay buffer of windrow, got {kind_of(obj)}")
         self.sampler: Sampler = obj.sampler if isinstance(obj, ReplayBuffer) else obj
         self.param_name = param_name
         if param_name not in self.sampler._settable:
-            raise ValueError(f"{type(self.sampler).__name__} has no argument {param_name} that can be set")
+            raise ValueError(
+                f"{type(self.sampler).__name__} has no argument {param_name} that can be set"
+            )
         self.initial_val = getattr(self.sampler, param_name)
         self._min_val = -float("inf") if min_value is None else min_value
         self._max_val = float("inf") if max_value is None else max_value
@@ -45,11 +60,19 @@ class ParameterScheduler(abc.ABC):
     def step(self) -> None:
         """Sets the next value."""
         self._step_cnt += 1
-        setattr(self.sampler, self.param_name, float(min(max(self._step(), self._min_val), self._max_val)))
+        setattr(
+            self.sampler,
+            self.param_name,
+            float(min(max(self._step(), self._min_val), self._max_val)),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The figures of the scheduler."""
-        return {name: value for name, value in self.__dict__.items() if name != "sampler" and not callable(value)}
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name != "sampler" and not callable(value)
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from saved figures."""
@@ -80,14 +103,18 @@ class LambdaScheduler(ParameterScheduler):
 class LinearScheduler(ParameterScheduler):
     """From the initial value to ``final_value`` in ``num_steps`` equal steps."""
 
-    def __init__(self, obj: ReplayBuffer | Sampler, param_name: str, final_value: float, num_steps: int) -> None:
+    def __init__(
+        self, obj: ReplayBuffer | Sampler, param_name: str, final_value: float, num_steps: int
+    ) -> None:
         super().__init__(obj, param_name)
         self.final_val, self.num_steps = final_value, num_steps
 
     def _step(self) -> float:
         if self._step_cnt >= self.num_steps:
             return self.final_val
-        return float(self.initial_val + (self.final_val - self.initial_val) / self.num_steps * self._step_cnt)
+        return float(
+            self.initial_val + (self.final_val - self.initial_val) / self.num_steps * self._step_cnt
+        )
 
 
 class StepScheduler(ParameterScheduler):

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which the thread that waits for a transport looks whether its server has ended.
 _LOOK = 0.1
-#: Arguments that TorchRL has and that have no effect, each with the value that holds and its reason.
+#: Arguments that TorchRL has and that have no effect, each with the value that holds and its
+#: reason.
 _IGNORED = {
     "service_backend_options": (None, "the server is a thread of this process"),
     "transport_options": (None, "clients of this process hand requests over in memory"),
@@ -41,10 +42,12 @@ class InferenceServer(_inference.InferenceServer):
 
     Args:
         model: maps requests to answers; see there.
-        transport: an ``InferenceTransport`` of TorchRL, such as ``ThreadingTransport()`` or ``MPTransport()``, whose clients this server
-            answers too; a name has no effect.
-        server_config: an ``InferenceServerConfig`` of TorchRL, in place of arguments with the names of its fields.
-        device_config: an ``InferenceDeviceConfig`` of TorchRL, in place of ``policy_device`` and ``output_device``.
+        transport: an ``InferenceTransport`` of TorchRL, such as ``ThreadingTransport()`` or
+            ``MPTransport()``, whose clients this server answers too; a name has no effect.
+        server_config: an ``InferenceServerConfig`` of TorchRL, in place of arguments with the names
+            of its fields.
+        device_config: an ``InferenceDeviceConfig`` of TorchRL, in place of ``policy_device`` and
+            ``output_device``.
         arguments: those of :class:`windrow.modules.InferenceServer`.
 
     Raises:
@@ -63,9 +66,21 @@ class InferenceServer(_inference.InferenceServer):
         warn_all_ignored(arguments, _IGNORED)
         arguments = {name: value for name, value in arguments.items() if name not in _IGNORED}
         configured(arguments, "server_config", server_config, {name: name for name in _BATCHING})
-        configured(arguments, "device_config", device_config, {name: name for name in ("policy_device", "output_device")})
+        configured(
+            arguments,
+            "device_config",
+            device_config,
+            {name: name for name in ("policy_device", "output_device")},
+        )
         # None stands for the default.
-        super().__init__(model, **{name: value for name, value in arguments.items() if value is not None or name == "policy_version_key"})
+        super().__init__(
+            model,
+            **{
+                name: value
+                for name, value in arguments.items()
+                if value is not None or name == "policy_version_key"
+            },
+        )
         self.max_batch_size: int = arguments.get("max_batch_size") or 64
         self._transport: Any = transport if hasattr(transport, "drain") else None
         self._helpers = ThreadPoolExecutor(self.max_batch_size, "windrow-transport")
@@ -106,11 +121,21 @@ class InferenceServer(_inference.InferenceServer):
                     transport.resolve_exception(callback, error)
 
 
-_BATCHING = ("service_backend", "max_batch_size", "min_batch_size", "timeout", "collect_stats", "stats_window_size")
+_BATCHING = (
+    "service_backend",
+    "max_batch_size",
+    "min_batch_size",
+    "timeout",
+    "collect_stats",
+    "stats_window_size",
+)
 
 
-def configured(arguments: dict[str, Any], name: str, config: object, fields: dict[str, str]) -> None:
-    """Adds what ``config`` says to ``arguments``: its ``fields``, each with the name of the argument.
+def configured(
+    arguments: dict[str, Any], name: str, config: object, fields: dict[str, str]
+) -> None:
+    """Adds what ``config`` says to ``arguments``: its ``fields``, each with the name of the
+    argument.
 
     Raises:
         ValueError: one of these is given as well.

@@ -1,4 +1,6 @@
-"""What the transforms of TorchRL's environments gather, in memory that several environments share, also in several processes."""
+"""What the transforms of TorchRL's environments gather, in memory that several environments share,
+also in several processes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ Path = tuple[Any, ...]
 
 #: The memory that the state of an environment lies in.
 _OF: weakref.WeakKeyDictionary[Any, SharedState] = weakref.WeakKeyDictionary()
-#: At the start of the memory: what tells it from any other file, and the length of the description that follows.
+#: At the start of the memory: what tells it from any other file, and the length of the description
+#: that follows.
 _TOKEN, _LENGTH = 16, 8
 _LINE = 64
 
@@ -37,18 +40,25 @@ def share_loaded(env: EnvBase) -> None:
 
 
 class SharedState:
-    """The state of the environments that one function makes: tensors, and numbers and locks of ``multiprocessing``.
+    """The state of the environments that one function makes: tensors, and numbers and locks of
+    ``multiprocessing``.
 
-    It lies in a file without a name, which another process opens by its number in this one. The first environment settles what is in
-    it. One lock, that of the file, takes the place of all locks in the environments.
+    It lies in a file without a name, which another process opens by its number in this one. The
+    first environment settles what is in it. One lock, that of the file, takes the place of all
+    locks in the environments.
     """
 
-    #: Where the file is to be opened: a process, and the number of the file there. None once it is open here.
+    #: Where the file is to be opened: a process, and the number of the file there. None once it is
+    #: open here.
     _place: tuple[int, int] | None
 
     def __init__(self) -> None:
         self._token = os.urandom(_TOKEN)
-        self._use(os.memfd_create("windrow-state") if hasattr(os, "memfd_create") else os.dup(tempfile.TemporaryFile().fileno()))
+        self._use(
+            os.memfd_create("windrow-state")
+            if hasattr(os, "memfd_create")
+            else os.dup(tempfile.TemporaryFile().fileno())
+        )
         os.pwrite(self._file, self._token, 0)
 
     def __getstate__(self) -> tuple[tuple[int, int], bytes]:
@@ -79,8 +89,8 @@ class SharedState:
         self._use(file)
 
     def give(self, env: EnvBase, *, adopt: bool = True) -> None:
-        """Makes ``env`` use the shared state from now on, after it has loaded it; without ``adopt``, or where there is none yet,
-        its own state becomes the shared one.
+        """Makes ``env`` use the shared state from now on, after it has loaded it; without
+        ``adopt``, or where there is none yet, its own state becomes the shared one.
 
         Raises:
             RuntimeError: a part of its state cannot be shared.
@@ -101,7 +111,9 @@ class SharedState:
                     try:
                         env.load_state_dict(self._values(known), strict=False)
                     except Exception as error:
-                        raise _refused(f"{type(env).__name__} does not take that of the first: {error}") from error
+                        raise _refused(
+                            f"{type(env).__name__} does not take that of the first: {error}"
+                        ) from error
             self._share_tensors(env, known, adopt and not is_first)
             self._share_numbers(env, known, adopt and not is_first)
             if is_first:
@@ -122,9 +134,15 @@ class SharedState:
         state = env.state_dict()
         for path, value in _tensors(state):
             if value.device.type != "cpu":
-                raise _refused(f"{_named(path)} of {type(env).__name__} is on {value.device}, expected the CPU")
+                raise _refused(
+                    f"{_named(path)} of {type(env).__name__} is on {value.device}, expected the CPU"
+                )
         tensors = {path: (value.dtype, tuple(value.shape)) for path, value in _tensors(state)}
-        numbers = {path: type(value.get_obj()) for path, *_, value in _synchronized(env) if isinstance(value, Synchronized)}
+        numbers = {
+            path: type(value.get_obj())
+            for path, *_, value in _synchronized(env)
+            if isinstance(value, Synchronized)
+        }
         described = pickle.dumps({"state": state, "tensors": tensors, "numbers": numbers})
         size = _TOKEN + _LENGTH + len(described) + _LINE
         size += sum(value.nbytes + _LINE for _, value in _tensors(state)) + len(numbers) * _LINE
@@ -138,7 +156,11 @@ class SharedState:
         at, tensors, numbers = self._begin, {}, {}
         for path, (dtype, shape) in known["tensors"].items():
             count = torch.Size(shape).numel()
-            tensors[path] = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=at).reshape(shape) if count else None
+            tensors[path] = (
+                torch.frombuffer(self._memory, dtype=dtype, count=count, offset=at).reshape(shape)
+                if count
+                else None
+            )
             at += -(-count * dtype.itemsize // _LINE) * _LINE
         for path, kind in known["numbers"].items():
             numbers[path] = kind.from_buffer(self._memory, at)
@@ -160,14 +182,18 @@ class SharedState:
         for path in known["tensors"].keys() | described.keys():
             first, got = known["tensors"].get(path), described.get(path)
             if first != got:
-                raise _refused(f"{_named(path)} of {type(env).__name__} was {first} in the first environment, got {got}")
+                raise _refused(
+                    f"{_named(path)} of {type(env).__name__} was {first} in the first environment, got {got}"
+                )
         for path, value in shared.items():
             if not adopt:
                 value.copy_(own[path].detach())
             own[path].data = value
         for path, found in _tensors(env.state_dict()):
             if path in shared and found.data_ptr() != shared[path].data_ptr():
-                raise _refused(f"{type(env).__name__} gives a copy of {_named(path)} in its state_dict")
+                raise _refused(
+                    f"{type(env).__name__} gives a copy of {_named(path)} in its state_dict"
+                )
 
     def _share_numbers(self, env: EnvBase, known: dict[str, Any], adopt: bool) -> None:
         _, shared = self._shared(known)
@@ -181,8 +207,9 @@ class SharedState:
 
 
 class FileLock:
-    """A lock of all processes that have opened a file, with the methods of those of ``multiprocessing``. A thread may acquire it several
-    times. The system releases it where a process dies.
+    """A lock of all processes that have opened a file, with the methods of those of
+    ``multiprocessing``. A thread may acquire it several times. The system releases it where a
+    process dies.
     """
 
     def __init__(self, file: int) -> None:
@@ -191,10 +218,14 @@ class FileLock:
         self._depth = 0
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquires the lock; returns whether it did. ``timeout`` bounds the wait for threads of this process alone."""
+        """Acquires the lock; returns whether it did. ``timeout`` bounds the wait for threads of
+        this process alone.
+        """
         import fcntl
 
-        if not self._threads.acquire(block, -1 if timeout is None or not block else max(timeout, 0)):
+        if not self._threads.acquire(
+            block, -1 if timeout is None or not block else max(timeout, 0)
+        ):
             return False
         try:
             if self._depth == 0:
@@ -224,14 +255,18 @@ class FileLock:
 
 
 def _refused(why: str) -> RuntimeError:
-    return RuntimeError(f"EnvCreator(share_memory=True) cannot share the state of environments: {why}. Choose share_memory=False")
+    return RuntimeError(
+        f"EnvCreator(share_memory=True) cannot share the state of environments: {why}. Choose share_memory=False"
+    )
 
 
 def _named(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def _tensors(state: Mapping[str, Any] | TensorDictBase, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
+def _tensors(
+    state: Mapping[str, Any] | TensorDictBase, path: Path = ()
+) -> Iterator[tuple[Path, torch.Tensor]]:
     """The tensors in a ``state_dict``, by their places in it."""
     for name, value in state.items():
         if isinstance(value, Mapping) or hasattr(value, "batch_size"):
@@ -241,7 +276,9 @@ def _tensors(state: Mapping[str, Any] | TensorDictBase, path: Path = ()) -> Iter
 
 
 def _synchronized(env: torch.nn.Module, path: Path = ()) -> Iterator[tuple[Path, Any, str, Any]]:
-    """Numbers and locks of ``multiprocessing`` in ``env``, its transforms and the environments in it: a place, its owner, its name there."""
+    """Numbers and locks of ``multiprocessing`` in ``env``, its transforms and the environments in
+    it: a place, its owner, its name there.
+    """
     for name, value in vars(env).items():
         if isinstance(value, (Synchronized, Lock, RLock, FileLock)):
             yield (*path, name), env, name, value

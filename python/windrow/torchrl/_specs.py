@@ -20,7 +20,9 @@ def converted(spec: Spec | Composite, group: tuple[int, ...] | None = None) -> t
         value = decoded(spec._leaf.example)
         if not isinstance(value, torch.Tensor):
             return theirs.NonTensor(shape=spec.shape, device=spec.device, example_data=value)
-        return theirs.Unbounded(shape=(*spec.shape, *[-1] * value.ndim), dtype=value.dtype, device=spec.device)
+        return theirs.Unbounded(
+            shape=(*spec.shape, *[-1] * value.ndim), dtype=value.dtype, device=spec.device
+        )
     common = {"shape": spec.shape, "dtype": spec.dtype, "device": spec.device}
     match spec._leaf.kind:
         case "bounded":
@@ -35,5 +37,9 @@ def converted(spec: Spec | Composite, group: tuple[int, ...] | None = None) -> t
         case "multi_discrete":
             return theirs.MultiCategorical(spec.nvec, **common)
         case "one_hot":
-            return theirs.OneHot(spec.n, **common) if len(spec.nvec) == 1 else theirs.MultiOneHot(spec.nvec, **common)
+            return (
+                theirs.OneHot(spec.n, **common)
+                if len(spec.nvec) == 1
+                else theirs.MultiOneHot(spec.nvec, **common)
+            )
     return theirs.Unbounded(**common)

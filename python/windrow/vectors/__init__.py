@@ -1,8 +1,9 @@
-"""Vectors of environments in the form of Gymnasium's, stepped by windrow: for loops that are your own.
+"""Vectors of environments in the form of Gymnasium's, stepped by windrow: for loops that are your
+own.
 
-:func:`make_vec` makes one of an id, of functions that make environments of Gymnasium, or of an environment of windrow. It is a
-:class:`gymnasium.vector.VectorEnv`: its spaces, its three modes of resets, what it returns in ``info``. Stable-Baselines3's loop takes a
-:class:`windrow.sb3.VecEnv`.
+:func:`make_vec` makes one of an id, of functions that make environments of Gymnasium, or of an
+environment of windrow. It is a :class:`gymnasium.vector.VectorEnv`: its spaces, its three modes of
+resets, what it returns in ``info``. Stable-Baselines3's loop takes a :class:`windrow.sb3.VecEnv`.
 """
 
 from __future__ import annotations

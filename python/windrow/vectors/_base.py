@@ -17,8 +17,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 Notes = list[tuple[int, dict[str, Any]]]
-"""What environments have to say beside their observations, in the order in which it joins ``info``: the environment and its ``info``. Of
-one that has ended and begun anew in the same step, first ``"final_obs"`` and ``"final_info"``, then what its reset returned."""
+"""What environments have to say beside their observations, in the order in which it joins ``info``:
+the environment and its ``info``. Of one that has ended and begun anew in the same step, first
+``"final_obs"`` and ``"final_info"``, then what its reset returned.
+"""
 
 Stepped = tuple[Any, Any, Any, Any, Notes]
 """Observations, rewards, whether episodes were terminated, whether they were truncated, and notes."""
@@ -26,7 +28,20 @@ Stepped = tuple[Any, Any, Any, Any, Notes]
 #: Types of Python's whose values Gymnasium keeps in arrays of numbers.
 _NUMBERS = (int, float, bool)
 #: How numbers of each element type are packed.
-_CODES = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u8": "Q", "u4": "I", "u2": "H", "u1": "B", "b1": "?"}
+_CODES = {
+    "f8": "d",
+    "f4": "f",
+    "f2": "e",
+    "i8": "q",
+    "i4": "i",
+    "i2": "h",
+    "i1": "b",
+    "u8": "Q",
+    "u4": "I",
+    "u2": "H",
+    "u1": "B",
+    "b1": "?",
+}
 
 #: The forms of ``info["final_info"]``.
 FORMS = ("arrays", "dictionaries")
@@ -35,8 +50,8 @@ FORMS = ("arrays", "dictionaries")
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector of environments that windrow steps, made by :func:`windrow.make_vec`.
 
-    Observations, rewards and flags are arrays over memory that is used again once nobody holds them: what you keep, an array, a slice of
-    one or a tensor over one, never changes.
+    Observations, rewards and flags are arrays over memory that is used again once nobody holds
+    them: what you keep, an array, a slice of one or a tensor over one, never changes.
 
     Attributes:
         autoreset_mode: when an environment begins another episode.
@@ -46,18 +61,29 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     _is_as_gymnasiums = True
 
     def __init__(
-        self, num_envs: int, observed: Any, acted: Any, mode: AutoresetMode, metadata: dict[str, Any], form: str = "arrays"
+        self,
+        num_envs: int,
+        observed: Any,
+        acted: Any,
+        mode: AutoresetMode,
+        metadata: dict[str, Any],
+        form: str = "arrays",
     ) -> None:
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = observed, acted
-        self.observation_space, self.action_space = batch_space(observed, num_envs), batch_space(acted, num_envs)
+        self.observation_space, self.action_space = (
+            batch_space(observed, num_envs),
+            batch_space(acted, num_envs),
+        )
         self.autoreset_mode = mode
         self.metadata = {**metadata, "autoreset_mode": mode}
         self._form = form
 
     # What kinds of vectors do in their own ways
 
-    def _begin(self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> tuple[Any, Notes]:
+    def _begin(
+        self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None
+    ) -> tuple[Any, Notes]:
         """Begins an episode in each of ``envs``, with its seed: the observations of all, and notes."""
         raise NotImplementedError
 
@@ -65,7 +91,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Steps all environments."""
         raise NotImplementedError
 
-    def _called(self, envs: Sequence[int], name: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
+    def _called(
+        self,
+        envs: Sequence[int],
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
         """What the method ``name`` of each of ``envs`` returns, or its attribute of this name."""
         raise NotImplementedError
 
@@ -79,13 +111,20 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     # Gymnasium's interface
 
-    def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
         """Begins an episode in each environment.
 
         Args:
-            seed: of the first environment, those of the others follow; or a list with one for each, or None.
-            options: passed to the ``reset`` of environments that are Gymnasium's. ``{"reset_mask": mask}``, an array of booleans,
-                names those that begin; the others stay where they are.
+            seed: of the first environment, those of the others follow; or a list with one for each,
+                or None.
+            options: passed to the ``reset`` of environments that are Gymnasium's.
+                ``{"reset_mask": mask}``, an array of booleans, names those that begin; the others
+                stay where they are.
         """
         if self.closed:
             raise closed_before("reset")
@@ -95,7 +134,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return observation, self._told(notes)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Steps all environments: observations, rewards, whether episodes were terminated, whether they were truncated, and ``info``."""
+        """Steps all environments: observations, rewards, whether episodes were terminated, whether
+        they were truncated, and ``info``.
+        """
         if self.closed:
             raise closed_before("step")
         *stepped, notes = self._stepped(actions)
@@ -110,14 +151,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets the attribute ``name`` of each environment: to ``values``, or to its own of a list or tuple.
+        """Sets the attribute ``name`` of each environment: to ``values``, or to its own of a list
+        or tuple.
 
         Raises:
             ValueError: there is another number of values.
         """
         given = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(given) != self.num_envs:
-            raise ValueError(f"expected a value for each of {self.num_envs} environments, or one that is no list, got {len(given)}")
+            raise ValueError(
+                f"expected a value for each of {self.num_envs} environments, or one that is no list, got {len(given)}"
+            )
         self._set(range(self.num_envs), name, given)
 
     def render(self) -> tuple[Any, ...] | None:
@@ -142,7 +186,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return [None] * self.num_envs
         if isinstance(seed, (list, tuple, np.ndarray)):
             if len(seed) != self.num_envs:
-                raise ValueError(f"expected a seed or None for each of {self.num_envs} environments, got {len(seed)}")
+                raise ValueError(
+                    f"expected a seed or None for each of {self.num_envs} environments, got {len(seed)}"
+                )
             return [None if one is None else _seed(one) for one in seed]
         return list(range(first := _seed(seed), first + self.num_envs))
 
@@ -158,7 +204,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ValueError(
                 f'options["reset_mask"]: expected shape ({self.num_envs},) with one True at least, got {mask.tolist()} of shape {mask.shape}'
             )
-        return mask.nonzero()[0].tolist(), {name: value for name, value in options.items() if name != "reset_mask"}
+        return mask.nonzero()[0].tolist(), {
+            name: value for name, value in options.items() if name != "reset_mask"
+        }
 
     def _told(self, notes: Notes) -> dict[str, Any]:
         """``info`` as Gymnasium's vectors give it."""
@@ -174,13 +222,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 if "final_info" in info:
                     each[env] = info["final_info"]
             infos["final_info"] = each
-            infos["final_observation"], infos["_final_observation"] = infos["final_obs"], infos["_final_obs"]
+            infos["final_observation"], infos["_final_observation"] = (
+                infos["final_obs"],
+                infos["_final_obs"],
+            )
         return infos
 
 
 class Columns:
-    """Entries of ``info`` that all environments have as numbers, each entry of one type: as arrays, which are what Gymnasium's own way gives,
-    and packed for another process, entry after entry.
+    """Entries of ``info`` that all environments have as numbers, each entry of one type: as arrays,
+    which are what Gymnasium's own way gives, and packed for another process, entry after entry.
 
     Attributes:
         names: of the entries.
@@ -190,7 +241,8 @@ class Columns:
     def __init__(self, names: tuple[str, ...], kinds: tuple[type, ...], num_envs: int) -> None:
         self.names, self._num_envs = names, num_envs
         self._types = [kind for kind in kinds for _ in range(num_envs)]
-        #: Whether values are NumPy's own scalars, which differ from Python's where nobody makes arrays of them.
+        #: Whether values are NumPy's own scalars, which differ from Python's where nobody makes
+        #: arrays of them.
         self._are_numpys = [issubclass(kind, np.generic) for kind in kinds]
         self._dtypes = [np.dtype(kind) for kind in kinds]
         self._is_uniform = len(set(self._dtypes)) == 1
@@ -210,21 +262,30 @@ class Columns:
             return None
 
     def arrays(self, packed: Sequence[bytes], start: int = 0) -> dict[str, Any]:
-        """An array for each entry, of the environments of all parts in ``packed``, whose values begin at ``start``."""
+        """An array for each entry, of the environments of all parts in ``packed``, whose values
+        begin at ``start``.
+        """
         if self._is_uniform:
             shape = (len(self.names), self._num_envs)
-            parts = [np.frombuffer(part, self._dtypes[0], offset=start).reshape(shape) for part in packed]
+            parts = [
+                np.frombuffer(part, self._dtypes[0], offset=start).reshape(shape) for part in packed
+            ]
             return dict(zip(self.names, np.concatenate(parts, axis=1), strict=True))
         columns = {}
         for name, dtype in zip(self.names, self._dtypes, strict=True):
-            columns[name] = np.concatenate([np.frombuffer(part, dtype, self._num_envs, start) for part in packed])
+            columns[name] = np.concatenate(
+                [np.frombuffer(part, dtype, self._num_envs, start) for part in packed]
+            )
             start += dtype.itemsize * self._num_envs
         return columns
 
     def infos(self, packed: bytes, start: int = 0) -> list[dict[str, Any]]:
         """The ``info`` of each environment, as it was packed."""
         columns = self.arrays([packed], start).values()
-        values = [column if is_numpys else column.tolist() for column, is_numpys in zip(columns, self._are_numpys, strict=True)]
+        values = [
+            column if is_numpys else column.tolist()
+            for column, is_numpys in zip(columns, self._are_numpys, strict=True)
+        ]
         return [dict(zip(self.names, one, strict=True)) for one in zip(*values, strict=True)]
 
 
@@ -233,14 +294,20 @@ def _columns(names: tuple[str, ...], kinds: tuple[type, ...], num_envs: int) -> 
     """Columns of these entries; None where some are no numbers."""
 
     def is_packed(kind: type) -> bool:
-        return kind in _NUMBERS or (issubclass(kind, np.number) and np.dtype(kind).type is kind and np.dtype(kind).str[1:] in _CODES)
+        return kind in _NUMBERS or (
+            issubclass(kind, np.number)
+            and np.dtype(kind).type is kind
+            and np.dtype(kind).str[1:] in _CODES
+        )
 
     are_plain = all(type(name) is str for name in names) and all(map(is_packed, kinds))
     return Columns(names, kinds, num_envs) if are_plain else None
 
 
 def columns_of(notes: Notes, num_envs: int) -> tuple[Columns, bytes] | None:
-    """Notes that are one for each environment, all with the same entries, which are numbers; None for others."""
+    """Notes that are one for each environment, all with the same entries, which are numbers; None
+    for others.
+    """
     if len(notes) != num_envs or any(env != number for number, (env, _) in enumerate(notes)):
         return None
     infos = [info for _, info in notes]
@@ -283,7 +350,9 @@ def _seed(seed: Any) -> int:
 
 
 def closed_before(called: str) -> ClosedEnvironmentError:
-    return ClosedEnvironmentError(f"{called} was called, but the vector of environments is closed: make another one")
+    return ClosedEnvironmentError(
+        f"{called} was called, but the vector of environments is closed: make another one"
+    )
 
 
 def reset_needed(envs: list[int]) -> ResetNeeded:
@@ -293,12 +362,17 @@ def reset_needed(envs: list[int]) -> ResetNeeded:
     )
 
 
-def refuse_unlike(number: int, expected: tuple[Any, Any], got: tuple[Any, Any], first: int = 0) -> None:
-    """Checks that environment ``number`` has the spaces of environment ``first``: those of observations and of actions.
+def refuse_unlike(
+    number: int, expected: tuple[Any, Any], got: tuple[Any, Any], first: int = 0
+) -> None:
+    """Checks that environment ``number`` has the spaces of environment ``first``: those of
+    observations and of actions.
 
     Raises:
         RuntimeError: one of them differs.
     """
     for name, its, own in zip(("observation_space", "action_space"), expected, got, strict=True):
         if its != own:
-            raise RuntimeError(f"environment {number}: expected the {name} of environment {first}, {its}, got {own}")
+            raise RuntimeError(
+                f"environment {number}: expected the {name} of environment {first}, {its}, got {own}"
+            )

@@ -42,25 +42,34 @@ def make_vec(
     """A vector of environments as Gymnasium has it, stepped by windrow.
 
     Args:
-        env: the id of an environment; a function that makes one of Gymnasium, or a list of such functions or ids, one for each; or an
-            environment of :mod:`windrow.envs`, with its transforms.
+        env: the id of an environment; a function that makes one of Gymnasium, or a list of such
+            functions or ids, one for each; or an environment of :mod:`windrow.envs`, with its
+            transforms.
         num_envs: how many, by default 1, or as many as the list has.
-        workers: threads that step native environments, or processes that others run in; none by default: the environments step one after
-            the other in the calling thread, which is fastest for those that step in microseconds.
-        transforms: a transform of :mod:`windrow.envs` around each environment, or several, the first nearest to it. ``info`` of an environment of
-            Gymnasium does not come through them.
-        autoreset_mode: when an environment whose episode has ended begins another one: in its next step, in the same step, or when it is
-            told to. See :class:`gymnasium.vector.AutoresetMode`.
-        native: whether ids that windrow has itself run in Rust, as they do by default. With ``False``, or with arguments that Rust does not
-            take, such as ``render_mode``, all are Gymnasium's.
-        episode_statistics: whether ``info["episode"]`` has returns, lengths and seconds, ``"r"``, ``"l"`` and ``"t"``, of episodes
-            that have ended, as ``RecordEpisodeStatistics`` around each environment gives them.
-        final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1; or one of ``"dictionaries"``, one for each
-            environment that has ended and None for others, and ``"final_observation"`` beside ``"final_obs"``, as scripts for versions
+        workers: threads that step native environments, or processes that others run in; none by
+            default: the environments step one after the other in the calling thread, which is
+            fastest for those that step in microseconds.
+        transforms: a transform of :mod:`windrow.envs` around each environment, or several, the
+            first nearest to it. ``info`` of an environment of Gymnasium does not come through them.
+        autoreset_mode: when an environment whose episode has ended begins another one: in its next
+            step, in the same step, or when it is told to. See
+            :class:`gymnasium.vector.AutoresetMode`.
+        native: whether ids that windrow has itself run in Rust, as they do by default. With
+            ``False``, or with arguments that Rust does not take, such as ``render_mode``, all are
+            Gymnasium's.
+        episode_statistics: whether ``info["episode"]`` has returns, lengths and seconds, ``"r"``,
+            ``"l"`` and ``"t"``, of episodes that have ended, as ``RecordEpisodeStatistics`` around
+            each environment gives them.
+        final_info: ``"arrays"`` in ``info["final_info"]``, as Gymnasium has them since version 1;
+            or one of ``"dictionaries"``, one for each environment that has ended and None for
+            others, and ``"final_observation"`` beside ``"final_obs"``, as scripts for versions
             before read them; not with ``batch_size``.
-        batch_size: how many environments are received at a time, those first that are ready first, as from EnvPool: ``async_reset()``
-            begins episodes, ``recv()`` returns what ``step`` returns, of ``batch_size`` environments, and ``send(actions, info["env_id"])`` has them step.
-        **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, or to the native environment, for ids.
+        batch_size: how many environments are received at a time, those first that are ready first,
+            as from EnvPool: ``async_reset()`` begins episodes, ``recv()`` returns what ``step``
+            returns, of ``batch_size`` environments, and ``send(actions, info["env_id"])`` has them
+            step.
+        **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, or to the native
+            environment, for ids.
 
     Raises:
         TypeError: ``env`` is nothing that an environment can be made of.
@@ -75,8 +84,14 @@ def make_vec(
         ((3, 4), array([1., 1., 1.], dtype=float32))
     """
     wrap = gymnasium.wrappers.RecordEpisodeStatistics if episode_statistics else None
-    mode = AutoresetMode(one_of(*(mode.value for mode in AutoresetMode))("autoreset_mode", getattr(autoreset_mode, "value", autoreset_mode)))
-    wanted = Wanted(num_envs, workers, transforms, mode, native, wrap, final_info, batch_size, kwargs)
+    mode = AutoresetMode(
+        one_of(*(mode.value for mode in AutoresetMode))(
+            "autoreset_mode", getattr(autoreset_mode, "value", autoreset_mode)
+        )
+    )
+    wanted = Wanted(
+        num_envs, workers, transforms, mode, native, wrap, final_info, batch_size, kwargs
+    )
     return wanted.made_of(env)
 
 
@@ -89,7 +104,8 @@ class Wanted:
     transforms: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...] = ()
     mode: AutoresetMode = AutoresetMode.NEXT_STEP
     native: bool | None = None
-    #: What goes around each environment of Gymnasium to count episodes, which the engine does itself; None where nobody counts.
+    #: What goes around each environment of Gymnasium to count episodes, which the engine does
+    #: itself; None where nobody counts.
     wrap: Callable[[Any], Any] | None = None
     form: str = "arrays"
     batch_size: int | None = None
@@ -100,34 +116,52 @@ class Wanted:
         for name in ("num_envs", "workers", "batch_size"):
             whole_or_none(name, getattr(self, name), 1)
         if self.batch_size is not None and self.mode is AutoresetMode.DISABLED:
-            raise ValueError("batch_size needs environments that begin another episode by themselves, got autoreset_mode DISABLED")
+            raise ValueError(
+                "batch_size needs environments that begin another episode by themselves, got autoreset_mode DISABLED"
+            )
         if self.batch_size is not None and self.form != "arrays":
-            raise ValueError(f"final_info={self.form!r} is for vectors that are stepped as a whole: leave batch_size out, got {self.batch_size}")
+            raise ValueError(
+                f"final_info={self.form!r} is for vectors that are stepped as a whole: leave batch_size out, got {self.batch_size}"
+            )
 
     def made_of(self, env: Any) -> VectorEnv:
         """The vector of ``env``."""
         is_list = isinstance(env, (list, tuple))
         makers = list(env) if is_list else [env] * (self.num_envs or 1)
         if not makers or self.num_envs not in (None, len(makers)):
-            raise ValueError(f"expected a list of {self.num_envs or 'one or more'} environments, as num_envs says, got {len(makers)}")
+            raise ValueError(
+                f"expected a list of {self.num_envs or 'one or more'} environments, as num_envs says, got {len(makers)}"
+            )
         if self.workers is None and not self.transforms:
             makers = _made_by_windrow(makers)
         vector: VectorEnv
         are_ids = all(isinstance(maker, str) for maker in makers)
         # Transforms and windrow's own classes say what is observed.
-        entries = _entries(makers[0]) if are_ids and self.native is not False and not self.transforms else {}
+        entries = (
+            _entries(makers[0])
+            if are_ids and self.native is not False and not self.transforms
+            else {}
+        )
         if (recipes := self._recipes(makers, entries)) is not None:
             if self.kwargs and not are_ids:
-                raise TypeError(f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}")
-            vector = EngineVector(self._core(recipes), self.mode, self.form, self.batch_size, entries)
+                raise TypeError(
+                    f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}"
+                )
+            vector = EngineVector(
+                self._core(recipes), self.mode, self.form, self.batch_size, entries
+            )
         elif self.workers is None:
             if self.batch_size is not None:
-                raise ValueError(f"batch_size={self.batch_size} is for environments in threads or processes: workers is how many")
+                raise ValueError(
+                    f"batch_size={self.batch_size} is for environments in threads or processes: workers is how many"
+                )
             vector = PythonVector(_functions(makers, self.kwargs), self.mode, self.wrap, self.form)
         else:
             members = divides("workers", min(self.workers, len(makers)), len(makers))
             groups = sent(_functions(makers, self.kwargs), self.mode, self.wrap, members)
-            vector = ProcessVector(groups, self.mode, self.form, len(makers) // members, self.batch_size)
+            vector = ProcessVector(
+                groups, self.mode, self.form, len(makers) // members, self.batch_size
+            )
         if isinstance(env, str) and env in gymnasium.registry:
             vector.spec = gymnasium.spec(env)
         return vector
@@ -142,23 +176,31 @@ class Wanted:
         if self.workers is None and self.batch_size is None:
             return VectorCore([Many(tuple(recipes))], mode.value, None, False, counts)
         if any(recipe.is_native is not True for recipe in recipes):
-            raise ValueError("workers step native environments, and those of functions and ids of Gymnasium without transforms")
+            raise ValueError(
+                "workers step native environments, and those of functions and ids of Gymnasium without transforms"
+            )
         count, threads = len(recipes), self.workers or cores()
-        members = count if self.batch_size is not None else divides("workers", min(threads, count), count)
+        members = (
+            count if self.batch_size is not None else divides("workers", min(threads, count), count)
+        )
         each = count // members
         groups = [Many(tuple(recipes[first : first + each])) for first in range(0, count, each)]
         return VectorCore(groups, mode.value, threads, False, counts)
 
     def _recipes(self, makers: list[Any], entries: Mapping[str, bool]) -> list[Recipe] | None:
-        """Recipes of all environments, where the engine is to step them: windrow's own, which observe ``entries``, and others with
-        transforms around them.
+        """Recipes of all environments, where the engine is to step them: windrow's own, which
+        observe ``entries``, and others with transforms around them.
         """
         found = [self._recipe(makers[0], entries)]
         # Most are the same.
-        found += [found[0] if maker is makers[0] else self._recipe(maker, entries) for maker in makers[1:]]
+        found += [
+            found[0] if maker is makers[0] else self._recipe(maker, entries) for maker in makers[1:]
+        ]
         known = [recipes for recipes in found if recipes is not None]
         if known and len(known) < len(found):
-            raise TypeError("expected environments that are all native, or none of them: native=False runs Gymnasium's")
+            raise TypeError(
+                "expected environments that are all native, or none of them: native=False runs Gymnasium's"
+            )
         return [recipe for recipes in known for recipe in recipes] or None
 
     def _recipe(self, maker: Any, entries: Mapping[str, bool]) -> list[Recipe] | None:
@@ -170,7 +212,14 @@ class Wanted:
                 recipe = of(by_id(maker, self.kwargs))
         elif isinstance(maker, Recipe) or hasattr(type(maker), "_recipe") or self.transforms:
             recipe = of(maker)
-        return None if recipe is None else [around(single, Compose(self.transforms).transforms) for single in _singles(_by_index(recipe))]
+        return (
+            None
+            if recipe is None
+            else [
+                around(single, Compose(self.transforms).transforms)
+                for single in _singles(_by_index(recipe))
+            ]
+        )
 
 
 def _native(env_name: str, kwargs: dict[str, Any], entries: Mapping[str, bool]) -> Native | None:
@@ -182,7 +231,9 @@ def _native(env_name: str, kwargs: dict[str, Any], entries: Mapping[str, bool]) 
 
 
 def _entries(env_name: str) -> dict[str, bool]:
-    """What the environment of this id tells in ``info``, where it is native, and whether resets do, too."""
+    """What the environment of this id tells in ``info``, where it is native, and whether resets do,
+    too.
+    """
     is_of_mujoco = env_name in mujoco_arguments()
     entries = native_info(env_name) if is_of_mujoco or env_name in native_ids() else {}
     # Those of MuJoCo and tables, whose rewards may be no numbers of single precision.
@@ -190,8 +241,9 @@ def _entries(env_name: str) -> dict[str, bool]:
 
 
 def _made_by_windrow(makers: list[Any]) -> list[Any]:
-    """``makers``, where functions make environments of windrow the environments. What the first function makes tells; an environment
-    of Gymnasium is kept for the first place."""
+    """``makers``, where functions make environments of windrow the environments. What the first
+    function makes tells; an environment of Gymnasium is kept for the first place.
+    """
     first = makers[0]
     if isinstance(first, (str, Recipe)) or hasattr(first, "step") or not callable(first):
         return makers
@@ -237,12 +289,18 @@ def _functions(makers: list[Any], kwargs: dict[str, Any]) -> list[Callable[[], A
             functions.append(by_id(maker, kwargs))
         elif isinstance(maker, gymnasium.Env):
             if len(makers) > 1 or kwargs:
-                raise TypeError(f"{maker} is one object, which cannot be {len(makers)} environments: give a function that makes one")
+                raise TypeError(
+                    f"{maker} is one object, which cannot be {len(makers)} environments: give a function that makes one"
+                )
             functions.append(lambda: maker)
         elif callable(maker):
             if kwargs:
-                raise TypeError(f"arguments of gymnasium.make are for ids, got {sorted(kwargs)} and a function")
+                raise TypeError(
+                    f"arguments of gymnasium.make are for ids, got {sorted(kwargs)} and a function"
+                )
             functions.append(maker)
         else:
-            raise TypeError(f"expected the id of an environment, or a function that makes one, got {type(maker).__name__}")
+            raise TypeError(
+                f"expected the id of an environment, or a function that makes one, got {type(maker).__name__}"
+            )
     return functions

@@ -1,8 +1,9 @@
 """Vectors of Gymnasium's environments in worker processes, a group of them in each.
 
-A process has a :class:`PythonVector`, which begins episodes by itself. To the engine it is a :class:`Group`: a vector that is stepped as a whole
-and never told to begin another episode. Observations that are one array travel through shared memory, and so do rewards, in full
-precision, and flags; notes and all other observations are pickled beside them, where there are any.
+A process has a :class:`PythonVector`, which begins episodes by itself. To the engine it is a
+:class:`Group`: a vector that is stepped as a whole and never told to begin another episode.
+Observations that are one array travel through shared memory, and so do rewards, in full precision,
+and flags; notes and all other observations are pickled beside them, where there are any.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from windrow.envs._recipe import Many, Parallel, Recipe, Vector
 from windrow.processes import setup
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import Remote
-from windrow.vectors._base import Notes, Stepped, closed_before, columns_in, columns_of, refuse_unlike, with_masks
+from windrow.vectors._base import (
+    Notes,
+    Stepped,
+    closed_before,
+    columns_in,
+    columns_of,
+    refuse_unlike,
+    with_masks,
+)
 from windrow.vectors._exchange import Exchange, Fold
 from windrow.vectors._python import PythonVector
 
@@ -46,7 +55,9 @@ def is_array(space: Any) -> bool:
     if type(space) is spaces.MultiDiscrete:
         # The engine has choices in a row.
         return len(space.shape) == 1 and space.dtype == np.int64 and not space.start.any()
-    return type(space) is spaces.MultiBinary or (type(space) is spaces.Box and space.dtype.name in _ROWS and len(space.shape) > 0)
+    return type(space) is spaces.MultiBinary or (
+        type(space) is spaces.Box and space.dtype.name in _ROWS and len(space.shape) > 0
+    )
 
 
 class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -56,11 +67,19 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
     #: See :func:`windrow.envs._vectors.habits`.
     _is_as_gymnasiums = True
 
-    def __init__(self, makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None, first: int) -> None:
+    def __init__(
+        self,
+        makers: Sequence[Callable[[], Any]],
+        mode: AutoresetMode,
+        wrap: Callable[[Any], Any] | None,
+        first: int,
+    ) -> None:
         self._inner = inner = PythonVector(makers, mode, wrap, first=first)
         self.num_envs, self.spec = inner.num_envs, inner.envs[0].spec
         self._is_array = is_array(inner.single_observation_space)
-        self.single_observation_space = inner.single_observation_space if self._is_array else _NOTHING
+        self.single_observation_space = (
+            inner.single_observation_space if self._is_array else _NOTHING
+        )
         self._takes_array = is_array(inner.single_action_space)
         self.single_action_space = inner.single_action_space if self._takes_array else _NOTHING
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -75,7 +94,9 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _recipe(self) -> Recipe:
         return self._given_away
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         envs, _ = self._inner._masked(options)
         seeds = self._inner._seeds(seed)
         try:
@@ -85,19 +106,27 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._told(envs[0], seen, np.zeros(self.num_envs), notes)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        seen, rewards, terminated, truncated, notes = self._inner._stepped(actions if self._takes_array else self.actions)
+        seen, rewards, terminated, truncated, notes = self._inner._stepped(
+            actions if self._takes_array else self.actions
+        )
         observation, info = self._told(0, seen, rewards, notes)
         return observation, rewards, terminated, truncated, info
 
-    def _told(self, place: int, seen: Any, rewards: Any, notes: Notes) -> tuple[Any, dict[str, Any]]:
-        """The observation, and what travels in ``info``: of all environments in the ``place`` of one."""
+    def _told(
+        self, place: int, seen: Any, rewards: Any, notes: Notes
+    ) -> tuple[Any, dict[str, Any]]:
+        """The observation, and what travels in ``info``: of all environments in the ``place`` of
+        one.
+        """
         note: list[list[bytes] | None] = [None] * self.num_envs
         if (packed := self._noted(notes)) is not None:
             note[place] = [packed]
         return seen if self._is_array else self._nothing, {_REWARD: rewards[:, None], _NOTE: note}
 
     def _noted(self, notes: Notes) -> bytes | None:
-        """Notes as they travel: numbers that all environments have as :class:`~windrow.vectors._base.Columns`, anything else pickled."""
+        """Notes as they travel: numbers that all environments have as
+        :class:`~windrow.vectors._base.Columns`, anything else pickled.
+        """
         if not self._is_array:
             return _bytes((notes, self._inner._seen))
         if not any(info for _, info in notes):
@@ -112,7 +141,12 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def about(self) -> tuple[Any, ...]:
         """Spaces, metadata and the mode of rendering."""
         inner = self._inner
-        return inner.single_observation_space, inner.single_action_space, inner.metadata, inner.render_mode
+        return (
+            inner.single_observation_space,
+            inner.single_action_space,
+            inner.metadata,
+            inner.render_mode,
+        )
 
     def do(self, what: str, *arguments: Any) -> Any:
         """Calls a method of the vector in this process."""
@@ -146,7 +180,12 @@ class Starter:
     #: See :func:`windrow.processes.blame.parts`.
     is_around_a_function = True
 
-    def __init__(self, makers: dict[int, Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None) -> None:
+    def __init__(
+        self,
+        makers: dict[int, Callable[[], Any]],
+        mode: AutoresetMode,
+        wrap: Callable[[Any], Any] | None,
+    ) -> None:
         self._makers, self._mode, self._wrap = makers, mode, wrap
 
     def __call__(self) -> Group:
@@ -156,7 +195,9 @@ class Starter:
 class ProcessVector(Exchange):
     """Environments of Gymnasium in worker processes."""
 
-    def __init__(self, sent: Sequence[bytes], mode: AutoresetMode, form: str, each: int, batch: int | None) -> None:
+    def __init__(
+        self, sent: Sequence[bytes], mode: AutoresetMode, form: str, each: int, batch: int | None
+    ) -> None:
         # Those that are received some at a time are started and stepped each by itself.
         parts = [sent] if batch is None else [[one] for one in sent]
         self._members = [ParallelMembers() for _ in parts]
@@ -165,8 +206,17 @@ class ProcessVector(Exchange):
             Parallel((nothing,) * len(part), sent=tuple(part), live=live, patient=batch is not None)
             for part, live in zip(parts, self._members, strict=True)
         ]
-        self._core = VectorCore(recipes, AutoresetMode.DISABLED.value, None if batch is None else len(sent), batch is not None)
-        places = [(live, place) for live, part in zip(self._members, parts, strict=True) for place in range(len(part))]
+        self._core = VectorCore(
+            recipes,
+            AutoresetMode.DISABLED.value,
+            None if batch is None else len(sent),
+            batch is not None,
+        )
+        places = [
+            (live, place)
+            for live, part in zip(self._members, parts, strict=True)
+            for place in range(len(part))
+        ]
         self._remotes: list[Any] = [Remote(live, place) for live, place in places]
         observed, acted, metadata, render_mode = self._remotes[0].about()
         try:
@@ -183,7 +233,9 @@ class ProcessVector(Exchange):
         self._reward, self._note = leaves.index(_REWARD), leaves.index(_NOTE)
         self._seen: list[Any] = [None] * self.num_envs
 
-    def _begin(self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> tuple[Any, Notes]:
+    def _begin(
+        self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None
+    ) -> tuple[Any, Notes]:
         if options is not None:
             for member in sorted({env // self._each for env in envs}):
                 self._remotes[member].take_options(options)
@@ -219,18 +271,28 @@ class ProcessVector(Exchange):
         return self._observation(seen[0]), seen[self._reward][:, 0], terminated, truncated, notes
 
     def _step(self, actions: Any) -> tuple[Any, Any, Any]:
-        rows = actions if self._takes_array else self._pickled(range(len(self._remotes)), list(iterate(self.action_space, actions)))
+        rows = (
+            actions
+            if self._takes_array
+            else self._pickled(range(len(self._remotes)), list(iterate(self.action_space, actions)))
+        )
         seen, _, terminated, truncated, _ = self._core.step((rows,))
         return seen, terminated, truncated
 
     def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> object:
         """Gives ``members`` actions that are no array, and returns what travels in their place."""
         for place, member in enumerate(members):
-            self._remotes[member].take_actions(actions[place * self._each : (place + 1) * self._each])
+            self._remotes[member].take_actions(
+                actions[place * self._each : (place + 1) * self._each]
+            )
         return np.zeros((self.num_envs, 1), np.uint8)
 
     def _rows_of(self, members: list[int], actions: Any) -> object:
-        return super()._rows_of(members, actions) if self._takes_array else self._pickled(members, list(actions))
+        return (
+            super()._rows_of(members, actions)
+            if self._takes_array
+            else self._pickled(members, list(actions))
+        )
 
     def _received(self, envs: Any, stepped: Any) -> tuple[Any, ...]:
         seen, _, terminated, truncated, _ = stepped
@@ -264,7 +326,13 @@ class ProcessVector(Exchange):
         into: Any = create_empty_array(space, len(rows))
         return concatenate(space, rows, into)
 
-    def _called(self, envs: Sequence[int], name: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
+    def _called(
+        self,
+        envs: Sequence[int],
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
         return self._from_members("_called", envs, lambda rows: (name, args, kwargs))
 
     def _set(self, envs: Sequence[int], name: str, values: Sequence[Any]) -> None:
@@ -273,7 +341,9 @@ class ProcessVector(Exchange):
     def _are_wrapped(self, envs: Sequence[int], wrapper: type) -> list[bool]:
         return self._from_members("_are_wrapped", envs, lambda rows: (wrapper,))
 
-    def _from_members(self, what: str, envs: Sequence[int], arguments: Callable[[list[int]], tuple[Any, ...]]) -> list[Any]:
+    def _from_members(
+        self, what: str, envs: Sequence[int], arguments: Callable[[list[int]], tuple[Any, ...]]
+    ) -> list[Any]:
         """What a method of the vectors in the processes answers for each of ``envs``."""
         found: list[Any] = [None] * len(envs)
         for member, remote in enumerate(self._remotes):
@@ -293,9 +363,20 @@ class ProcessVector(Exchange):
 
 
 def sent(
-    makers: Sequence[Callable[[], Any]], mode: AutoresetMode, wrap: Callable[[Any], Any] | None, members: int
+    makers: Sequence[Callable[[], Any]],
+    mode: AutoresetMode,
+    wrap: Callable[[Any], Any] | None,
+    members: int,
 ) -> list[bytes]:
-    """Groups of the environments that ``makers`` make, for as many processes as there are ``members``."""
+    """Groups of the environments that ``makers`` make, for as many processes as there are
+    ``members``.
+    """
     each, numbered = len(makers) // members, list(enumerate(makers))
-    starters = [Starter(dict(numbered[first : first + each]), mode, wrap) for first in range(0, len(makers), each)]
-    return [setup.member(one, None, "make_vec", "leave workers out", "env", is_quiet=place > 0) for place, one in enumerate(starters)]
+    starters = [
+        Starter(dict(numbered[first : first + each]), mode, wrap)
+        for first in range(0, len(makers), each)
+    ]
+    return [
+        setup.member(one, None, "make_vec", "leave workers out", "env", is_quiet=place > 0)
+        for place, one in enumerate(starters)
+    ]

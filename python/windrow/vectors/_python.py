@@ -36,13 +36,22 @@ class PythonVector(VectorEnv):
     ) -> None:
         self.envs = [_environment(make) for make in makers]
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
-            raise ValueError(f"expected functions that make a new environment at each call, got {self.envs[0]} more than once")
+            raise ValueError(
+                f"expected functions that make a new environment at each call, got {self.envs[0]} more than once"
+            )
         if wrap is not None:
             self.envs = [wrap(env) for env in self.envs]
         own = self.envs[0]
         for number, env in enumerate(self.envs, first):
-            refuse_unlike(number, (own.observation_space, own.action_space), (env.observation_space, env.action_space), first)
-        super().__init__(len(self.envs), own.observation_space, own.action_space, mode, dict(own.metadata), form)
+            refuse_unlike(
+                number,
+                (own.observation_space, own.action_space),
+                (env.observation_space, env.action_space),
+                first,
+            )
+        super().__init__(
+            len(self.envs), own.observation_space, own.action_space, mode, dict(own.metadata), form
+        )
         self.render_mode, self._number = own.render_mode, first
         #: What each environment has observed last.
         self._seen: list[Any] = [None] * self.num_envs
@@ -53,7 +62,9 @@ class PythonVector(VectorEnv):
         self._observed = (observed.shape, observed.dtype) if type(observed) is spaces.Box else None
         self._acts_by_rows = type(acted) in _ARRAYS
 
-    def _begin(self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> tuple[Any, Notes]:
+    def _begin(
+        self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None
+    ) -> tuple[Any, Notes]:
         notes: Notes = []
         for env, seed in zip(envs, seeds, strict=True):
             self._seen[env], info = self.envs[env].reset(seed=seed, options=options)
@@ -68,13 +79,19 @@ class PythonVector(VectorEnv):
         mode, over, seen = self.autoreset_mode, self._over.tolist(), self._seen
         if mode is AutoresetMode.DISABLED and any(over):
             raise reset_needed((np.flatnonzero(over) + self._number).tolist())
-        each = actions if self._acts_by_rows and type(actions) is np.ndarray else iterate(self.action_space, actions)
+        each = (
+            actions
+            if self._acts_by_rows and type(actions) is np.ndarray
+            else iterate(self.action_space, actions)
+        )
         for number, (env, action) in enumerate(zip(self.envs, each, strict=True)):
             if over[number] and mode is AutoresetMode.NEXT_STEP:
                 seen[number], info = env.reset()
                 notes.append((number, info))
                 continue
-            seen[number], rewards[number], terminated[number], truncated[number], info = env.step(action)
+            seen[number], rewards[number], terminated[number], truncated[number], info = env.step(
+                action
+            )
             if mode is AutoresetMode.SAME_STEP and (terminated[number] or truncated[number]):
                 notes.append((number, {"final_obs": seen[number], "final_info": info}))
                 seen[number], info = env.reset()
@@ -83,15 +100,25 @@ class PythonVector(VectorEnv):
         return self._observation(), rewards, terminated, truncated, notes
 
     def _observation(self) -> object:
-        """An array of what all environments have observed, or the structure of arrays that their space asks for."""
+        """An array of what all environments have observed, or the structure of arrays that their
+        space asks for.
+        """
         into, seen = self._arrays.free(), self._seen
-        if self._observed is None or any(type(one) is not np.ndarray or (one.shape, one.dtype) != self._observed for one in seen):
+        if self._observed is None or any(
+            type(one) is not np.ndarray or (one.shape, one.dtype) != self._observed for one in seen
+        ):
             return concatenate(self.single_observation_space, seen, into)
         for row, one in enumerate(seen):
             into[row] = one
         return into
 
-    def _called(self, envs: Sequence[int], name: str, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> list[Any]:
+    def _called(
+        self,
+        envs: Sequence[int],
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
         found = [self.envs[env].get_wrapper_attr(name) for env in envs]
         return [one(*args, **(kwargs or {})) if callable(one) else one for one in found]
 
@@ -111,12 +138,16 @@ class PythonVector(VectorEnv):
 def _environment(make: Callable[[], Any]) -> gymnasium.Env[Any, Any]:
     made = make()
     if not isinstance(made, gymnasium.Env):
-        raise TypeError(f"expected a function that makes an environment of Gymnasium, got {type(made).__name__} from {make!r}")
+        raise TypeError(
+            f"expected a function that makes an environment of Gymnasium, got {type(made).__name__} from {make!r}"
+        )
     return made
 
 
 class Counted(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Gives ``info["episode"]`` at the end of an episode as a ``Monitor`` of Stable-Baselines3 does, unless the environment gives its own."""
+    """Gives ``info["episode"]`` at the end of an episode as a ``Monitor`` of Stable-Baselines3
+    does, unless the environment gives its own.
+    """
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -130,7 +161,14 @@ class Counted(gymnasium.Wrapper[Any, Any, Any, Any]):
         seen, reward, terminated, truncated, info = self.env.step(action)
         self._return, self._length = self._return + float(reward), self._length + 1
         if terminated or truncated:
-            info.setdefault("episode", {"r": round(self._return, 6), "l": self._length, "t": round(time.time() - self._since, 6)})
+            info.setdefault(
+                "episode",
+                {
+                    "r": round(self._return, 6),
+                    "l": self._length,
+                    "t": round(time.time() - self._since, 6),
+                },
+            )
         return seen, reward, terminated, truncated, info
 
 
@@ -152,8 +190,8 @@ _ALONE = _holders([np.zeros(1)], 0)
 
 
 class Arrays:
-    """Arrays for the observations of ``num_envs`` environments, each used again once nobody else holds it. Observations that are no single
-    array get new ones each time.
+    """Arrays for the observations of ``num_envs`` environments, each used again once nobody else
+    holds it. Observations that are no single array get new ones each time.
     """
 
     #: Arrays that are looked through before another is made.
@@ -185,4 +223,6 @@ class Arrays:
 
     def _is_as_made(self, array: Any) -> bool:
         expected = (self._num_envs, *(self._space.shape or ()))
-        return bool(array.shape == expected and array.flags.writeable and array.dtype == self._space.dtype)
+        return bool(
+            array.shape == expected and array.flags.writeable and array.dtype == self._space.dtype
+        )

@@ -1,8 +1,8 @@
-//! Which module of a crate knows which: the files that a file names in paths from `crate`, `super`, `self` or a child
-//! module.
+//! Which module of a crate knows which: the files that a file names in paths from `crate`, `super`,
+//! `self` or a child module.
 //!
-//! A path leads to the file with the definition: re-exports (`pub use`) are followed, and a re-export itself does not count
-//! as knowledge. Unit tests are not counted.
+//! A path leads to the file with the definition: re-exports (`pub use`) are followed, and a
+//! re-export itself does not count as knowledge. Unit tests are not counted.
 
 use std::{
     cmp::Reverse,
@@ -26,7 +26,8 @@ pub(crate) struct Graph {
 struct File {
     /// Names that it re-exports, and the paths that they stand for.
     reexports: BTreeMap<String, Module>,
-    /// Paths that it names, as written: they begin with `crate`, `self`, `super` or a name of the file.
+    /// Paths that it names, as written: they begin with `crate`, `self`, `super` or a name of the
+    /// file.
     paths: Vec<Module>,
 }
 
@@ -95,8 +96,8 @@ impl Graph {
     }
 }
 
-/// Groups of nodes that lead to each other, directly or through others (strongly connected components of more than one
-/// node), the largest first.
+/// Groups of nodes that lead to each other, directly or through others (strongly connected
+/// components of more than one node), the largest first.
 pub(crate) fn circles<N: Ord + Clone>(edges: &BTreeSet<(N, N)>) -> Vec<Vec<N>> {
     let reached = edges.iter().map(|(from, _)| (from, reach(edges, from)));
     let reached: BTreeMap<&N, BTreeSet<&N>> = reached.collect();

@@ -3,9 +3,11 @@
 use super::{Findings, Order};
 use crate::workspace::Workspace;
 
-/// Each package and those it may depend on, without `windrow-`: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`,
-/// `slab ◀ peer ◀ collect`, `mujoco ◀ env`, `tensordict ◀ store ◀ replay ◀ windrow`, `policy ◀ remote ◀ windrow` and `policy ◀ candle`; all of them but
-/// tensordict and mujoco may depend on sync. Collection and replay do not know each other: what they share is the slab crate's `Sink`.
+/// Each package and those it may depend on, without `windrow-`:
+/// `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`, `slab ◀ peer ◀ collect`,
+/// `mujoco ◀ env`, `tensordict ◀ store ◀ replay ◀ windrow`, `policy ◀ remote ◀ windrow` and
+/// `policy ◀ candle`; all of them but tensordict and mujoco may depend on sync. Collection and
+/// replay do not know each other: what they share is the slab crate's `Sink`.
 const ARROWS: Order = Order(&[
     ("tensordict", ""),
     ("sync", ""),

@@ -18,7 +18,8 @@ const STRATEGIES: [&str; 3] = ["Placement", "Delivery", "Inference"];
 /// Calls that only borrow an environment.
 const BORROWS: [&str; 4] = ["as_mut", "deref_mut", "borrow_mut", "get_mut"];
 
-/// Checks that environments are stepped in one place, and that the loop and its surroundings name no strategy.
+/// Checks that environments are stepped in one place, and that the loop and its surroundings name
+/// no strategy.
 pub(super) fn check(sources: &[Source], findings: &mut Findings) {
     let engine = sources.iter();
     let engine = engine.filter_map(|source| Some((source.path.strip_prefix(ENGINE)?, source)));
@@ -57,8 +58,9 @@ pub(super) fn check(sources: &[Source], findings: &mut Findings) {
     }
 }
 
-/// Numbers of the lines that call `step` of something named like an environment: `env`, `envs`, `…_env`, `…_envs`, with or
-/// without `as_mut()` and the like in between, or of a trait called `…Env`.
+/// Numbers of the lines that call `step` of something named like an environment: `env`, `envs`,
+/// `…_env`, `…_envs`, with or without `as_mut()` and the like in between, or of a trait called
+/// `…Env`.
 fn steps(code: &Tokens) -> Vec<usize> {
     let is_environment = |name: &str| {
         matches!(name, "env" | "envs") || name.ends_with("_env") || name.ends_with("_envs")

@@ -56,8 +56,9 @@ pub(super) fn check_sizes(sources: &[Source], findings: &mut Findings) {
     }
 }
 
-/// Lines and parameters of a function of Python without those that users read as a list of options. A constructor may take
-/// any number of options, since a class has only one; a public function those that callers name.
+/// Lines and parameters of a function of Python without those that users read as a list of options.
+/// A constructor may take any number of options, since a class has only one; a public function
+/// those that callers name.
 fn without_options(function: &Function) -> (usize, usize) {
     let (name, lines) = (function.name.as_str(), function.lines.unwrap_or(0));
     let body = lines - function.signature;

@@ -1,13 +1,15 @@
 //! Which code may panic when an invariant is broken, and how.
 //!
-//! Clippy refuses `unwrap`, `panic!`, `todo!` and `unimplemented!` everywhere. Inside the engine, `expect` and `unreachable!` are the
-//! right answer to what cannot happen: a default in its place would turn a broken invariant into a wrong number. What data, files or
-//! users can cause is an error, never a panic.
+//! Clippy refuses `unwrap`, `panic!`, `todo!` and `unimplemented!` everywhere. Inside the engine,
+//! `expect` and `unreachable!` are the right answer to what cannot happen: a default in its place
+//! would turn a broken invariant into a wrong number. What data, files or users can cause is an
+//! error, never a panic.
 
 use super::Findings;
 use crate::scan::{Source, is_test};
 
-/// Modules that read what users, files or other processes give them. All that goes wrong there has a cause outside of the program.
+/// Modules that read what users, files or other processes give them. All that goes wrong there has
+/// a cause outside of the program.
 const INPUT: &[&str] = &[
     "tensordict/src/io",
     "tensordict/src/serde_form.rs",
@@ -88,7 +90,8 @@ fn panics(source: &Source) -> impl Iterator<Item = (usize, &'static str, &str)> 
     })
 }
 
-/// Whether `reason` is a string that begins with a capital letter and ends with a full stop, or with the values of what was found.
+/// Whether `reason` is a string that begins with a capital letter and ends with a full stop, or
+/// with the values of what was found.
 fn is_sentence(reason: &str) -> bool {
     let text = reason.trim_matches('"');
     let ends = text.ends_with('.') || text.contains(": {");

@@ -13,7 +13,8 @@ const PORTS: &str = "windrow._ports";
 /// Two modules may know each other.
 const LARGEST_CIRCLE: usize = 2;
 
-/// Checks that Rust names [`PORTS`] alone, that no function hides an import of the package's own modules, and that these form no circle.
+/// Checks that Rust names [`PORTS`] alone, that no function hides an import of the package's own
+/// modules, and that these form no circle.
 pub(super) fn check(sources: &[Source], findings: &mut Findings) {
     let (python, rust): (Vec<_>, Vec<_>) = sources.iter().partition(|source| source.is_python());
     for source in &python {

@@ -13,7 +13,8 @@ pub(crate) const FOLDER: &str = "crates/windrow-collect/src/";
 /// Most files that may know each other in a circle: a type and its other half.
 const CIRCLE: usize = 2;
 
-/// Each room at the top of the crate, and those it may know, which stand above it in the table: reading goes one way.
+/// Each room at the top of the crate, and those it may know, which stand above it in the table:
+/// reading goes one way.
 const ROOMS: Order = Order(&[
     ("error", ""),
     ("probe", "error"),

@@ -12,8 +12,8 @@ impl TensorDict {
     /// `bytes`.
     ///
     /// A file that another library wrote gives a flat dict of batch size `[]`: names are kept as
-    /// they are, so `"0.weight"` is one name. Tensors of `bfloat16` and `float16` are read as `float32`, with the
-    /// same values.
+    /// they are, so `"0.weight"` is one name. Tensors of `bfloat16` and `float16` are read as
+    /// `float32`, with the same values.
     ///
     /// # Errors
     /// [`TensorError::Corrupt`] when the bytes are not a complete, valid file,
@@ -97,7 +97,8 @@ fn from_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// One bit of sign, five of the exponent with a bias of 15 (127 in a `float32`), ten of the fraction.
+/// One bit of sign, five of the exponent with a bias of 15 (127 in a `float32`), ten of the
+/// fraction.
 fn from_f16(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
     let exponent = u32::from((bits >> 10) & 0x1f);

@@ -20,8 +20,8 @@ impl TensorDict {
     /// [`from_bytes`](TensorDict::from_bytes) exactly.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header is limited), [`TensorError::NoMemory`]
-    /// and [`TensorError::Io`] when there is no memory for the bytes.
+    /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header is limited),
+    /// [`TensorError::NoMemory`] and [`TensorError::Io`] when there is no memory for the bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let sizes = self.leaves().map(|(_, tensor)| match tensor.dtype() {
             DType::Bytes => tensor.encoded_len(),

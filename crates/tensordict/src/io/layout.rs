@@ -7,8 +7,8 @@
 //!  "tensors": {"action": ["action"], "next.reward": ["next", "reward"]}}
 //! ```
 //!
-//! A tensor of bytes is in the file as one of `uint8`, its encoded form; then `"strings": {"text": [2]}` has its shape, and the version
-//! is 2.
+//! A tensor of bytes is in the file as one of `uint8`, its encoded form; then
+//! `"strings": {"text": [2]}` has its shape, and the version is 2.
 //!
 //! Dicts come before those inside them. Names in the file are for people and other tools to read;
 //! nothing is guessed from their dots. All is flat, because JSON readers limit nesting.

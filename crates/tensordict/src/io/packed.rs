@@ -4,8 +4,9 @@
 //! "windrow1" · length of the header, u64 · header, JSON · padding · tensor · padding · tensor · …
 //! ```
 //!
-//! Every tensor starts at a multiple of 64, counted from the start of the block. The header has the dicts as `layout` writes
-//! them, and path, dtype, shape and place of each tensor. Unlike a safetensors file, a block can be read without a copy.
+//! Every tensor starts at a multiple of 64, counted from the start of the block. The header has the
+//! dicts as `layout` writes them, and path, dtype, shape and place of each tensor. Unlike a
+//! safetensors file, a block can be read without a copy.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -59,10 +60,12 @@ pub struct Packing<'a> {
 }
 
 impl TensorDict {
-    /// The dict as one block of bytes that [`from_packed`](Self::from_packed) reads without a copy. Nothing is written yet.
+    /// The dict as one block of bytes that [`from_packed`](Self::from_packed) reads without a copy.
+    /// Nothing is written yet.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] where the block would be larger than the address space, [`TensorError::NoMemory`].
+    /// [`TensorError::Corrupt`] where the block would be larger than the address space,
+    /// [`TensorError::NoMemory`].
     pub fn packing(&self) -> Result<Packing<'_>> {
         let layout = Layout {
             tensors: BTreeMap::new(),
@@ -110,12 +113,13 @@ impl TensorDict {
         Ok(Packing { head, tensors, len })
     }
 
-    /// Reads a block that [`Packing::write`] has written. Tensors of numbers are views of `bytes`, one dimension of bytes without gaps;
-    /// where these do not start at a multiple of 8, of one copy of them.
+    /// Reads a block that [`Packing::write`] has written. Tensors of numbers are views of `bytes`,
+    /// one dimension of bytes without gaps; where these do not start at a multiple of 8, of one
+    /// copy of them.
     ///
     /// # Errors
-    /// [`TensorError::DType`] and [`TensorError::NotContiguous`] for another tensor, [`TensorError::Corrupt`] and
-    /// [`TensorError::BoolByte`] where the bytes are no such block.
+    /// [`TensorError::DType`] and [`TensorError::NotContiguous`] for another tensor,
+    /// [`TensorError::Corrupt`] and [`TensorError::BoolByte`] where the bytes are no such block.
     pub fn from_packed(bytes: &Tensor) -> Result<TensorDict> {
         let is_aligned = bytes.data_ptr().addr().get().is_multiple_of(WIDEST);
         let bytes = if is_aligned {
@@ -187,8 +191,9 @@ fn view(bytes: &Tensor, first: usize, column: &PackedTensor) -> Result<Tensor> {
     let start = NonNull::from(own).cast::<u8>();
     let shape = Shape::from_slice(&column.shape);
     let strides = row_major(&shape);
-    // SAFETY: `own` has just the bytes of this shape, in memory that the owner of `bytes` keeps alive and that nobody writes. Every bit
-    // pattern is a number, and bools were checked. The block starts at a multiple of 8 and `start` is one.
+    // SAFETY: `own` has just the bytes of this shape, in memory that the owner of `bytes` keeps
+    // alive and that nobody writes. Every bit pattern is a number, and bools were checked. The
+    // block starts at a multiple of 8 and `start` is one.
     Ok(unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::clone(bytes.owner())) })
 }
 
@@ -202,14 +207,16 @@ impl Packing<'_> {
     /// Writes the block.
     ///
     /// # Safety
-    /// `out` may be written for [`byte_len`](Self::byte_len) bytes, and none of them belongs to the dict.
+    /// `out` may be written for [`byte_len`](Self::byte_len) bytes, and none of them belongs to the
+    /// dict.
     pub unsafe fn write(&self, out: NonNull<u8>) {
         let out = out.as_ptr();
         // SAFETY: the head is the first part of the block, apart from all tensors' places.
         unsafe { out.copy_from_nonoverlapping(self.head.as_ptr(), self.head.len()) };
         for (tensor, start) in &self.tensors {
             let len = tensor.byte_len();
-            // SAFETY: `packing` has reserved these bytes for this tensor, and those up to the next multiple of 64 as padding.
+            // SAFETY: `packing` has reserved these bytes for this tensor, and those up to the next
+            // multiple of 64 as padding.
             unsafe {
                 let strides = row_major(tensor.shape());
                 tensor.copy_to(out.add(*start), &strides, &mut Vec::new());

@@ -44,7 +44,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::TooLarge`](crate::TensorError::TooLarge) when a broadcast view is larger than
-    /// the address space, [`TensorError::NoMemory`](crate::TensorError::NoMemory) when it is larger than memory.
+    /// the address space, [`TensorError::NoMemory`](crate::TensorError::NoMemory) when it is larger
+    /// than memory.
     pub fn from_array<T, S, D>(array: &ArrayBase<S, D>) -> Result<Tensor>
     where
         T: Element,

@@ -49,8 +49,8 @@ impl Tensor {
         Ok(unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::from_slice(shape)) })
     }
 
-    /// Row-major tensor with a copy of raw memory, whatever its alignment; native byte order. A tensor of [`Bytes`](DType::Bytes) is
-    /// given as it is [encoded](Self::encoded).
+    /// Row-major tensor with a copy of raw memory, whatever its alignment; native byte order. A
+    /// tensor of [`Bytes`](DType::Bytes) is given as it is [encoded](Self::encoded).
     ///
     /// # Errors
     /// [`TensorError::Count`] when `bytes` is not as long as the shape needs (counted in bytes),
@@ -106,7 +106,8 @@ impl Tensor {
         Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
     }
 
-    /// Row-major tensor of unspecified content, to be filled through [`data_ptr`](Tensor::data_ptr).
+    /// Row-major tensor of unspecified content, to be filled through
+    /// [`data_ptr`](Tensor::data_ptr).
     ///
     /// # Errors
     /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
@@ -173,7 +174,8 @@ impl Tensor {
         Ok(unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::from_slice(shape)) })
     }
 
-    /// As [`from_buffer`](Self::from_buffer), for what [`copy_to`](Self::copy_to) has written with this `heap`.
+    /// As [`from_buffer`](Self::from_buffer), for what [`copy_to`](Self::copy_to) has written with
+    /// this `heap`.
     ///
     /// # Safety
     /// As for `from_buffer`; cells name bytes of `heap`.

@@ -24,8 +24,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`TensorError::Count`] when the shape holds another number of values, [`TensorError::LongValue`], [`TensorError::TooLarge`],
-    /// [`TensorError::NoMemory`].
+    /// [`TensorError::Count`] when the shape holds another number of values,
+    /// [`TensorError::LongValue`], [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn from_strings<B: AsRef<[u8]>>(
         values: &[B],
         shape: impl AsRef<[usize]>,
@@ -50,11 +50,13 @@ impl Tensor {
         Ok(unsafe { Self::from_copies(buffer, DType::Bytes, Shape::from_slice(shape), heap) })
     }
 
-    /// Wraps cells that `owner` keeps alive, together with the bytes that they name in `extents`. Copies nothing.
+    /// Wraps cells that `owner` keeps alive, together with the bytes that they name in `extents`.
+    /// Copies nothing.
     ///
     /// # Safety
-    /// As for [`from_raw`](Self::from_raw), for cells; and as long, every byte of `extents`, which are sorted by arena and place, is
-    /// initialised and not written, and every cell that is not empty names bytes of one of them.
+    /// As for [`from_raw`](Self::from_raw), for cells; and as long, every byte of `extents`, which
+    /// are sorted by arena and place, is initialised and not written, and every cell that is not
+    /// empty names bytes of one of them.
     pub unsafe fn from_cells(
         ptr: NonNull<Cell>,
         shape: Shape,
@@ -67,7 +69,8 @@ impl Tensor {
         unsafe { Self::from_raw(ptr.cast(), DType::Bytes, shape, strides, owner) }
     }
 
-    /// The values of a tensor of [`Bytes`](DType::Bytes) in row-major order, any strides; none where it holds numbers.
+    /// The values of a tensor of [`Bytes`](DType::Bytes) in row-major order, any strides; none
+    /// where it holds numbers.
     pub fn strings(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         let extents = self.extents();
         let mut cells = self.elements::<Cell>();
@@ -85,7 +88,8 @@ impl Tensor {
     /// The value at `index`, one index for each dimension.
     ///
     /// # Errors
-    /// [`TensorError::DType`] when the tensor holds numbers, [`TensorError::IndexCount`] and [`TensorError::Index`].
+    /// [`TensorError::DType`] when the tensor holds numbers, [`TensorError::IndexCount`] and
+    /// [`TensorError::Index`].
     pub fn string_at(&self, index: &[usize]) -> Result<&[u8]> {
         self.expect_strings()?;
         if index.len() != self.ndim() {
@@ -99,15 +103,17 @@ impl Tensor {
             check_index(&self.shape, dim, i)?;
             offset += i as isize * self.strides[dim];
         }
-        // SAFETY: every index is within its dimension, so this is one of the tensor's cells, whose bytes the owner keeps.
+        // SAFETY: every index is within its dimension, so this is one of the tensor's cells, whose
+        // bytes the owner keeps.
         Ok(unsafe {
             let cell = self.ptr.cast::<Cell>().offset(offset).read();
             found(self.extents(), cell)
         })
     }
 
-    /// The values of a tensor of [`Bytes`](DType::Bytes) as one block, which [`from_bytes`](Self::from_bytes) reads: the length of each
-    /// in row-major order, 4 bytes, little-endian; then all of them, one after another.
+    /// The values of a tensor of [`Bytes`](DType::Bytes) as one block, which
+    /// [`from_bytes`](Self::from_bytes) reads: the length of each in row-major order, 4 bytes,
+    /// little-endian; then all of them, one after another.
     ///
     /// # Errors
     /// [`TensorError::DType`] when the tensor holds numbers.

@@ -52,7 +52,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TooLarge`](crate::TensorError::TooLarge) when wider elements do not fit the address space,
-    /// [`NoMemory`](crate::TensorError::NoMemory); [`DType`](crate::TensorError::DType) between bytes and numbers.
+    /// [`NoMemory`](crate::TensorError::NoMemory); [`DType`](crate::TensorError::DType) between
+    /// bytes and numbers.
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
         if dtype == self.dtype {
             return Ok(self.clone());

@@ -19,7 +19,8 @@ impl PartialEq for Tensor {
 }
 
 impl Tensor {
-    /// Whether this is a tensor of the same dtype and shape with the same bits: a NaN is the same as itself, and -0 is not 0.
+    /// Whether this is a tensor of the same dtype and shape with the same bits: a NaN is the same
+    /// as itself, and -0 is not 0.
     ///
     /// Where both are contiguous this takes a fraction of the time of `==`.
     #[must_use]
@@ -38,7 +39,8 @@ impl Tensor {
     /// Whether every element `a` is within `atol + rtol * |b|` of the element `b` of `other` at its
     /// place.
     ///
-    /// Equal infinities are close, a NaN is close to nothing. Compared as float64. Bytes are close where they are equal.
+    /// Equal infinities are close, a NaN is close to nothing. Compared as float64. Bytes are close
+    /// where they are equal.
     ///
     /// # Errors
     /// [`TensorError::DType`] and [`TensorError::Shape`] when those differ.

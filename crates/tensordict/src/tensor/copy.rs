@@ -5,8 +5,8 @@ use crate::buffer::HeapBuffer;
 use crate::{DType, Result, Shape, Strides};
 
 impl Tensor {
-    /// These elements in row-major order without gaps: this tensor when they are, otherwise a copy, taken as
-    /// [`detach`](Tensor::detach) does.
+    /// These elements in row-major order without gaps: this tensor when they are, otherwise a copy,
+    /// taken as [`detach`](Tensor::detach) does.
     pub fn contiguous(&self) -> Tensor {
         if self.is_contiguous() {
             self.clone()
@@ -18,8 +18,9 @@ impl Tensor {
     /// A row-major copy in heap memory of its own, so that the owner of this tensor's memory can
     /// take it back.
     ///
-    /// Ends the process when the system does not give the memory, as a `Vec` does that cannot grow. For a view that
-    /// [`expand`](Tensor::expand) made larger than memory, use [`try_detach`](Tensor::try_detach).
+    /// Ends the process when the system does not give the memory, as a `Vec` does that cannot grow.
+    /// For a view that [`expand`](Tensor::expand) made larger than memory, use
+    /// [`try_detach`](Tensor::try_detach).
     pub fn detach(&self) -> Tensor {
         self.copied_to(HeapBuffer::uninit(self.byte_len()))
     }
@@ -44,8 +45,9 @@ impl Tensor {
         unsafe { Self::from_copies(buffer, self.dtype, self.shape.clone(), heap) }
     }
 
-    /// As [`detach`](Tensor::detach), in the memory of `spare` where that has this dtype and shape and no other tensor shares it:
-    /// memory that was written before takes a copy faster than fresh memory does.
+    /// As [`detach`](Tensor::detach), in the memory of `spare` where that has this dtype and shape
+    /// and no other tensor shares it: memory that was written before takes a copy faster than fresh
+    /// memory does.
     #[must_use]
     pub fn detach_into(&self, mut spare: Tensor) -> Tensor {
         let is_alike = spare.dtype == self.dtype && spare.shape == self.shape;
@@ -53,13 +55,14 @@ impl Tensor {
             return self.detach();
         }
         let strides = crate::shape::row_major(&self.shape);
-        // SAFETY: `spare` is alone in its heap block, has no gaps and room for as many elements of the same size.
+        // SAFETY: `spare` is alone in its heap block, has no gaps and room for as many elements of
+        // the same size.
         unsafe { self.copy_to(spare.ptr.as_ptr(), &strides, &mut Vec::new()) };
         spare
     }
 
-    /// Writes every element to `dst`, laid out by `dst_strides` (in elements). What cells name is appended to `heap`, where the
-    /// written ones find it.
+    /// Writes every element to `dst`, laid out by `dst_strides` (in elements). What cells name is
+    /// appended to `heap`, where the written ones find it.
     ///
     /// # Safety
     /// `dst` may be written at every place that this tensor's shape and `dst_strides` reach, and

@@ -25,8 +25,8 @@ impl Tensor {
     /// The memory of the elements in row-major order, without copying; native byte order.
     ///
     /// # Errors
-    /// [`TensorError::NotContiguous`] when the elements do not lie one after another, as those of [`Bytes`](DType::Bytes) never do:
-    /// [`encoded`](Self::encoded) copies them.
+    /// [`TensorError::NotContiguous`] when the elements do not lie one after another, as those of
+    /// [`Bytes`](DType::Bytes) never do: [`encoded`](Self::encoded) copies them.
     pub fn as_bytes(&self) -> Result<&[u8]> {
         self.expect_contiguous()?;
         if self.dtype == DType::Bytes {
@@ -205,8 +205,8 @@ impl<T: Copy> Iterator for Iter<'_, T> {
         if self.left == 0 {
             return None;
         }
-        // SAFETY: whoever made this knows the dtype, and while elements are left `offset` is that of one of
-        // them.
+        // SAFETY: whoever made this knows the dtype, and while elements are left `offset` is that
+        // of one of them.
         let value = unsafe { self.tensor.ptr.cast::<T>().offset(self.offset).read() };
         self.left -= 1;
         if self.left > 0 {

@@ -35,8 +35,8 @@ impl Tensor {
         }
     }
 
-    /// All elements in one dimension, in row-major order: a view where possible, otherwise a copy, taken as
-    /// [`detach`](Tensor::detach) does.
+    /// All elements in one dimension, in row-major order: a view where possible, otherwise a copy,
+    /// taken as [`detach`](Tensor::detach) does.
     pub fn flatten(&self) -> Tensor {
         let flat: Shape = smallvec![self.len()];
         match view_strides(&self.shape, &self.strides, &flat) {

@@ -43,7 +43,8 @@ impl<'a> RowPlaces<'a> {
         self.lead.len()
     }
 
-    /// Calls `copy` with the number of each row and its distance from the first, by `strides` of the leading dimensions.
+    /// Calls `copy` with the number of each row and its distance from the first, by `strides` of
+    /// the leading dimensions.
     #[inline(always)]
     fn each(&self, strides: &[isize], mut copy: impl FnMut(usize, isize)) {
         match *strides {
@@ -69,12 +70,14 @@ impl<'a> RowPlaces<'a> {
 }
 
 impl Tensor {
-    /// Copy of the rows at `places`, `[rows, *rest]`, in the memory of `spare` where that has room and no other tensor shares it.
+    /// Copy of the rows at `places`, `[rows, *rest]`, in the memory of `spare` where that has room
+    /// and no other tensor shares it.
     ///
     /// The shape must start with the leading dimensions of `places`.
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`](crate::TensorError::TooLarge), [`TensorError::NoMemory`](crate::TensorError::NoMemory).
+    /// [`TensorError::TooLarge`](crate::TensorError::TooLarge),
+    /// [`TensorError::NoMemory`](crate::TensorError::NoMemory).
     pub(crate) fn rows_into(
         &self,
         places: &RowPlaces<'_>,
@@ -96,7 +99,8 @@ impl Tensor {
         };
         let start = owner.ptr();
         if bytes > 0 {
-            // SAFETY: the block is new, or no tensor sees it; it has room for all rows, and each row is within this tensor.
+            // SAFETY: the block is new, or no tensor sees it; it has room for all rows, and each
+            // row is within this tensor.
             unsafe { self.copy_rows(places, start.as_ptr()) };
         }
         let strides = row_major(&shape);
@@ -104,7 +108,8 @@ impl Tensor {
         Ok(unsafe { Tensor::from_raw(start, self.dtype, shape, strides, owner) })
     }
 
-    /// The heap block of this tensor, where it has room for `bytes` bytes and no other tensor shares it.
+    /// The heap block of this tensor, where it has room for `bytes` bytes and no other tensor
+    /// shares it.
     fn into_block(self, bytes: usize) -> Option<Arc<HeapBuffer>> {
         let mut owner = self.owner.downcast::<HeapBuffer>().ok()?;
         let block = Arc::get_mut(&mut owner)?;
@@ -114,7 +119,8 @@ impl Tensor {
     /// Writes the rows at `places` to `dst`, one after another.
     ///
     /// # Safety
-    /// `dst` may be written for as many rows as there are, none of which belongs to this tensor. Places are within its shape.
+    /// `dst` may be written for as many rows as there are, none of which belongs to this tensor.
+    /// Places are within its shape.
     unsafe fn copy_rows(&self, places: &RowPlaces<'_>, dst: *mut u8) {
         let lead = places.lead.len();
         let rest = &self.shape[lead..];
@@ -123,8 +129,8 @@ impl Tensor {
         let is_gapless = matches!((&*from, &*to), ([], []) | ([1], [1]));
         let src = self.ptr.as_ptr().cast_const();
         places.each(&self.strides[..lead], |at, row| {
-            // SAFETY: a row begins that many elements behind the first, and its elements are those of the remaining dimensions;
-            // without gaps, they are `width` bytes.
+            // SAFETY: a row begins that many elements behind the first, and its elements are those
+            // of the remaining dimensions; without gaps, they are `width` bytes.
             unsafe {
                 let (src, dst) = (src.offset(row * size as isize), dst.add(at * width));
                 match (is_gapless, width) {

@@ -9,7 +9,8 @@ use crate::{NestedKey, Result, Shape};
 pub type Group = (NestedKey, Shape);
 
 impl TensorDict {
-    /// Nested dicts with more batch dimensions than this one, such as those of agents, outer ones first.
+    /// Nested dicts with more batch dimensions than this one, such as those of agents, outer ones
+    /// first.
     #[must_use]
     pub fn groups(&self) -> Vec<Group> {
         let mut groups = Vec::new();
@@ -32,11 +33,12 @@ impl TensorDict {
         }
     }
 
-    /// Gives each nested dict that `groups` names its own batch dimensions, after those of this dict; skips missing ones.
+    /// Gives each nested dict that `groups` names its own batch dimensions, after those of this
+    /// dict; skips missing ones.
     ///
     /// # Errors
-    /// [`TensorError::Batch`](crate::TensorError::Batch) when an entry does not have these dimensions, or the dict around a group
-    /// has others; groups before it have theirs then.
+    /// [`TensorError::Batch`](crate::TensorError::Batch) when an entry does not have these
+    /// dimensions, or the dict around a group has others; groups before it have theirs then.
     pub fn set_groups(&mut self, groups: &[Group]) -> Result<&mut Self> {
         for (key, own) in groups {
             if !self.contains_key(key) {

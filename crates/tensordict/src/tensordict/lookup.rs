@@ -140,7 +140,8 @@ impl TensorDict {
     /// The elements of the tensor `key` in row-major order, without copying.
     ///
     /// # Errors
-    /// The errors of [`get`](TensorDict::get), and those of [`Tensor::as_slice`] wrapped in [`TensorError::At`].
+    /// The errors of [`get`](TensorDict::get), and those of [`Tensor::as_slice`] wrapped in
+    /// [`TensorError::At`].
     pub fn as_slice<T: Element>(&self, key: impl AsKey) -> Result<&[T]> {
         self.get(&key)?
             .as_slice()
@@ -149,11 +150,13 @@ impl TensorDict {
 
     /// The elements of the tensor `key` in row-major order, for writing.
     ///
-    /// Works only while no one else shares the memory. Lends elements and never the tensor itself: a tensor of another
-    /// batch size can come in only through [`set`](TensorDict::set), which refuses it.
+    /// Works only while no one else shares the memory. Lends elements and never the tensor itself:
+    /// a tensor of another batch size can come in only through [`set`](TensorDict::set), which
+    /// refuses it.
     ///
     /// # Errors
-    /// The errors of [`get`](TensorDict::get), and those of [`Tensor::as_mut_slice`] wrapped in [`TensorError::At`].
+    /// The errors of [`get`](TensorDict::get), and those of [`Tensor::as_mut_slice`] wrapped in
+    /// [`TensorError::At`].
     pub fn as_mut_slice<T: Element>(&mut self, key: impl AsKey) -> Result<&mut [T]> {
         let (dict, at) = self.descend_mut(&key)?;
         match &mut dict.entries[at].1 {

@@ -9,8 +9,8 @@ impl TensorDict {
     /// A dict with `leaf(key, tensor)` instead of every tensor.
     ///
     /// # Errors
-    /// The errors of `leaf`, wrapped in [`TensorError::At`], and [`TensorError::Batch`] when a result
-    /// does not start with the batch size of its dict.
+    /// The errors of `leaf`, wrapped in [`TensorError::At`], and [`TensorError::Batch`] when a
+    /// result does not start with the batch size of its dict.
     pub fn map(
         &self,
         mut leaf: impl FnMut(&NestedKey, &Tensor) -> Result<Tensor>,
@@ -48,15 +48,15 @@ impl TensorDict {
         Ok(out)
     }
 
-    /// A row-major copy of every tensor in heap memory of its own, taken as [`Tensor::detach`] does; the result keeps
-    /// no other memory alive.
+    /// A row-major copy of every tensor in heap memory of its own, taken as [`Tensor::detach`]
+    /// does; the result keeps no other memory alive.
     #[must_use]
     pub fn detach(&self) -> TensorDict {
         self.map_all(&Tensor::detach)
     }
 
-    /// As [`detach`](TensorDict::detach), in the memory of those tensors of `spare` that have the same key at the same position, dtype
-    /// and shape, and that no other tensor shares.
+    /// As [`detach`](TensorDict::detach), in the memory of those tensors of `spare` that have the
+    /// same key at the same position, dtype and shape, and that no other tensor shares.
     #[must_use]
     pub fn detach_into(&self, spare: TensorDict) -> TensorDict {
         let mut spares = spare.entries.into_iter();

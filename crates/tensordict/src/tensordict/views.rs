@@ -73,7 +73,8 @@ impl TensorDict {
     /// Copy of the given indices along batch dimension `dim`, in their order; indices may repeat.
     ///
     /// # Errors
-    /// [`TensorError::Dim`], [`TensorError::Index`], [`TensorError::TooLarge`], [`TensorError::NoMemory`].
+    /// [`TensorError::Dim`], [`TensorError::Index`], [`TensorError::TooLarge`],
+    /// [`TensorError::NoMemory`].
     pub fn index_select(&self, dim: usize, indices: &[usize]) -> Result<TensorDict> {
         check_dim(dim, self.ndim())?;
         for &index in indices {
@@ -83,9 +84,10 @@ impl TensorDict {
         self.rebatch(&lead, &|tensor| tensor.index_select(dim, indices))
     }
 
-    /// Copy of the items `rows`, counted in row-major order over all batch dimensions, as batch `[rows]`; rows may repeat. It is written
-    /// to the memory of those tensors of `spare` that have the same key at the same position and enough room, and that no other tensor
-    /// shares. Dimension names are lost.
+    /// Copy of the items `rows`, counted in row-major order over all batch dimensions, as batch
+    /// `[rows]`; rows may repeat. It is written to the memory of those tensors of `spare` that have
+    /// the same key at the same position and enough room, and that no other tensor shares.
+    /// Dimension names are lost.
     ///
     /// ```
     /// use tensordict::{Tensor, TensorDict};
@@ -178,7 +180,8 @@ impl TensorDict {
     /// Dimension names are lost unless the size stays the same.
     ///
     /// # Errors
-    /// [`TensorError::Shape`] when the number of items differs, [`TensorError::TooLarge`], [`TensorError::NoMemory`].
+    /// [`TensorError::Shape`] when the number of items differs, [`TensorError::TooLarge`],
+    /// [`TensorError::NoMemory`].
     pub fn reshape(&self, shape: impl AsRef<[usize]>) -> Result<TensorDict> {
         let target = shape.as_ref();
         if *target == *self.batch.size {

@@ -9,15 +9,18 @@ use crate::config::options::CollectorConfig;
 use crate::config::plan::{Delivery, Inference, Placement};
 use crate::deliver::collector::Collector;
 
-/// One worker in a thread of its own, which collects the next batch while the present one is being used.
+/// One worker in a thread of its own, which collects the next batch while the present one is being
+/// used.
 #[derive(Debug, Clone, Copy)]
 pub struct AsyncCollector;
 
-/// Workers in threads; each batch holds a share of every one of them, collected after it was asked for.
+/// Workers in threads; each batch holds a share of every one of them, collected after it was asked
+/// for.
 #[derive(Debug, Clone, Copy)]
 pub struct MultiSyncCollector;
 
-/// Workers in threads; each batch is one worker's, whichever is ready first, and all go on meanwhile.
+/// Workers in threads; each batch is one worker's, whichever is ready first, and all go on
+/// meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub struct MultiAsyncCollector;
 
@@ -25,7 +28,8 @@ pub struct MultiAsyncCollector;
 #[derive(Debug, Clone, Copy)]
 pub struct MultiCollector;
 
-/// Workers in threads, for which a server evaluates one policy in batches; each batch is one worker's, whichever is ready first.
+/// Workers in threads, for which a server evaluates one policy in batches; each batch is one
+/// worker's, whichever is ready first.
 #[derive(Debug, Clone, Copy)]
 pub struct AsyncBatchedCollector;
 
@@ -71,8 +75,8 @@ impl MultiSyncCollector {
 }
 
 impl MultiAsyncCollector {
-    /// A collector over the environments that `env` makes for each of its workers. `frames_per_batch` is what one worker
-    /// collects for one batch.
+    /// A collector over the environments that `env` makes for each of its workers.
+    /// `frames_per_batch` is what one worker collects for one batch.
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
         builder_of(env, Placement::Threads, Delivery::FIRST_COME).merge_statistics(true)
@@ -80,8 +84,9 @@ impl MultiAsyncCollector {
 }
 
 impl AsyncBatchedCollector {
-    /// A collector over the environments that `env` makes for each of its workers: many environments that step when they like, and
-    /// a policy that is worth evaluating for several of them at once. `frames_per_batch` is what one worker collects for one batch.
+    /// A collector over the environments that `env` makes for each of its workers: many
+    /// environments that step when they like, and a policy that is worth evaluating for several of
+    /// them at once. `frames_per_batch` is what one worker collects for one batch.
     ///
     /// ```
     /// use windrow_collect::AsyncBatchedCollector;
@@ -105,8 +110,8 @@ impl AsyncBatchedCollector {
 }
 
 impl MultiCollector {
-    /// A collector over the environments that `env` makes for each of its workers; `sync` waits for all of them, otherwise
-    /// the first come is delivered first.
+    /// A collector over the environments that `env` makes for each of its workers; `sync` waits for
+    /// all of them, otherwise the first come is delivered first.
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static, sync: bool) -> CollectorBuilder {
         let delivery = if sync {
@@ -119,8 +124,8 @@ impl MultiCollector {
 }
 
 impl Collector {
-    /// A collector over the environments that `env` makes: a function such as `CartPole::v1`, or an id such as
-    /// `"CartPole-v1"`.
+    /// A collector over the environments that `env` makes: a function such as `CartPole::v1`, or an
+    /// id such as `"CartPole-v1"`.
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
         builder_of(env, Placement::Inline, Delivery::Synchronous)

@@ -105,7 +105,8 @@ pub(super) fn common<'a>(
     Ok((spec, num_envs))
 }
 
-/// Environments that are made by a thread for each worker. After an interrupt, the threads drop what they make.
+/// Environments that are made by a thread for each worker. After an interrupt, the threads drop
+/// what they make.
 fn make_in_threads(
     makers: &[WorkerFactory],
     interrupt: &Interrupt,

@@ -29,7 +29,8 @@ pub(super) fn schedule(
     let per_batch = per_slab.saturating_mul(slabs_per_batch);
     let mut total_frames = config.total_frames;
     if config.trajs_per_batch.is_some() {
-        // Trajectories are delivered, not frames: the rest of a whole step of all environments is left out.
+        // Trajectories are delivered, not frames: the rest of a whole step of all environments is
+        // left out.
         total_frames = total_frames.map(|total| total - total % num_envs as u64);
     } else if let Some(total) = total_frames {
         let asked = match config.frames_per_batch {
@@ -134,7 +135,8 @@ fn uneven(
     Ok(shares.map(|frames| frames / num_envs).collect())
 }
 
-/// Environments that step together deliver the same number of frames each. The error proposes multiples of `unit`.
+/// Environments that step together deliver the same number of frames each. The error proposes
+/// multiples of `unit`.
 fn lockstep(
     name: &'static str,
     frames: u64,
@@ -154,7 +156,8 @@ fn lockstep(
     })
 }
 
-/// The multiples of `unit` below (at least one) and above `frames`; the lower one twice where the upper one is too large to count.
+/// The multiples of `unit` below (at least one) and above `frames`; the lower one twice where the
+/// upper one is too large to count.
 fn nearest(frames: u64, unit: u64) -> (u64, u64) {
     let below = (frames / unit).max(1) * unit;
     let above = frames.div_ceil(unit).checked_mul(unit);

@@ -9,7 +9,8 @@ use crate::config::plan::{Inference, Placement};
 use crate::error::ArgumentError;
 use crate::shared::service::Service;
 
-/// Whether there can be a server where one is wanted, and nothing is chosen for a server that there is not.
+/// Whether there can be a server where one is wanted, and nothing is chosen for a server that there
+/// is not.
 pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), ArgumentError> {
     let config = &chosen.config;
     let plan = config.plan();
@@ -34,7 +35,8 @@ pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), ArgumentE
     }
 }
 
-/// Whether each worker has weights of its own, where workers take up newer ones at different times, or while the program does something else.
+/// Whether each worker has weights of its own, where workers take up newer ones at different times,
+/// or while the program does something else.
 pub(super) fn check_clones(chosen: &CollectorBuilder, workers: usize) -> Result<(), ArgumentError> {
     let plan = chosen.config.plan();
     let apart = match plan.placement {

@@ -1,4 +1,5 @@
-//! The workers of a collector while it is being built: their environments and policies, and then their links.
+//! The workers of a collector while it is being built: their environments and policies, and then
+//! their links.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,8 +112,8 @@ impl NewWorkers {
         }
     }
 
-    /// Makes the policies of all workers and binds them to the environments of each. Returns what all policies say about
-    /// themselves.
+    /// Makes the policies of all workers and binds them to the environments of each. Returns what
+    /// all policies say about themselves.
     pub(super) fn bind(
         &mut self,
         spec: &EnvSpec,

@@ -1,4 +1,5 @@
-//! The builder of a collector, and the objects that it holds beside the plain options: environments, policies, functions.
+//! The builder of a collector, and the objects that it holds beside the plain options:
+//! environments, policies, functions.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub struct CollectorBuilder {
     /// One for all workers, or one for each.
     pub(crate) envs: Vec<EnvMaker>,
     pub(crate) policy: PolicyRecipe,
-    /// Steps of each environment in a batch, given the number of environments, in place of `frames_per_batch`: for who cannot know how many
-    /// there will be.
+    /// Steps of each environment in a batch, given the number of environments, in place of
+    /// `frames_per_batch`: for who cannot know how many there will be.
     pub(crate) steps_per_batch: Option<StepRule>,
     pub(crate) sink: Option<Box<dyn Sink>>,
     pub(crate) is_interruption: IsInterruption,
@@ -80,8 +81,8 @@ impl CollectorBuilder {
         self
     }
 
-    /// Lets `launcher` start the workers somewhere else. They are [processes](Placement::Processes) to the collector, wherever they run:
-    /// what these can, they can.
+    /// Lets `launcher` start the workers somewhere else. They are [processes](Placement::Processes)
+    /// to the collector, wherever they run: what these can, they can.
     #[cfg(all(target_os = "linux", feature = "remote"))]
     #[must_use]
     pub fn launcher(mut self, launcher: impl Launcher + 'static) -> Self {
@@ -89,8 +90,9 @@ impl CollectorBuilder {
         self.placement(Placement::Processes)
     }
 
-    /// Sets all plain options at once. Placement, delivery, inference and [`merge_statistics`](Self::merge_statistics) stay as they are,
-    /// such as the collector's name says, where `config` says nothing of them.
+    /// Sets all plain options at once. Placement, delivery, inference and
+    /// [`merge_statistics`](Self::merge_statistics) stay as they are, such as the collector's name
+    /// says, where `config` says nothing of them.
     #[must_use]
     pub fn config(mut self, config: CollectorConfig) -> Self {
         self.config = config.or_named(&self.config);
@@ -110,18 +112,20 @@ impl CollectorBuilder {
         self
     }
 
-    /// The policy; each worker gets a clone. Without one, actions are drawn uniformly from the action space.
+    /// The policy; each worker gets a clone. Without one, actions are drawn uniformly from the
+    /// action space.
     ///
-    /// Clones need weights of their own: those that share them, as behind an `Arc`, would take up newer weights in the middle of a batch. With
-    /// several workers, or one in a thread, they are refused; use [`policy_factory`](Self::policy_factory).
+    /// Clones need weights of their own: those that share them, as behind an `Arc`, would take up
+    /// newer weights in the middle of a batch. With several workers, or one in a thread, they are
+    /// refused; use [`policy_factory`](Self::policy_factory).
     #[must_use]
     pub fn policy(mut self, policy: impl Policy + Clone + 'static) -> Self {
         self.policy = PolicyRecipe::of(policy);
         self
     }
 
-    /// Makes the policy of worker `n`, for policies that differ from worker to worker or cannot be cloned. All must write
-    /// the same columns.
+    /// Makes the policy of worker `n`, for policies that differ from worker to worker or cannot be
+    /// cloned. All must write the same columns.
     #[must_use]
     pub fn policy_factory<P>(mut self, make: impl Fn(usize) -> P + Send + Sync + 'static) -> Self
     where
@@ -138,35 +142,37 @@ impl CollectorBuilder {
         self
     }
 
-    /// Writes every batch to `buffer` before it is delivered: a replay buffer or any other [`Sink`].
-    /// [`Collector::start`](crate::Collector::start) does so in the background.
+    /// Writes every batch to `buffer` before it is delivered: a replay buffer or any other
+    /// [`Sink`]. [`Collector::start`](crate::Collector::start) does so in the background.
     ///
     /// Padding is not written: a batch with `("collector", "mask")` is written as `[frames]`. With
-    /// [`trajs_per_batch`](Self::trajs_per_batch), whatever its number, only whole trajectories are written, one after the
-    /// other as `[frames]`: in one write all those that the frames of one batch complete, or in groups of
-    /// [`trajs_per_write`](Self::trajs_per_write).
+    /// [`trajs_per_batch`](Self::trajs_per_batch), whatever its number, only whole trajectories are
+    /// written, one after the other as `[frames]`: in one write all those that the frames of one
+    /// batch complete, or in groups of [`trajs_per_write`](Self::trajs_per_write).
     ///
-    /// The collector is attached to `buffer` during each call for a batch, or from its start to its end; readers of the buffer
-    /// can then wait for its frames.
+    /// The collector is attached to `buffer` during each call for a batch, or from its start to its
+    /// end; readers of the buffer can then wait for its frames.
     #[must_use]
     pub fn replay_buffer(mut self, buffer: impl Sink + 'static) -> Self {
         self.sink = Some(Box::new(buffer));
         self
     }
 
-    /// Checks `interrupt` while a call waits: for environments to be made, workers elsewhere, the end of a pause's last part, the
-    /// answer of a worker, or the end of threads. Its error ends the call as
-    /// [`NextError::WaitInterrupted`](crate::NextError::WaitInterrupted), `BuildError::WaitInterrupted` or
-    /// `ControlError::WaitInterrupted`; the collector can be used further.
+    /// Checks `interrupt` while a call waits: for environments to be made, workers elsewhere, the
+    /// end of a pause's last part, the answer of a worker, or the end of threads. Its error ends
+    /// the call as [`NextError::WaitInterrupted`](crate::NextError::WaitInterrupted),
+    /// `BuildError::WaitInterrupted` or `ControlError::WaitInterrupted`; the collector can be used
+    /// further.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
         self
     }
 
-    /// Tells which errors of environments and policies are interruptions, such as the answer to a signal. An interruption ends
-    /// the call that waits for a batch, whatever [`on_loss`](Self::on_loss) says. If workers run in the calling thread, it is
-    /// returned as [`NextError::Interrupted`](crate::NextError::Interrupted), and the next call collects the
+    /// Tells which errors of environments and policies are interruptions, such as the answer to a
+    /// signal. An interruption ends the call that waits for a batch, whatever
+    /// [`on_loss`](Self::on_loss) says. If workers run in the calling thread, it is returned as
+    /// [`NextError::Interrupted`](crate::NextError::Interrupted), and the next call collects the
     /// interrupted part anew, with new episodes. Workers in processes are asked by
     /// `WorkerMain::interruptions`: such an interruption ends the collector with an error of kind
     /// [`FaultKind::Interruption`](crate::FaultKind::Interruption).
@@ -178,8 +184,8 @@ impl CollectorBuilder {
     }
 
     /// The source of weights for
-    /// [`Collector::update_policy_weights_from_source`](crate::Collector::update_policy_weights_from_source) and
-    /// [`update_at_each_batch`](Self::update_at_each_batch).
+    /// [`Collector::update_policy_weights_from_source`](crate::Collector::update_policy_weights_from_source)
+    /// and [`update_at_each_batch`](Self::update_at_each_batch).
     #[must_use]
     pub fn weight_source(mut self, source: impl FnMut() -> Weights + Send + 'static) -> Self {
         self.weight_source = Some(Box::new(source));

@@ -10,14 +10,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use windrow_peer::net::Address;
 
-/// Starts workers somewhere else: on another machine, in a container, in a cluster. Each connects to its collector, and is from then on a
-/// worker as one in a process of this machine: its losses count, and another one is started in its place.
+/// Starts workers somewhere else: on another machine, in a container, in a cluster. Each connects
+/// to its collector, and is from then on a worker as one in a process of this machine: its losses
+/// count, and another one is started in its place.
 ///
-/// Rows come over the connection, so a batch costs what they cost on the way; weights go the other way when there are newer ones. A
-/// connection from another machine is encrypted, see [`Invitation`].
+/// Rows come over the connection, so a batch costs what they cost on the way; weights go the other
+/// way when there are newer ones. A connection from another machine is encrypted, see
+/// [`Invitation`].
 pub trait Launcher: Debug + Send + Sync {
-    /// Starts a worker, which is to answer `invitation`; what it writes to `stderr` is passed on, and stands in the error if it is lost.
-    /// Called in a thread of its own, which may wait.
+    /// Starts a worker, which is to answer `invitation`; what it writes to `stderr` is passed on,
+    /// and stands in the error if it is lost. Called in a thread of its own, which may wait.
     ///
     /// # Errors
     /// Whatever kept it from being started.
@@ -27,8 +29,9 @@ pub trait Launcher: Debug + Send + Sync {
         stderr: PipeWriter,
     ) -> Result<Box<dyn Launched>, Box<dyn Error + Send + Sync>>;
 
-    /// Where the collector waits for a worker: a port of this machine that others cannot reach, by default. A port other than 0 is that of
-    /// worker 0, and the following ones are those of the others.
+    /// Where the collector waits for a worker: a port of this machine that others cannot reach, by
+    /// default. A port other than 0 is that of worker 0, and the following ones are those of the
+    /// others.
     fn address(&self) -> Address {
         Address::loopback(0)
     }
@@ -48,10 +51,12 @@ pub trait Launched: Send {
     fn kill(&mut self);
 }
 
-/// What a worker needs to know to connect to its collector. Whoever has the token can be the worker: treat it as a secret.
+/// What a worker needs to know to connect to its collector. Whoever has the token can be the
+/// worker: treat it as a secret.
 ///
-/// Where the collector waits at an address that other machines can reach, the connection is encrypted (TLS 1.3), and the invitation has the
-/// certificate by which the worker knows its collector: one that was made for this connection.
+/// Where the collector waits at an address that other machines can reach, the connection is
+/// encrypted (TLS 1.3), and the invitation has the certificate by which the worker knows its
+/// collector: one that was made for this connection.
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Invitation {
@@ -61,7 +66,8 @@ pub struct Invitation {
     pub address: String,
     /// What it shows there.
     pub token: String,
-    /// What the collector shows (PEM); `None` where the connection stays on this machine, and is not encrypted.
+    /// What the collector shows (PEM); `None` where the connection stays on this machine, and is
+    /// not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
 }
@@ -103,8 +109,9 @@ impl Debug for Invitation {
 
 /// Starts each worker by a command, such as `ssh host program windrow-worker`.
 ///
-/// The command gets the [`Invitation`] as one line of JSON on its standard input, where [`worker_main`](crate::worker_main) reads it when
-/// the program was started with the one argument `windrow-worker`. In its arguments, `{worker}` stands for the worker's number.
+/// The command gets the [`Invitation`] as one line of JSON on its standard input, where
+/// [`worker_main`](crate::worker_main) reads it when the program was started with the one argument
+/// `windrow-worker`. In its arguments, `{worker}` stands for the worker's number.
 ///
 /// ```no_run
 /// use windrow_collect::{CommandLauncher, MultiSyncCollector};
@@ -140,8 +147,9 @@ impl CommandLauncher {
         }
     }
 
-    /// Waits for workers at `address`, an address of this machine that they can reach; by default, a port that other machines cannot. A
-    /// port other than 0 is that of worker 0, and the following ones are those of the others.
+    /// Waits for workers at `address`, an address of this machine that they can reach; by default,
+    /// a port that other machines cannot. A port other than 0 is that of worker 0, and the
+    /// following ones are those of the others.
     #[must_use]
     pub fn address(mut self, address: Address) -> Self {
         self.address = address;
@@ -168,7 +176,8 @@ impl Launcher for CommandLauncher {
             .args(args.map(|arg| arg.replace("{worker}", &number)))
             .stdin(Stdio::piped())
             .stderr(stderr)
-            // Killed with all that it starts; and no Ctrl-C of the terminal reaches it before the collector ends it.
+            // Killed with all that it starts; and no Ctrl-C of the terminal reaches it before the
+            // collector ends it.
             .process_group(0)
             .spawn()
             .map_err(|error| format!("failed to start `{}`: {error}", self.program))?;

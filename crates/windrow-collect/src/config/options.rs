@@ -1,4 +1,5 @@
-//! The plain options of a collector: each is declared once, for the configuration and for the builder.
+//! The plain options of a collector: each is declared once, for the configuration and for the
+//! builder.
 
 use std::time::Duration;
 
@@ -12,16 +13,17 @@ use crate::config::plan::{
 use crate::config::seconds;
 use crate::trajectories::TrajFormat;
 
-/// Declares options: a field of [`CollectorConfig`] with its default, and the setter of [`CollectorBuilder`] of the same
-/// name. `name: Type = default` has a default; `name?: Type` is an `Option` that is `None` unless it is set, `name?: Type as "module"`
-/// one that the module writes down, and `name => Type` one that is set by anything that converts into a `Type`.
+/// Declares options: a field of [`CollectorConfig`] with its default, and the setter of
+/// [`CollectorBuilder`] of the same name. `name: Type = default` has a default; `name?: Type` is an
+/// `Option` that is `None` unless it is set, `name?: Type as "module"` one that the module writes
+/// down, and `name => Type` one that is set by anything that converts into a `Type`.
 macro_rules! options {
     ($(
         $(#[$doc:meta])*
         $name:ident $(?: $optional:ident $(as $written:tt)?)? $(=> $into:ty)? $(: $type:ty = $default:expr)?,
     )*) => {
-        /// What a collector does, as far as it can be written down: all options of a [`CollectorBuilder`] but environments,
-        /// policies and functions.
+        /// What a collector does, as far as it can be written down: all options of a
+        /// [`CollectorBuilder`] but environments, policies and functions.
         ///
         /// ```
         /// use windrow_collect::{Collector, CollectorConfig};
@@ -69,14 +71,15 @@ macro_rules! options {
 }
 
 options! {
-    /// Where workers run, in place of what the collector's name says. Workers that run inline never run ahead.
+    /// Where workers run, in place of what the collector's name says. Workers that run inline never
+    /// run ahead.
     placement?: Placement,
 
     /// How parts make batches, in place of what the collector's name says.
     delivery?: Delivery,
 
-    /// Where the policy is evaluated; by default, where the collector's name says. A server needs workers in threads, and a policy
-    /// without a state.
+    /// Where the policy is evaluated; by default, where the collector's name says. A server needs
+    /// workers in threads, and a policy without a state.
     inference?: Inference,
 
     /// Most rows that a server evaluates at once; by default all environments.
@@ -85,38 +88,45 @@ options! {
     /// Rows that a server waits for, 1 by default.
     min_batch_size?: usize,
 
-    /// The longest that a request waits for others at a server; 10 ms by default. Written down as a number of seconds.
+    /// The longest that a request waits for others at a server; 10 ms by default. Written down as a
+    /// number of seconds.
     server_timeout?: Duration as "seconds",
 
     /// Workers; each has environments and a policy of its own. 1 by default.
     num_workers?: usize,
 
-    /// Environments of each worker, which step together; batches then have a dimension for them. Without it, a single
-    /// environment gives batches without that dimension, and a batched one keeps its own number.
+    /// Environments of each worker, which step together; batches then have a dimension for them.
+    /// Without it, a single environment gives batches without that dimension, and a batched one
+    /// keeps its own number.
     num_envs?: usize,
 
-    /// Lets each environment gather running statistics for itself within a part, and merges them in the order of environments, as
-    /// several workers do in any case. Collectors that may have several workers do so with one too, so that the data of synchronous
-    /// batches do not depend on the number of workers; in others, all environments change the statistics at each step.
+    /// Lets each environment gather running statistics for itself within a part, and merges them in
+    /// the order of environments, as several workers do in any case. Collectors that may have
+    /// several workers do so with one too, so that the data of synchronous batches do not depend on
+    /// the number of workers; in others, all environments change the statistics at each step.
     merge_statistics: bool = false,
 
-    /// Frames in one delivered batch: a number over all environments, shared out evenly, or a list with the frames of each
-    /// worker. Where a batch is one worker's, all entries are equal. Required.
+    /// Frames in one delivered batch: a number over all environments, shared out evenly, or a list
+    /// with the frames of each worker. Where a batch is one worker's, all entries are equal.
+    /// Required.
     frames_per_batch => FramesPerBatch,
 
-    /// Frames to deliver in all; without it the collector is endless. A multiple of `frames_per_batch`, unless a
-    /// [short last batch](Self::allow_partial_batch) is allowed.
+    /// Frames to deliver in all; without it the collector is endless. A multiple of
+    /// `frames_per_batch`, unless a [short last batch](Self::allow_partial_batch) is allowed.
     total_frames?: u64,
 
-    /// Whether batches may have fewer frames than `frames_per_batch`. With `true`, the last one has what is left of `total_frames`. With
-    /// `false`, workers that [go on](OnLoss::Continue) without a lost one fill its share too, in turn, beside their own; a
-    /// [`preemptive_threshold`](Self::preemptive_threshold) below 1 is refused then. By default, batches after a loss lack that share, and
-    /// `total_frames` has to be a multiple of `frames_per_batch`.
+    /// Whether batches may have fewer frames than `frames_per_batch`. With `true`, the last one has
+    /// what is left of `total_frames`. With `false`, workers that [go on](OnLoss::Continue) without
+    /// a lost one fill its share too, in turn, beside their own; a
+    /// [`preemptive_threshold`](Self::preemptive_threshold) below 1 is refused then. By default,
+    /// batches after a loss lack that share, and `total_frames` has to be a multiple of
+    /// `frames_per_batch`.
     allow_partial_batch?: bool,
 
-    /// Rounds `frames_per_batch` up to a multiple of the environments that step together, instead of refusing it. The
-    /// collector still delivers exactly `total_frames`, a multiple of the `frames_per_batch` that was given: the last batch
-    /// is shorter by as much as the others are longer.
+    /// Rounds `frames_per_batch` up to a multiple of the environments that step together, instead
+    /// of refusing it. The collector still delivers exactly `total_frames`, a multiple of the
+    /// `frames_per_batch` that was given: the last batch is shorter by as much as the others are
+    /// longer.
     round_up: bool = false,
 
     /// Truncates episodes after this many steps. Adds the column `"step_count"`.
@@ -128,74 +138,84 @@ options! {
     /// Whether actions are sampled (the default) or the policy's best guess.
     exploration_type: ExplorationType = ExplorationType::Random,
 
-    /// Seed of everything random: environment `i` is reset with `seed + i`, actions are keyed by seed, environment and
-    /// frame. Without it, the collector draws one, see [`Stats::seed`](crate::Stats::seed), and does not seed environments
-    /// that [keep their own](windrow_env::EnvSpec::keeps_seed).
+    /// Seed of everything random: environment `i` is reset with `seed + i`, actions are keyed by
+    /// seed, environment and frame. Without it, the collector draws one, see
+    /// [`Stats::seed`](crate::Stats::seed), and does not seed environments that [keep their
+    /// own](windrow_env::EnvSpec::keeps_seed).
     seed?: u64,
 
-    /// Key of the noise of actions where no [`seed`](Self::seed) is given and environments keep their own. Drawn by default.
+    /// Key of the noise of actions where no [`seed`](Self::seed) is given and environments keep
+    /// their own. Drawn by default.
     noise_seed?: u64,
 
-    /// Begins every batch with new episodes. [Whole trajectories](Self::trajs_per_batch) that this cuts end there: their last
-    /// frame is marked as by [`set_truncated`](Self::set_truncated).
+    /// Begins every batch with new episodes. [Whole trajectories](Self::trajs_per_batch) that this
+    /// cuts end there: their last frame is marked as by [`set_truncated`](Self::set_truncated).
     reset_at_each_iter: bool = false,
 
-    /// Marks the last step of every batch as truncated (`done`, not `terminated`). The episode itself goes on.
+    /// Marks the last step of every batch as truncated (`done`, not `terminated`). The episode
+    /// itself goes on.
     set_truncated: bool = false,
 
     /// Whether frames carry `("collector", "traj_ids")`; they do by default.
     track_traj_ids: bool = true,
 
-    /// Whether frames carry `"policy_version"`, the version of the weights that acted, at the root and, in the same memory, under
-    /// `"next"`; they do not by default.
+    /// Whether frames carry `"policy_version"`, the version of the weights that acted, at the root
+    /// and, in the same memory, under `"next"`; they do not by default.
     track_policy_version: bool = false,
 
-    /// Delivers every batch in the same memory. Drop each batch before asking for the next, which otherwise fails with
-    /// [`SlabError::Exhausted`](windrow_slab::SlabError::Exhausted): a batch never changes while it is held.
+    /// Delivers every batch in the same memory. Drop each batch before asking for the next, which
+    /// otherwise fails with [`SlabError::Exhausted`](windrow_slab::SlabError::Exhausted): a batch
+    /// never changes while it is held.
     return_same_td: bool = false,
 
-    /// Most slabs that the collector allocates when batches are kept, 64 by default. Keeping one more batch is an error.
+    /// Most slabs that the collector allocates when batches are kept, 64 by default. Keeping one
+    /// more batch is an error.
     max_slabs: usize = 64,
 
     /// How the shares of several workers are put together.
     cat_results: CatResults = CatResults::Flat,
 
-    /// Cuts the shares of slow workers short at their next step, once this fraction of the workers is ready: from 0, where
-    /// each worker makes at least one step, to 1, which cuts no share. Needs a synchronous collector. Missing frames are not
-    /// counted.
+    /// Cuts the shares of slow workers short at their next step, once this fraction of the workers
+    /// is ready: from 0, where each worker makes at least one step, to 1, which cuts no share.
+    /// Needs a synchronous collector. Missing frames are not counted.
     preemptive_threshold?: f64,
 
     /// What happens when an environment fails.
     on_loss: OnLoss = OnLoss::Raise,
 
-    /// The time after which a worker in a process is taken for frozen and killed, if neither its environments nor its policy
-    /// have returned from a call meanwhile: a loss as any other, whose error says what the worker was doing and what the system showed of
-    /// it: running, asleep in which system call, stopped. A process under a debugger is left alone. Needs workers in
+    /// The time after which a worker in a process is taken for frozen and killed, if neither its
+    /// environments nor its policy have returned from a call meanwhile: a loss as any other, whose
+    /// error says what the worker was doing and what the system showed of it: running, asleep in
+    /// which system call, stopped. A process under a debugger is left alone. Needs workers in
     /// [processes](Placement::Processes). Written down as a number of seconds.
     step_timeout?: Duration as "seconds",
 
-    /// Delivers whole trajectories, this many in a batch, put together from as many batches of `frames_per_batch` frames as
-    /// needed. `total_frames` then counts collected frames and need not be a multiple. Frames of trajectories that a reset, a
-    /// seed, a loaded state or the loss of a worker has left without an end, or that were not delivered in the end, are
-    /// dropped and counted in [`Stats::dropped_frames`](crate::Stats::dropped_frames).
+    /// Delivers whole trajectories, this many in a batch, put together from as many batches of
+    /// `frames_per_batch` frames as needed. `total_frames` then counts collected frames and need
+    /// not be a multiple. Frames of trajectories that a reset, a seed, a loaded state or the loss
+    /// of a worker has left without an end, or that were not delivered in the end, are dropped and
+    /// counted in [`Stats::dropped_frames`](crate::Stats::dropped_frames).
     ///
     /// An episode that never ends is never delivered, and its frames stay in memory: see
     /// [`max_frames_per_traj`](Self::max_frames_per_traj).
     trajs_per_batch?: usize,
 
-    /// How whole trajectories lie in a batch; by default padded, with a mask. A
-    /// [replay buffer](CollectorBuilder::replay_buffer) gets no padding. Needs [`trajs_per_batch`](Self::trajs_per_batch).
+    /// How whole trajectories lie in a batch; by default padded, with a mask. A [replay
+    /// buffer](CollectorBuilder::replay_buffer) gets no padding. Needs
+    /// [`trajs_per_batch`](Self::trajs_per_batch).
     traj_format?: TrajFormat,
 
-    /// Most trajectories in one write to a [replay buffer](CollectorBuilder::replay_buffer), whose readers see each write at
-    /// once. Needs [`trajs_per_batch`](Self::trajs_per_batch).
+    /// Most trajectories in one write to a [replay buffer](CollectorBuilder::replay_buffer), whose
+    /// readers see each write at once. Needs [`trajs_per_batch`](Self::trajs_per_batch).
     trajs_per_write?: usize,
 
     /// Delivers each batch with a row for every piece of a trajectory in it, padded; see
-    /// [`split_trajectories`](crate::postproc::split_trajectories). Pieces of one trajectory in two batches stay apart.
+    /// [`split_trajectories`](crate::postproc::split_trajectories). Pieces of one trajectory in two
+    /// batches stay apart.
     split_trajs: bool = false,
 
-    /// Fetches weights from the [source](CollectorBuilder::weight_source) before each batch is asked for.
+    /// Fetches weights from the [source](CollectorBuilder::weight_source) before each batch is
+    /// asked for.
     update_at_each_batch: bool = false,
 }
 
@@ -211,7 +231,8 @@ impl CollectorConfig {
         }
     }
 
-    /// Placement, delivery and inference, with the defaults of [`Collector`](crate::Collector) for those that are not set.
+    /// Placement, delivery and inference, with the defaults of [`Collector`](crate::Collector) for
+    /// those that are not set.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             placement: self.placement.unwrap_or(Placement::Inline),

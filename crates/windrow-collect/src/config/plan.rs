@@ -1,4 +1,5 @@
-//! Choices among a few: where workers run, how their shares make batches, what happens when one fails.
+//! Choices among a few: where workers run, how their shares make batches, what happens when one
+//! fails.
 
 use std::fmt;
 
@@ -11,8 +12,8 @@ use windrow_slab::Order;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Placement {
-    /// In the thread that asks for a batch, one after the other: for one worker, or to debug several without threads.
-    /// Workers collect nothing in advance.
+    /// In the thread that asks for a batch, one after the other: for one worker, or to debug
+    /// several without threads. Workers collect nothing in advance.
     Inline,
     /// Each in a thread of its own.
     Threads,
@@ -29,20 +30,23 @@ pub enum Inference {
     /// Each worker, for its own environments, with a policy of its own.
     #[default]
     Local,
-    /// An [`InferenceServer`](windrow_policy::InferenceServer), for all workers: one policy, that of worker 0, in batches of those
-    /// that are ready. It takes up new weights between two batches, so that a worker's part may hold frames of several
+    /// An [`InferenceServer`](windrow_policy::InferenceServer), for all workers: one policy, that
+    /// of worker 0, in batches of those that are ready. It takes up new weights between two
+    /// batches, so that a worker's part may hold frames of several
     /// [versions](crate::CollectorBuilder::track_policy_version).
     Served,
 }
 
-/// How the parts of workers make batches. Written down as `"synchronous"`, or as the number of workers in a batch.
+/// How the parts of workers make batches. Written down as `"synchronous"`, or as the number of
+/// workers in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Delivery {
-    /// Each batch holds a share of every worker, in the order of workers, all collected after the call: the same data
-    /// for any number of workers, all with the newest weights.
+    /// Each batch holds a share of every worker, in the order of workers, all collected after the
+    /// call: the same data for any number of workers, all with the newest weights.
     Synchronous,
-    /// Each batch holds the parts of the first workers that are ready. The others go on meanwhile, each up to a part ahead.
+    /// Each batch holds the parts of the first workers that are ready. The others go on meanwhile,
+    /// each up to a part ahead.
     FirstCome {
         /// Workers in a batch; 1 for batches of one worker each.
         workers_per_batch: usize,
@@ -88,26 +92,29 @@ pub enum CatResults {
     /// One after the other along time: `[frames]`, or `[envs, workers · time]`.
     Time,
     /// Side by side: `[workers, time]`, or `[workers, envs, time]`. Shares of different lengths, or
-    /// cut short, are padded with zeros; `("collector", "mask")` is true where there is a frame, and trajectory ids are -1
-    /// where there is none.
+    /// cut short, are padded with zeros; `("collector", "mask")` is true where there is a frame,
+    /// and trajectory ids are -1 where there is none.
     Stack,
 }
 
-/// What happens when an environment fails. Written down as `"raise"`, `"continue"`, or as the number of restarts.
+/// What happens when an environment fails. Written down as `"raise"`, `"continue"`, or as the
+/// number of restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnLoss {
     /// The error is delivered and the collector ends.
     #[default]
     Raise,
-    /// The worker makes its environments and policy anew and fills the lost part again, at most `budget` times in its
-    /// life; one more loss is raised. The new episodes have seeds and trajectory ids that were not used before.
+    /// The worker makes its environments and policy anew and fills the lost part again, at most
+    /// `budget` times in its life; one more loss is raised. The new episodes have seeds and
+    /// trajectory ids that were not used before.
     Restart {
         /// Losses that each worker may have.
         budget: usize,
     },
-    /// The worker retires; batches go on without its frames, or with those of others in their place where
-    /// [`allow_partial_batch`](crate::CollectorBuilder::allow_partial_batch) is `false`. The last one's error is raised.
+    /// The worker retires; batches go on without its frames, or with those of others in their place
+    /// where [`allow_partial_batch`](crate::CollectorBuilder::allow_partial_batch) is `false`. The
+    /// last one's error is raised.
     Continue,
 }
 
@@ -127,8 +134,8 @@ impl Delivery {
 }
 
 impl Plan {
-    /// Parts of a slab. Where the first workers that are ready make a batch, each part has its own slab, so that no frames wait
-    /// for a slower worker.
+    /// Parts of a slab. Where the first workers that are ready make a batch, each part has its own
+    /// slab, so that no frames wait for a slower worker.
     pub(crate) fn parts(self, workers: usize) -> usize {
         match self.delivery {
             Delivery::Synchronous => workers,

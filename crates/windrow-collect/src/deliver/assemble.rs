@@ -105,9 +105,9 @@ fn claim(ring: &Arc<Ring>, index: usize) -> Result<Part, SlabError> {
 
 /// Gives the frames of a slab to `batcher`.
 ///
-/// `side_by_side`: each part is to be another worker's. Then the order in which trajectories end does not depend on how
-/// environments are spread over workers. Otherwise, and in the place of a worker that was lost, one may have filled several, one after the
-/// other.
+/// `side_by_side`: each part is to be another worker's. Then the order in which trajectories end
+/// does not depend on how environments are spread over workers. Otherwise, and in the place of a
+/// worker that was lost, one may have filled several, one after the other.
 pub(crate) fn push_parts(
     batcher: &mut TrajectoryBatcher,
     slab: &Filled,
@@ -132,7 +132,8 @@ fn lie_in_order(lease: &Lease) -> bool {
     lease.order().is_none_or(<[usize]>::is_sorted)
 }
 
-/// The frames of `batch` that are no padding: itself where it has no `("collector", "mask")`, otherwise `[frames]`.
+/// The frames of `batch` that are no padding: itself where it has no `("collector", "mask")`,
+/// otherwise `[frames]`.
 ///
 /// # Errors
 /// [`TensorError`] when the mask does not fit the batch.
@@ -145,10 +146,11 @@ pub fn unpadded(batch: TensorDict) -> Result<TensorDict, TensorError> {
     Ok(frames)
 }
 
-/// Puts the slabs of a batch, and their parts, together: as a view of their memory wherever a view can express the shape.
+/// Puts the slabs of a batch, and their parts, together: as a view of their memory wherever a view
+/// can express the shape.
 ///
-/// A batch of one part, or of parts side by side, keeps its shape where parts were cut short: padding takes the place of
-/// frames that were not collected.
+/// A batch of one part, or of parts side by side, keeps its shape where parts were cut short:
+/// padding takes the place of frames that were not collected.
 ///
 /// `preempting`: parts may be cut short at any step, so every batch has a mask.
 pub(crate) fn assemble(
@@ -168,7 +170,8 @@ pub(crate) fn assemble(
     put_together(&parts, steps, how, preempting)
 }
 
-/// As [`assemble`], of one or more parts that lie anywhere; the longest was asked for `steps` steps.
+/// As [`assemble`], of one or more parts that lie anywhere; the longest was asked for `steps`
+/// steps.
 pub(crate) fn put_together(
     parts: &[TensorDict],
     steps: usize,
@@ -265,8 +268,8 @@ fn pad(parts: &[TensorDict], steps: usize) -> Result<Vec<TensorDict>, TensorErro
     parts.iter().map(|part| pad_time(part, steps)).collect()
 }
 
-/// The part with zeros behind its frames, up to `steps` steps; their trajectory id is -1, which no trajectory has, and
-/// `("collector", "mask")` is false at them.
+/// The part with zeros behind its frames, up to `steps` steps; their trajectory id is -1, which no
+/// trajectory has, and `("collector", "mask")` is false at them.
 fn pad_time(part: &TensorDict, steps: usize) -> Result<TensorDict, TensorError> {
     let time = part.ndim() - 1;
     let missing = steps.saturating_sub(steps_of(part));

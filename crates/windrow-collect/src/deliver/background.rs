@@ -92,15 +92,16 @@ impl<S: LastStage> Background<S> {
         self.gate.lock().thread == Some(current_thread().id())
     }
 
-    /// Keeps the thread from starting another batch, and waits up to `timeout` until it has finished the present one: whether
-    /// it has.
+    /// Keeps the thread from starting another batch, and waits up to `timeout` until it has
+    /// finished the present one: whether it has.
     pub(crate) fn hold_within(&self, timeout: Duration) -> bool {
         self.gate.lock().closed = true;
         self.gate
             .wait_until(timeout, |state| state.phase != ThreadPhase::Collecting)
     }
 
-    /// The result of `job` with the driver of the thread, which is [held](Self::hold_within); `None` where it ends instead.
+    /// The result of `job` with the driver of the thread, which is [held](Self::hold_within);
+    /// `None` where it ends instead.
     pub(crate) fn run<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Driver<S>) -> R + Send + 'static,
@@ -129,7 +130,8 @@ impl<S: LastStage> Background<S> {
         self.gate.change(|_| ());
     }
 
-    /// Waits up to `timeout` until the thread has ended: whether it has. The thread itself does not wait.
+    /// Waits up to `timeout` until the thread has ended: whether it has. The thread itself does not
+    /// wait.
     pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
         let timeout = match self.is_here() {
             true => Duration::ZERO,

@@ -75,8 +75,8 @@ impl Batches {
         self.slabs.asked || !self.gathered.is_empty()
     }
 
-    /// Makes trajectories ready that were complete before; whether they are enough for a batch. Those that are written were made
-    /// ready as they were completed.
+    /// Makes trajectories ready that were complete before; whether they are enough for a batch.
+    /// Those that are written were made ready as they were completed.
     pub(crate) fn complete(&mut self) -> Result<bool, TensorError> {
         if self.core.writer.is_none()
             && let Some(batcher) = &mut self.shape.batcher
@@ -87,8 +87,9 @@ impl Batches {
         Ok(!self.ready.is_empty())
     }
 
-    /// Collects the slabs of one batch, and makes ready what comes of them: a batch of all, or the trajectories that they complete. Whether
-    /// that answers the request: trajectories that are not written may be too few.
+    /// Collects the slabs of one batch, and makes ready what comes of them: a batch of all, or the
+    /// trajectories that they complete. Whether that answers the request: trajectories that are not
+    /// written may be too few.
     ///
     /// # Errors
     /// Those of [`Slabs::next`]. The next call goes on where this one stopped.
@@ -158,10 +159,12 @@ impl Batches {
         })
     }
 
-    /// Copies the frames that [`saved`](Self::saved) has returned into memory of the ring, which is held.
+    /// Copies the frames that [`saved`](Self::saved) has returned into memory of the ring, which is
+    /// held.
     ///
     /// # Errors
-    /// [`NextError::Slab`] and [`NextError::Postproc`] where other frames were saved, or there is no memory.
+    /// [`NextError::Slab`] and [`NextError::Postproc`] where other frames were saved, or there is
+    /// no memory.
     pub(crate) fn read(&self, saved: &SavedBatches) -> Result<LoadedBatches, NextError> {
         let ring = &self.core.ring;
         let slabs = saved.slabs.iter().map(|slab| Filled::loaded(slab, ring));
@@ -248,7 +251,8 @@ impl Batches {
     }
 }
 
-/// A part of `steps` steps that holds zeros, shaped as [`Lease::part`](windrow_slab::Lease::part) is.
+/// A part of `steps` steps that holds zeros, shaped as [`Lease::part`](windrow_slab::Lease::part)
+/// is.
 fn zeros(layout: &Layout, steps: usize) -> Result<TensorDict, TensorError> {
     let shares = layout.shares();
     let (size, names): (&[usize], &[Option<&str>]) = match shares.batched {

@@ -6,12 +6,14 @@ use crate::error::{ArgumentError, ControlError};
 use crate::shared::calls::Request;
 
 impl Handle {
-    /// Has worker `worker`, a process whose program [answers calls](crate::WorkerMain::answer_calls), answer `request` between two
-    /// parts, and waits for the answer.
+    /// Has worker `worker`, a process whose program [answers
+    /// calls](crate::WorkerMain::answer_calls), answer `request` between two parts, and waits for
+    /// the answer.
     ///
     /// # Errors
-    /// [`ControlError::Argument`] where workers are no processes; [`ControlError::NoAnswer`] when the worker has ended, or there is no
-    /// such worker; [`ControlError::WaitInterrupted`]: the worker may answer even so; [`ControlError::Next`] when the collector is over.
+    /// [`ControlError::Argument`] where workers are no processes; [`ControlError::NoAnswer`] when
+    /// the worker has ended, or there is no such worker; [`ControlError::WaitInterrupted`]: the
+    /// worker may answer even so; [`ControlError::Next`] when the collector is over.
     #[doc(hidden)]
     pub fn call_worker(&self, worker: usize, request: Vec<u8>) -> Result<Vec<u8>, ControlError> {
         self.check_running()?;

@@ -26,9 +26,9 @@ pub use control::Paused;
 
 /// Runs a policy in environments and hands back batches of experience.
 ///
-/// An iterator of [`TensorDict`]s of shape `[time]`, or `[env, time]` for several environments; their tensors lie in
-/// the collector's own memory, which it reuses once the last of them is dropped. Copy frames that you keep for long with
-/// [`TensorDict::detach`].
+/// An iterator of [`TensorDict`]s of shape `[time]`, or `[env, time]` for several environments;
+/// their tensors lie in the collector's own memory, which it reuses once the last of them is
+/// dropped. Copy frames that you keep for long with [`TensorDict::detach`].
 ///
 /// ```
 /// use windrow_collect::Collector;
@@ -46,10 +46,11 @@ pub use control::Paused;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// With a [replay buffer](crate::CollectorBuilder::replay_buffer), the collector writes each batch there before it returns it;
-/// [`start`](Self::start) does the same in the background.
+/// With a [replay buffer](crate::CollectorBuilder::replay_buffer), the collector writes each batch
+/// there before it returns it; [`start`](Self::start) does the same in the background.
 ///
-/// `S` is the [last stage](LastStage) of each batch: in Rust, the closures that the builder was given.
+/// `S` is the [last stage](LastStage) of each batch: in Rust, the closures that the builder was
+/// given.
 pub struct Collector<S: LastStage = Hooks> {
     pub(crate) core: Arc<Core>,
     /// `None` while it runs in the background.
@@ -69,7 +70,8 @@ impl<S: LastStage> Collector<S> {
     pub(crate) fn new(driver: Driver<S>) -> Self {
         let core = Arc::clone(&driver.core);
         let schedule = core.shared.schedule();
-        // Batches of whole trajectories depend on their lengths; writes depend on the frames collected.
+        // Batches of whole trajectories depend on their lengths; writes depend on the frames
+        // collected.
         let known = !driver.batches.are_trajectories() || core.writer.is_some();
         let total = schedule.total_frames.filter(|_| known);
         let len = total.map(|total| total.div_ceil(schedule.frames_per_batch()) as usize);
@@ -83,9 +85,10 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    /// The next item of the iterator if it is complete, and [`Poll::Pending`] if workers still collect it. Does not wait for workers in
-    /// threads or processes: they begin with the first call, and go on between calls. A collector whose workers run in the calling
-    /// thread has them collect the batch.
+    /// The next item of the iterator if it is complete, and [`Poll::Pending`] if workers still
+    /// collect it. Does not wait for workers in threads or processes: they begin with the first
+    /// call, and go on between calls. A collector whose workers run in the calling thread has them
+    /// collect the batch.
     ///
     /// ```
     /// use std::task::Poll;
@@ -128,12 +131,13 @@ impl<S: LastStage> Collector<S> {
         BatchStream::new(self)
     }
 
-    /// Collects one whole batch and returns it without post-processing. The batch is not written to a replay buffer, and does
-    /// not count towards `total_frames` or in [`stats`](Self::stats). Episodes go on before and after it.
+    /// Collects one whole batch and returns it without post-processing. The batch is not written to
+    /// a replay buffer, and does not count towards `total_frames` or in [`stats`](Self::stats).
+    /// Episodes go on before and after it.
     ///
     /// # Errors
-    /// Those of [the iterator](Self::next); [`NextError::RunsAhead`] where workers run ahead, since the batches that they have
-    /// begun count.
+    /// Those of [the iterator](Self::next); [`NextError::RunsAhead`] where workers run ahead, since
+    /// the batches that they have begun count.
     pub fn rollout(&mut self) -> Result<TensorDict, NextError> {
         self.check_running()?;
         self.core.shared.profile.check()?;
@@ -143,13 +147,14 @@ impl<S: LastStage> Collector<S> {
         self.driver()?.rollout()
     }
 
-    /// Zeros with the names, shapes and dtypes of a whole batch after post-processing; no environment is stepped. A
-    /// post-processing whose result depends on what is in a batch, such as `split_trajs`, sees zeros.
+    /// Zeros with the names, shapes and dtypes of a whole batch after post-processing; no
+    /// environment is stepped. A post-processing whose result depends on what is in a batch, such
+    /// as `split_trajs`, sees zeros.
     ///
     /// # Errors
-    /// [`NextError::NoShape`] where whole trajectories are delivered, whose lengths are not known before;
-    /// [`NextError::Postproc`] when the post-processing fails; [`NextError::Started`] while the collector runs in the
-    /// background; [`NextError::ShutDown`] after a shutdown or an error.
+    /// [`NextError::NoShape`] where whole trajectories are delivered, whose lengths are not known
+    /// before; [`NextError::Postproc`] when the post-processing fails; [`NextError::Started`] while
+    /// the collector runs in the background; [`NextError::ShutDown`] after a shutdown or an error.
     pub fn fake_batch(&mut self) -> Result<S::Out, NextError> {
         self.check_running()?;
         let driver = self.driver()?;
@@ -159,7 +164,8 @@ impl<S: LastStage> Collector<S> {
         driver.fake_batch()
     }
 
-    /// Batches from first to last; `None` when endless, or where it depends on the lengths of trajectories.
+    /// Batches from first to last; `None` when endless, or where it depends on the lengths of
+    /// trajectories.
     #[must_use]
     pub fn len(&self) -> Option<usize> {
         self.len
@@ -183,23 +189,27 @@ impl<S: LastStage> Collector<S> {
         self.core.worker_stats()
     }
 
-    /// Figures of the [inference server](crate::Inference::Served): how full its batches are, how long requests and forwards take.
-    /// `None` where workers evaluate the policy. A server that has taken the place of one that ended begins at zero.
+    /// Figures of the [inference server](crate::Inference::Served): how full its batches are, how
+    /// long requests and forwards take. `None` where workers evaluate the policy. A server that has
+    /// taken the place of one that ended begins at zero.
     #[must_use]
     pub fn server_stats(&self) -> Option<ServerStats> {
         self.core.server_stats()
     }
 
-    /// Collects in a thread of its own, and writes the batches that the iterator would have returned to the
-    /// [replay buffer](crate::CollectorBuilder::replay_buffer), until `total_frames` are collected or a [shutdown](Self::shutdown).
+    /// Collects in a thread of its own, and writes the batches that the iterator would have
+    /// returned to the [replay buffer](crate::CollectorBuilder::replay_buffer), until
+    /// `total_frames` are collected or a [shutdown](Self::shutdown).
     ///
-    /// Meanwhile you can update weights, seed and reset environments, read statistics and [pause](Self::pause) collection, but
-    /// not ask for batches. The next call that returns an error returns one of the background; readers and writers of the
-    /// buffer get it too. A loop that reads only [`stats`](Self::stats) sees [`failed`](Stats::failed) there, or calls
+    /// Meanwhile you can update weights, seed and reset environments, read statistics and
+    /// [pause](Self::pause) collection, but not ask for batches. The next call that returns an
+    /// error returns one of the background; readers and writers of the buffer get it too. A loop
+    /// that reads only [`stats`](Self::stats) sees [`failed`](Stats::failed) there, or calls
     /// [`check`](Self::check).
     ///
-    /// Collection does not wait for samples, unless the buffer makes writes wait, as one that limits inserts per sample does.
-    /// Otherwise it may overwrite frames, or reach its end, before a learner has seen many of them.
+    /// Collection does not wait for samples, unless the buffer makes writes wait, as one that
+    /// limits inserts per sample does. Otherwise it may overwrite frames, or reach its end, before
+    /// a learner has seen many of them.
     ///
     /// ```
     /// # use std::sync::{Arc, Condvar, Mutex};
@@ -237,9 +247,10 @@ impl<S: LastStage> Collector<S> {
     /// ```
     ///
     /// # Errors
-    /// [`ControlError::NoReplayBuffer`] without one; [`ControlError::Start`] when the operating system refuses a thread;
-    /// [`ControlError::Next`] with [`NextError::Started`] when the collector was started before, and with the error that has ended
-    /// it or [`NextError::ShutDown`] when it is over.
+    /// [`ControlError::NoReplayBuffer`] without one; [`ControlError::Start`] when the operating
+    /// system refuses a thread; [`ControlError::Next`] with [`NextError::Started`] when the
+    /// collector was started before, and with the error that has ended it or
+    /// [`NextError::ShutDown`] when it is over.
     pub fn start(&mut self) -> Result<(), ControlError> {
         self.check_running()?;
         if self.background.is_some() {
@@ -255,12 +266,12 @@ impl<S: LastStage> Collector<S> {
         Ok(())
     }
 
-    /// Returns an error of the background, once. Costs next to nothing and does not wait; for loops that only read
-    /// [`stats`](Self::stats), which returns no error.
+    /// Returns an error of the background, once. Costs next to nothing and does not wait; for loops
+    /// that only read [`stats`](Self::stats), which returns no error.
     ///
     /// # Errors
-    /// The error of the background, unless a call has delivered it; [`NextError::ShutDown`] after that, and after a
-    /// shutdown.
+    /// The error of the background, unless a call has delivered it; [`NextError::ShutDown`] after
+    /// that, and after a shutdown.
     pub fn check(&self) -> Result<(), NextError> {
         self.check_running()
     }
@@ -338,8 +349,8 @@ impl<S: LastStage> Collector<S> {
         Some(batch)
     }
 
-    /// Whether the collector goes on after `error`: a user can drop batches, and a last stage can try again after an
-    /// interruption, but a failed worker or post-processing is final.
+    /// Whether the collector goes on after `error`: a user can drop batches, and a last stage can
+    /// try again after an interruption, but a failed worker or post-processing is final.
     fn can_go_on(&self, error: &NextError) -> bool {
         match error {
             NextError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
@@ -357,17 +368,21 @@ impl<S: LastStage> Iterator for Collector<S> {
 
     /// The next batch; `None` after the last one, and after an error that has ended the collector.
     ///
-    /// With a replay buffer, the batch was written there without padding. Where whole trajectories are written, the batch holds
-    /// those that the frames of this call have completed, one after the other: `[0]` for none.
+    /// With a replay buffer, the batch was written there without padding. Where whole trajectories
+    /// are written, the batch holds those that the frames of this call have completed, one after
+    /// the other: `[0]` for none.
     ///
     /// # Errors
-    /// These end the collector: [`NextError::Worker`] when environment, policy or process of a worker failed that
-    /// [`on_loss`](crate::CollectorBuilder::on_loss) does not replace; [`NextError::Weights`], [`NextError::Postproc`] and
-    /// [`NextError::Sink`] when the weight source, the post-processing or the replay buffer failed.
+    /// These end the collector: [`NextError::Worker`] when environment, policy or process of a
+    /// worker failed that [`on_loss`](crate::CollectorBuilder::on_loss) does not replace;
+    /// [`NextError::Weights`], [`NextError::Postproc`] and [`NextError::Sink`] when the weight
+    /// source, the post-processing or the replay buffer failed.
     ///
-    /// After these, the next call goes on: [`NextError::Interrupted`] and [`NextError::WaitInterrupted`], where the user has
-    /// interrupted a worker or the wait; [`NextError::Slab`] when the batches that are kept take all memory that there may be;
-    /// [`NextError::Profile`] when a trace could not be written; [`NextError::Started`] while the collector runs in the background.
+    /// After these, the next call goes on: [`NextError::Interrupted`] and
+    /// [`NextError::WaitInterrupted`], where the user has interrupted a worker or the wait;
+    /// [`NextError::Slab`] when the batches that are kept take all memory that there may be;
+    /// [`NextError::Profile`] when a trace could not be written; [`NextError::Started`] while the
+    /// collector runs in the background.
     ///
     /// [`NextError::ShutDown`], once, after a shutdown.
     fn next(&mut self) -> Option<Self::Item> {

@@ -41,7 +41,8 @@ pub(crate) struct Core {
     /// Whether trajectories that are begun are to be forgotten before the next batch.
     pub(crate) forget: AtomicBool,
     pub(crate) lifecycle: Arc<Lifecycle>,
-    /// Frames of slabs that were taken from the ring, and not counted: of those that a saved state has, too.
+    /// Frames of slabs that were taken from the ring, and not counted: of those that a saved state
+    /// has, too.
     pub(crate) undelivered: AtomicU64,
     /// Why the state that was saved last has no simulators.
     pub(crate) not_held: Mutex<Option<String>>,
@@ -109,7 +110,8 @@ impl Core {
         self.shared.reports.stats(self.shared.weights.version())
     }
 
-    /// Seeds environments and noise, each worker's with its next part; the seed of the last environment.
+    /// Seeds environments and noise, each worker's with its next part; the seed of the last
+    /// environment.
     pub(crate) fn set_seed(&self, seed: u64, static_seed: bool) -> u64 {
         self.restart(Restart::Seeded {
             seed,
@@ -127,7 +129,8 @@ impl Core {
         self.shared.restart(how);
     }
 
-    /// The answer of worker `worker`, in a thread or a process, to `request`. `interrupt` ends the wait for it.
+    /// The answer of worker `worker`, in a thread or a process, to `request`. `interrupt` ends the
+    /// wait for it.
     ///
     /// # Errors
     /// [`ControlError::NoAnswer`] where the worker has ended; [`ControlError::WaitInterrupted`].
@@ -156,7 +159,8 @@ impl Core {
             schedule.count_from(frames, seq);
             schedule.end()
         };
-        // The schedule is free again: the ring may give parts to worker processes here, which asks it for their shares.
+        // The schedule is free again: the ring may give parts to worker processes here, which asks
+        // it for their shares.
         self.ring.end_at(end);
     }
 

@@ -45,8 +45,8 @@ impl<S: LastStage> Driver<S> {
     /// The next batch, or the frames of it that were written; `None` when no frames are left.
     ///
     /// # Errors
-    /// [`NextError::WaitInterrupted`]. The next call goes on where this one stopped, also after an interruption of a stage that
-    /// [tries again](LastStage::TRIES_AGAIN).
+    /// [`NextError::WaitInterrupted`]. The next call goes on where this one stopped, also after an
+    /// interruption of a stage that [tries again](LastStage::TRIES_AGAIN).
     pub(crate) fn next(&mut self) -> Result<Option<S::Out>, NextError> {
         if !self.pass_all()? {
             return Ok(None);

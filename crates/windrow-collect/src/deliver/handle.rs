@@ -10,8 +10,8 @@ use crate::shared::commands::Restart;
 use crate::shared::reentrancy::ReentrancyGuard;
 use crate::shared::stats::{Stats, WorkerStats};
 
-/// Ends a collector or cuts its present batch short, and sets weights and seeds and reads figures, from any thread: also while
-/// the collector waits for a batch, or for room in a replay buffer.
+/// Ends a collector or cuts its present batch short, and sets weights and seeds and reads figures,
+/// from any thread: also while the collector waits for a batch, or for room in a replay buffer.
 #[derive(Clone)]
 pub struct Handle {
     pub(super) core: Arc<Core>,
@@ -22,15 +22,16 @@ impl Handle {
         Self { core }
     }
 
-    /// Ends collection: a call that waits for a batch returns [`NextError::ShutDown`]. Nothing more is written to a replay
-    /// buffer, also where a write waits there.
+    /// Ends collection: a call that waits for a batch returns [`NextError::ShutDown`]. Nothing more
+    /// is written to a replay buffer, also where a write waits there.
     pub fn shutdown(&self) {
         self.core.shut_down();
     }
 
-    /// Cuts every part short at its next step, until [`start_collection`](Self::start_collection): batches come early. A batch of
-    /// one worker, or of workers side by side, keeps its shape: zeros pad it, with trajectory id -1 and false in
-    /// `("collector", "mask")`. A batch that concatenates the frames of several workers is shorter.
+    /// Cuts every part short at its next step, until [`start_collection`](Self::start_collection):
+    /// batches come early. A batch of one worker, or of workers side by side, keeps its shape:
+    /// zeros pad it, with trajectory id -1 and false in `("collector", "mask")`. A batch that
+    /// concatenates the frames of several workers is shorter.
     pub fn stop_collection(&self) {
         self.core.ring.cut_all(true);
     }
@@ -68,8 +69,9 @@ impl Handle {
         self.core.publisher.newest()
     }
 
-    /// The weights that were published last, in the memory that workers of this process read. Whoever keeps them until after the next
-    /// publication but one keeps that memory from being used again.
+    /// The weights that were published last, in the memory that workers of this process read.
+    /// Whoever keeps them until after the next publication but one keeps that memory from being
+    /// used again.
     #[must_use]
     pub fn shared_policy_weights(&self) -> Weights {
         self.core.publisher.newest_shared()
@@ -81,7 +83,8 @@ impl Handle {
         self.core.running.load(Ordering::Relaxed)
     }
 
-    /// Whether the collector is ending, so that a write must not wait for the replay buffer any more.
+    /// Whether the collector is ending, so that a write must not wait for the replay buffer any
+    /// more.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.core.lifecycle.is_ending()
@@ -105,13 +108,15 @@ impl Handle {
         self.core.ring.slabs()
     }
 
-    /// Dimensions that the environments of a worker are in, where they are in [several](windrow_env::EnvSpec::dimensions); none elsewhere.
+    /// Dimensions that the environments of a worker are in, where they are in
+    /// [several](windrow_env::EnvSpec::dimensions); none elsewhere.
     #[must_use]
     pub fn dimensions(&self) -> &[usize] {
         &self.core.dimensions
     }
 
-    /// Observations that batches are to have as [differences](windrow_env::EnvSpec::deltas) under `"next"`. The engine's have both in full.
+    /// Observations that batches are to have as [differences](windrow_env::EnvSpec::deltas) under
+    /// `"next"`. The engine's have both in full.
     #[must_use]
     pub fn deltas(&self) -> &[(NestedKey, String)] {
         &self.core.deltas
@@ -135,19 +140,22 @@ impl Handle {
         self.core.server_stats()
     }
 
-    /// As [`Collector::set_seed`](crate::Collector::set_seed). Unfinished trajectories are dropped with the next batch.
+    /// As [`Collector::set_seed`](crate::Collector::set_seed). Unfinished trajectories are dropped
+    /// with the next batch.
     pub fn set_seed(&self, seed: u64, static_seed: bool) -> u64 {
         self.core.forget.store(true, Ordering::Relaxed);
         self.core.set_seed(seed, static_seed)
     }
 
-    /// As [`Collector::reset`](crate::Collector::reset). Unfinished trajectories are dropped with the next batch.
+    /// As [`Collector::reset`](crate::Collector::reset). Unfinished trajectories are dropped with
+    /// the next batch.
     pub fn reset(&self) {
         self.core.forget.store(true, Ordering::Relaxed);
         self.core.restart(Restart::Unseeded);
     }
 
-    /// As [`Collector::state_dict`](crate::Collector::state_dict), without simulators and at once. Counts a batch that waits to be written.
+    /// As [`Collector::state_dict`](crate::Collector::state_dict), without simulators and at once.
+    /// Counts a batch that waits to be written.
     ///
     /// # Errors
     /// [`ControlError::Tensor`], as [`Collector::state_dict`](crate::Collector::state_dict).
@@ -155,8 +163,8 @@ impl Handle {
         Ok(self.core.state_dict()?)
     }
 
-    /// Whether the calling thread runs an environment or a policy of the collector: it must not wait for the collector, which
-    /// waits for it.
+    /// Whether the calling thread runs an environment or a policy of the collector: it must not
+    /// wait for the collector, which waits for it.
     #[must_use]
     pub fn is_within(&self) -> bool {
         ReentrancyGuard::is_within(self.core.shared.collector)

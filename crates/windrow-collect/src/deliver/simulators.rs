@@ -1,5 +1,5 @@
-//! The part of a state with which a run goes on bit for bit, beside counters and weights: the states of workers, and the frames that were
-//! collected and not delivered yet.
+//! The part of a state with which a run goes on bit for bit, beside counters and weights: the
+//! states of workers, and the frames that were collected and not delivered yet.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -67,11 +67,12 @@ pub(crate) struct Loaded {
 }
 
 impl<S: LastStage> Driver<S> {
-    /// Saves simulators, while the ring is held; in the inner error's place the reason why they cannot be saved. Environments of Python may
-    /// be pickled, where `pickle`.
+    /// Saves simulators, while the ring is held; in the inner error's place the reason why they
+    /// cannot be saved. Environments of Python may be pickled, where `pickle`.
     ///
     /// # Errors
-    /// [`ControlError::Next`] where a slab that was begun is not completed; [`ControlError::Simulators`] where saving fails.
+    /// [`ControlError::Next`] where a slab that was begun is not completed;
+    /// [`ControlError::Simulators`] where saving fails.
     pub(crate) fn save(
         &mut self,
         pickle: bool,

@@ -25,7 +25,8 @@ pub struct SinkWriter {
 #[derive(Debug, Default)]
 struct WriterState {
     writer: Option<WriterId>,
-    /// The writer that the collector was at first: the sink tells its trajectories from those of others by it.
+    /// The writer that the collector was at first: the sink tells its trajectories from those of
+    /// others by it.
     first: Option<WriterId>,
     /// When the present write began.
     began: Option<Instant>,
@@ -74,7 +75,8 @@ impl SinkWriter {
         Ok(())
     }
 
-    /// Numbers trajectories anew from the next attachment on: their ids stand for others than before.
+    /// Numbers trajectories anew from the next attachment on: their ids stand for others than
+    /// before.
     pub(crate) fn renumber(&self) {
         self.lock().first = None;
     }
@@ -88,8 +90,8 @@ impl SinkWriter {
     /// Writes one batch.
     ///
     /// # Errors
-    /// [`NextError::ShutDown`] after a shutdown, also where the write was waiting; [`NextError::Sink`] when the sink
-    /// refused the batch.
+    /// [`NextError::ShutDown`] after a shutdown, also where the write was waiting;
+    /// [`NextError::Sink`] when the sink refused the batch.
     pub fn extend(&self, batch: &TensorDict) -> Result<(), NextError> {
         // Not locked meanwhile: the write may wait until the collector is detached.
         let written = match self.id() {
@@ -108,7 +110,8 @@ impl SinkWriter {
         self.lock().writer
     }
 
-    /// The writer that the collector was at first: its trajectories go on in the frames of that writer.
+    /// The writer that the collector was at first: its trajectories go on in the frames of that
+    /// writer.
     #[must_use]
     pub fn first(&self) -> Option<WriterId> {
         self.lock().first

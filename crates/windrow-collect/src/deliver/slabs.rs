@@ -20,7 +20,8 @@ pub(crate) struct Slabs {
     pub(crate) interrupt: Interrupt,
     /// The slab that was started last, where it was ready before others. Not counted.
     pub(crate) last: Option<Filled>,
-    /// Slabs that are taken, and not counted, before any other: workers had to complete them, or a saved state had them.
+    /// Slabs that are taken, and not counted, before any other: workers had to complete them, or a
+    /// saved state had them.
     pub(crate) waiting: VecDeque<Filled>,
     /// A slab was asked for, and the wait for it interrupted: workers have begun it.
     pub(crate) asked: bool,
@@ -75,7 +76,8 @@ impl Slabs {
         }))
     }
 
-    /// Whether `slab` was started last, and is ready before a slower worker's that was started earlier. It may be short.
+    /// Whether `slab` was started last, and is ready before a slower worker's that was started
+    /// earlier. It may be short.
     fn comes_before_others(&self, slab: &Filled) -> bool {
         let (core, frames) = (&self.core, slab.frames());
         core.plan.ahead(core.workers()) > 0
@@ -84,12 +86,14 @@ impl Slabs {
             && slab.lease.seq() + 1 == core.shared.schedule().end()
     }
 
-    /// Counts the frames of `slab`: how many there are. A worker that is gone may have left a part without any.
+    /// Counts the frames of `slab`: how many there are. A worker that is gone may have left a part
+    /// without any.
     fn count(&self, slab: &Filled) -> u64 {
         let (core, lease, frames) = (&self.core, &slab.lease, slab.frames());
         core.counters().frames += frames;
         if core.plan.ahead(core.workers()) == 0 {
-            // Frames that were not collected, since a part was cut short or a worker is gone, are left to be.
+            // Frames that were not collected, since a part was cut short or a worker is gone, are
+            // left to be.
             core.count_on(match self.waiting.is_empty() {
                 true => lease.seq() + 1,
                 false => core.ring.begun(),
@@ -132,8 +136,9 @@ impl Slabs {
         self.count_undelivered();
     }
 
-    /// Has workers of a ring that is held complete the slabs that they have begun, and keeps these to be taken first. Then no frame that
-    /// was collected lies in a slab that is not whole. The ring is held again.
+    /// Has workers of a ring that is held complete the slabs that they have begun, and keeps these
+    /// to be taken first. Then no frame that was collected lies in a slab that is not whole. The
+    /// ring is held again.
     ///
     /// # Errors
     /// Those of [`take`](Self::take).

@@ -9,20 +9,23 @@ use crate::error::NextError;
 
 /// Turns a collected batch into the object that the user gets, or writes it.
 ///
-/// Collectors collect, pause and end in the same way, whatever they deliver. Only this stage differs between front doors:
-/// [`Hooks`] calls closures and delivers a [`TensorDict`]; a binding to another language delivers an object of that language.
+/// Collectors collect, pause and end in the same way, whatever they deliver. Only this stage
+/// differs between front doors: [`Hooks`] calls closures and delivers a [`TensorDict`]; a binding
+/// to another language delivers an object of that language.
 ///
-/// All methods run in the thread that asks for batches, or, after [`Collector::start`](crate::Collector::start), in the
-/// collector's own thread.
+/// All methods run in the thread that asks for batches, or, after
+/// [`Collector::start`](crate::Collector::start), in the collector's own thread.
 pub trait LastStage: Send + 'static {
     /// The object that the collector delivers.
     type Out: Send;
 
-    /// Whether the collector keeps a batch until it is [finished](Self::finish) and [written](Self::write), and tries again
-    /// with the next call after an [interruption](crate::CollectorBuilder::interruptions).
+    /// Whether the collector keeps a batch until it is [finished](Self::finish) and
+    /// [written](Self::write), and tries again with the next call after an
+    /// [interruption](crate::CollectorBuilder::interruptions).
     const TRIES_AGAIN: bool = false;
 
-    /// Runs before the frames of a batch are collected, and `again` where a wait for them was interrupted and goes on.
+    /// Runs before the frames of a batch are collected, and `again` where a wait for them was
+    /// interrupted and goes on.
     ///
     /// # Errors
     /// Any; nothing is collected then.
@@ -30,13 +33,15 @@ pub trait LastStage: Send + 'static {
         Ok(())
     }
 
-    /// Runs after the frames of a batch were collected, or collecting has failed: ends what [`prepare`](Self::prepare) began.
+    /// Runs after the frames of a batch were collected, or collecting has failed: ends what
+    /// [`prepare`](Self::prepare) began.
     fn collected(&mut self) {}
 
     /// Turns batch number `number` into the object that is delivered or written.
     ///
     /// # Errors
-    /// Any. An error ends the collector, unless it is a [`NextError::Stage`] that holds an interruption.
+    /// Any. An error ends the collector, unless it is a [`NextError::Stage`] that holds an
+    /// interruption.
     fn finish(&mut self, batch: TensorDict, number: u64) -> Result<Self::Out, NextError>;
 
     /// As [`finish`](Self::finish), for zeros in the shape of a batch.
@@ -45,8 +50,8 @@ pub trait LastStage: Send + 'static {
     /// Those of [`finish`](Self::finish).
     fn preview(&mut self, zeros: TensorDict, number: u64) -> Result<Self::Out, NextError>;
 
-    /// Writes the result of [`finish`](Self::finish) and returns what was written. Only collectors with a
-    /// [replay buffer](crate::CollectorBuilder::replay_buffer) call it.
+    /// Writes the result of [`finish`](Self::finish) and returns what was written. Only collectors
+    /// with a [replay buffer](crate::CollectorBuilder::replay_buffer) call it.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -58,8 +63,8 @@ pub trait LastStage: Send + 'static {
     /// Any.
     fn join(&mut self, written: Vec<Self::Out>) -> Result<Self::Out, NextError>;
 
-    /// Takes an error over that has ended the collector's own thread, or returns it. Then the next call on the collector
-    /// delivers it, and so does the replay buffer.
+    /// Takes an error over that has ended the collector's own thread, or returns it. Then the next
+    /// call on the collector delivers it, and so does the replay buffer.
     fn fail(&mut self, failure: NextError) -> Option<NextError> {
         Some(failure)
     }

@@ -14,10 +14,12 @@ use crate::deliver::collector::Collector;
 use crate::deliver::stage::LastStage;
 use crate::error::NextError;
 
-/// The batches of a [`Collector`] as a [`Stream`]: any executor can await them, and one task or thread can wait for several collectors.
+/// The batches of a [`Collector`] as a [`Stream`]: any executor can await them, and one task or
+/// thread can wait for several collectors.
 ///
-/// A thread of its own waits for the workers and wakes the task, from the first wait on. A collector whose workers run in the calling
-/// thread blocks the executor while they collect: choose another placement.
+/// A thread of its own waits for the workers and wakes the task, from the first wait on. A
+/// collector whose workers run in the calling thread blocks the executor while they collect: choose
+/// another placement.
 ///
 /// Without an executor, here are two collectors in one thread:
 ///

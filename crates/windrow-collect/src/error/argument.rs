@@ -2,7 +2,8 @@ use windrow_slab::either;
 
 use super::kind::ErrorKind;
 
-/// An argument that is wrong, or arguments that do not go together: found before anything is made of them.
+/// An argument that is wrong, or arguments that do not go together: found before anything is made
+/// of them.
 ///
 /// ```
 /// use windrow_collect::postproc::MultiStep;
@@ -149,7 +150,8 @@ impl ArgumentError {
     }
 
     /// # Errors
-    /// [`NotPositive`](Self::NotPositive) for 0. An argument that was not given is `None`, which is legal.
+    /// [`NotPositive`](Self::NotPositive) for 0. An argument that was not given is `None`, which is
+    /// legal.
     pub(crate) fn check_positive(
         name: &'static str,
         number: impl Into<Option<usize>>,

@@ -8,9 +8,11 @@ use super::argument::ArgumentError;
 use super::kind::ErrorKind;
 use super::worker::{SentError, WorkerError};
 
-/// An error of building a collector or an evaluator: of its arguments, or of making environments, policies, workers or memory.
+/// An error of building a collector or an evaluator: of its arguments, or of making environments,
+/// policies, workers or memory.
 ///
-/// It is also the [fault](crate::WorkerFault::Remake) of a worker that could not be made anew after a loss.
+/// It is also the [fault](crate::WorkerFault::Remake) of a worker that could not be made anew after
+/// a loss.
 ///
 /// ```
 /// use windrow_collect::{BuildError, Collector, ErrorKind};
@@ -83,7 +85,8 @@ pub enum BuildError {
         /// What the policy declares in its place.
         got: String,
     },
-    /// The policy writes an entry that frames have already, or an observation of another type or shape.
+    /// The policy writes an entry that frames have already, or an observation of another type or
+    /// shape.
     #[error(
         "the policy writes {got}, where frames of {env} have {expected}: let it write that under another name"
     )]
@@ -130,7 +133,8 @@ pub enum BuildError {
     /// The operating system refuses a thread.
     #[error("failed to start a thread")]
     Thread(#[source] std::io::Error),
-    /// The builder's [interrupt](crate::CollectorBuilder::interrupt) has ended the wait for environments.
+    /// The builder's [interrupt](crate::CollectorBuilder::interrupt) has ended the wait for
+    /// environments.
     #[error(transparent)]
     WaitInterrupted(#[from] Interrupted),
 }

@@ -11,7 +11,8 @@ use super::profile::ProfileError;
 use super::resume::ResumeError;
 use super::worker::WorkerError;
 
-/// An error of controlling a collector: of starting, pausing and ending it, and of its weights, states and profiles.
+/// An error of controlling a collector: of starting, pausing and ending it, and of its weights,
+/// states and profiles.
 ///
 /// ```
 /// use windrow_collect::{Collector, ControlError, NextError};
@@ -27,14 +28,15 @@ use super::worker::WorkerError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Collecting has failed, or is not in the state for this call: the collector was shut down, or was started and collects by
-    /// itself.
+    /// Collecting has failed, or is not in the state for this call: the collector was shut down, or
+    /// was started and collects by itself.
     #[error(transparent)]
     Next(#[from] NextError),
     /// The call does not go together with what the collector was built with.
     #[error(transparent)]
     Argument(#[from] ArgumentError),
-    /// The weights are not the policy's, or could not be brought to the workers. The old weights stay.
+    /// The weights are not the policy's, or could not be brought to the workers. The old weights
+    /// stay.
     #[error("failed to update the weights of the policy")]
     Weights(#[from] PolicyError),
     /// Weights are to be fetched, and the collector was built without a source of weights.
@@ -74,7 +76,8 @@ pub enum ControlError {
         "the collector cannot be asked for this from within its own thread: it would wait for itself"
     )]
     WaitsForItself,
-    /// The collector's [interrupt](crate::CollectorBuilder::interrupt) has ended the wait of this call.
+    /// The collector's [interrupt](crate::CollectorBuilder::interrupt) has ended the wait of this
+    /// call.
     #[error(transparent)]
     WaitInterrupted(#[from] Interrupted),
     /// A number of a saved state cannot be used.
@@ -88,7 +91,8 @@ pub enum ControlError {
     /// Simulators of a saved state do not fit, or cannot be saved.
     #[error("failed with the state of simulators")]
     Simulators(#[from] ResumeError),
-    /// A saved state lacks an entry, or has one of another type, or a state could not be put together.
+    /// A saved state lacks an entry, or has one of another type, or a state could not be put
+    /// together.
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// A profile cannot be recorded.
@@ -128,8 +132,8 @@ impl ControlError {
     }
 }
 
-/// Some threads were still busy when the time for a shutdown was over. They end when they return from the environment,
-/// policy, hook or sink that they run.
+/// Some threads were still busy when the time for a shutdown was over. They end when they return
+/// from the environment, policy, hook or sink that they run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{stuck} of {threads} threads were still busy {:.1} s after the shutdown",
     waited.as_secs_f64())]

@@ -22,7 +22,8 @@ use super::worker::WorkerError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluateError {
-    /// Environments and policy could not be made: with the first evaluation, or anew after a failure.
+    /// Environments and policy could not be made: with the first evaluation, or anew after a
+    /// failure.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The weights do not fit. The old weights stay.
@@ -50,7 +51,8 @@ pub enum EvaluateError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// An evaluation was asked for while another is pending, and the busy policy says that this is an error.
+    /// An evaluation was asked for while another is pending, and the busy policy says that this is
+    /// an error.
     #[error(
         "the evaluator {}, and {queued} more are queued: wait for its result, or choose to skip or to queue",
         running.map_or_else(|| "is about to start one".to_owned(), |step| format!("runs the evaluation of step {step}"))

@@ -8,11 +8,12 @@ use super::profile::ProfileError;
 use super::worker::WorkerError;
 
 /// An error of collecting: of `next` and [`try_next`](crate::Collector::try_next), of streams, of
-/// [`rollout`](crate::Collector::rollout) and [`fake_batch`](crate::Collector::fake_batch), and of a collector that runs in the
-/// [background](crate::Collector::start).
+/// [`rollout`](crate::Collector::rollout) and [`fake_batch`](crate::Collector::fake_batch), and of
+/// a collector that runs in the [background](crate::Collector::start).
 ///
-/// Most end the collector. It goes on after [`Interrupted`](Self::Interrupted), [`WaitInterrupted`](Self::WaitInterrupted),
-/// [`Started`](Self::Started), [`Profile`](Self::Profile), [`RunsAhead`](Self::RunsAhead), [`NoShape`](Self::NoShape), and
+/// Most end the collector. It goes on after [`Interrupted`](Self::Interrupted),
+/// [`WaitInterrupted`](Self::WaitInterrupted), [`Started`](Self::Started),
+/// [`Profile`](Self::Profile), [`RunsAhead`](Self::RunsAhead), [`NoShape`](Self::NoShape), and
 /// [`Slab`](Self::Slab) where memory is used up, once batches are dropped.
 ///
 /// ```
@@ -33,15 +34,16 @@ pub enum NextError {
     /// A worker failed: its environment, its policy, or its process.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// A worker was [interrupted](crate::CollectorBuilder::interruptions), which does not count as a fault of environments or
-    /// policy. The next call goes on.
+    /// A worker was [interrupted](crate::CollectorBuilder::interruptions), which does not count as
+    /// a fault of environments or policy. The next call goes on.
     #[error(transparent)]
     Interrupted(WorkerError),
-    /// The collector's [interrupt](crate::CollectorBuilder::interrupt) has ended the wait for a batch. The next call waits on for
-    /// the same batch.
+    /// The collector's [interrupt](crate::CollectorBuilder::interrupt) has ended the wait for a
+    /// batch. The next call waits on for the same batch.
     #[error(transparent)]
     WaitInterrupted(#[from] Interrupted),
-    /// The weights that the [source](crate::CollectorBuilder::weight_source) gave could not be published.
+    /// The weights that the [source](crate::CollectorBuilder::weight_source) gave could not be
+    /// published.
     #[error("failed to update the weights of the policy from the weight_source")]
     Weights(#[source] PolicyError),
     /// Memory could not be lent: such as when the batches that are kept take all of it.
@@ -65,13 +67,15 @@ pub enum NextError {
     /// The replay buffer did not take a batch.
     #[error("failed to write to the replay buffer")]
     Sink(#[source] SinkError),
-    /// A hook, the postprocessing or the replay buffer panicked in the thread of a started collector.
+    /// A hook, the postprocessing or the replay buffer panicked in the thread of a started
+    /// collector.
     #[error("panicked in the thread of the collector: {0}")]
     Panic(String),
     /// The profile of a worker could not be recorded.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The operating system refuses the thread that wakes the task of a [stream](crate::BatchStream).
+    /// The operating system refuses the thread that wakes the task of a
+    /// [stream](crate::BatchStream).
     #[error("failed to start the thread that wakes the task of a stream")]
     Watch(#[source] std::io::Error),
     /// The collector was started, and runs by itself.

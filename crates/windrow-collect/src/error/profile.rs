@@ -2,8 +2,9 @@ use std::path::PathBuf;
 
 use super::kind::ErrorKind;
 
-/// An error of profiling workers: of what [`enable_profile`](crate::Collector::enable_profile) was asked for, or of writing a
-/// trace, which the next call for a batch reports, or the end of the profile or of the collector.
+/// An error of profiling workers: of what [`enable_profile`](crate::Collector::enable_profile) was
+/// asked for, or of writing a trace, which the next call for a batch reports, or the end of the
+/// profile or of the collector.
 ///
 /// ```
 /// use windrow_collect::{Collector, ControlError, ProfileConfig, ProfileError};
@@ -46,7 +47,8 @@ pub enum ProfileError {
         /// The path that was given.
         path: PathBuf,
     },
-    /// The [profiler](crate::Profiler) beside windrow's was not written down for workers in processes.
+    /// The [profiler](crate::Profiler) beside windrow's was not written down for workers in
+    /// processes.
     #[error("a profiler of workers in processes needs to be written down for them")]
     Unwritten,
     /// A profile would be too large.

@@ -13,8 +13,8 @@ use super::build::BuildError;
 
 /// A worker failed: which one, where it stood, and why.
 ///
-/// It can be written down, and read in another process: its fault is a message and a [kind](FaultKind) there,
-/// [`WorkerFault::Remote`].
+/// It can be written down, and read in another process: its fault is a message and a
+/// [kind](FaultKind) there, [`WorkerFault::Remote`].
 #[derive(Debug)]
 pub struct WorkerError {
     pub(super) worker: usize,
@@ -82,7 +82,8 @@ impl WorkerError {
         &self.fault
     }
 
-    /// This error as another process has it, which cannot ask whether it `is_interruption`, and to which `send_errors` adds something.
+    /// This error as another process has it, which cannot ask whether it `is_interruption`, and to
+    /// which `send_errors` adds something.
     #[cfg(target_os = "linux")]
     pub(crate) fn to_send(&self, send_errors: SendErrors, is_interruption: IsInterruption) -> Self {
         let fault = WorkerFault::Remote {
@@ -123,7 +124,8 @@ fn at(place: Option<Place>) -> String {
     })
 }
 
-/// What failed in a worker. [`kind`](Self::kind) tells it for workers in this process and in others.
+/// What failed in a worker. [`kind`](Self::kind) tells it for workers in this process and in
+/// others.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WorkerFault {
@@ -156,8 +158,9 @@ pub enum WorkerFault {
         status: String,
         /// The last lines that it wrote to its standard error.
         stderr: String,
-        /// What it was doing, in words that follow "it was", such as ``in `step` ``; empty where that is not known. Several
-        /// environments step as one: their places and last actions are here, since nobody knows which of them it was.
+        /// What it was doing, in words that follow "it was", such as ``in `step` ``; empty where
+        /// that is not known. Several environments step as one: their places and last actions are
+        /// here, since nobody knows which of them it was.
         doing: String,
         /// The last action that its only environment was given, if it is known.
         action: Option<String>,
@@ -201,8 +204,8 @@ impl Error for WorkerFault {
     }
 }
 
-/// An error that another process has sent in a form of the program's own, such as an exception of an interpreter: see
-/// `WorkerMain::send_errors`.
+/// An error that another process has sent in a form of the program's own, such as an exception of
+/// an interpreter: see `WorkerMain::send_errors`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct SentError {

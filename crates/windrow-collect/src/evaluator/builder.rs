@@ -88,15 +88,16 @@ impl EvaluatorBuilder {
         }
     }
 
-    /// The policy to evaluate. The evaluator acts with a clone and leaves the policy in training alone. Required,
-    /// unless there is a [factory](Self::policy_factory) or a [recipe](Self::policy_recipe).
+    /// The policy to evaluate. The evaluator acts with a clone and leaves the policy in training
+    /// alone. Required, unless there is a [factory](Self::policy_factory) or a
+    /// [recipe](Self::policy_recipe).
     #[must_use]
     pub fn policy(self, policy: impl Policy + Clone + 'static) -> Self {
         self.policy_recipe(PolicyRecipe::of(policy))
     }
 
-    /// Makes the policy to evaluate, for policies that cannot be cloned. The evaluator's thread calls `make` with 0,
-    /// the number of its only worker.
+    /// Makes the policy to evaluate, for policies that cannot be cloned. The evaluator's thread
+    /// calls `make` with 0, the number of its only worker.
     #[must_use]
     pub fn policy_factory<P>(self, make: impl Fn(usize) -> P + Send + Sync + 'static) -> Self
     where
@@ -105,20 +106,22 @@ impl EvaluatorBuilder {
         self.policy_recipe(PolicyRecipe::opaque(make))
     }
 
-    /// Makes the policy to evaluate by `recipe`, such as one of a name that the program has registered.
+    /// Makes the policy to evaluate by `recipe`, such as one of a name that the program has
+    /// registered.
     #[must_use]
     pub fn policy_recipe(mut self, recipe: PolicyRecipe) -> Self {
         self.policies.push(recipe);
         self
     }
 
-    /// Where environments and policy run: in the evaluator's thread ([`Placement::Threads`], the default), or in a
-    /// process of their own ([`Placement::Processes`]), which gives the same results for the same seed. Weights reach the
-    /// process by shared memory.
+    /// Where environments and policy run: in the evaluator's thread ([`Placement::Threads`], the
+    /// default), or in a process of their own ([`Placement::Processes`]), which gives the same
+    /// results for the same seed. Weights reach the process by shared memory.
     ///
-    /// A process is this program, run again, which begins with [`worker_main`](crate::worker_main). It makes environments
-    /// and policies of ids, names and recipes; code cannot be sent to it. If it ends by itself, also between two
-    /// evaluations, that is the error of an evaluation, and the next one starts another.
+    /// A process is this program, run again, which begins with [`worker_main`](crate::worker_main).
+    /// It makes environments and policies of ids, names and recipes; code cannot be sent to it. If
+    /// it ends by itself, also between two evaluations, that is the error of an evaluation, and the
+    /// next one starts another.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -143,7 +146,8 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Runs `program` as the worker process, as [`CollectorBuilder::worker_program`](crate::CollectorBuilder::worker_program).
+    /// Runs `program` as the worker process, as
+    /// [`CollectorBuilder::worker_program`](crate::CollectorBuilder::worker_program).
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn worker_program(mut self, program: WorkerProgram) -> Self {
@@ -152,8 +156,8 @@ impl EvaluatorBuilder {
     }
 
     /// The time without a step after which the process counts as hung and is killed, as
-    /// [`CollectorBuilder::step_timeout`](crate::CollectorBuilder::step_timeout): the evaluation then fails. Needs
-    /// [`Placement::Processes`].
+    /// [`CollectorBuilder::step_timeout`](crate::CollectorBuilder::step_timeout): the evaluation
+    /// then fails. Needs [`Placement::Processes`].
     #[must_use]
     pub fn step_timeout(mut self, timeout: Duration) -> Self {
         self.config.step_timeout = Some(timeout);
@@ -167,24 +171,25 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Truncates episodes after this many steps. Adds the observation `"step_count"`, or `"eval_step_count"` where the
-    /// environment counts its steps itself.
+    /// Truncates episodes after this many steps. Adds the observation `"step_count"`, or
+    /// `"eval_step_count"` where the environment counts its steps itself.
     #[must_use]
     pub fn max_steps(mut self, steps: usize) -> Self {
         self.max_steps = Some(steps);
         self
     }
 
-    /// Environments that step together; by default one, or as many as a vector of environments has. More than there are
-    /// [episodes](Self::num_trajectories) are of no use.
+    /// Environments that step together; by default one, or as many as a vector of environments has.
+    /// More than there are [episodes](Self::num_trajectories) are of no use.
     #[must_use]
     pub fn num_envs(mut self, num_envs: usize) -> Self {
         self.config.num_envs = Some(num_envs);
         self
     }
 
-    /// Seed of every evaluation: environment `i` is reset with `seed + i`, and sampled actions derive from it too.
-    /// Weights are then compared on the same episodes, and the same weights give the same result again.
+    /// Seed of every evaluation: environment `i` is reset with `seed + i`, and sampled actions
+    /// derive from it too. Weights are then compared on the same episodes, and the same weights
+    /// give the same result again.
     ///
     /// Without it, each evaluation draws a seed of its own, which [`Evaluation::seed`] holds.
     #[must_use]
@@ -193,7 +198,8 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Whether actions are the policy's best guess (the default is [`ExplorationType::Deterministic`]) or sampled.
+    /// Whether actions are the policy's best guess (the default is
+    /// [`ExplorationType::Deterministic`]) or sampled.
     #[must_use]
     pub fn exploration_type(mut self, exploration: ExplorationType) -> Self {
         self.config.exploration_type = exploration;
@@ -207,8 +213,8 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Called in the evaluator's thread with each result, before the result can be read. It must not wait for the
-    /// evaluator. A panic ends this call only.
+    /// Called in the evaluator's thread with each result, before the result can be read. It must
+    /// not wait for the evaluator. A panic ends this call only.
     #[must_use]
     pub fn on_result(mut self, on_result: impl FnMut(&Evaluation) + Send + 'static) -> Self {
         self.on_result = Some(Box::new(on_result));
@@ -222,10 +228,11 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Computes more numbers about the episodes. The evaluator's thread calls `metrics` with all columns of a
-    /// collector's batch, as [`TrajFormat::Padded`](crate::TrajFormat::Padded): `[num_trajectories, longest]` with
-    /// `("collector", "mask")`, in the order of [`Evaluation::returns`]. Without metrics, observations are kept for a
-    /// few steps only. An error of the metrics is the result of the evaluation.
+    /// Computes more numbers about the episodes. The evaluator's thread calls `metrics` with all
+    /// columns of a collector's batch, as [`TrajFormat::Padded`](crate::TrajFormat::Padded):
+    /// `[num_trajectories, longest]` with `("collector", "mask")`, in the order of
+    /// [`Evaluation::returns`]. Without metrics, observations are kept for a few steps only. An
+    /// error of the metrics is the result of the evaluation.
     #[must_use]
     pub fn metrics<E>(
         mut self,
@@ -239,8 +246,9 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Writes what was recorded during an evaluation, such as a video. The evaluator's thread calls `write` with the step of the
-    /// evaluation, after its episodes and before its result is there. Its error is the result of the evaluation.
+    /// Writes what was recorded during an evaluation, such as a video. The evaluator's thread calls
+    /// `write` with the step of the evaluation, after its episodes and before its result is there.
+    /// Its error is the result of the evaluation.
     #[must_use]
     pub fn write_recordings<E>(
         mut self,
@@ -253,27 +261,30 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Makes environments and policy with the first evaluation; an error in making them is its result. For environments
-    /// and policies that take long to make, or take memory that training needs first.
+    /// Makes environments and policy with the first evaluation; an error in making them is its
+    /// result. For environments and policies that take long to make, or take memory that training
+    /// needs first.
     #[must_use]
     pub fn lazily(mut self) -> Self {
         self.lazy = true;
         self
     }
 
-    /// How long a shutdown waits for the running evaluation; 5 seconds by default. A process that has not ended then is killed.
+    /// How long a shutdown waits for the running evaluation; 5 seconds by default. A process that
+    /// has not ended then is killed.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.patience = timeout;
         self
     }
 
-    /// Starts the evaluator's thread, which makes environments and policy, and waits until they are made, unless they
-    /// are made [later](Self::lazily).
+    /// Starts the evaluator's thread, which makes environments and policy, and waits until they are
+    /// made, unless they are made [later](Self::lazily).
     ///
     /// # Errors
-    /// [`BuildError::Argument`] when a number is 0, when there is not exactly one policy, and for an impossible placement or time-out;
-    /// otherwise those of [`CollectorBuilder::build`](crate::CollectorBuilder::build).
+    /// [`BuildError::Argument`] when a number is 0, when there is not exactly one policy, and for
+    /// an impossible placement or time-out; otherwise those of
+    /// [`CollectorBuilder::build`](crate::CollectorBuilder::build).
     pub fn build(mut self) -> Result<Evaluator, BuildError> {
         ArgumentError::check_positive("num_trajectories", self.num_trajectories)?;
         ArgumentError::check_positive("max_steps", self.max_steps)?;
@@ -322,9 +333,11 @@ impl EvaluatorBuilder {
         })
     }
 
-    /// Chooses the placement of the collector; returns how long killing its worker may take, if it can be killed.
+    /// Chooses the placement of the collector; returns how long killing its worker may take, if it
+    /// can be killed.
     fn place(&mut self) -> Result<Duration, ArgumentError> {
-        // A collector that is given one environment by number adds a dimension for it, which an evaluation does not have.
+        // A collector that is given one environment by number adds a dimension for it, which an
+        // evaluation does not have.
         self.config.num_envs = self.config.num_envs.filter(|&num_envs| num_envs > 1);
         match self.config.plan().placement {
             Placement::Inline => Err(ArgumentError::Needs {

@@ -17,7 +17,8 @@ pub(super) type WriteRecordings =
 /// Called with every result.
 pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
 
-/// The answer of [`Evaluator::trigger_eval`](crate::Evaluator::trigger_eval) while an evaluation is running or queued.
+/// The answer of [`Evaluator::trigger_eval`](crate::Evaluator::trigger_eval) while an evaluation is
+/// running or queued.
 ///
 /// ```
 /// use windrow_collect::{BusyPolicy, Evaluator};

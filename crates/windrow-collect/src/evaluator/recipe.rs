@@ -14,7 +14,8 @@ use crate::config::options::CollectorConfig;
 use crate::deliver::collector::Collector;
 use crate::error::BuildError;
 
-/// Steps of a batch for each episode that an environment plays: a step of an episode after the last one is wasted.
+/// Steps of a batch for each episode that an environment plays: a step of an episode after the last
+/// one is wasted.
 const STEPS_PER_EPISODE: usize = 16;
 /// Fewest steps of a batch, and those that make its cost negligible.
 const STEPS: (usize, usize) = (32, 256);

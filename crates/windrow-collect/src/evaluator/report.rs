@@ -33,10 +33,11 @@ pub(super) const KEYS: [&[&str]; 5] = [IDS, DONE, REWARD, RETURN, STEPS];
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Evaluation {
-    /// The step of training that the request named; otherwise the number of requests accepted before.
+    /// The step of training that the request named; otherwise the number of requests accepted
+    /// before.
     pub step: u64,
-    /// Version of the weights that acted: 0 for the policy's own; those that are given have the versions from 1 on, or
-    /// [others](crate::Evaluator::set_next_version).
+    /// Version of the weights that acted: 0 for the policy's own; those that are given have the
+    /// versions from 1 on, or [others](crate::Evaluator::set_next_version).
     pub policy_version: i64,
     /// Mean of the returns; NaN without an episode.
     pub reward: f64,
@@ -48,12 +49,12 @@ pub struct Evaluation {
     pub episode_length: f64,
     /// Frames of these episodes per second.
     pub fps: f64,
-    /// Return of each episode, in the order in which they ended; for those that ended in the same step, in the order of
-    /// environments: `("next", "episode_reward")` at the end where environments observe it, otherwise the sum of
-    /// rewards.
+    /// Return of each episode, in the order in which they ended; for those that ended in the same
+    /// step, in the order of environments: `("next", "episode_reward")` at the end where
+    /// environments observe it, otherwise the sum of rewards.
     pub returns: Vec<f32>,
-    /// Length of each episode in steps, in the same order: `("next", "step_count")` at the end where environments observe
-    /// it, otherwise the number of frames.
+    /// Length of each episode in steps, in the same order: `("next", "step_count")` at the end
+    /// where environments observe it, otherwise the number of frames.
     pub lengths: Vec<u64>,
     /// The result of [`metrics`](crate::EvaluatorBuilder::metrics), in its order.
     pub metrics: Vec<(String, f64)>,
@@ -66,9 +67,9 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Numbers by name, for a logger: `reward`, `reward_std`, `num_episodes`, `episode_length`, `fps`, `step`,
-    /// `policy_version`, and the metrics; a metric replaces a number of the same name. All names begin with
-    /// `<log_prefix>/`.
+    /// Numbers by name, for a logger: `reward`, `reward_std`, `num_episodes`, `episode_length`,
+    /// `fps`, `step`, `policy_version`, and the metrics; a metric replaces a number of the same
+    /// name. All names begin with `<log_prefix>/`.
     ///
     /// ```
     /// use tensordict::TensorError;
@@ -196,7 +197,8 @@ pub(super) struct About {
     pub(super) took: Duration,
 }
 
-/// One number for each frame; `None` when there is no such entry, or when it has another shape and so another meaning.
+/// One number for each frame; `None` when there is no such entry, or when it has another shape and
+/// so another meaning.
 ///
 /// # Errors
 /// [`TensorError`] when the entry does not hold numbers.

@@ -49,8 +49,8 @@ pub(super) struct EvaluatorRequests {
 #[derive(Debug)]
 struct EvaluatorState {
     queue: VecDeque<(EvaluationJob, Reply)>,
-    /// Step and destination of the running request. The state holds them, not the thread, so that a shutdown can drop
-    /// them while the thread is stuck.
+    /// Step and destination of the running request. The state holds them, not the thread, so that a
+    /// shutdown can drop them while the thread is stuck.
     running: Option<(u64, Reply)>,
     unread: VecDeque<Outcome>,
     /// Requests accepted so far.
@@ -110,7 +110,8 @@ impl EvaluatorRequests {
         }
     }
 
-    /// Queues a request, unless the evaluator is busy and `when_busy` forbids it; returns whether it did.
+    /// Queues a request, unless the evaluator is busy and `when_busy` forbids it; returns whether
+    /// it did.
     ///
     /// # Errors
     /// [`EvaluateError::ShutDown`], or [`EvaluateError::Busy`] with [`BusyPolicy::Error`].
@@ -132,7 +133,8 @@ impl EvaluatorRequests {
                 BusyPolicy::Queue => {}
             }
         }
-        // Copied under the lock, so that a refused request costs nothing and no request overtakes another.
+        // Copied under the lock, so that a refused request costs nothing and no request overtakes
+        // another.
         let weights = weights.map(|weights| {
             let version = state.next_version;
             state.next_version += 1;
@@ -184,7 +186,8 @@ impl EvaluatorRequests {
         self.lock().next_version = version;
     }
 
-    /// Shuts down, and returns when to stop waiting for the thread, if there is a limit. The first call sets this time.
+    /// Shuts down, and returns when to stop waiting for the thread, if there is a limit. The first
+    /// call sets this time.
     pub(super) fn stop(&self, patience: Duration) -> Option<Instant> {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.is_shut_down, true) {
@@ -252,7 +255,8 @@ impl EvaluatorRequests {
         self.changed.notify_all();
     }
 
-    /// From now on a shutdown stops this collector. One that came before is seen by [`check`](Self::check).
+    /// From now on a shutdown stops this collector. One that came before is seen by
+    /// [`check`](Self::check).
     pub(super) fn stop_with(&self, handle: Handle) {
         let mut state = self.lock();
         if !state.is_shut_down {
@@ -283,7 +287,8 @@ impl EvaluatorRequests {
     /// Whether the thread may wait on.
     ///
     /// # Errors
-    /// [`EvaluateError::ShutDown`] when there was a shutdown, and no patience is left where the thread ends its collector.
+    /// [`EvaluateError::ShutDown`] when there was a shutdown, and no patience is left where the
+    /// thread ends its collector.
     pub(super) fn check_wait(&self) -> Result<(), EvaluateError> {
         let is_ending = self.lock().is_ending;
         match is_ending && !self.patience().is_zero() {
@@ -326,7 +331,8 @@ impl EvaluatorRequests {
     }
 }
 
-/// Records the end of the thread when it is dropped, also by a panic, so that no call waits for the thread.
+/// Records the end of the thread when it is dropped, also by a panic, so that no call waits for the
+/// thread.
 #[derive(Debug)]
 pub(super) struct ThreadEnd<'a>(pub(super) &'a EvaluatorRequests);
 

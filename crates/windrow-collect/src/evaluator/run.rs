@@ -51,11 +51,12 @@ impl Runner {
         }
     }
 
-    /// Makes environments and policy and reports the result to `ready`, if there is one; then serves requests until a
-    /// shutdown.
+    /// Makes environments and policy and reports the result to `ready`, if there is one; then
+    /// serves requests until a shutdown.
     pub(super) fn run(self, ready: Option<&Sender<Result<(), BuildError>>>) {
         let shared = Arc::clone(&self.shared);
-        // Dropped last: the thread counts as ended only after the user's environments and policy were dropped.
+        // Dropped last: the thread counts as ended only after the user's environments and policy
+        // were dropped.
         let _thread_end = ThreadEnd(&shared);
         let mut runner = self;
         if let Some(ready) = ready {
@@ -82,7 +83,8 @@ impl Runner {
 
     fn make_collector(&mut self) -> Result<(), BuildError> {
         let shared = &self.shared;
-        // A strong reference would be a cycle: the state has the collector's handle, which has the interrupt.
+        // A strong reference would be a cycle: the state has the collector's handle, which has the
+        // interrupt.
         let state = Arc::downgrade(shared);
         let check = move || state.upgrade().map_or(Ok(()), |shared| shared.check_wait());
         let collector = self.recipe.collector(Interrupt::new(check))?;
@@ -233,7 +235,8 @@ impl Quota {
         self.owed.iter().sum()
     }
 
-    /// Which frames of `batch`, `[time]` or `[env, time]`, belong to episodes that count: `bool`, of that shape.
+    /// Which frames of `batch`, `[time]` or `[env, time]`, belong to episodes that count: `bool`,
+    /// of that shape.
     fn mask(&mut self, batch: &TensorDict) -> Result<Tensor, TensorError> {
         let steps = batch.numel() / self.owed.len();
         let done = batch.get(DONE)?.to_vec::<bool>()?;

@@ -55,7 +55,8 @@ impl Threads {
             let is_served = self.service.is_some();
             let run = move || {
                 if is_served {
-                    // Whoever answers wakes many workers at once, and has to begin the next batch before they step.
+                    // Whoever answers wakes many workers at once, and has to begin the next batch
+                    // before they step.
                     windrow_slab::become_batch_thread();
                 }
                 worker.contained(Worker::run);

@@ -10,11 +10,12 @@ const REWARD: &[&str] = &["next", "reward"];
 /// Generalised advantage estimation: λ-weighted returns along time.
 ///
 /// With `v` and `v'` the values of an observation and of the one that followed,
-/// `δ_t = r_t + γ v'_t (1 - terminated_t) - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the value target is `A_t + v_t`. The sum ends where an episode is
-/// truncated, but bootstraps from the last value, as it does at the end of the batch. Several rewards a frame, as of
-/// several agents or objectives, are estimated separately. A change of `("collector", "traj_ids")` without an end, as
-/// between the shares of two workers in one row, counts as the end of a batch. Frames that `("collector", "mask")`
-/// excludes have no influence, and an advantage of 0.
+/// `δ_t = r_t + γ v'_t (1 - terminated_t) - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the
+/// value target is `A_t + v_t`. The sum ends where an episode is truncated, but bootstraps from the
+/// last value, as it does at the end of the batch. Several rewards a frame, as of several agents or
+/// objectives, are estimated separately. A change of `("collector", "traj_ids")` without an end, as
+/// between the shares of two workers in one row, counts as the end of a batch. Frames that
+/// `("collector", "mask")` excludes have no influence, and an advantage of 0.
 ///
 /// ```
 /// use windrow_collect::{Collector, postproc::Gae};
@@ -37,7 +38,8 @@ const REWARD: &[&str] = &["next", "reward"];
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Source: Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, eq. 16.
+/// Source: Schulman et al., "High-dimensional continuous control using generalized advantage
+/// estimation", 2016, eq. 16.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gae {
     gamma: f64,
@@ -63,11 +65,13 @@ impl Gae {
         Ok(Self { gamma, lmbda })
     }
 
-    /// Adds `"advantage"` and `"value_target"`, of the reward's shape and element type, to a batch whose last dimension is time.
+    /// Adds `"advantage"` and `"value_target"`, of the reward's shape and element type, to a batch
+    /// whose last dimension is time.
     ///
-    /// Reads `"state_value"` and, under `"next"`, `state_value` and `reward`, `[…, time, rewards]` of `float32` or `float64`, `done` and
-    /// `terminated`, of the same shape or with 1 in place of dimensions behind time, and, where there are any,
-    /// `("collector", "traj_ids")` and `("collector", "mask")`, `[…, time]`.
+    /// Reads `"state_value"` and, under `"next"`, `state_value` and `reward`, `[…, time, rewards]`
+    /// of `float32` or `float64`, `done` and `terminated`, of the same shape or with 1 in place of
+    /// dimensions behind time, and, where there are any, `("collector", "traj_ids")` and
+    /// `("collector", "mask")`, `[…, time]`.
     ///
     /// # Errors
     /// [`TensorError`] when one of those is missing, or of another element type or shape.
@@ -118,7 +122,8 @@ impl Gae {
         Ok(())
     }
 
-    /// The advantages and value targets of rows of `steps` frames, each computed from its end to its beginning.
+    /// The advantages and value targets of rows of `steps` frames, each computed from its end to
+    /// its beginning.
     fn advantages<T: Real>(&self, frames: &GaeInput<T>, steps: usize) -> (Vec<T>, Vec<T>) {
         let width = frames.width;
         let (gamma, decay) = (T::of(self.gamma), T::of(self.gamma * self.lmbda));
@@ -177,7 +182,8 @@ impl Real for f64 {
     }
 }
 
-/// The values of the entry `key`, one for each frame, row-major; `None` when there is no such entry.
+/// The values of the entry `key`, one for each frame, row-major; `None` when there is no such
+/// entry.
 fn each<T: Element>(batch: &TensorDict, key: &[&str]) -> Result<Option<Vec<T>>, TensorError> {
     let Ok(values) = batch.get(key) else {
         return Ok(None);
@@ -189,7 +195,8 @@ fn each<T: Element>(batch: &TensorDict, key: &[&str]) -> Result<Option<Vec<T>>, 
         .map_err(|error| error.at(key))
 }
 
-/// The columns that the estimate reads, row-major: `[…, time, width]`, but ids and mask `[…, time]`.
+/// The columns that the estimate reads, row-major: `[…, time, width]`, but ids and mask
+/// `[…, time]`.
 struct GaeInput<T> {
     /// Rewards of a frame.
     width: usize,

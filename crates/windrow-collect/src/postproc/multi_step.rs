@@ -13,24 +13,31 @@ const REWARD: &[&str] = &["next", "reward"];
 const ORIGINAL: &str = "original_reward";
 const TERMINATED: &[&str] = &["next", "terminated"];
 
-/// Multi-step rewards: the target of a step is the observation `n` steps later, with the sum of the rewards on the way.
+/// Multi-step rewards: the target of a step is the observation `n` steps later, with the sum of the
+/// rewards on the way.
 ///
-/// A step `t` looks `k` steps ahead: at most `n - 1`, and never beyond the episode, the batch or the mask. It gets
+/// A step `t` looks `k` steps ahead: at most `n - 1`, and never beyond the episode, the batch or
+/// the mask. It gets
 ///
-/// - `("next", "reward")`: `r_t + γ r_{t+1} + … + γ^k r_{t+k}`, and `r_t` as `("next", "original_reward")`;
-/// - all other entries under `"next"` as they are at `t + k`, except for those named `done`, `terminated` or
-///   `truncated`;
+/// - `("next", "reward")`: `r_t + γ r_{t+1} + … + γ^k r_{t+k}`, and `r_t` as
+///   `("next", "original_reward")`;
+/// - all other entries under `"next"` as they are at `t + k`, except for those named `done`,
+///   `terminated` or `truncated`;
 /// - `"steps_to_next_obs"`, `int64`: `k + 1`; `"gamma"`, `float32`: `γ^(k + 1)`;
 /// - `"nonterminal"`, `bool`: whether `k` is not 0, and false where `("collector", "mask")` is;
-/// - `"next_obs_terminated"`, `bool`: `("next", "terminated")` as it is at `t + k`, where the batch has it.
+/// - `"next_obs_terminated"`, `bool`: `("next", "terminated")` as it is at `t + k`, where the batch
+///   has it.
 ///
-/// `"steps_to_next_obs"`, `"gamma"` and `"nonterminal"` are `[…, time]`. `("next", "terminated")` itself says whether
-/// the episode terminated in step `t`, not whether it did so up to step `t + k`: with a value function `v`, the target
-/// of step `t` is `("next", "reward") + gamma · (1 - next_obs_terminated) · v(("next", "observation"))`.
-/// `"nonterminal"` is no substitute: it is false wherever `k` is 0, also where an episode continues.
+/// `"steps_to_next_obs"`, `"gamma"` and `"nonterminal"` are `[…, time]`. `("next", "terminated")`
+/// itself says whether the episode terminated in step `t`, not whether it did so up to step
+/// `t + k`: with a value function `v`, the target of step `t` is `("next", "reward") + gamma · (1 -
+/// next_obs_terminated) · v(("next",
+/// "observation"))`. `"nonterminal"` is no substitute: it is false wherever `k` is 0, also where an
+/// episode continues.
 ///
-/// An episode continues as long as `("next", "done")` is false and `("collector", "traj_ids")`, where there are any, stay
-/// the same. Frames that the mask excludes stay as they are, with `k` = 0.
+/// An episode continues as long as `("next", "done")` is false and `("collector", "traj_ids")`,
+/// where there are any, stay the same. Frames that the mask excludes stay as they are, with `k` =
+/// 0.
 ///
 /// ```
 /// use windrow_collect::{Collector, postproc::MultiStep};
@@ -57,7 +64,8 @@ impl MultiStep {
     /// With discount `gamma`, above 0 and at most 1, over `n_steps` steps, at least 1.
     ///
     /// # Errors
-    /// [`ArgumentError::OutOfRange`] and [`ArgumentError::NotPositive`] when one of them is out of its range.
+    /// [`ArgumentError::OutOfRange`] and [`ArgumentError::NotPositive`] when one of them is out of
+    /// its range.
     pub fn new(gamma: f32, n_steps: usize) -> Result<Self, ArgumentError> {
         if !(gamma > 0.0 && gamma <= 1.0) {
             return Err(ArgumentError::OutOfRange {
@@ -70,12 +78,13 @@ impl MultiStep {
         Ok(Self { gamma, n_steps })
     }
 
-    /// Replaces the rewards and next observations of `batch`, `[…, time]`, and adds the new entries.
+    /// Replaces the rewards and next observations of `batch`, `[…, time]`, and adds the new
+    /// entries.
     ///
     /// # Errors
-    /// [`TensorError`] when `("next", "reward")`, `float32` or `float64`, or `("next", "done")` is missing or of
-    /// another type, when ids or mask are of another type, or when the batch has no dimension. The batch then stays as
-    /// it was.
+    /// [`TensorError`] when `("next", "reward")`, `float32` or `float64`, or `("next", "done")` is
+    /// missing or of another type, when ids or mask are of another type, or when the batch has no
+    /// dimension. The batch then stays as it was.
     pub fn apply(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
         let rows = BatchRows::of(batch)?;
         let (dims, size) = (batch.ndim(), batch.batch_size().to_vec());
@@ -140,8 +149,9 @@ impl MultiStep {
 
     /// Discounted sums of `reward`, each over its own frame and those that it looks ahead.
     ///
-    /// The time does not depend on `n_steps`: runs are cut into blocks of `n_steps` frames, and a sum is the rest of
-    /// the block of its first frame plus the beginning of the block of its last frame.
+    /// The time does not depend on `n_steps`: runs are cut into blocks of `n_steps` frames, and a
+    /// sum is the rest of the block of its first frame plus the beginning of the block of its last
+    /// frame.
     fn sums<T>(
         &self,
         reward: &Tensor,
@@ -159,8 +169,8 @@ impl MultiStep {
             .map(|n| round(f64::from(self.gamma).powf(n as f64)))
             .collect();
         let gamma = round(f64::from(self.gamma));
-        // For each frame, the discounted sum from it to the end of its block, and from the beginning of its block to
-        // it.
+        // For each frame, the discounted sum from it to the end of its block, and from the
+        // beginning of its block to it.
         let (mut rests, mut firsts) = (values.clone(), values);
         for run in &ahead.runs {
             for start in run.clone().step_by(self.n_steps.min(run.len())) {
@@ -295,7 +305,8 @@ mod tests {
 
     #[test]
     fn one_can_bootstrap_from_the_new_columns() {
-        // Terminated after frame 2, truncated after frame 4, cut by the end of the batch after frame 6.
+        // Terminated after frame 2, truncated after frame 4, cut by the end of the batch after
+        // frame 6.
         let mut batch = row(&[false, false, true, false, true, false, false]);
         let terminated = Tensor::from_vec((0..7).map(|t| t == 2).collect(), [7, 1]).unwrap();
         batch.set(TERMINATED, terminated).unwrap();

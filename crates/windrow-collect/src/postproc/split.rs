@@ -11,16 +11,16 @@ use crate::trajectories::{
 const FLAT_IDS: &[&str] = &["traj_ids"];
 const FLAT_MASK: &[&str] = &["mask"];
 
-/// A copy of `batch`, `[…, time]`, with one row for each trajectory in it: `[pieces, longest]`, zeros after the end of
-/// each, the second dimension named `"time"`.
+/// A copy of `batch`, `[…, time]`, with one row for each trajectory in it: `[pieces, longest]`,
+/// zeros after the end of each, the second dimension named `"time"`.
 ///
-/// A trajectory that continues in the next batch is cut: rows are pieces, in the order in which they come in `batch`,
-/// environment by environment. A piece ends where `("collector", "traj_ids")` changes, or top-level `"traj_ids"`, and
-/// with its environment's last frame. Where there are no ids, pieces end where `("next", "done")` is true, and ids from
-/// 0 on are added.
+/// A trajectory that continues in the next batch is cut: rows are pieces, in the order in which
+/// they come in `batch`, environment by environment. A piece ends where `("collector", "traj_ids")`
+/// changes, or top-level `"traj_ids"`, and with its environment's last frame. Where there are no
+/// ids, pieces end where `("next", "done")` is true, and ids from 0 on are added.
 ///
-/// `("collector", "mask")`, `bool` `[pieces, longest]`, is true before the end; with top-level `"traj_ids"` it is
-/// `"mask"`. Frames that such a mask excludes already are left out.
+/// `("collector", "mask")`, `bool` `[pieces, longest]`, is true before the end; with top-level
+/// `"traj_ids"` it is `"mask"`. Frames that such a mask excludes already are left out.
 ///
 /// ```
 /// use windrow_collect::{Collector, postproc::split_trajectories};
@@ -37,8 +37,9 @@ const FLAT_MASK: &[&str] = &["mask"];
 /// ```
 ///
 /// # Errors
-/// [`TensorError`] when neither ids nor `("next", "done")` are there, when one is of another type or shape, when the
-/// batch has no dimension, or when padding makes it larger than the address space.
+/// [`TensorError`] when neither ids nor `("next", "done")` are there, when one is of another type
+/// or shape, when the batch has no dimension, or when padding makes it larger than the address
+/// space.
 pub fn split_trajectories(batch: &TensorDict) -> Result<TensorDict, TensorError> {
     let rows = BatchRows::of(batch)?;
     let flat = batch.contains_key(FLAT_IDS) && !batch.contains_key(IDS);

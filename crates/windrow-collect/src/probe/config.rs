@@ -24,7 +24,8 @@ const PLACEHOLDER: &str = "{worker_idx}";
 pub struct ProfileConfig {
     /// Workers to profile; `None` for the first one.
     pub workers: Option<Vec<usize>>,
-    /// Rollouts after which the profile of a worker ends, those that warm up included. 3 by default.
+    /// Rollouts after which the profile of a worker ends, those that warm up included. 3 by
+    /// default.
     pub num_rollouts: usize,
     /// Rollouts at the start that are not recorded. 1 by default.
     pub warmup_rollouts: usize,
@@ -114,8 +115,8 @@ impl ProfileConfig {
         named.find(|&worker| worker >= workers)
     }
 
-    /// The profiled workers of a collector of `workers` workers, which has all that are named. An error where nothing would be
-    /// recorded, or two workers would write one file.
+    /// The profiled workers of a collector of `workers` workers, which has all that are named. An
+    /// error where nothing would be recorded, or two workers would write one file.
     pub(super) fn chosen(&self, workers: usize) -> Result<Vec<usize>, ProfileError> {
         if self.num_rollouts <= self.warmup_rollouts {
             return Err(ProfileError::Rollouts {

@@ -1,4 +1,5 @@
-//! Another profiler beside windrow's recorder, such as that of the framework that evaluates the policy.
+//! Another profiler beside windrow's recorder, such as that of the framework that evaluates the
+//! policy.
 
 use std::error::Error;
 use std::fmt;
@@ -13,8 +14,9 @@ type Made = Result<Box<dyn Profiler>, Failed>;
 
 /// Records rollouts of one worker in its own way, beside the phases that windrow records.
 ///
-/// All methods are called in the thread of the worker. Where another thread ends the recording, `end` is not called, and that is an
-/// error. After an error, no method is called any more, and the collector reports it.
+/// All methods are called in the thread of the worker. Where another thread ends the recording,
+/// `end` is not called, and that is an error. After an error, no method is called any more, and the
+/// collector reports it.
 ///
 /// ```
 /// use std::error::Error;
@@ -97,7 +99,8 @@ impl ProfilerRecipe {
         }
     }
 
-    /// The same, for workers in processes too, which [make it](crate::WorkerMain::profilers) of `bytes`.
+    /// The same, for workers in processes too, which [make it](crate::WorkerMain::profilers) of
+    /// `bytes`.
     #[must_use]
     pub fn written_as(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.written = Some(bytes.into());

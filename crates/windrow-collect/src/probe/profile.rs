@@ -58,11 +58,13 @@ impl Profile {
         }
     }
 
-    /// Prepares to record workers whose parts have `steps` steps at most. No worker may have started.
+    /// Prepares to record workers whose parts have `steps` steps at most. No worker may have
+    /// started.
     ///
     /// # Errors
-    /// [`ProfileError::Rollouts`] and [`ProfileError::Workers`] when nothing would be recorded, [`ProfileError::Path`] when two workers
-    /// would write one file, [`ProfileError::Memory`] when there is no memory for the spans.
+    /// [`ProfileError::Rollouts`] and [`ProfileError::Workers`] when nothing would be recorded,
+    /// [`ProfileError::Path`] when two workers would write one file, [`ProfileError::Memory`] when
+    /// there is no memory for the spans.
     pub(crate) fn enable(&self, config: &ProfileConfig, steps: usize) -> Result<(), ProfileError> {
         let recorders = self.recorders(config, steps)?;
         self.place(recorders.into_iter().map(|recorder| {
@@ -106,7 +108,8 @@ impl Profile {
         unpoisoned(self.slots.lock())
     }
 
-    /// Ends all recordings and writes their traces. A worker in the middle of a part does so after the part.
+    /// Ends all recordings and writes their traces. A worker in the middle of a part does so after
+    /// the part.
     pub(crate) fn end(&self) {
         let stopped: Vec<_> = {
             let mut slots = self.slots();
@@ -143,10 +146,12 @@ impl Profile {
         }
     }
 
-    /// Lends worker `worker` its recorder, if there is one. The worker gives it back after each part.
+    /// Lends worker `worker` its recorder, if there is one. The worker gives it back after each
+    /// part.
     #[inline]
     pub(crate) fn lend(&self, worker: usize) -> Option<Box<Recorder>> {
-        // The counter is set before workers start, and a worker that reads an old value finds an empty slot.
+        // The counter is set before workers start, and a worker that reads an old value finds an
+        // empty slot.
         if self.active.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -183,7 +188,8 @@ impl Profile {
         }
     }
 
-    /// Puts a recorder back into its slot, or returns it if its recording has ended, as where its worker `ends`.
+    /// Puts a recorder back into its slot, or returns it if its recording has ended, as where its
+    /// worker `ends`.
     fn put_back(&self, recorder: Box<Recorder>, ends: bool) -> Option<Box<Recorder>> {
         let slot = &mut self.slots()[recorder.recording.worker];
         let over = match slot.place {
@@ -202,7 +208,8 @@ impl Profile {
         None
     }
 
-    /// Writes the trace in the thread that ends the recording, so that no other thread waits for the file.
+    /// Writes the trace in the thread that ends the recording, so that no other thread waits for
+    /// the file.
     fn save(&self, recorder: &mut Recorder) {
         if let Err(error) = trace::save(recorder) {
             self.fail(error);

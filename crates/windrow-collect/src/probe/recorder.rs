@@ -33,8 +33,8 @@ impl Timeline {
     }
 }
 
-/// The readings of two clocks at one moment. Reads them several times and takes the closest pair, since the system may stop a thread
-/// between two reads.
+/// The readings of two clocks at one moment. Reads them several times and takes the closest pair,
+/// since the system may stop a thread between two reads.
 pub(super) fn together<A, B>(mut one: impl FnMut() -> A, mut other: impl FnMut() -> B) -> (A, B) {
     const LOOKS: usize = 5;
     let mut look = || {
@@ -180,8 +180,8 @@ impl Recorder {
         let now = self.timeline.now();
         let start = self.waiting_since.unwrap_or(now);
         self.last = start;
-        // The rollout comes before its phases, since viewers take the first of several spans that begin together as the
-        // outer one.
+        // The rollout comes before its phases, since viewers take the first of several spans that
+        // begin together as the outer one.
         self.push(Phase::Rollout, start);
         self.push(Phase::WaitSlab, now);
         Some(self)

@@ -1,4 +1,5 @@
-//! Recordings of workers in other processes: what their collector keeps of them, and the messages of both sides.
+//! Recordings of workers in other processes: what their collector keeps of them, and the messages
+//! of both sides.
 
 use std::ffi::OsString;
 use std::io;
@@ -204,7 +205,8 @@ impl Profile {
         if !config.profiler.as_ref().is_none_or(written) {
             return Err(ProfileError::Unwritten);
         }
-        // What cannot be recorded is refused here, as everywhere. The recorders themselves are made where they record.
+        // What cannot be recorded is refused here, as everywhere. The recorders themselves are made
+        // where they record.
         let recorders = self.recorders(config, steps)?;
         self.place(recorders.into_iter().map(|recorder| {
             let remote = RemoteRecording {
@@ -267,7 +269,8 @@ impl Profile {
         }
     }
 
-    /// Process `pid` of worker `worker` has ended. One that takes its place begins the recording anew.
+    /// Process `pid` of worker `worker` has ended. One that takes its place begins the recording
+    /// anew.
     pub(crate) fn process_ended(&self, worker: usize, pid: u32) {
         let slot = &mut self.slots()[worker];
         let RecorderPlace::RemoteRecording(remote) = &mut slot.place else {
@@ -288,7 +291,8 @@ impl Profile {
         self.ended.notify_all();
     }
 
-    /// Waits at most `timeout` until those that are ending have written their traces; `pump` is called now and then.
+    /// Waits at most `timeout` until those that are ending have written their traces; `pump` is
+    /// called now and then.
     pub(crate) fn await_traces(&self, timeout: Duration, mut pump: impl FnMut()) {
         const SLICE: Duration = Duration::from_millis(100);
         let deadline = Instant::now() + timeout;

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::Phase;
 use super::recorder::Span;
 
-/// How long each phase took, over all recorded rollouts of each profiled worker. Displayed as a table.
+/// How long each phase took, over all recorded rollouts of each profiled worker. Displayed as a
+/// table.
 ///
 /// ```
 /// use windrow_collect::{Collector, Phase, ProfileConfig};

@@ -10,8 +10,8 @@ use super::Phase;
 use super::recorder::{Recorder, Span};
 use crate::error::ProfileError;
 
-/// Ends the recording: writes the trace to its file, whole or not at all and only where a rollout was recorded, and has the other profiler
-/// end too.
+/// Ends the recording: writes the trace to its file, whole or not at all and only where a rollout
+/// was recorded, and has the other profiler end too.
 ///
 /// # Errors
 /// [`ProfileError::File`] and [`ProfileError::Profiler`].
@@ -39,8 +39,8 @@ fn save_phases(recorder: &Recorder) -> Result<(), ProfileError> {
     })
 }
 
-/// A unique name beside the file, so that renaming stays within one file system: for process `pid` and the timeline that began at
-/// `unix_nanos`.
+/// A unique name beside the file, so that renaming stays within one file system: for process `pid`
+/// and the timeline that began at `unix_nanos`.
 pub(super) fn partial(path: &Path, pid: u32, unix_nanos: u64) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -54,8 +54,8 @@ fn write_file(path: &Path, recorder: &Recorder) -> io::Result<()> {
     out.flush()
 }
 
-/// Times are microseconds since the start of the timeline: viewers read them as `double`, which cannot hold absolute
-/// times exactly.
+/// Times are microseconds since the start of the timeline: viewers read them as `double`, which
+/// cannot hold absolute times exactly.
 fn write_json(out: &mut impl Write, recorder: &Recorder) -> io::Result<()> {
     writeln!(
         out,

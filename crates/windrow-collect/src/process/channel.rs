@@ -23,7 +23,8 @@ pub(super) trait Channel: Send {
     /// The newest weights, unless they have the version `held`.
     fn newest_weights(&mut self, held: Option<i64>) -> Result<Option<Published>, ReceiveError>;
 
-    /// Answers the last command, by a part where one was filled; `follow` messages come at once. Whether the collector can be reached.
+    /// Answers the last command, by a part where one was filled; `follow` messages come at once.
+    /// Whether the collector can be reached.
     fn answer(&mut self, answer: Answer, part: Option<Part>, follow: usize) -> bool;
 }
 

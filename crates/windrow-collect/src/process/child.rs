@@ -202,7 +202,8 @@ impl Child {
     pub(super) fn next(&self) -> Result<(ToWorker, Vec<OwnedFd>), ServeError> {
         match &self.end {
             End::Here(end) => {
-                // A whole frame at a time is read from the socket, so no reader holds some of the next one.
+                // A whole frame at a time is read from the socket, so no reader holds some of the
+                // next one.
                 let frame = FrameReader::default().read(end.socket())?;
                 let frame = frame.ok_or(ServeError::Ended)?;
                 Ok((frame.parse()?, frame.fds))

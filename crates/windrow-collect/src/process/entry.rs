@@ -20,12 +20,13 @@ use crate::probe::MakeProfiler;
 
 /// Lets this program's collectors run workers in processes: call it first in `main`.
 ///
-/// A collector with [`Placement::Processes`](crate::Placement::Processes) runs the program again for each worker. In such a
-/// process, this function runs the worker and never returns. Otherwise it [installs](Registry::install) the registry that
-/// `register` fills, and returns.
+/// A collector with [`Placement::Processes`](crate::Placement::Processes) runs the program again
+/// for each worker. In such a process, this function runs the worker and never returns. Otherwise
+/// it [installs](Registry::install) the registry that `register` fills, and returns.
 ///
-/// Code cannot be sent to a process, but a name can: a collector whose workers are processes takes environments and policies of
-/// the program's own by the names that `register` gives them. What comes with windrow needs no name of its own.
+/// Code cannot be sent to a process, but a name can: a collector whose workers are processes takes
+/// environments and policies of the program's own by the names that `register` gives them. What
+/// comes with windrow needs no name of its own.
 ///
 /// ```no_run
 /// use windrow_collect::{MultiSyncCollector, Placement, worker_main};
@@ -47,8 +48,8 @@ use crate::probe::MakeProfiler;
 /// ```
 ///
 /// # Errors
-/// [`WorkerMainError::Register`] with the error of `register`, or when a registry was installed before; [`WorkerMainError::Process`]
-/// in a worker whose collector is of another build.
+/// [`WorkerMainError::Register`] with the error of `register`, or when a registry was installed
+/// before; [`WorkerMainError::Process`] in a worker whose collector is of another build.
 pub fn worker_main(
     register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn Error + Send + Sync>>,
 ) -> Result<(), WorkerMainError> {
@@ -82,8 +83,8 @@ impl WorkerMain {
     }
 
     /// Which errors of environments and policies are no faults but
-    /// [interruptions](crate::CollectorBuilder::interruptions); none by default. A worker in a process asks this one: errors cross
-    /// to the collector as text.
+    /// [interruptions](crate::CollectorBuilder::interruptions); none by default. A worker in a
+    /// process asks this one: errors cross to the collector as text.
     #[doc(hidden)]
     #[must_use]
     pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
@@ -91,8 +92,9 @@ impl WorkerMain {
         self
     }
 
-    /// The program answers SIGUSR2 with its stack on the standard error, and goes on. A worker that is frozen for
-    /// [`step_timeout`](crate::CollectorBuilder::step_timeout) is then asked for it before it is killed; the error has what it wrote.
+    /// The program answers SIGUSR2 with its stack on the standard error, and goes on. A worker that
+    /// is frozen for [`step_timeout`](crate::CollectorBuilder::step_timeout) is then asked for it
+    /// before it is killed; the error has what it wrote.
     #[doc(hidden)]
     #[must_use]
     pub fn shows_stack(mut self) -> Self {
@@ -100,8 +102,9 @@ impl WorkerMain {
         self
     }
 
-    /// Sends of each error of an environment or a policy what `send` makes of it, beside its message: the collector has it as a
-    /// [`SentError`](crate::SentError) among the sources of its error.
+    /// Sends of each error of an environment or a policy what `send` makes of it, beside its
+    /// message: the collector has it as a [`SentError`](crate::SentError) among the sources of its
+    /// error.
     #[doc(hidden)]
     #[must_use]
     pub fn send_errors(mut self, send: fn(&(dyn Error + 'static)) -> Option<Vec<u8>>) -> Self {
@@ -109,8 +112,8 @@ impl WorkerMain {
         self
     }
 
-    /// Answers calls of [`Handle::call_worker`](crate::Handle::call_worker) by `answer`, in the worker's thread, between two parts;
-    /// otherwise the answer to each is empty.
+    /// Answers calls of [`Handle::call_worker`](crate::Handle::call_worker) by `answer`, in the
+    /// worker's thread, between two parts; otherwise the answer to each is empty.
     #[doc(hidden)]
     #[must_use]
     pub fn answer_calls(mut self, answer: fn(&[u8]) -> Vec<u8>) -> Self {
@@ -118,8 +121,9 @@ impl WorkerMain {
         self
     }
 
-    /// Makes the [profiler](crate::Profiler) of a worker, by `make`, of the bytes that [`ProfilerRecipe::written_as`] was given and
-    /// the worker's number; without it, such a profiler is an error.
+    /// Makes the [profiler](crate::Profiler) of a worker, by `make`, of the bytes that
+    /// [`ProfilerRecipe::written_as`] was given and the worker's number; without it, such a
+    /// profiler is an error.
     ///
     /// [`ProfilerRecipe::written_as`]: crate::ProfilerRecipe::written_as
     #[doc(hidden)]
@@ -151,11 +155,13 @@ impl WorkerMain {
         }
     }
 
-    /// As [`run`](Self::run), for a program that does something else than being a worker, such as an interpreter: where the process was
-    /// started as a worker, returns its exit status once it has worked, and otherwise `None`.
+    /// As [`run`](Self::run), for a program that does something else than being a worker, such as
+    /// an interpreter: where the process was started as a worker, returns its exit status once it
+    /// has worked, and otherwise `None`.
     ///
     /// # Errors
-    /// [`WorkerMainError::Process`] where the process cannot serve: such as when the collector is of another build.
+    /// [`WorkerMainError::Process`] where the process cannot serve: such as when the collector is
+    /// of another build.
     pub fn serve(
         self,
         register: impl FnOnce(&mut Registry) -> Registered,
@@ -169,8 +175,9 @@ impl WorkerMain {
         i32::from(serve(&Child::new(end, self.program), installed).is_err())
     }
 
-    /// Works for the collector, elsewhere, that has sent `invitation`; the exit status, once there is no more to do. Ends this process where
-    /// the collector is lost. [`run`](Self::run) does this in a program that was started with the one argument `windrow-worker`.
+    /// Works for the collector, elsewhere, that has sent `invitation`; the exit status, once there
+    /// is no more to do. Ends this process where the collector is lost. [`run`](Self::run) does
+    /// this in a program that was started with the one argument `windrow-worker`.
     #[cfg(feature = "remote")]
     pub fn work_for(
         self,

@@ -36,7 +36,8 @@ pub(super) fn failure(worker: usize, event: Event<FromWorker>) -> Option<BuildEr
     })
 }
 
-/// Called by the supervisor's thread. A process that comes later than the collector takes the place of one that died.
+/// Called by the supervisor's thread. A process that comes later than the collector takes the place
+/// of one that died.
 impl WorkerPool {
     pub(super) fn on_event(&self, worker: usize, event: Event<FromWorker>) {
         let handled = match event {
@@ -225,7 +226,8 @@ impl WorkerPool {
             OnFault::Replace => true,
             OnFault::Stop => false,
             OnFault::Interrupted(error) => {
-                // The interrupted call waits in another process: only the end of the collector reaches it.
+                // The interrupted call waits in another process: only the end of the collector
+                // reaches it.
                 self.shared.fail(error);
                 false
             }
@@ -233,7 +235,8 @@ impl WorkerPool {
     }
 }
 
-/// Whether a process of a collector that ends has ended as it should: by itself, or since the collector has lost patience.
+/// Whether a process of a collector that ends has ended as it should: by itself, or since the
+/// collector has lost patience.
 fn is_expected(death: &Death, phase: Phase) -> bool {
     // Where the system tells no status, none can be found wrong.
     let exit = death.exit;

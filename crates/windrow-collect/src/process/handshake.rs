@@ -1,4 +1,5 @@
-//! Worker processes while their collector is being built: they make environments and policies, and agree.
+//! Worker processes while their collector is being built: they make environments and policies, and
+//! agree.
 
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ impl Handshake {
     /// Starts a process for each of `makers`, and waits until all have made their environments.
     ///
     /// # Errors
-    /// [`BuildError::Env`] and [`BuildError::Policy`] for code that cannot be sent; the first error of a worker;
-    /// [`BuildError::WaitInterrupted`].
+    /// [`BuildError::Env`] and [`BuildError::Policy`] for code that cannot be sent; the first error
+    /// of a worker; [`BuildError::WaitInterrupted`].
     pub(crate) fn start(
         makers: &[WorkerFactory],
         program: Program,
@@ -66,7 +67,8 @@ impl Handshake {
             .map(|made| (&made.spec, made.num_envs))
     }
 
-    /// Has all workers bind their policies to environments of `spec`; what the policies say about themselves.
+    /// Has all workers bind their policies to environments of `spec`; what the policies say about
+    /// themselves.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -88,8 +90,8 @@ impl Handshake {
     /// Shows all workers the memory of the collector, and lets them begin.
     ///
     /// # Errors
-    /// [`BuildError::Process`] when the system gives too little memory or too few descriptors; that of a worker that has failed
-    /// meanwhile.
+    /// [`BuildError::Process`] when the system gives too little memory or too few descriptors; that
+    /// of a worker that has failed meanwhile.
     pub(crate) fn finish(
         mut self,
         spec: &EnvSpec,
@@ -151,7 +153,8 @@ fn gather<T>(
     })
 }
 
-/// The recipes and options from which the worker of `maker` makes its parts, in the form that is sent.
+/// The recipes and options from which the worker of `maker` makes its parts, in the form that is
+/// sent.
 fn hello(maker: &WorkerFactory) -> Result<Vec<u8>, BuildError> {
     let worker = maker.worker;
     let unwritable = EnvError::Unwritable {

@@ -1,4 +1,5 @@
-//! Hang detection: finds workers that are alive, but in a call that does not return, and kills them.
+//! Hang detection: finds workers that are alive, but in a call that does not return, and kills
+//! them.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -115,8 +116,8 @@ impl WorkerPool {
         process.is_some_and(|WorkerProcess { pid, .. }| ThreadState::read(pid, pid).is_traced())
     }
 
-    /// Worker `worker` has not moved for `patience`: notes what it does. Whether it was asked for its stack, which it will write to its
-    /// standard error.
+    /// Worker `worker` has not moved for `patience`: notes what it does. Whether it was asked for
+    /// its stack, which it will write to its standard error.
     fn hung(&self, worker: usize, patience: Duration) -> bool {
         let Some(process) = self.process(worker) else {
             return false;

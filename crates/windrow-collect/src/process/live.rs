@@ -1,4 +1,5 @@
-//! What a worker notes in shared memory while it runs, so that the collector knows where it was when it died.
+//! What a worker notes in shared memory while it runs, so that the collector knows where it was
+//! when it died.
 
 use tensordict::for_dtype;
 use windrow_peer::{ControlBlock, Episode, LiveWriter, Place as Live};
@@ -26,8 +27,8 @@ impl LiveProbe {
         self.clone()
     }
 
-    /// The part was handed over. What has been noted of it says nothing about the next one, which the collector may lend before the
-    /// worker takes it up.
+    /// The part was handed over. What has been noted of it says nothing about the next one, which
+    /// the collector may lend before the worker takes it up.
     pub(super) fn handed_over(&self) {
         self.notes.phase(Phase::Commit as u32);
     }
@@ -58,7 +59,8 @@ pub(super) struct LastSeen {
     pub(super) place: Option<Place>,
     /// The last action of that environment.
     pub(super) action: Option<String>,
-    /// In words that follow "it was"; for several environments, with the place and the last action of each.
+    /// In words that follow "it was"; for several environments, with the place and the last action
+    /// of each.
     pub(super) doing: String,
 }
 
@@ -66,8 +68,8 @@ pub(super) struct LastSeen {
 const NAMED: usize = 8;
 
 impl LastSeen {
-    /// What worker `worker` has noted in `control` while it filled `part`, whose actions are the columns `action`: none of a worker that
-    /// does not write them here.
+    /// What worker `worker` has noted in `control` while it filled `part`, whose actions are the
+    /// columns `action`: none of a worker that does not write them here.
     pub(super) fn of(
         worker: usize,
         control: &ControlBlock,

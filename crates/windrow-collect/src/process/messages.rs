@@ -1,7 +1,7 @@
 //! The messages between worker processes and the process that has started them.
 //!
-//! [`ToWorker`] and [`FromWorker`] travel by sockets, with descriptors beside them. [`Command`] and [`Answer`], of which each part takes
-//! one, travel by lanes.
+//! [`ToWorker`] and [`FromWorker`] travel by sockets, with descriptors beside them. [`Command`] and
+//! [`Answer`], of which each part takes one, travel by lanes.
 
 use serde::{Deserialize, Serialize};
 use tensordict::LeafSpec;
@@ -24,7 +24,8 @@ use crate::worker::cursor::Beginning;
 pub(super) enum ToWorker {
     /// First: it works for a collector. [`Policy`](Self::Policy) follows.
     Hello(Box<Hello>),
-    /// First: it is a member of a [`Parallel`](super::Parallel), with the environment of this recipe.
+    /// First: it is a member of a [`Parallel`](super::Parallel), with the environment of this
+    /// recipe.
     Member(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The recipe of the policy.
     Policy(#[serde(with = "serde_bytes")] Vec<u8>),

@@ -1,7 +1,8 @@
 //! Environments that step side by side, each in a process of its own.
 //!
-//! [`Parallel`] says what to start, [`ParallelEnvs`] are the environments, as one vector. [`Members`](members::Members) is this process's
-//! side of them: it sends commands to some, and waits for their answers. [`member`] is the side of their processes.
+//! [`Parallel`] says what to start, [`ParallelEnvs`] are the environments, as one vector.
+//! [`Members`](members::Members) is this process's side of them: it sends commands to some, and
+//! waits for their answers. [`member`] is the side of their processes.
 
 mod children;
 mod error;
@@ -32,10 +33,12 @@ use members::Members;
 /// Under which a worker process makes environments of this kind.
 const NAME: &str = "windrow.parallel";
 
-/// Environments that step side by side, each in a process of its own: how many, which ones, and how they end.
+/// Environments that step side by side, each in a process of its own: how many, which ones, and how
+/// they end.
 ///
-/// Collectors take it as they take every factory. Each of its members is one environment by an id, or what else a [recipe](EnvRecipe)
-/// can say; a member that is a vector counts as so many environments. All members observe and accept the same.
+/// Collectors take it as they take every factory. Each of its members is one environment by an id,
+/// or what else a [recipe](EnvRecipe) can say; a member that is a vector counts as so many
+/// environments. All members observe and accept the same.
 ///
 /// They run this program again, so `main` begins with [`worker_main`](crate::worker_main):
 ///
@@ -54,11 +57,11 @@ const NAME: &str = "windrow.parallel";
 /// }
 /// ```
 ///
-/// Members that share [`Statistics`](windrow_env::Statistics) gather them together: each normalises by what all have gathered until the step
-/// before, and its own row.
+/// Members that share [`Statistics`](windrow_env::Statistics) gather them together: each normalises
+/// by what all have gathered until the step before, and its own row.
 ///
-/// A step costs some tens of microseconds more than the slowest member takes, so this is for environments that take longer than that.
-/// [`Serial`](windrow_env::Serial) steps quick ones.
+/// A step costs some tens of microseconds more than the slowest member takes, so this is for
+/// environments that take longer than that. [`Serial`](windrow_env::Serial) steps quick ones.
 #[derive(Debug, Clone)]
 pub struct Parallel {
     spec: ParallelSpec,
@@ -85,7 +88,8 @@ impl Parallel {
     /// A member for each of `envs`.
     ///
     /// # Errors
-    /// [`EnvError::Unwritable`] for code, which cannot be sent to a process; [`EnvError::Empty`] without members.
+    /// [`EnvError::Unwritable`] for code, which cannot be sent to a process; [`EnvError::Empty`]
+    /// without members.
     pub fn of<F: EnvFactory>(envs: impl IntoIterator<Item = F>) -> Result<Self, EnvError> {
         let members = envs.into_iter().map(|env| written(&env));
         Self::of_written(members.collect::<Result<_, _>>()?)
@@ -106,30 +110,33 @@ impl Parallel {
         })
     }
 
-    /// The program that runs as a member; by default this one, whose `main` begins with [`worker_main`](crate::worker_main).
+    /// The program that runs as a member; by default this one, whose `main` begins with
+    /// [`worker_main`](crate::worker_main).
     #[must_use]
     pub fn worker_program(mut self, program: WorkerProgram) -> Self {
         self.spec.program = Some(program);
         self
     }
 
-    /// How long members may take to end by themselves in [`ParallelHandle::close`]; 10 seconds by default. Then they are killed. When the
-    /// environments are dropped, they have half a second at most.
+    /// How long members may take to end by themselves in [`ParallelHandle::close`]; 10 seconds by
+    /// default. Then they are killed. When the environments are dropped, they have half a second at
+    /// most.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.spec.patience = timeout;
         self
     }
 
-    /// Gives members that are dropped, and are not in the middle of a step, as long as those that are closed.
+    /// Gives members that are dropped, and are not in the middle of a step, as long as those that
+    /// are closed.
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.spec.is_patient = true;
         self
     }
 
-    /// Checks `interrupt` while a call waits for members; its error ends the call. The members finish the
-    /// request even so, and the next call waits until they have.
+    /// Checks `interrupt` while a call waits for members; its error ends the call. The members
+    /// finish the request even so, and the next call waits until they have.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.spec.interrupt = interrupt;
@@ -139,7 +146,8 @@ impl Parallel {
     /// Starts the processes, and waits until each has made its environment.
     ///
     /// # Errors
-    /// The error of the first member that could not be made, or that observes or accepts something else than the first, with its number.
+    /// The error of the first member that could not be made, or that observes or accepts something
+    /// else than the first, with its number.
     pub fn start(&self) -> Result<ParallelEnvs, EnvError> {
         let members = Members::start(&self.spec)?;
         let spec = members.spec().clone();
@@ -194,7 +202,8 @@ impl EnvFactory for Parallel {
     }
 }
 
-/// Environments in processes, as one vector. Made by [`Parallel::start`]. Their processes end when this is dropped.
+/// Environments in processes, as one vector. Made by [`Parallel::start`]. Their processes end when
+/// this is dropped.
 #[derive(Debug)]
 pub struct ParallelEnvs {
     spec: EnvSpec,
@@ -300,7 +309,8 @@ impl ParallelEnvs {
     }
 }
 
-/// A way to the processes of [`ParallelEnvs`] for others than the one who steps them. It does not keep them alive.
+/// A way to the processes of [`ParallelEnvs`] for others than the one who steps them. It does not
+/// keep them alive.
 #[derive(Debug, Clone)]
 pub struct ParallelHandle {
     members: Weak<Mutex<Members>>,
@@ -318,7 +328,8 @@ impl ParallelHandle {
     /// [`answer_calls`](crate::WorkerMain::answer_calls) was given.
     ///
     /// # Errors
-    /// [`MemberError::Closed`], [`MemberError::Died`], and the error of an [interrupt](Parallel::interrupt).
+    /// [`MemberError::Closed`], [`MemberError::Died`], and the error of an
+    /// [interrupt](Parallel::interrupt).
     pub fn call(&self, member: usize, request: &[u8]) -> Result<Vec<u8>, EnvError> {
         self.with(|members| {
             let answer = members.call(member, request);
@@ -335,7 +346,8 @@ impl ParallelHandle {
     }
 
     /// Ends the processes: each closes its environment, and is killed when it has not ended within
-    /// [`shutdown_timeout`](Parallel::shutdown_timeout). Waits until none is left. Every later call is [`MemberError::Closed`].
+    /// [`shutdown_timeout`](Parallel::shutdown_timeout). Waits until none is left. Every later call
+    /// is [`MemberError::Closed`].
     ///
     /// # Errors
     /// The error of an [interrupt](Parallel::interrupt) while another thread steps them.

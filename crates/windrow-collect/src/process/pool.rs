@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The workers of a collector, in processes.
 ///
-/// The ring's [pump](Pump) gives parts to workers and takes what they have filled; [`on_event`](Self::on_event) handles their starts,
-/// faults and deaths.
+/// The ring's [pump](Pump) gives parts to workers and takes what they have filled;
+/// [`on_event`](Self::on_event) handles their starts, faults and deaths.
 pub(crate) struct WorkerPool {
     pub(super) supervisor: Supervisor,
     pub(super) shared: Arc<Shared>,
@@ -32,8 +32,8 @@ pub(crate) struct WorkerPool {
     pub(super) control: ControlBlock,
     /// Columns of an action.
     pub(super) action: Vec<LeafSpec>,
-    /// Lock order: the ring before this. While it is held, parts may be claimed, committed and dropped; any other function of the ring may call
-    /// [`pump`](Pump::pump), which locks it.
+    /// Lock order: the ring before this. While it is held, parts may be claimed, committed and
+    /// dropped; any other function of the ring may call [`pump`](Pump::pump), which locks it.
     state: Mutex<PoolState>,
     /// Notified when a process has ended.
     ended: Condvar,
@@ -199,7 +199,8 @@ impl Pump for WorkerPool {
     }
 }
 
-/// Dropping this shuts all worker processes down and joins the supervisor, also while others have an `Arc` of the pool.
+/// Dropping this shuts all worker processes down and joins the supervisor, also while others have
+/// an `Arc` of the pool.
 pub(crate) struct PoolGuard {
     pool: Arc<WorkerPool>,
     hang_detector: Option<StopGuard>,

@@ -1,4 +1,5 @@
-//! What all workers of a collector have in common: also those that come later, in the place of one that died.
+//! What all workers of a collector have in common: also those that come later, in the place of one
+//! that died.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -128,7 +128,8 @@ impl WorkerSlot {
 
     /// Gives the worker, which has none, a part, if there is one.
     pub(super) fn assign(&mut self, worker: usize, shared: &Arc<Shared>) {
-        // Where batches that are alive hold all memory, the consumer gets the error when it asks for a batch.
+        // Where batches that are alive hold all memory, the consumer gets the error when it asks
+        // for a batch.
         let Ok(Some(part)) = shared.ring.try_claim(worker) else {
             return;
         };

@@ -1,4 +1,5 @@
-//! Weights on their way to worker processes: bytes in shared memory, one parameter behind the other.
+//! Weights on their way to worker processes: bytes in shared memory, one parameter behind the
+//! other.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ pub(crate) fn leaves(weights: &Weights) -> Vec<LeafSpec> {
         .collect()
 }
 
-/// Each of `leaves`, from which byte on it lies, and how many bytes it has: each begins at a cache line.
+/// Each of `leaves`, from which byte on it lies, and how many bytes it has: each begins at a cache
+/// line.
 fn places(leaves: &[LeafSpec]) -> impl Iterator<Item = (&LeafSpec, usize, usize)> {
     leaves.iter().scan(0, |end, leaf| {
         let (at, bytes) = (
@@ -29,7 +31,8 @@ fn places(leaves: &[LeafSpec]) -> impl Iterator<Item = (&LeafSpec, usize, usize)
     })
 }
 
-/// Copies publications to where worker processes read them; readers in this process see the same memory.
+/// Copies publications to where worker processes read them; readers in this process see the same
+/// memory.
 #[derive(Clone)]
 pub(crate) struct WeightSender {
     pub(super) exchange: Arc<Exchange>,
@@ -49,8 +52,9 @@ impl WeightSender {
         }))
     }
 
-    /// The tensors of `weights` in the order of the leaves, numbers without gaps: as they are, where they have none. The publisher has checked
-    /// what it was given, but an updater may bring something else.
+    /// The tensors of `weights` in the order of the leaves, numbers without gaps: as they are,
+    /// where they have none. The publisher has checked what it was given, but an updater may bring
+    /// something else.
     fn tensors<'a>(&self, weights: &'a Weights) -> Result<Vec<Cow<'a, Tensor>>, WeightsError> {
         let mut misfits = Vec::new();
         let mut tensors = Vec::with_capacity(self.leaves.len());
@@ -181,7 +185,8 @@ mod tests {
 
     use super::*;
 
-    /// Leaves of several types, some of which end within a cache line; two of them have no elements.
+    /// Leaves of several types, some of which end within a cache line; two of them have no
+    /// elements.
     fn weights(value: i64) -> Weights {
         let mut weights = TensorDict::new([]);
         let mut set = |key: &[&str], tensor: Tensor| {

@@ -1,4 +1,5 @@
-//! Requests that workers answer between two parts: a program's own calls, in processes, and loads and saves of their states.
+//! Requests that workers answer between two parts: a program's own calls, in processes, and loads
+//! and saves of their states.
 
 use std::collections::VecDeque;
 
@@ -44,7 +45,8 @@ impl Calls {
         lock(&self.0[worker])
     }
 
-    /// Puts a call to worker `worker` behind those that wait. The answer comes by the receiver; it is disconnected where none will.
+    /// Puts a call to worker `worker` behind those that wait. The answer comes by the receiver; it
+    /// is disconnected where none will.
     pub(crate) fn ask(&self, worker: usize, request: Request) -> Receiver<Vec<u8>> {
         let (caller, answer) = channel();
         let mut queue = self.queue(worker);
@@ -73,7 +75,8 @@ impl Calls {
         }
     }
 
-    /// Worker `worker` does not answer the call that it had, since its process has ended. Another one may take the calls that wait.
+    /// Worker `worker` does not answer the call that it had, since its process has ended. Another
+    /// one may take the calls that wait.
     pub(crate) fn lose(&self, worker: usize) {
         self.queue(worker).caller = None;
     }

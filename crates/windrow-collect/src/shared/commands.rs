@@ -1,5 +1,5 @@
-//! What the consumer commands workers to do before their next part. Workers look between two parts only, so that no
-//! collected frame is lost.
+//! What the consumer commands workers to do before their next part. Workers look between two parts
+//! only, so that no collected frame is lost.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,8 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    /// Adds a restart. An ordered seed is not forgotten: episodes that begin anew without one would begin anyway.
+    /// Adds a restart. An ordered seed is not forgotten: episodes that begin anew without one would
+    /// begin anyway.
     pub(crate) fn restart(&mut self, how: Restart) {
         if how != Restart::Unseeded || self.restart.is_none() {
             self.restart = Some(how);
@@ -34,7 +35,8 @@ pub(crate) enum Restart {
 /// The part of a saved state that concerns workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resume {
-    /// Where all environments go on: no noise or seed of this frame or a later one was drawn before.
+    /// Where all environments go on: no noise or seed of this frame or a later one was drawn
+    /// before.
     pub(crate) frame: u64,
     pub(crate) traj_id: i64,
     pub(crate) seed: u64,

@@ -4,7 +4,8 @@ use windrow_sync::{Mutex, MutexGuard, lock};
 
 use crate::error::NextError;
 
-/// The state of a collector, which its iterator, its handles, the background thread and the writer to its sink share.
+/// The state of a collector, which its iterator, its handles, the background thread and the writer
+/// to its sink share.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle(Mutex<State>);
 
@@ -69,7 +70,8 @@ impl Lifecycle {
         state.failed |= !matches!(error, NextError::ShutDown);
     }
 
-    /// The last item of the iterator where the collector is over: an error the first time, then none.
+    /// The last item of the iterator where the collector is over: an error the first time, then
+    /// none.
     pub(crate) fn last_item(&self) -> Option<Option<NextError>> {
         match &mut self.state().life {
             Life::Over(last) => Some(last.take()),

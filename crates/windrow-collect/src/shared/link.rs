@@ -10,10 +10,12 @@ use super::schedule::Share;
 use crate::error::WorkerError;
 use crate::probe::{Probe, Recorder};
 
-/// Where a worker takes parts, commands and weights from, and reports to: all that it knows of its collector.
+/// Where a worker takes parts, commands and weights from, and reports to: all that it knows of its
+/// collector.
 ///
-/// Asked once or a few times a part, never in a step. [`ThreadLink`](super::ThreadLink) serves workers in threads of the
-/// collector's process; a worker elsewhere needs another link and nothing else.
+/// Asked once or a few times a part, never in a step. [`ThreadLink`](super::ThreadLink) serves
+/// workers in threads of the collector's process; a worker elsewhere needs another link and nothing
+/// else.
 pub(crate) trait WorkerLink: Clone {
     /// What the link notes of a rollout as it goes on.
     type ProgressProbe: Probe;
@@ -92,7 +94,7 @@ pub(crate) enum OnFault {
     Replace,
     /// Not at all: the next claim gives no part.
     Stop,
-    /// With new episodes, once the call that waits for a batch has returned this error: it is no fault of environments or
-    /// policy.
+    /// With new episodes, once the call that waits for a batch has returned this error: it is no
+    /// fault of environments or policy.
     Interrupted(WorkerError),
 }

@@ -20,8 +20,8 @@ thread_local! {
     static ENTERED: RefCell<Vec<CollectorId>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Held while this thread runs environments or the policy of a collector: a call from there that waits for the collector
-/// would wait for itself.
+/// Held while this thread runs environments or the policy of a collector: a call from there that
+/// waits for the collector would wait for itself.
 #[derive(Debug)]
 pub(crate) struct ReentrancyGuard(CollectorId);
 

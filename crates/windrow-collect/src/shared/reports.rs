@@ -33,7 +33,8 @@ pub(crate) struct Reports {
     losses: Mutex<Vec<WorkerError>>,
     /// The smallest trajectory id that no frame carries yet.
     next_traj_id: AtomicI64,
-    /// The smallest frame from which no environment's noise and seeds were drawn yet, whatever the seed.
+    /// The smallest frame from which no environment's noise and seeds were drawn yet, whatever the
+    /// seed.
     next_frame: AtomicU64,
 }
 

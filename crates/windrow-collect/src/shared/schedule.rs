@@ -79,7 +79,8 @@ impl Schedule {
         }
     }
 
-    /// The share of part `part` in `steps` steps, which are shared out in the proportions of a full slab.
+    /// The share of part `part` in `steps` steps, which are shared out in the proportions of a full
+    /// slab.
     fn part_of(&self, steps: usize, part: usize) -> usize {
         let room = |parts: usize| -> usize {
             let parts = self.steps[..parts].iter().zip(&self.alive);

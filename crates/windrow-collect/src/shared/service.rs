@@ -34,7 +34,8 @@ impl Service {
         }
     }
 
-    /// A client of the server. One that a panic of its policy has ended is replaced, with the newest weights.
+    /// A client of the server. One that a panic of its policy has ended is replaced, with the
+    /// newest weights.
     ///
     /// # Errors
     /// As [`InferenceServer::start`].
@@ -61,7 +62,8 @@ impl Service {
         self.server().map(|server| server.stats())
     }
 
-    /// Ends the server, and waits at most `timeout` until its thread has dropped the policy; whether it has.
+    /// Ends the server, and waits at most `timeout` until its thread has dropped the policy;
+    /// whether it has.
     pub(crate) fn end(&self, timeout: Duration) -> bool {
         self.server().is_none_or(|server| {
             server.shutdown();

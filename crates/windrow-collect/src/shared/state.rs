@@ -155,7 +155,8 @@ impl Shared {
         part.commit_version(progress.version);
     }
 
-    /// Counts the loss of worker `worker`, which has started over `restarts` times, and decides how it goes on.
+    /// Counts the loss of worker `worker`, which has started over `restarts` times, and decides how
+    /// it goes on.
     pub(crate) fn lose(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> OnFault {
         let fault = error.fault();
         // A worker in another process has asked before: what comes from there is text.

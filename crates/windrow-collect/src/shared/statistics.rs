@@ -1,4 +1,5 @@
-//! Running statistics that environments share: workers get them with their parts, and hand in what was gathered.
+//! Running statistics that environments share: workers get them with their parts, and hand in what
+//! was gathered.
 
 use windrow_env::{EnvError, Gathers, StateVisitor, Statistics, VecEnv, gatherings};
 use windrow_slab::{Lease, Part};
@@ -13,12 +14,13 @@ const HEAD: usize = 2;
 /// Which environments change running statistics, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sharing {
-    /// All of the only worker, which runs in the consumer's thread: those that are shared, at each step.
+    /// All of the only worker, which runs in the consumer's thread: those that are shared, at each
+    /// step.
     InPlace,
     /// All of the only worker: a copy, at each step.
     Copied,
-    /// Each for itself. What all have gathered is merged in the order of environments, so that it depends neither on how they are
-    /// shared out among workers nor on time.
+    /// Each for itself. What all have gathered is merged in the order of environments, so that it
+    /// depends neither on how they are shared out among workers nor on time.
     Apart,
 }
 
@@ -42,7 +44,8 @@ pub(crate) struct SharedStatistics {
 
 impl SharedStatistics {
     /// # Errors
-    /// [`BuildError::Env`] for a worker whose environments gather something else in the place of others.
+    /// [`BuildError::Env`] for a worker whose environments gather something else in the place of
+    /// others.
     pub(crate) fn new(
         config: &CollectorConfig,
         workers: Vec<Vec<Gathers>>,
@@ -153,7 +156,8 @@ pub(crate) fn prepare(env: &mut dyn VecEnv, config: &CollectorConfig) -> Result<
 /// Lets the environments of a worker go on from the statistics that came with `part`.
 ///
 /// # Errors
-/// [`EnvError::Failed`] where they gather something else than those that the collector was built with.
+/// [`EnvError::Failed`] where they gather something else than those that the collector was built
+/// with.
 pub(crate) fn take_up(env: &mut dyn VecEnv, part: &mut Part) -> Result<(), EnvError> {
     let [_, count, rest @ ..] = part.notes() else {
         return Ok(());
@@ -174,7 +178,8 @@ pub(crate) fn take_up(env: &mut dyn VecEnv, part: &mut Part) -> Result<(), EnvEr
     Ok(())
 }
 
-/// Puts what environments have gathered into `part`, whose statistics they have [taken up](take_up).
+/// Puts what environments have gathered into `part`, whose statistics they have [taken
+/// up](take_up).
 pub(crate) fn hand_in(env: &mut dyn VecEnv, part: &mut Part) {
     if let [_, _, rest @ ..] = part.notes() {
         let mut rest = rest;

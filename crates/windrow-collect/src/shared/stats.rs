@@ -7,9 +7,11 @@ use windrow_slab::Commit;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Frames delivered; where whole trajectories are, or a replay buffer is filled, frames collected.
+    /// Frames delivered; where whole trajectories are, or a replay buffer is filled, frames
+    /// collected.
     pub frames: u64,
-    /// Batches delivered; where a replay buffer is filled with whole trajectories, batches collected.
+    /// Batches delivered; where a replay buffer is filled with whole trajectories, batches
+    /// collected.
     pub batches: u64,
     /// Frames that were collected and belong to no trajectory that was or will be delivered.
     pub dropped_frames: u64,
@@ -17,8 +19,9 @@ pub struct Stats {
     pub total_frames: Option<u64>,
     /// Whether all frames were delivered.
     pub completed: bool,
-    /// Whether an error has ended the collector, also in the background. [`Collector::check`](crate::Collector::check)
-    /// returns it, unless a call has returned it before.
+    /// Whether an error has ended the collector, also in the background.
+    /// [`Collector::check`](crate::Collector::check) returns it, unless a call has returned it
+    /// before.
     pub failed: bool,
     /// Frames asked for in a batch.
     pub requested_frames_per_batch: usize,
@@ -42,13 +45,15 @@ pub struct Stats {
     pub policy_lag: PolicyLag,
     /// Seed that environments and policy noise derive from.
     pub seed: u64,
-    /// Slabs allocated so far: one for each batch that was held at once, and those that workers fill.
+    /// Slabs allocated so far: one for each batch that was held at once, and those that workers
+    /// fill.
     pub slabs: usize,
     /// Memory of all slabs in bytes.
     pub slab_bytes: usize,
 }
 
-/// What one worker of a collector has done so far; see [`Collector::worker_stats`](crate::Collector::worker_stats).
+/// What one worker of a collector has done so far; see
+/// [`Collector::worker_stats`](crate::Collector::worker_stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStats {
@@ -64,7 +69,8 @@ pub struct WorkerStats {
     pub alive: bool,
     /// How long it has waited for a part, if it runs in a thread or a process of its own.
     pub waited: Duration,
-    /// Number of its process, where it runs in one of its own; `None` elsewhere, and where that process has ended.
+    /// Number of its process, where it runs in one of its own; `None` elsewhere, and where that
+    /// process has ended.
     pub pid: Option<u32>,
     /// Version of the weights that have acted in its last part; 0 before the first.
     pub policy_version: i64,

@@ -18,8 +18,8 @@ pub(super) trait Column: Debug + Send + Sync {
     /// Keeps only the frames of `moves`, and moves them to the front, in order and without gaps.
     fn keep(&mut self, moves: &[Move]);
 
-    /// A copy of the frames of `moves`, whose targets ascend, in a tensor whose shape begins with `lead`; zeros
-    /// elsewhere.
+    /// A copy of the frames of `moves`, whose targets ascend, in a tensor whose shape begins with
+    /// `lead`; zeros elsewhere.
     fn copy(&mut self, moves: &[Move], lead: &[usize]) -> Result<Tensor, TensorError>;
 }
 
@@ -39,10 +39,11 @@ struct Typed<T> {
     /// Elements of a frame.
     width: usize,
     frames: usize,
-    /// Whether all elements of all frames are zero; `values` is not read then. Most flags are never set.
+    /// Whether all elements of all frames are zero; `values` is not read then. Most flags are never
+    /// set.
     blank: bool,
-    /// The elements of all frames. Elements behind them are left from dropped frames, so that memory is not cleared
-    /// each time.
+    /// The elements of all frames. Elements behind them are left from dropped frames, so that
+    /// memory is not cleared each time.
     values: Vec<T>,
     /// The memory of copies.
     block: Scratch,
@@ -194,8 +195,9 @@ fn all_zero<T: Element>(values: &[T]) -> bool {
         .all(|values| values.iter().fold(true, zero))
 }
 
-/// A copy of the frames of `tensor` that `moves` names, counted row-major over its first `dims` dimensions. The targets
-/// of `moves` ascend, the shape of the result begins with `lead`, and all other elements are zero.
+/// A copy of the frames of `tensor` that `moves` names, counted row-major over its first `dims`
+/// dimensions. The targets of `moves` ascend, the shape of the result begins with `lead`, and all
+/// other elements are zero.
 ///
 /// # Errors
 /// [`TensorError::TooLarge`].

@@ -79,8 +79,8 @@ impl CopiedFrames {
     /// Appends a copy of all frames of `batch`, row-major; errors name it as batch `nth`.
     ///
     /// # Errors
-    /// [`TensorError`] naming an entry that `batch` lacks or that the frames held lack, or that has another type or
-    /// shape. Nothing is appended then.
+    /// [`TensorError`] naming an entry that `batch` lacks or that the frames held lack, or that has
+    /// another type or shape. Nothing is appended then.
     pub(super) fn append(&mut self, batch: &TensorDict, nth: usize) -> Result<(), TensorError> {
         let tensors = self.matching(batch, nth)?;
         for (leaf, tensor) in self.leaves.iter_mut().zip(tensors) {
@@ -141,8 +141,8 @@ impl CopiedFrames {
         self.len = moves.last().map_or(0, |last| last.to + last.len);
     }
 
-    /// A batch of size `size` with copies of the frames of `moves`, which are the trajectories of `spans`; zeros
-    /// elsewhere.
+    /// A batch of size `size` with copies of the frames of `moves`, which are the trajectories of
+    /// `spans`; zeros elsewhere.
     ///
     /// # Errors
     /// [`TensorError::TooLarge`].
@@ -248,7 +248,8 @@ fn is(key: &NestedKey, names: &[&str]) -> bool {
         .eq(names.iter().copied())
 }
 
-/// The dict with the result of `leaf` in place of every tensor, and the dimensions `lead` in place of the first `dims`.
+/// The dict with the result of `leaf` in place of every tensor, and the dimensions `lead` in place
+/// of the first `dims`.
 ///
 /// # Errors
 /// The errors of `leaf`, and [`TensorError::Batch`] when a result does not begin with `lead`.

@@ -1,7 +1,7 @@
 //! Frames of a strided tensor, one environment after another.
 //!
-//! In a slab, the environments of one step are contiguous; in a trajectory, the steps of one environment are. This
-//! module transposes one into the other.
+//! In a slab, the environments of one step are contiguous; in a trajectory, the steps of one
+//! environment are. This module transposes one into the other.
 
 use tensordict::{Element, Tensor, TensorError};
 
@@ -16,8 +16,8 @@ pub(crate) struct Move {
 /// Environments that are transposed together, so that each cache line that is read is used whole.
 const BLOCK: usize = 8;
 
-/// Writes the frames of `tensor` to `out`, row-major. The first `lead` dimensions are environments and, last of these,
-/// time; `out` has as many elements as the tensor.
+/// Writes the frames of `tensor` to `out`, row-major. The first `lead` dimensions are environments
+/// and, last of these, time; `out` has as many elements as the tensor.
 ///
 /// # Errors
 /// [`TensorError::DType`] when the elements are not `T`.
@@ -43,7 +43,8 @@ pub(super) fn gather<T: Element>(
         return Ok(());
     }
     if lead > 1 {
-        // There are gaps between environments or workers: the block between two gaps is written by itself.
+        // There are gaps between environments or workers: the block between two gaps is written by
+        // itself.
         let each = tensor.len() / tensor.shape()[0];
         for (i, out) in out.chunks_mut(each).enumerate() {
             gather(&tensor.select(0, i)?, lead - 1, out)?;

@@ -61,10 +61,11 @@ impl<'a> Marks<'a> {
         })
     }
 
-    /// Calls `found` for every run, in the order of their last steps; for those that end in the same step, in the order
-    /// of rows.
+    /// Calls `found` for every run, in the order of their last steps; for those that end in the
+    /// same step, in the order of rows.
     ///
-    /// A run ends with its row, with a frame that is done, before another id, and before a frame that the mask excludes.
+    /// A run ends with its row, with a frame that is done, before another id, and before a frame
+    /// that the mask excludes.
     pub(crate) fn runs(
         &self,
         BatchRows { rows, steps }: BatchRows,
@@ -97,8 +98,8 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Whether runs end with `step`, which is not the last, only where a frame is done. Most steps are like this, and
-    /// many environments are checked at once.
+    /// Whether runs end with `step`, which is not the last, only where a frame is done. Most steps
+    /// are like this, and many environments are checked at once.
     fn only_done(&self, rows: usize, step: usize) -> bool {
         if self.mask.is_some() {
             return false;
@@ -137,7 +138,8 @@ fn each_set(flags: &[bool], mut found: impl FnMut(usize)) {
     }
 }
 
-/// The entry `key` of `batch`, with one element of type `T` for every frame, `[…, time]` or `[…, time, 1]`: step by step, and flat.
+/// The entry `key` of `batch`, with one element of type `T` for every frame, `[…, time]` or
+/// `[…, time, 1]`: step by step, and flat.
 ///
 /// # Errors
 /// [`TensorError`] naming the key when it is missing, or of another type or shape.
@@ -169,8 +171,8 @@ pub(crate) fn mask_of(batch: &TensorDict, key: &[&str]) -> Result<Option<Tensor>
     one_each::<bool>(batch, key).map(Some)
 }
 
-/// Whether each frame is the last of its episode, step by step. An environment of several agents may have a flag for
-/// each; any of them then ends the episode.
+/// Whether each frame is the last of its episode, step by step. An environment of several agents
+/// may have a flag for each; any of them then ends the episode.
 ///
 /// # Errors
 /// [`TensorError`] naming `("next", "done")` when it is missing or not `bool`.
@@ -202,7 +204,8 @@ fn of_type<'a>(
     Ok(tensor)
 }
 
-/// The tensor with time, the last of its first `dims` dimensions, moved to the front; contiguous, as it is in a slab.
+/// The tensor with time, the last of its first `dims` dimensions, moved to the front; contiguous,
+/// as it is in a slab.
 fn step_by_step(tensor: &Tensor, dims: usize) -> Result<Tensor, TensorError> {
     let mut axes: Vec<usize> = (0..tensor.ndim()).collect();
     axes[..dims].rotate_right(1);

@@ -2,7 +2,8 @@
 
 use tensordict::{Element, Tensor, TensorError};
 
-/// Memory for one entry of successive batches. While the last batch is held, the next one gets new memory.
+/// Memory for one entry of successive batches. While the last batch is held, the next one gets new
+/// memory.
 #[derive(Debug)]
 pub(super) struct Scratch {
     /// It has one dimension; the last tensor is a view of its beginning.
@@ -14,7 +15,8 @@ impl Scratch {
         Self { last: None }
     }
 
-    /// A tensor of shape `shape`, whose elements `write` sets. It has to set all of them: they are arbitrary before.
+    /// A tensor of shape `shape`, whose elements `write` sets. It has to set all of them: they are
+    /// arbitrary before.
     ///
     /// # Errors
     /// [`TensorError::TooLarge`].
@@ -43,8 +45,8 @@ fn reused<T: Element>(mut last: Tensor, len: usize) -> Result<Tensor, TensorErro
     Tensor::zeros(T::DTYPE, [with_slack(len, last.len())])
 }
 
-/// Elements to allocate for `len`, after an allocation of `before`: some more than needed, so that batches of varying
-/// sizes soon fit.
+/// Elements to allocate for `len`, after an allocation of `before`: some more than needed, so that
+/// batches of varying sizes soon fit.
 fn with_slack(len: usize, before: usize) -> usize {
     if len > before {
         len.saturating_add(len / 4)

@@ -32,8 +32,9 @@ impl Actor {
     /// Binds `policy` to the environments of its worker.
     ///
     /// # Errors
-    /// [`BuildError::Policy`] when the policy does not fit; [`BuildError::PolicyColumns`] when it declares other action columns than the
-    /// environment has; [`BuildError::PolicyWrites`] when it writes an observation of another type or shape.
+    /// [`BuildError::Policy`] when the policy does not fit; [`BuildError::PolicyColumns`] when it
+    /// declares other action columns than the environment has; [`BuildError::PolicyWrites`] when it
+    /// writes an observation of another type or shape.
     pub(crate) fn new(
         mut policy: Box<dyn Policy>,
         binding: &Binding<'_>,
@@ -105,8 +106,8 @@ impl Actor {
         self.forgotten = true;
     }
 
-    /// Loads the weights that `newer` returns, which gets the version that is held; `None` asks for the newest weights whatever
-    /// their version.
+    /// Loads the weights that `newer` returns, which gets the version that is held; `None` asks for
+    /// the newest weights whatever their version.
     pub(crate) fn refresh(
         &mut self,
         newer: impl FnOnce(Option<i64>) -> Option<Published>,
@@ -120,10 +121,12 @@ impl Actor {
         Ok(())
     }
 
-    /// Another policy of the same kind in place of this one, with the weights that it was made with.
+    /// Another policy of the same kind in place of this one, with the weights that it was made
+    /// with.
     ///
     /// # Errors
-    /// [`BuildError::Policy`] when it does not fit; [`BuildError::OtherColumns`] when it writes other columns.
+    /// [`BuildError::Policy`] when it does not fit; [`BuildError::OtherColumns`] when it writes
+    /// other columns.
     pub(crate) fn replace(
         &mut self,
         mut policy: Box<dyn Policy>,
@@ -233,8 +236,8 @@ pub(crate) struct PolicySeat {
 }
 
 impl PolicySeat {
-    /// Has `bind` bind `policy` to `env`, whose spec is `spec`. Returns the first observations too, where episodes were begun
-    /// since the policy needs to see them.
+    /// Has `bind` bind `policy` to `env`, whose spec is `spec`. Returns the first observations too,
+    /// where episodes were begun since the policy needs to see them.
     ///
     /// # Errors
     /// As `bind`; an interruption while episodes begin.
@@ -259,8 +262,8 @@ impl PolicySeat {
     }
 }
 
-/// Begins an episode in each environment. Returns no observations where that fails: it fails again when collection begins, which
-/// tells where.
+/// Begins an episode in each environment. Returns no observations where that fails: it fails again
+/// when collection begins, which tells where.
 fn first_rows(
     env: &mut dyn VecEnv,
     spec: &EnvSpec,
@@ -290,8 +293,8 @@ impl std::fmt::Debug for Actor {
     }
 }
 
-/// The observation that each column behind the first `actions` replaces. A state replaces none, nor does a reward, which no
-/// root has.
+/// The observation that each column behind the first `actions` replaces. A state replaces none, nor
+/// does a reward, which no root has.
 fn replaced(
     columns: &[LeafSpec],
     actions: usize,

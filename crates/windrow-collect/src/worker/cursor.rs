@@ -23,7 +23,8 @@ pub(crate) struct Cursor {
     began: Vec<u64>,
     traj_ids: Vec<i64>,
     ids: TrajIds,
-    /// Whether `carry` holds the first observations of episodes that were begun before collection was.
+    /// Whether `carry` holds the first observations of episodes that were begun before collection
+    /// was.
     primed: bool,
     /// How the episodes are to begin when the next part is opened, if all are to begin anew.
     restart: Option<Restart>,
@@ -83,7 +84,8 @@ pub(crate) struct CursorOptions {
 
 /// Numbers trajectories: episode `e` of environment `i` of `total` is `base + e * total + i`.
 ///
-/// Unique over the life of a collector without a shared counter, so ids do not depend on which worker was faster.
+/// Unique over the life of a collector without a shared counter, so ids do not depend on which
+/// worker was faster.
 #[derive(Debug, Clone, Copy)]
 struct TrajIds {
     base: i64,
@@ -97,7 +99,8 @@ impl TrajIds {
 }
 
 impl Cursor {
-    /// A cursor for environments number `envs` among all. They begin as `first_episodes` says; `seed` keys the noise.
+    /// A cursor for environments number `envs` among all. They begin as `first_episodes` says;
+    /// `seed` keys the noise.
     fn new(
         spec: &EnvSpec,
         envs: Range<u32>,
@@ -125,8 +128,8 @@ impl Cursor {
         })
     }
 
-    /// Takes in the first observations of episodes that were begun so that the policy could see them. Collection goes on with
-    /// these episodes unless its first ones are seeded.
+    /// Takes in the first observations of episodes that were begun so that the policy could see
+    /// them. Collection goes on with these episodes unless its first ones are seeded.
     pub(crate) fn prime(&mut self, first: RowBlock) {
         self.carry = first;
         self.primed = true;
@@ -211,8 +214,9 @@ impl Cursor {
         &self.envs
     }
 
-    /// Finishes a step, in which some episode has ended where `any` is set: numbers its frames, carries the observations `next_obs` over
-    /// to the step that follows, and begins new episodes there.
+    /// Finishes a step, in which some episode has ended where `any` is set: numbers its frames,
+    /// carries the observations `next_obs` over to the step that follows, and begins new episodes
+    /// there.
     #[inline(always)]
     pub(crate) fn close(
         &mut self,
@@ -260,7 +264,8 @@ impl Cursor {
         Ok(())
     }
 
-    /// Takes over where a part that was cut short after `steps` steps has left off; at a whole one, `close` did.
+    /// Takes over where a part that was cut short after `steps` steps has left off; at a whole one,
+    /// `close` did.
     pub(crate) fn carry_from(&mut self, part: &mut Part, steps: usize) -> Result<(), WorkerFault> {
         if steps < part.steps() {
             if let Some(obs) = part.obs(steps) {
@@ -361,7 +366,8 @@ impl Cursor {
                 Restart::Unseeded => None,
                 Restart::Seeded { seed, same: true } => Some(seed),
                 Restart::Seeded { seed, same: false } => Some(seed.wrapping_add(u64::from(id))),
-                // The generator behind it is another one, so it does not matter that the policy draws from it too.
+                // The generator behind it is another one, so it does not matter that the policy
+                // draws from it too.
                 Restart::Resumed => Some(self.envs.noise(env).bits()),
             };
             self.resets.push(Reset { env, seed });
@@ -376,8 +382,8 @@ impl Cursor {
     }
 }
 
-/// Writes `terminated | truncated` to `done`, and says whether any is set. One environment is a case of its own, since
-/// setting a vector loop up costs more than it does.
+/// Writes `terminated | truncated` to `done`, and says whether any is set. One environment is a
+/// case of its own, since setting a vector loop up costs more than it does.
 #[inline(always)]
 pub(crate) fn join_flags(terminated: &[bool], truncated: &[bool], done: &mut [bool]) -> bool {
     if let ([terminated], [truncated], [done]) = (terminated, truncated, &mut *done) {

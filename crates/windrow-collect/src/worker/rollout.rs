@@ -8,8 +8,8 @@ use crate::probe::{Phase, Probe};
 use crate::worker::actor::Actor;
 use crate::worker::cursor::{Cursor, join_flags};
 
-/// Fills `part`: the policy acts, the environments step, ended episodes start anew. A part that is cut short ends early,
-/// after at least one step. `probe` marks the ends of phases.
+/// Fills `part`: the policy acts, the environments step, ended episodes start anew. A part that is
+/// cut short ends early, after at least one step. `probe` marks the ends of phases.
 ///
 /// # Errors
 /// The fault; [`Cursor::locate`] tells where. The caller then drops the part.
@@ -25,7 +25,8 @@ pub(crate) fn rollout<P: Probe>(
     probe.mark(Phase::Open);
     probe.stands(|| cursor.places());
     while let Some(step) = rows.next_step() {
-        // Taken apart, its slices stay in registers; as a whole they would be written to memory and read again.
+        // Taken apart, its slices stay in registers; as a whole they would be written to memory and
+        // read again.
         let Step {
             obs,
             mut policy,

@@ -17,7 +17,8 @@ pub(crate) enum StateAnswer {
     Loaded,
     /// Its state cannot be saved, for this reason.
     NotHeld(String),
-    /// It could not save or load, for this reason. A state that could not be loaded may be there in part.
+    /// It could not save or load, for this reason. A state that could not be loaded may be there in
+    /// part.
     Failed(String),
 }
 
@@ -45,7 +46,8 @@ impl StateAnswer {
         postcard::from_bytes(bytes).unwrap_or_else(|error| Self::Failed(error.to_string()))
     }
 
-    /// The answer of environments, whose state is saved by `visit`. Those of Python may be pickled, where `pickle`.
+    /// The answer of environments, whose state is saved by `visit`. Those of Python may be pickled,
+    /// where `pickle`.
     pub(crate) fn of_saving(
         pickle: bool,
         visit: impl FnOnce(&mut StateVisitor<'_>) -> Result<(), EnvError>,
@@ -82,7 +84,8 @@ impl StateAnswer {
 }
 
 impl<D: WorkerLink> Worker<D> {
-    /// The state with which the worker begins its next part. Environments of Python may be pickled, where `pickle`.
+    /// The state with which the worker begins its next part. Environments of Python may be pickled,
+    /// where `pickle`.
     pub(crate) fn save(&mut self, pickle: bool) -> StateAnswer {
         let _guard = ReentrancyGuard::enter(self.link.collector());
         StateAnswer::of_saving(pickle, |state| self.visit_state(state))

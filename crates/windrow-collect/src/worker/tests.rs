@@ -109,7 +109,8 @@ impl WorkerLink for ScriptedDesk {
     }
 }
 
-/// A worker of two CartPoles whose policy returns what `act` returns, and how often it was made anew.
+/// A worker of two CartPoles whose policy returns what `act` returns, and how often it was made
+/// anew.
 fn worker(
     commands: Vec<Commands>,
     act: fn() -> Result<(), PolicyError>,

@@ -12,14 +12,16 @@ use crate::faulty::{At, Fault, How, Makes};
 use crate::frames::{MAX_LENGTH, check_ids, frames};
 use crate::recorder::Recorder;
 
-/// No two trajectories of one environment are under way at once, and a batch is looked at as soon as it is there.
+/// No two trajectories of one environment are under way at once, and a batch is looked at as soon
+/// as it is there.
 const HELD: u64 = (WORKERS * ENVS) as u64 * (MAX_LENGTH as u64 + 10);
 
 fn healthy(crew: Crew) -> CollectorBuilder {
     crew.builder([None, None])
 }
 
-/// Episodes that are each as long as the ledger says, and began at their beginning; how many frames.
+/// Episodes that are each as long as the ledger says, and began at their beginning; how many
+/// frames.
 fn check_whole(batch: &TensorDict) -> u64 {
     let all = frames(batch);
     check_ids(&all);
@@ -32,8 +34,8 @@ fn check_whole(batch: &TensorDict) -> u64 {
     all.len() as u64
 }
 
-/// Collects until `most` frames were, doing `each` before every batch: all that was collected is either delivered, counted
-/// as dropped, or of trajectories that may still end.
+/// Collects until `most` frames were, doing `each` before every batch: all that was collected is
+/// either delivered, counted as dropped, or of trajectories that may still end.
 fn check_accounts(mut collector: Collector, most: u64, each: fn(&mut Collector, &Handle)) {
     let handle = collector.handle();
     let mut delivered = 0;

@@ -344,7 +344,8 @@ fn statistics_tell_how_stale_and_how_idle_workers_are() {
 
 #[test]
 fn too_many_batches_kept_are_an_error_that_can_be_mended() {
-    // Batches of the first two of three are put together from slabs that lie apart: copies, which keep no slab.
+    // Batches of the first two of three are put together from slabs that lie apart: copies, which
+    // keep no slab.
     let views = |crew: &Crew| {
         crew.delivery == Delivery::Synchronous
             || crew.delivery

@@ -145,7 +145,8 @@ fn the_short_batch_is_the_last_one_also_where_others_are_slower() {
     }
 }
 
-/// Two agents with flags of their own, none of which is ever up, and another entry that is called like one.
+/// Two agents with flags of their own, none of which is ever up, and another entry that is called
+/// like one.
 struct Agents(EnvSpec);
 
 impl Agents {

@@ -1,4 +1,5 @@
-//! The same seed gives the same data, bit for bit, however many workers collect them and wherever those run.
+//! The same seed gives the same data, bit for bit, however many workers collect them and wherever
+//! those run.
 
 use crate::crew::world::{PLACEMENTS, elsewhere};
 #[cfg(target_os = "linux")]
@@ -48,8 +49,8 @@ fn take(collector: &mut Collector, batches: usize) -> Vec<TensorDict> {
     batches.map(|batch| batch.unwrap().detach()).collect()
 }
 
-/// Whether `run` gives the same as one worker inline does, with any number of workers wherever they run, and where a server acts for
-/// them.
+/// Whether `run` gives the same as one worker inline does, with any number of workers wherever they
+/// run, and where a server acts for them.
 fn assert_alike(run: impl Fn(CollectorBuilder) -> Vec<TensorDict>, seed: u64) {
     let expected = run(builder(Placement::Inline, 1, seed));
     assert!(!expected.is_empty());

@@ -1,4 +1,5 @@
-//! Bad input: every error names what was expected, what came, and where, and nothing hangs afterwards.
+//! Bad input: every error names what was expected, what came, and where, and nothing hangs
+//! afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,4 +1,5 @@
-//! What fails in a worker reaches the consumer once, with its place, and nothing half done is ever seen.
+//! What fails in a worker reaches the consumer once, with its place, and nothing half done is ever
+//! seen.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +17,8 @@ use crate::crew::{Crew, ENVS, STEPS, WORKERS, all, apart};
 use crate::faulty::{At, Fault, How, Makes, Notes};
 use crate::frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, check_pieces, frames};
 
-/// Every phase of a worker in which an environment is called: the first reset and a later one, the first step, one in the
-/// midst of a part, the last of a part and the first of another.
+/// Every phase of a worker in which an environment is called: the first reset and a later one, the
+/// first step, one in the midst of a part, the last of a part and the first of another.
 const PHASES: [At; 6] = [
     At::Reset(1),
     At::Reset(3),
@@ -91,7 +92,8 @@ fn check_error(error: &WorkerError, at: At, how: &How) {
     }
 }
 
-/// Frames of each environment are there from its first on, none missing, none twice; how many environments there were.
+/// Frames of each environment are there from its first on, none missing, none twice; how many
+/// environments there were.
 fn check_ledger(batches: &[TensorDict]) -> usize {
     let all: Vec<Frame> = batches.iter().flat_map(frames).collect();
     check_ids(&all);
@@ -148,7 +150,8 @@ fn a_worker_that_starts_over_loses_and_repeats_nothing() {
             let losses = collector.take_losses();
             assert_eq!(losses.len(), 2);
             check_error(&losses[0], at, &how());
-            // Environments that were made anew are other ones to the ledger; those lost in their first part left nothing.
+            // Environments that were made anew are other ones to the ledger; those lost in their
+            // first part left nothing.
             let seen = check_ledger(&batches);
             let most = WORKERS * ENVS + 2 * ENVS;
             assert!(
@@ -217,7 +220,8 @@ fn the_others_go_on_without_a_lost_worker_until_the_last_one_is_lost() {
     }
 }
 
-/// Three workers, which fail in these steps, and go on without each other in batches of constant size.
+/// Three workers, which fail in these steps, and go on without each other in batches of constant
+/// size.
 fn of_constant_size(
     crew: Crew,
     faults: [Option<u64>; 3],

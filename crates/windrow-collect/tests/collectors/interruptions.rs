@@ -149,7 +149,8 @@ fn what_interrupts_a_process_ends_the_collector_whatever_was_chosen() {
             panic!("an interrupted build has an error of a worker")
         };
         interrupted(error);
-        // While another one is made in the place of one that is lost, in the same process and in the next.
+        // While another one is made in the place of one that is lost, in the same process and in
+        // the next.
         if on_loss == OnLoss::Raise {
             continue;
         }

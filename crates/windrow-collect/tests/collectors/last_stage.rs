@@ -1,4 +1,5 @@
-//! A last stage of one's own, and what becomes of batches that it could not finish or that nobody waited for.
+//! A last stage of one's own, and what becomes of batches that it could not finish or that nobody
+//! waited for.
 
 use std::error::Error;
 use std::sync::Arc;

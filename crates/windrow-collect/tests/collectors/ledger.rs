@@ -64,7 +64,8 @@ fn frames(batch: &TensorDict) -> Vec<Vec<Frame>> {
         .collect()
 }
 
-/// Checks one environment's frames from its first on: none missing, none twice, all as they must be.
+/// Checks one environment's frames from its first on: none missing, none twice, all as they must
+/// be.
 fn check(env: i64, frames: &[Frame]) {
     let (mut episode, mut t) = (0, 0);
     let mut ids = HashSet::new();
@@ -143,7 +144,8 @@ fn the_same_seed_gives_the_same_data_and_another_one_other_actions() {
 
 #[test]
 fn environments_act_independently_of_each_other() {
-    // Environment 1 of 3 does what environment 1 of 2 does: noise is keyed by environment, not by row order.
+    // Environment 1 of 3 does what environment 1 of 2 does: noise is keyed by environment, not by
+    // row order.
     let env_1 = |envs| {
         let mut collector = collector(envs, envs * 40).build().unwrap();
         frames(&collector.next().unwrap().unwrap()).swap_remove(1)

@@ -1,4 +1,5 @@
-//! Tests of collectors, one subject a file. All are one program, which takes less time to build than a program for each file.
+//! Tests of collectors, one subject a file. All are one program, which takes less time to build
+//! than a program for each file.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 #[path = "../conformance/crew.rs"]

@@ -1,4 +1,5 @@
-//! Whatever came before a saved state, what goes on from it draws no seed and no noise a second time.
+//! Whatever came before a saved state, what goes on from it draws no seed and no noise a second
+//! time.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! A server evaluates the policy of all workers: what is delivered is what workers with policies of their own would deliver.
+//! A server evaluates the policy of all workers: what is delivered is what workers with policies of
+//! their own would deliver.
 
 use std::time::Duration;
 

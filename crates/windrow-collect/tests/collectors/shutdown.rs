@@ -1,4 +1,5 @@
-//! What a shutdown leaves behind: no environment, wherever workers run and however collection came to its end.
+//! What a shutdown leaves behind: no environment, wherever workers run and however collection came
+//! to its end.
 
 use tensordict::TensorDict;
 use windrow_collect::{CollectorBuilder, NextError, Placement, TrajFormat};
@@ -110,7 +111,8 @@ fn a_panic_as_environments_are_dropped_is_told_by_the_shutdown() {
     for &placement in PLACEMENTS {
         for batches in [0, 1] {
             let (builder, _) = counted(placement, None, true);
-            // One environment of each worker, since a second panic in the same drop would end the process.
+            // One environment of each worker, since a second panic in the same drop would end the
+            // process.
             let mut collector = builder.num_envs(1).build().unwrap();
             assert_eq!(collector.by_ref().take(batches).count(), batches);
             let error = error_chain(&collector.shutdown().unwrap_err());

@@ -1,4 +1,5 @@
-//! What a collector writes: every frame once or whole episodes only, and an end whatever stands in its way.
+//! What a collector writes: every frame once or whole episodes only, and an end whatever stands in
+//! its way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

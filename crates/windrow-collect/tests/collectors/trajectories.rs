@@ -57,7 +57,8 @@ impl Source {
             axes[..lead.len()].rotate_left(1);
             tensor.permute(axes).unwrap()
         };
-        // Everything there is follows from the id and the step, so that a frame tells where it comes from.
+        // Everything there is follows from the id and the step, so that a frame tells where it
+        // comes from.
         let number = |each: usize| {
             let all = ids
                 .iter()
@@ -283,7 +284,8 @@ fn episodes_come_whole_and_each_once_without_keeping_a_batch() {
                 trajectories += 1;
             }
             assert_eq!(trajectories, 7);
-            // Batches of trajectories have memory of their own, so one may be kept while collection goes on.
+            // Batches of trajectories have memory of their own, so one may be kept while collection
+            // goes on.
             held = Some(batch);
         }
     }

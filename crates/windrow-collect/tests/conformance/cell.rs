@@ -1,4 +1,5 @@
-//! The cells of the matrix: every kind of collector, with environments that step at different speeds.
+//! The cells of the matrix: every kind of collector, with environments that step at different
+//! speeds.
 
 use std::fmt;
 use std::time::Duration;

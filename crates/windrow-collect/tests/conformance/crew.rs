@@ -43,7 +43,8 @@ pub(crate) fn local() -> impl Iterator<Item = Crew> {
     all().filter(|crew| crew.placement != Placement::Processes)
 }
 
-/// Those of [`all`] whose workers have policies of their own. `tests/collectors/served.rs` has the faults of one that they share.
+/// Those of [`all`] whose workers have policies of their own. `tests/collectors/served.rs` has the
+/// faults of one that they share.
 pub(crate) fn apart() -> impl Iterator<Item = Crew> {
     all().filter(|crew| crew.inference == Inference::Local)
 }
@@ -64,8 +65,8 @@ impl Crew {
         self.parts() * STEPS * ENVS
     }
 
-    /// Batches of a run that is to see every worker fill some: `least`, and more where a worker may collect for others that
-    /// the machine lets begin late.
+    /// Batches of a run that is to see every worker fill some: `least`, and more where a worker may
+    /// collect for others that the machine lets begin late.
     pub(crate) fn batches(self, least: usize) -> usize {
         match self.runs_ahead() {
             true => 2 * least,

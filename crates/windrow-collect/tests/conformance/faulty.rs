@@ -113,7 +113,8 @@ impl Fault {
         self.times.saturating_sub(self.struck.count())
     }
 
-    /// Whether something is still to go wrong: all of it, or, where there is no end to it, the first.
+    /// Whether something is still to go wrong: all of it, or, where there is no end to it, the
+    /// first.
     fn is_due(&self) -> bool {
         match self.times {
             usize::MAX => self.struck.is_empty(),

@@ -126,7 +126,8 @@ pub(crate) fn check_frame(frame: &Frame, max_length: i64) {
     assert_eq!(frame.done, ends, "{frame:?}");
 }
 
-/// Whether the frames of one environment follow each other without a gap, from its first episode's first step on.
+/// Whether the frames of one environment follow each other without a gap, from its first episode's
+/// first step on.
 pub(crate) fn check_contiguous(frames: &[Frame], max_length: i64) {
     let (mut episode, mut t) = (0, 0);
     let mut ids = HashSet::new();
@@ -146,8 +147,9 @@ pub(crate) fn check_contiguous(frames: &[Frame], max_length: i64) {
     }
 }
 
-/// Whether the frames of one environment are whole episodes with gaps between them only: after a reset or a loss an
-/// episode stops where it was, and another begins with its first step under a new trajectory id.
+/// Whether the frames of one environment are whole episodes with gaps between them only: after a
+/// reset or a loss an episode stops where it was, and another begins with its first step under a
+/// new trajectory id.
 pub(crate) fn check_pieces(frames: &[Frame], max_length: i64) -> usize {
     let mut ids = HashSet::new();
     let mut before: Option<&Frame> = None;

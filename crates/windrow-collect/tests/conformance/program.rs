@@ -1,4 +1,5 @@
-//! This test program, run again to be a worker: it knows the names that `names` of the test target gives.
+//! This test program, run again to be a worker: it knows the names that `names` of the test target
+//! gives.
 #![allow(dead_code, reason = "each test target uses some of it")]
 
 use std::sync::LazyLock;
@@ -7,8 +8,8 @@ use windrow_collect::Placement;
 #[cfg(target_os = "linux")]
 use windrow_collect::WorkerProgram;
 
-/// The placements of workers in threads and in processes, as far as this platform has them. Each is printed: the last of them is
-/// the one that a test failed at.
+/// The placements of workers in threads and in processes, as far as this platform has them. Each is
+/// printed: the last of them is the one that a test failed at.
 pub(crate) fn elsewhere() -> impl Iterator<Item = Placement> {
     let placements = [
         Placement::Threads,

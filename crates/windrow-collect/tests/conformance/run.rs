@@ -94,8 +94,8 @@ fn check_versions(cell: Cell, batches: &[Vec<Frame>]) {
     for frames in by_env(batches.iter().flatten().cloned()).values() {
         assert!(frames.is_sorted_by_key(|frame| frame.version));
     }
-    // How stale they are is bounded, in whatever order they came: part `n` is begun when the batch that holds part
-    // `n - ahead` is asked for, at the earliest.
+    // How stale they are is bounded, in whatever order they came: part `n` is begun when the batch
+    // that holds part `n - ahead` is asked for, at the earliest.
     all.sort_unstable();
     let part = cell.shares()[0] * cell.envs_per_worker();
     for (n, version) in all.iter().enumerate() {
@@ -144,7 +144,8 @@ fn check_shape(cell: Cell, batch: &TensorDict) {
     let there = mask(batch);
     let frames = there.iter().filter(|there| **there).count();
     if frames != STEPS * cell.envs_per_worker() {
-        // The last one, or where the first come make a batch, the one that the last share was part of.
+        // The last one, or where the first come make a batch, the one that the last share was part
+        // of.
         assert!(frames < STEPS * cell.envs_per_worker());
         return;
     }

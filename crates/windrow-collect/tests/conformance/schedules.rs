@@ -1,12 +1,14 @@
-//! The checks of the matrix under schedules that shuttle chooses: who runs next is decided at every lock, counter and
-//! channel between a collector and its workers, instead of by how fast each of them is.
+//! The checks of the matrix under schedules that shuttle chooses: who runs next is decided at every
+//! lock, counter and channel between a collector and its workers, instead of by how fast each of
+//! them is.
 
 use windrow_collect::Placement;
 
 use super::cell::{self, Cell};
 use super::{check, ends};
 
-/// Schedules for each cell, and as many again that prefer one thread and interrupt it at few places.
+/// Schedules for each cell, and as many again that prefer one thread and interrupt it at few
+/// places.
 const SCHEDULES: usize = 80;
 const INTERRUPTIONS: usize = 3;
 

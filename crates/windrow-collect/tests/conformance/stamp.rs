@@ -8,7 +8,8 @@ use windrow_slab::{Key, LeafSpec, RowsMut};
 /// Elements of the weights: enough for a torn read to show.
 const ELEMENTS: usize = 512;
 
-/// Acts at random, and writes the value of its weights to the column `"weight"`: NaN when they are not all equal.
+/// Acts at random, and writes the value of its weights to the column `"weight"`: NaN when they are
+/// not all equal.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stamp {
     weight: f32,

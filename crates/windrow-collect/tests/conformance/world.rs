@@ -1,4 +1,5 @@
-//! What workers make, wherever they run: here, or in processes that are this very test program, run again.
+//! What workers make, wherever they run: here, or in processes that are this very test program, run
+//! again.
 #![allow(dead_code, reason = "each test target uses some of it")]
 
 use std::sync::Arc;

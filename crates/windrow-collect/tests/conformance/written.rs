@@ -11,7 +11,8 @@ use super::recorder::Recorder;
 use super::run::check_all;
 use super::stamp::weights;
 
-/// Runs in the background to the end, and by iterating, and checks what was written; `whole`: episodes only.
+/// Runs in the background to the end, and by iterating, and checks what was written; `whole`:
+/// episodes only.
 pub(crate) fn check(cell: Cell, whole: bool) {
     let sink = Recorder::new();
     let mut collector = cell.writing(&sink);

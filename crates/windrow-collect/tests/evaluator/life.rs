@@ -237,7 +237,8 @@ fn an_idle_evaluator_sleeps() {
             .find(|line| line.starts_with("voluntary_ctxt_switches"));
         line.unwrap().to_owned()
     };
-    // Who looks for work again and again has no such pause, however late the machine lets it go to sleep.
+    // Who looks for work again and again has no such pause, however late the machine lets it go to
+    // sleep.
     let began = Instant::now();
     loop {
         let before = switches();

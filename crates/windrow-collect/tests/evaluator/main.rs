@@ -134,7 +134,8 @@ fn ledger_here() -> EvaluatorBuilder {
     ledger(Placement::Threads)
 }
 
-/// Return and length of the first `share[i]` episodes of ledger `i`, in the order in which they end in lockstep.
+/// Return and length of the first `share[i]` episodes of ledger `i`, in the order in which they end
+/// in lockstep.
 fn expected(shares: &[i64], max_length: i64, max_steps: i64, action: i64) -> (Vec<f32>, Vec<u64>) {
     let mut episodes = Vec::new();
     for (env, &share) in (0..).zip(shares) {

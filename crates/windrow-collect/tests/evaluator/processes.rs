@@ -1,4 +1,5 @@
-//! Evaluations in a process: those of a thread, and what becomes of a process that dies, stands still or is not needed any more.
+//! Evaluations in a process: those of a thread, and what becomes of a process that dies, stands
+//! still or is not needed any more.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Tests of collectors in every placement, one subject a file. Worker processes find environments and policies by the names that are
-//! registered here.
+//! Tests of collectors in every placement, one subject a file. Worker processes find environments
+//! and policies by the names that are registered here.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 #[path = "../conformance/program.rs"]

@@ -132,7 +132,8 @@ fn parallel(members: usize, norm: AnyTransform) -> Parallel {
     parallel.worker_program(program())
 }
 
-/// What `envs` observe, and what they earn, in some steps from seeded resets on. `around` surrounds each.
+/// What `envs` observe, and what they earn, in some steps from seeded resets on. `around` surrounds
+/// each.
 #[cfg(target_os = "linux")]
 fn played<V: VecEnv + ?Sized>(
     envs: &mut V,
@@ -175,7 +176,8 @@ fn members_of_a_parallel_gather_together() {
         let (shared, here) = (Statistics::new(), Statistics::new());
         let mut members = parallel(3, norm(&shared)).start().unwrap();
         let seen = played(&mut members, |envs, step| step(envs));
-        // The same in one process, where each gathers apart and what they gathered is merged after each step.
+        // The same in one process, where each gathers apart and what they gathered is merged after
+        // each step.
         let mut envs = env(norm(&here)).build(3).unwrap();
         gatherings(envs.as_mut()).unwrap()[0].gather_apart(3);
         let expected = played(envs.as_mut(), |envs, step| {
@@ -253,7 +255,8 @@ fn who_comes_first_is_merged_first_and_nothing_is_lost() {
                 .to_vec::<bool>();
             resets += done.unwrap().into_iter().filter(|done| *done).count();
         }
-        // Each step, the begin of an episode after each end, and the first of each environment that came in time.
+        // Each step, the begin of an episode after each end, and the first of each environment that
+        // came in time.
         let begun = count(&shared) - (300 + resets) as f64;
         assert!((1.0..=3.0).contains(&begun), "{placement:?}: {begun}");
     }
@@ -362,8 +365,9 @@ impl Env for Fails {
 
 #[test]
 fn what_a_lost_worker_has_gathered_goes_with_its_part() {
-    // Sixty steps and two resets, and one of the environment in the place of the lost one: not the three steps before its end. Where the
-    // other worker fills the share of the lost one, there is none in its place.
+    // Sixty steps and two resets, and one of the environment in the place of the lost one: not the
+    // three steps before its end. Where the other worker fills the share of the lost one, there is
+    // none in its place.
     let rules = [
         (OnLoss::Restart { budget: 1 }, 63.0),
         (OnLoss::Continue, 62.0),

@@ -77,7 +77,8 @@ fn unpark() -> (Arc<Unpark>, Waker) {
     (Arc::clone(&unpark), unpark.into())
 }
 
-/// The next batch, for which this thread sleeps; `None` at the end. A wake-up that does not come is a failure.
+/// The next batch, for which this thread sleeps; `None` at the end. A wake-up that does not come is
+/// a failure.
 fn awaited(stream: &mut BatchStream) -> Option<Result<TensorDict, NextError>> {
     let (unpark, waker) = unpark();
     loop {

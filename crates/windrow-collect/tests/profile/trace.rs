@@ -97,7 +97,8 @@ pub(crate) fn nanos(micros: &Value) -> u64 {
     (micros * 1000.0).round() as u64
 }
 
-/// Goes through the spans as viewers do: each lies within the one below it on the stack, or begins after its end.
+/// Goes through the spans as viewers do: each lies within the one below it on the stack, or begins
+/// after its end.
 pub(crate) fn check_nesting(spans: &[Span]) {
     assert!(
         spans

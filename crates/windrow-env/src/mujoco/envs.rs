@@ -17,7 +17,8 @@ use crate::{
 const OBSERVATION: Key<f64> = Key::new(0);
 const ACTION: Key<f32> = Key::new(0);
 
-/// A task in simulations of a MuJoCo model: its observations, rewards and ends of episodes. It holds the [`Field`]s that it reads.
+/// A task in simulations of a MuJoCo model: its observations, rewards and ends of episodes. It
+/// holds the [`Field`]s that it reads.
 pub trait MujocoTask: Send {
     /// Length of an observation.
     fn observation_len(&self) -> usize;
@@ -41,7 +42,8 @@ pub trait MujocoTask: Send {
         0
     }
 
-    /// Writes those numbers, after a reset or a step, such as a position whose change the next step rewards.
+    /// Writes those numbers, after a reset or a step, such as a position whose change the next step
+    /// rewards.
     fn keep(&self, sim: &Simulation<'_>, kept: &mut [f64]) {
         let _ = (sim, kept);
     }
@@ -79,8 +81,8 @@ impl<T: MujocoTask + ?Sized> MujocoTask for Box<T> {
 
 /// One simulation after a reset or a step: `sim[field]` are the values of a field.
 ///
-/// Positions and velocities are those after the step. What MuJoCo derives from them, such as `xpos`, is of before the last of its own steps, as
-/// `mj_step` leaves it, and right after a reset.
+/// Positions and velocities are those after the step. What MuJoCo derives from them, such as
+/// `xpos`, is of before the last of its own steps, as `mj_step` leaves it, and right after a reset.
 #[derive(Debug, Clone, Copy)]
 pub struct Simulation<'a> {
     state: &'a [f64],
@@ -224,10 +226,12 @@ struct Layout {
 }
 
 impl<T: MujocoTask> MujocoEnvs<T> {
-    /// `num_envs` environments of `task`, called `id` in messages, which take `frame_skip` of MuJoCo's steps for one of their own.
+    /// `num_envs` environments of `task`, called `id` in messages, which take `frame_skip` of
+    /// MuJoCo's steps for one of their own.
     ///
     /// # Errors
-    /// [`EnvError::Empty`], [`SpecError::Argument`] for a `frame_skip` of 0, and [`EnvError::Failed`] where MuJoCo makes no simulations of the model.
+    /// [`EnvError::Empty`], [`SpecError::Argument`] for a `frame_skip` of 0, and
+    /// [`EnvError::Failed`] where MuJoCo makes no simulations of the model.
     pub fn new(
         id: &str,
         mut model: MujocoModel,
@@ -342,7 +346,8 @@ impl<T: MujocoTask> MujocoEnvs<T> {
         })
     }
 
-    /// Writes the observation of `env` after a step of this action and reward, or after a reset, and keeps what its next step is given.
+    /// Writes the observation of `env` after a step of this action and reward, or after a reset,
+    /// and keeps what its next step is given.
     fn observed(
         &mut self,
         env: usize,

@@ -30,8 +30,9 @@ pub const IDS: [&str; TABLES.len()] = {
     ids
 };
 
-/// The names of the arguments that an environment takes, which has one of [these ids](IDS). Any takes `library` and `models`, folders where these
-/// are found, `max_episode_steps` and `info` besides.
+/// The names of the arguments that an environment takes, which has one of [these ids](IDS). Any
+/// takes `library` and `models`, folders where these are found, `max_episode_steps` and `info`
+/// besides.
 #[must_use]
 pub fn mujoco_arguments(id: &str) -> Vec<&'static str> {
     let table = TABLES.iter().find(|table| table.id == id);
@@ -47,7 +48,8 @@ pub fn mujoco_arguments(id: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// The entries of `info` that an environment has, which has one of [these ids](IDS), each with whether resets return it, too.
+/// The entries of `info` that an environment has, which has one of [these ids](IDS), each with
+/// whether resets return it, too.
 pub(crate) fn mujoco_info(id: &str) -> Vec<(&'static str, bool)> {
     let table = TABLES.iter().find(|table| table.id == id);
     let mut found: Vec<(&str, bool)> = Vec::new();
@@ -59,7 +61,8 @@ pub(crate) fn mujoco_info(id: &str) -> Vec<(&'static str, bool)> {
     found
 }
 
-/// The version of MuJoCo's library, which is in the folder `given` where nothing else says where it is.
+/// The version of MuJoCo's library, which is in the folder `given` where nothing else says where it
+/// is.
 ///
 /// # Errors
 /// It is not there, or too old.
@@ -70,7 +73,8 @@ pub fn mujoco_version(given: Option<&Path>) -> Result<&'static str, EnvError> {
 
 /// The variable that says in which folder models are.
 const VARIABLE: &str = "WINDROW_MUJOCO_MODELS";
-/// Arguments that have no default in the table: of every environment, and of those that take other models.
+/// Arguments that have no default in the table: of every environment, and of those that take other
+/// models.
 const COMMON: [&str; 4] = ["library", "models", "max_episode_steps", "info"];
 const OTHER_MODEL: [&str; 2] = ["xml_file", "frame_skip"];
 

@@ -49,12 +49,14 @@ impl MujocoModel {
     /// The model in the file of XML at `path`.
     ///
     /// # Errors
-    /// [`EnvError::Failed`] with a [`LoadError`] that says what to install, or what MuJoCo does not understand.
+    /// [`EnvError::Failed`] with a [`LoadError`] that says what to install, or what MuJoCo does not
+    /// understand.
     pub fn from_xml(path: impl AsRef<Path>) -> Result<Self, EnvError> {
         Self::from_xml_with(path.as_ref(), None)
     }
 
-    /// As [`from_xml`](Self::from_xml), with the library, or a folder in which it is, where the variable `WINDROW_MUJOCO` names no other.
+    /// As [`from_xml`](Self::from_xml), with the library, or a folder in which it is, where the
+    /// variable `WINDROW_MUJOCO` names no other.
     ///
     /// # Errors
     /// As [`from_xml`](Self::from_xml).

@@ -48,7 +48,8 @@ pub(super) fn sum_by<T: Copy + Default + Add<Output = T>>(
     }
 }
 
-/// `np.linalg.norm(values)`, of two or three numbers, where OpenBLAS uses AVX-512: elsewhere it rounds each square.
+/// `np.linalg.norm(values)`, of two or three numbers, where OpenBLAS uses AVX-512: elsewhere it
+/// rounds each square.
 pub(super) fn norm(values: &[f64]) -> f64 {
     values
         .iter()

@@ -19,15 +19,17 @@ const TORQUES: [f64; 3] = [-1.0, 0.0, 1.0];
 
 /// Two links hanging from one another: swing the free end above the height of one link.
 ///
-/// Observation `float32 [6]`: cosine and sine of the first joint's angle (0 hangs down), of the second's (relative
-/// to the first link), and both angular velocities (rad/s). Action `int64`: torque on the second joint, 0 is -1 N·m,
-/// 1 none, 2 is +1 N·m. Reward -1 a step, 0 for the one that reaches the height and terminates.
+/// Observation `float32 [6]`: cosine and sine of the first joint's angle (0 hangs down), of the
+/// second's (relative to the first link), and both angular velocities (rad/s). Action `int64`:
+/// torque on the second joint, 0 is -1 N·m, 1 none, 2 is +1 N·m. Reward -1 a step, 0 for the one
+/// that reaches the height and terminates.
 ///
 /// [`new`](Self::new) is the bare physics, [`v1`](Self::v1) is Gymnasium's `Acrobot-v1`.
 ///
-/// Source: R. S. Sutton, "Generalization in reinforcement learning: successful examples using sparse coarse coding"
-/// (1996), with the equations of Sutton and Barto's book, as in Gymnasium; links of 1 m and 1 kg with their centre of
-/// mass in the middle and a moment of inertia of 1 kg·m².
+/// Source: R. S. Sutton, "Generalization in reinforcement learning: successful examples using
+/// sparse coarse coding" (1996), with the equations of Sutton and Barto's book, as in Gymnasium;
+/// links of 1 m and 1 kg with their centre of mass in the middle and a moment of inertia of 1
+/// kg·m².
 #[derive(Debug, Clone)]
 pub struct Acrobot {
     state: Option<Joints>,
@@ -60,8 +62,9 @@ impl Acrobot {
         TimeLimit::of(Self::new(), 500)
     }
 
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by
+    /// less than one unit in the last place, where those of the GNU C library err by 0.52: episodes
+    /// equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
@@ -245,10 +248,12 @@ fn turned_back(mut angle: f64) -> f64 {
     angle
 }
 
-/// Cosine and sine of an angle of at most 0.1 as NumPy computes them in `float32`, which is how Gymnasium observes the
-/// start of an episode: by polynomials and fused multiply-adds, not by `libm`.
+/// Cosine and sine of an angle of at most 0.1 as NumPy computes them in `float32`, which is how
+/// Gymnasium observes the start of an episode: by polynomials and fused multiply-adds, not by
+/// `libm`.
 ///
-/// Source: NumPy's `loops_trigonometric.dispatch.c.src` (coefficients), for processors that have FMA.
+/// Source: NumPy's `loops_trigonometric.dispatch.c.src` (coefficients), for processors that have
+/// FMA.
 fn narrow_cos_sin(angle: f32) -> (f32, f32) {
     const COS: [u32; 3] = [0x37cc_730b, 0xbab6_036e, 0x3d2a_aa9e];
     const SIN: [u32; 4] = [0x363e_9dde, 0xb950_35dd, 0x3c08_88cd, 0xbe2a_aaab];
@@ -262,7 +267,8 @@ fn narrow_cos_sin(angle: f32) -> (f32, f32) {
     (cos, sin)
 }
 
-/// Whether the free end is above the height, given the cosines of the first link's angle and of both, and the reward.
+/// Whether the free end is above the height, given the cosines of the first link's angle and of
+/// both, and the reward.
 #[inline(always)]
 fn ending(cos1: f64, cos12: f64) -> (bool, f32) {
     let terminated = -cos1 - cos12 > 1.0;

@@ -8,18 +8,21 @@ use crate::{Env, EnvError, EnvRng, EnvSpec, NumpyRng, Outcome, Spec, StateVisito
 
 /// Draw cards for a sum closer to 21 than the dealer's, but not above.
 ///
-/// These are the arguments of `Blackjack-v1`, named as Gymnasium names them: of the id alone, `sab` is set, and the other is not.
-/// Observation: the player's sum, the dealer's open card and whether the player has an ace that counts 11, each `int64`, as
-/// `("observation", "0")`, `("observation", "1")` and `("observation", "2")`. Action `int64`: 0 stick, 1 hit. Reward 1 for a game that is
-/// won, -1 for one that is lost.
+/// These are the arguments of `Blackjack-v1`, named as Gymnasium names them: of the id alone, `sab`
+/// is set, and the other is not. Observation: the player's sum, the dealer's open card and whether
+/// the player has an ace that counts 11, each `int64`, as `("observation", "0")`,
+/// `("observation", "1")` and `("observation", "2")`. Action `int64`: 0 stick, 1 hit. Reward 1 for
+/// a game that is won, -1 for one that is lost.
 ///
-/// Source: R. Sutton and A. Barto, "Reinforcement Learning: An Introduction" (2020), example 5.1, as in Gymnasium.
+/// Source: R. Sutton and A. Barto, "Reinforcement Learning: An Introduction" (2020), example 5.1,
+/// as in Gymnasium.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Blackjack {
     /// Whether an ace and a ten at the beginning win 1.5. Without effect beside `sab`.
     pub natural: bool,
-    /// Whether to play as in the book: an ace and a ten at the beginning win unless the dealer has them too.
+    /// Whether to play as in the book: an ace and a ten at the beginning win unless the dealer has
+    /// them too.
     pub sab: bool,
 }
 

@@ -27,9 +27,9 @@ const MAX_POSITION: f64 = 2.4;
 
 /// A pole on a cart: push the cart left or right so that the pole stays up.
 ///
-/// Observation `float32 [4]`: position (m), velocity (m/s), angle (rad), angular velocity (rad/s). Action
-/// `int64`: 0 left, 1 right. Reward 1 for every step until the pole has fallen or the cart has left the track,
-/// which terminates the episode, 0 for steps after that.
+/// Observation `float32 [4]`: position (m), velocity (m/s), angle (rad), angular velocity (rad/s).
+/// Action `int64`: 0 left, 1 right. Reward 1 for every step until the pole has fallen or the cart
+/// has left the track, which terminates the episode, 0 for steps after that.
 ///
 /// [`new`](Self::new) is the bare physics, [`v1`](Self::v1) is Gymnasium's `CartPole-v1`.
 ///
@@ -44,13 +44,15 @@ const MAX_POSITION: f64 = 2.4;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Source: A. G. Barto, R. S. Sutton and C. W. Anderson, "Neuronlike adaptive elements that can solve difficult
-/// learning control problems" (1983); equations with the corrections of R. V. Florian (2007), as in Gymnasium.
+/// Source: A. G. Barto, R. S. Sutton and C. W. Anderson, "Neuronlike adaptive elements that can
+/// solve difficult learning control problems" (1983); equations with the corrections of R. V.
+/// Florian (2007), as in Gymnasium.
 #[derive(Debug, Clone)]
 pub struct CartPole {
     state: Option<CartPoleState>,
-    /// Sine and cosine of the angle, where the last step has computed them. The next angle depends on neither the action nor the forces
-    /// of a step, so that a processor computes these while it waits for the divisions of that step.
+    /// Sine and cosine of the angle, where the last step has computed them. The next angle depends
+    /// on neither the action nor the forces of a step, so that a processor computes these while it
+    /// waits for the divisions of that step.
     sines: Option<(f64, f64)>,
     fallen: bool,
     math: Math,
@@ -58,8 +60,8 @@ pub struct CartPole {
     spec: Arc<EnvSpec>,
 }
 
-/// Both positions come first, then both velocities: the compiler computes neighbours at once, and the sines of the angle should not wait
-/// for the divisions that the velocities need.
+/// Both positions come first, then both velocities: the compiler computes neighbours at once, and
+/// the sines of the angle should not wait for the divisions that the velocities need.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(from = "[f64; 4]", into = "[f64; 4]")]
 struct CartPoleState {
@@ -115,9 +117,10 @@ impl CartPole {
         TimeLimit::of(Self::new(), 500)
     }
 
-    /// With sines by polynomials, and products for divisions by the mass, which is faster for several environments in lockstep. The sines
-    /// err by less than one unit in the last place, the quotients by less than 1.5, where those of the GNU C library err by 0.52 and 0.5:
-    /// episodes equal Gymnasium's no longer. The sines are the same on all machines.
+    /// With sines by polynomials, and products for divisions by the mass, which is faster for
+    /// several environments in lockstep. The sines err by less than one unit in the last place, the
+    /// quotients by less than 1.5, where those of the GNU C library err by 0.52 and 0.5: episodes
+    /// equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
@@ -141,7 +144,8 @@ impl Default for CartPole {
 }
 
 impl CartPoleState {
-    /// One explicit Euler step under `force`, with sine and cosine of the angle; velocities are those before the step.
+    /// One explicit Euler step under `force`, with sine and cosine of the angle; velocities are
+    /// those before the step.
     #[inline(always)]
     fn advance(self, force: f64, (sin, cos): (f64, f64), math: Math) -> Self {
         let over_mass = |number| math.divided(number, TOTAL_MASS);
@@ -190,7 +194,8 @@ impl Env for CartPole {
             return Err(EnvError::NotReset);
         };
         let sines = self.sines.unwrap_or_else(|| self.math.sin_cos(state.theta));
-        // Computed first, and kept there by `black_box`: a processor that waits for the divisions below goes on with the next frame.
+        // Computed first, and kept there by `black_box`: a processor that waits for the divisions
+        // below goes on with the next frame.
         let ahead = state.theta + TAU * state.theta_dot;
         let ahead = black_box(self.math.sin_cos(ahead));
         *state = match self.math {

@@ -5,17 +5,20 @@ use crate::EnvError;
 
 /// Walk along a cliff to the goal; a step over its edge leads back to the start.
 ///
-/// These are the arguments of `CliffWalking-v1`, and of `CliffWalkingSlippery-v1`, which is slippery, named as Gymnasium names them.
-/// Observation `int64`: row times 12 plus column. Action `int64`: 0 up, 1 right, 2 down, 3 left. Reward -1 for every step, and -100 for one
-/// over the edge. An episode terminates at the goal.
+/// These are the arguments of `CliffWalking-v1`, and of `CliffWalkingSlippery-v1`, which is
+/// slippery, named as Gymnasium names them. Observation `int64`: row times 12 plus column. Action
+/// `int64`: 0 up, 1 right, 2 down, 3 left. Reward -1 for every step, and -100 for one over the
+/// edge. An episode terminates at the goal.
 ///
-/// Source: R. Sutton and A. Barto, "Reinforcement Learning: An Introduction" (2020), example 6.6, as in Gymnasium.
+/// Source: R. Sutton and A. Barto, "Reinforcement Learning: An Introduction" (2020), example 6.6,
+/// as in Gymnasium.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CliffWalking {
     /// Whether steps may go to either side of their direction, with the same probability as in it.
     pub is_slippery: bool,
-    /// Entries of Gymnasium's `info` that are observed: `"prob"`, the probability of the last transition (`float64`).
+    /// Entries of Gymnasium's `info` that are observed: `"prob"`, the probability of the last
+    /// transition (`float64`).
     pub info: Vec<String>,
 }
 

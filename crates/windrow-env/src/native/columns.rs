@@ -1,7 +1,8 @@
-//! Native environments stepped many at once, a column a number of their states, so that the compiler uses vector instructions.
+//! Native environments stepped many at once, a column a number of their states, so that the
+//! compiler uses vector instructions.
 //!
-//! States stay in columns from step to step, 16 environments a block. The arithmetic is that of one environment, operation by
-//! operation, so that both ways give the same bits.
+//! States stay in columns from step to step, 16 environments a block. The arithmetic is that of one
+//! environment, operation by operation, so that both ways give the same bits.
 
 use std::marker::PhantomData;
 
@@ -20,8 +21,9 @@ const NARROW: usize = 8;
 /// Fewer are stepped one after the other.
 const FEW: usize = 6;
 
-/// Calls `f` with each place of a column. It and what it calls must be compiled into their caller, whose vector instructions they have
-/// nowhere else: closures say `inline(always)`, and methods of iterators are no alternative.
+/// Calls `f` with each place of a column. It and what it calls must be compiled into their caller,
+/// whose vector instructions they have nowhere else: closures say `inline(always)`, and methods of
+/// iterators are no alternative.
 #[inline(always)]
 pub(super) fn each<const N: usize>(mut f: impl FnMut(usize)) {
     for i in 0..N {
@@ -60,8 +62,8 @@ pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
     fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<N, M, L>);
 }
 
-/// States, actions and results of `L` environments in one step, in this order: vectors that begin where a line of the cache does are read
-/// and written faster.
+/// States, actions and results of `L` environments in one step, in this order: vectors that begin
+/// where a line of the cache does are read and written faster.
 #[repr(C, align(64))]
 pub(super) struct Columns<const N: usize, const M: usize, const L: usize> {
     pub(super) state: [[f64; L]; N],
@@ -104,7 +106,8 @@ struct Blocks<E, const N: usize, const M: usize> {
     of: PhantomData<fn() -> E>,
 }
 
-/// Columns for the states of `envs`. `None` if they gain nothing, or if only some of `envs` have fast math.
+/// Columns for the states of `envs`. `None` if they gain nothing, or if only some of `envs` have
+/// fast math.
 pub(super) fn at_once<'a, E, const N: usize, const M: usize>(
     mut envs: impl ExactSizeIterator<Item = &'a E>,
 ) -> Option<Box<dyn AtOnce<E>>>
@@ -235,8 +238,9 @@ where
         stepped
     }
 
-    /// Steps the environments of the block from `first` on, and returns how many: none where an action is none. The compiler uses vectors
-    /// because nothing else can refer to `columns`, a variable of the caller.
+    /// Steps the environments of the block from `first` on, and returns how many: none where an
+    /// action is none. The compiler uses vectors because nothing else can refer to `columns`, a
+    /// variable of the caller.
     #[inline(always)]
     fn step_block<const L: usize>(
         &mut self,
@@ -382,7 +386,8 @@ mod tests {
             }
         }
 
-        /// Everything that a step can write, as bytes: observations, rewards, both flags and the environments' states.
+        /// Everything that a step can write, as bytes: observations, rewards, both flags and the
+        /// environments' states.
         fn seen(&mut self) -> [Vec<u8>; 5] {
             let obs = self.obs.rows().get(OBSERVATION).unwrap();
             let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_ne_bytes()).collect();
@@ -407,7 +412,8 @@ mod tests {
         }
     }
 
-    /// Steps 12 environments, a part of wide columns, and 39, two of them and a part of narrow ones.
+    /// Steps 12 environments, a part of wide columns, and 39, two of them and a part of narrow
+    /// ones.
     fn assert_alike<E: Env + 'static>(steps: usize, make: impl Fn() -> E) {
         for count in [12, 39] {
             assert_count_alike(count, steps, &make);
@@ -424,7 +430,8 @@ mod tests {
                 envs.step(at_once).unwrap();
             }
             let [(at_once, _), (each, _), (mixed, _)] = &mut runs;
-            // Not after every step: an environment whose state is saved forgets what a step has computed ahead.
+            // Not after every step: an environment whose state is saved forgets what a step has
+            // computed ahead.
             if step % 7 == 6 {
                 assert_eq!(at_once.seen(), each.seen(), "step {step}");
                 assert_eq!(mixed.seen(), each.seen(), "step {step}");

@@ -3,10 +3,12 @@ use serde::{Deserialize, Serialize};
 use super::tabular::{Table, Tabular, Transition};
 use crate::{EnvError, SpecError};
 
-/// Cross the ice from the start to the goal without falling into a hole; on slippery ice, steps may go aside.
+/// Cross the ice from the start to the goal without falling into a hole; on slippery ice, steps may
+/// go aside.
 ///
-/// These are the arguments of `FrozenLake-v1` and `FrozenLake8x8-v1`, named as Gymnasium names them. Observation `int64`: row times
-/// number of columns plus column. Action `int64`: 0 left, 1 down, 2 right, 3 up. An episode terminates at the goal or in a hole.
+/// These are the arguments of `FrozenLake-v1` and `FrozenLake8x8-v1`, named as Gymnasium names
+/// them. Observation `int64`: row times number of columns plus column. Action `int64`: 0 left, 1
+/// down, 2 right, 3 up. An episode terminates at the goal or in a hole.
 ///
 /// ```
 /// use windrow_env::{EnvFactory, EnvRecipe, FrozenLake, Spec};
@@ -19,7 +21,8 @@ use crate::{EnvError, SpecError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FrozenLake {
-    /// Rows of the map: `S` start, `F` ice, `H` hole, `G` goal; other letters are ice. `None` for the map of `map_name`.
+    /// Rows of the map: `S` start, `F` ice, `H` hole, `G` goal; other letters are ice. `None` for
+    /// the map of `map_name`.
     pub desc: Option<Vec<String>>,
     /// `"4x4"` or `"8x8"`.
     pub map_name: String,
@@ -29,7 +32,8 @@ pub struct FrozenLake {
     pub success_rate: f64,
     /// Rewards of a step to the goal, into a hole, and onto ice.
     pub reward_schedule: [f64; 3],
-    /// Entries of Gymnasium's `info` that are observed: `"prob"`, the probability of the last transition (`float64`).
+    /// Entries of Gymnasium's `info` that are observed: `"prob"`, the probability of the last
+    /// transition (`float64`).
     pub info: Vec<String>,
 }
 

@@ -7,11 +7,13 @@ use crate::{EnvError, EnvSpec, Spec, SpecError};
 /// The name under which environments say which actions are legal.
 pub(super) const ACTION_MASK: &str = "action_mask";
 
-/// The name under which rewards are observed in double precision (`float64`, before they are rounded), where the argument `info` of an
-/// environment has it: those of MuJoCo and of tables, such as `Taxi-v4`. Gymnasium's `info` has no such entry.
+/// The name under which rewards are observed in double precision (`float64`, before they are
+/// rounded), where the argument `info` of an environment has it: those of MuJoCo and of tables,
+/// such as `Taxi-v4`. Gymnasium's `info` has no such entry.
 pub const EXACT_REWARD: &str = "exact_reward";
 
-/// Lets `spec` observe the entries `wanted` of those that the environment has, `known`. Gives for each of these the leaf that it is observed as.
+/// Lets `spec` observe the entries `wanted` of those that the environment has, `known`. Gives for
+/// each of these the leaf that it is observed as.
 ///
 /// # Errors
 /// As [`find`].
@@ -33,7 +35,8 @@ pub(super) fn observe<const N: usize>(
 /// Which of `known` each of the entries `wanted` is, for the environments `id`.
 ///
 /// # Errors
-/// [`SpecError::Argument`] for an entry that the environment does not have, or one that is wanted twice.
+/// [`SpecError::Argument`] for an entry that the environment does not have, or one that is wanted
+/// twice.
 pub(crate) fn find(id: &str, wanted: &[String], known: &[&str]) -> Result<Vec<usize>, EnvError> {
     let mut found = Vec::with_capacity(wanted.len());
     for name in wanted {
@@ -54,8 +57,9 @@ pub(crate) fn find(id: &str, wanted: &[String], known: &[&str]) -> Result<Vec<us
     Ok(found)
 }
 
-/// Lets `spec` observe the entries `added` behind its own observation, in their order, as a Python environment's: an `action_mask` says
-/// which actions are legal. Gives the leaf that the first of them is observed as; the others follow.
+/// Lets `spec` observe the entries `added` behind its own observation, in their order, as a Python
+/// environment's: an `action_mask` says which actions are legal. Gives the leaf that the first of
+/// them is observed as; the others follow.
 pub(crate) fn append(spec: &mut EnvSpec, mut added: Vec<(String, Spec)>) -> usize {
     let own = spec.observation_leaves().len();
     if added.is_empty() {

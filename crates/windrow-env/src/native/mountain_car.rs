@@ -18,12 +18,13 @@ const PUSHES: [f64; 3] = [-0.001, 0.0, 0.001];
 
 /// A car in a valley, too weak to drive straight up: it has to swing.
 ///
-/// Observation `float32 [2]`: position, velocity. Action `int64`: 0 pushes left, 1 not at all, 2 right. Reward -1 a
-/// step. Terminates at the top of the right hill (position 0.5).
+/// Observation `float32 [2]`: position, velocity. Action `int64`: 0 pushes left, 1 not at all, 2
+/// right. Reward -1 a step. Terminates at the top of the right hill (position 0.5).
 ///
 /// [`new`](Self::new) is the bare physics, [`v0`](Self::v0) is Gymnasium's `MountainCar-v0`.
 ///
-/// Source: A. W. Moore, "Efficient memory-based learning for robot control" (1990), as in Gymnasium.
+/// Source: A. W. Moore, "Efficient memory-based learning for robot control" (1990), as in
+/// Gymnasium.
 #[derive(Debug, Clone)]
 pub struct MountainCar {
     state: Option<CarState>,
@@ -60,8 +61,9 @@ impl MountainCar {
         TimeLimit::of(Self::new(), 200)
     }
 
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by
+    /// less than one unit in the last place, where those of the GNU C library err by 0.52: episodes
+    /// equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;

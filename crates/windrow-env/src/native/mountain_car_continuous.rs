@@ -16,12 +16,15 @@ const POWER: f64 = 0.0015;
 
 /// [`MountainCar`](crate::MountainCar) with a throttle: the less fuel the better.
 ///
-/// Observation `float32 [2]`: position, velocity. Action `float32 [1]`: force, clipped to `[-1, 1]`. Reward
-/// `-0.1 a²` a step with the action as it came, and 100 for reaching the goal (position 0.45), which terminates.
+/// Observation `float32 [2]`: position, velocity. Action `float32 [1]`: force, clipped to
+/// `[-1, 1]`. Reward `-0.1 a²` a step with the action as it came, and 100 for reaching the goal
+/// (position 0.45), which terminates.
 ///
-/// [`new`](Self::new) is the bare physics, [`v0`](Self::v0) is Gymnasium's `MountainCarContinuous-v0`.
+/// [`new`](Self::new) is the bare physics, [`v0`](Self::v0) is Gymnasium's
+/// `MountainCarContinuous-v0`.
 ///
-/// Source: A. W. Moore, "Efficient memory-based learning for robot control" (1990), as in Gymnasium.
+/// Source: A. W. Moore, "Efficient memory-based learning for robot control" (1990), as in
+/// Gymnasium.
 #[derive(Debug, Clone)]
 pub struct MountainCarContinuous {
     state: Option<CarState>,
@@ -67,8 +70,9 @@ impl MountainCarContinuous {
         TimeLimit::of(Self::new(), 999)
     }
 
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by
+    /// less than one unit in the last place, where those of the GNU C library err by 0.52: episodes
+    /// equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
@@ -114,8 +118,8 @@ fn narrow(exact: f64) -> f64 {
     f64::from(exact as f32)
 }
 
-/// One step from position and velocity in the precision that `round` rounds to, constants included; `cosine` is that of three times
-/// the position.
+/// One step from position and velocity in the precision that `round` rounds to, constants included;
+/// `cosine` is that of three times the position.
 #[inline(always)]
 fn advance(
     [position, velocity]: [f64; 2],
@@ -124,7 +128,8 @@ fn advance(
     round: impl Fn(f64) -> f64,
 ) -> Landing {
     let slope = GRAVITY * cosine;
-    // An action within bounds is a `float32` and makes the difference one; a clipped one is a `float64`.
+    // An action within bounds is a `float32` and makes the difference one; a clipped one is a
+    // `float64`.
     let push = if action.abs() <= MAX_ACTION {
         f64::from(action * POWER as f32 - slope as f32)
     } else {

@@ -3,12 +3,12 @@ use std::hint::black_box;
 use super::columns::each;
 use super::sines::for_each;
 
-/// `x**2` as NumPy computes it for a single number: by `libm`'s `pow`, whose last bit now and then is not that of the
-/// product.
+/// `x**2` as NumPy computes it for a single number: by `libm`'s `pow`, whose last bit now and then
+/// is not that of the product.
 ///
-/// `pow` errs by little more than half a unit in the last place, so that it can only differ from the product, the
-/// correctly rounded square, where the exact square lies next to the middle between two numbers. Only there it is
-/// called: it takes ten times as long.
+/// `pow` errs by little more than half a unit in the last place, so that it can only differ from
+/// the product, the correctly rounded square, where the exact square lies next to the middle
+/// between two numbers. Only there it is called: it takes ten times as long.
 #[inline(always)]
 pub(crate) fn square(x: f64) -> f64 {
     let product = x * x;
@@ -42,7 +42,8 @@ fn by_libm(x: f64) -> f64 {
 /// Whether `pow` must return `product`, which is that of `x` and `x`.
 #[inline(always)]
 fn is_square(x: f64, product: f64) -> bool {
-    /// Of half a unit: beyond it the middle is near. Implementations stay below 0.52 units of error, this allows 0.525.
+    /// Of half a unit: beyond it the middle is near. Implementations stay below 0.52 units of
+    /// error, this allows 0.525.
     const NEAR: f64 = 0.95;
     let half_unit = f64::from_bits(product.to_bits() & EXPONENT) * HALF_EPSILON;
     (error_of_square(x, product).abs() < NEAR * half_unit) & (product > SMALL)

@@ -23,9 +23,10 @@ const INERTIA: f32 = 3.0;
 
 /// A rod that hangs from one end: swing it up and keep it there.
 ///
-/// Observation `float32 [3]`: cosine and sine of the angle (0 is upright), angular velocity (rad/s). Action
-/// `float32 [1]`: torque in N·m, clipped to `[-2, 2]`. Reward `-(θ² + 0.1 ω² + 0.001 u²)` with the angle in
-/// `[-π, π)` and all three from before the step. Never terminates.
+/// Observation `float32 [3]`: cosine and sine of the angle (0 is upright), angular velocity
+/// (rad/s). Action `float32 [1]`: torque in N·m, clipped to `[-2, 2]`. Reward
+/// `-(θ² + 0.1 ω² + 0.001 u²)` with the angle in `[-π, π)` and all three from before the step.
+/// Never terminates.
 ///
 /// [`new`](Self::new) is the bare physics, [`v1`](Self::v1) is Gymnasium's `Pendulum-v1`.
 #[derive(Debug, Clone)]
@@ -63,8 +64,9 @@ impl Pendulum {
         TimeLimit::of(Self::new(), 200)
     }
 
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by less than one unit in the last place,
-    /// where those of the GNU C library err by 0.52: episodes equal Gymnasium's no longer. The sines are the same on all machines.
+    /// With sines by polynomials, which is faster for several environments in lockstep. They err by
+    /// less than one unit in the last place, where those of the GNU C library err by 0.52: episodes
+    /// equal Gymnasium's no longer. The sines are the same on all machines.
     #[must_use]
     pub fn with_fast_math(mut self) -> Self {
         self.math = Math::Fast;
@@ -105,8 +107,9 @@ impl PendulumState {
 /// The share of the torque in the cost.
 #[inline(always)]
 fn effort(torque: f32) -> f32 {
-    // Gymnasium's torque is a `float32`, squared by `powf`, which may be off by the last bit where a product
-    // would not be; the `float32` reward shows it. Without the box the compiler makes it a product.
+    // Gymnasium's torque is a `float32`, squared by `powf`, which may be off by the last bit where
+    // a product would not be; the `float32` reward shows it. Without the box the compiler makes it
+    // a product.
     0.001 * torque.powf(black_box(2.0))
 }
 
@@ -123,7 +126,8 @@ fn wrapped(angle: f64) -> f64 {
     turned - PI
 }
 
-/// As [`wrapped`], without branches, for processors with fused multiply-add, by which remainders are exact.
+/// As [`wrapped`], without branches, for processors with fused multiply-add, by which remainders
+/// are exact.
 #[inline(always)]
 fn wrapped_by_turns(angle: f64) -> f64 {
     let turned = angle + PI;

@@ -1,17 +1,20 @@
-//! Sine and cosine of many angles at once, with the bits of `libm`, and [faster ones](polynomials) of other bits.
+//! Sine and cosine of many angles at once, with the bits of `libm`, and [faster ones](polynomials)
+//! of other bits.
 //!
-//! Vector instructions compute both with a dozen digits to spare, and the distance to the number between two neighbours where rounding
-//! changes. The GNU library errs little more than half a unit in the last place: what is farther from that number than its error leaves
-//! it no choice. The rest, a tenth, is left to the library itself. Other libraries state no such bound, and compute every angle. One angle
-//! is computed in the same way where it is [small](small_sin_cos_of).
+//! Vector instructions compute both with a dozen digits to spare, and the distance to the number
+//! between two neighbours where rounding changes. The GNU library errs little more than half a unit
+//! in the last place: what is farther from that number than its error leaves it no choice. The
+//! rest, a tenth, is left to the library itself. Other libraries state no such bound, and compute
+//! every angle. One angle is computed in the same way where it is [small](small_sin_cos_of).
 
 use pulp::Simd;
 
 use super::columns::each;
 use crate::{EnvError, StateVisitor};
 
-/// Largest errors of the GNU library since 2.28 in the two series, in units in the last place, as its source states them. It adds a
-/// number of less than 2⁻⁸, rounded two or three times, to one of a table: 3 · 2⁻⁶² at most, where a unit is 2⁻⁵⁵ or more.
+/// Largest errors of the GNU library since 2.28 in the two series, in units in the last place, as
+/// its source states them. It adds a number of less than 2⁻⁸, rounded two or three times, to one of
+/// a table: 3 · 2⁻⁶² at most, where a unit is 2⁻⁵⁵ or more.
 const LIBM: [f64; 2] = [0.518, 0.513];
 /// More than the largest error of [`sin_cos_of`], in the same units.
 const OWN: f64 = 0.01;
@@ -19,8 +22,9 @@ const OWN: f64 = 0.01;
 const NEAR: [f64; 2] = [1.0 - LIBM[0] - OWN, 1.0 - LIBM[1] - OWN];
 /// Angles below it have sines and cosines that [`small_sin_cos_of`] computes.
 const SMALL: f64 = 0.25;
-/// Its largest errors, in the same units. What is added to the angle is 0.0104 of it at most and was rounded five times. What is taken from 1,
-/// where a unit is 2⁻⁵³, is less than 2⁻⁵ and was rounded by 2⁻⁵⁹ at most.
+/// Its largest errors, in the same units. What is added to the angle is 0.0104 of it at most and
+/// was rounded five times. What is taken from 1, where a unit is 2⁻⁵³, is less than 2⁻⁵ and was
+/// rounded by 2⁻⁵⁹ at most.
 const OWN_SMALL: [f64; 2] = [0.053, 0.017];
 /// Below it, the library's sine is a series that errs less.
 const TINY: f64 = 0.126;
@@ -72,7 +76,8 @@ const COSINE: [f64; 7] = [
     -1.0 / 6_402_373_705_728_000.0,
 ];
 
-/// Coefficients of [`polynomials`], from the third and the fourth power on, which err least in the last place within an eighth of a turn.
+/// Coefficients of [`polynomials`], from the third and the fourth power on, which err least in the
+/// last place within an eighth of a turn.
 const FAST_SINE: [f64; 6] = [
     -0.166_666_666_666_666_3,
     0.008_333_333_333_322_108,
@@ -100,7 +105,8 @@ pub(super) enum Math {
 }
 
 impl Math {
-    /// Has the state of an environment with other arithmetic refused, since it would go on with other bits.
+    /// Has the state of an environment with other arithmetic refused, since it would go on with
+    /// other bits.
     pub(super) fn visit_state(self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         state.section(match self {
             Self::Exact => "exact arithmetic",
@@ -222,8 +228,9 @@ impl ManySines for Fast {
     }
 }
 
-/// Sine and cosine of an `angle` of less than [`MAX_ANGLE`], which err by less than one unit in the last place: by 0.89 at most for
-/// 300,000 angles. No multiplication and addition are fused, so that all machines compute the same bits, with vectors and without.
+/// Sine and cosine of an `angle` of less than [`MAX_ANGLE`], which err by less than one unit in the
+/// last place: by 0.89 at most for 300,000 angles. No multiplication and addition are fused, so
+/// that all machines compute the same bits, with vectors and without.
 #[inline(always)]
 fn polynomials(angle: f64) -> (f64, f64) {
     let turned = angle * std::f64::consts::FRAC_2_PI + TO_INTEGER;
@@ -243,7 +250,8 @@ fn polynomials(angle: f64) -> (f64, f64) {
     turned_by(count, sine, cosine)
 }
 
-/// [`polynomials`] of an `angle` of less than [`EIGHTH`], which is what it would be without quarter turns.
+/// [`polynomials`] of an `angle` of less than [`EIGHTH`], which is what it would be without quarter
+/// turns.
 #[inline(always)]
 fn near_polynomials(angle: f64) -> (f64, f64) {
     let z = angle * angle;
@@ -270,8 +278,8 @@ fn turned_by(quarters: u64, sine: f64, cosine: f64) -> (f64, f64) {
     )
 }
 
-/// As [`series`], with roundings between multiplications and additions. `w` is the second power of `z`: pairs of terms, which wait for one
-/// another less than one term after the other.
+/// As [`series`], with roundings between multiplications and additions. `w` is the second power of
+/// `z`: pairs of terms, which wait for one another less than one term after the other.
 #[inline(always)]
 fn polynomial(z: f64, w: f64, [a, b, c, d, e, f]: [f64; 6]) -> f64 {
     ((a + b * z) + (c + d * z) * w) + (e + f * z) * (w * w)
@@ -321,13 +329,14 @@ fn cos<S: Simd, const N: usize>(_: S, angles: &[f64; N]) -> [f64; N] {
 /// Whether the library states how much it errs.
 const STATES_ERRORS: bool = cfg!(all(target_os = "linux", target_env = "gnu"));
 
-/// Whether the library states how much it errs, and there are vectors, and with them fused multiply-add.
+/// Whether the library states how much it errs, and there are vectors, and with them fused
+/// multiply-add.
 const fn has_bound<S: Simd>() -> bool {
     S::F64_LANES > 1 && STATES_ERRORS
 }
 
-/// Calls `f` with the place of each flag that is 1; there are a multiple of eight. Nobody can predict which are: going from one to the
-/// next costs one wrong guess.
+/// Calls `f` with the place of each flag that is 1; there are a multiple of eight. Nobody can
+/// predict which are: going from one to the next costs one wrong guess.
 #[inline(always)]
 pub(super) fn for_each<const N: usize>(flags: &[u8; N], mut f: impl FnMut(usize)) {
     const { assert!(N.is_multiple_of(8), "flags are read eight at a time") };
@@ -352,8 +361,9 @@ struct Rounded {
 
 /// Sine and cosine of `angle`.
 ///
-/// Pairs of numbers `(x, x_rest)` stand for sums, after T. J. Dekker, "A floating-point technique for extending the available precision"
-/// (1971). Products that a pair takes apart are exact by fused multiply-add.
+/// Pairs of numbers `(x, x_rest)` stand for sums, after T. J. Dekker, "A floating-point technique
+/// for extending the available precision" (1971). Products that a pair takes apart are exact by
+/// fused multiply-add.
 #[inline(always)]
 fn sin_cos_of(angle: f64) -> (Rounded, Rounded) {
     let turned = angle.mul_add(std::f64::consts::FRAC_2_PI, TO_INTEGER);
@@ -405,7 +415,8 @@ fn sin_cos_of(angle: f64) -> (Rounded, Rounded) {
     (turn(sine, count), turn(cosine, count.wrapping_add(1)))
 }
 
-/// Sine and cosine of an `angle` of less than [`SMALL`]: what the first terms lose is little enough without pairs of numbers.
+/// Sine and cosine of an `angle` of less than [`SMALL`]: what the first terms lose is little enough
+/// without pairs of numbers.
 #[inline(always)]
 fn small_sin_cos_of(angle: f64) -> (Rounded, Rounded) {
     let (x, z) = (angle, angle * angle);
@@ -451,8 +462,9 @@ fn series<const N: usize>(z: f64, coefficients: [f64; N]) -> f64 {
     sum
 }
 
-/// Whether `rest`, which rounding took from `rounded`, is less than `near` units in its last place. Less than half a unit would be rounded
-/// away again: so `rest` is scaled until `near` is half a unit. Below a power of two units are half as large, which addition knows.
+/// Whether `rest`, which rounding took from `rounded`, is less than `near` units in its last place.
+/// Less than half a unit would be rounded away again: so `rest` is scaled until `near` is half a
+/// unit. Below a power of two units are half as large, which addition knows.
 #[inline(always)]
 fn is_sure(rounded: f64, rest: f64, near: f64) -> bool {
     rounded + rest * (0.5 / near) == rounded
@@ -524,8 +536,8 @@ mod tests {
         }
     }
 
-    /// Asserts that fast sines and cosines differ from the library's by one unit in the last place at most, and that many of them at once
-    /// are those of each; returns how many differ.
+    /// Asserts that fast sines and cosines differ from the library's by one unit in the last place
+    /// at most, and that many of them at once are those of each; returns how many differ.
     fn assert_near_libm(angles: [f64; WIDTH]) -> usize {
         let many = Fast.sin_cos(&angles);
         let mut differ = 0;

@@ -20,7 +20,8 @@ pub(super) fn interval<const N: usize>(low: [f32; N], high: [f32; N]) -> Spec {
 
 /// The entry of `table` that the discrete action of `row` chooses.
 ///
-/// A table instead of branches: a random policy would make every branch a coin toss for the predictor.
+/// A table instead of branches: a random policy would make every branch a coin toss for the
+/// predictor.
 #[inline(always)]
 pub(super) fn choice<const N: usize>(row: Row<'_>, table: &[f64; N]) -> Result<f64, EnvError> {
     let action = row.scalar(Key::<i64>::new(0))?;

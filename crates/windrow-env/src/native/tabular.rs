@@ -1,4 +1,5 @@
-//! Environments whose states, actions and transitions are a table, as those of Gymnasium's toy texts.
+//! Environments whose states, actions and transitions are a table, as those of Gymnasium's toy
+//! texts.
 
 use std::sync::Arc;
 
@@ -30,13 +31,15 @@ pub(super) struct Table {
     sums: Vec<f64>,
     /// The same of the states in which episodes begin.
     begins: Vec<f64>,
-    /// An element for each action of each state: whether it changes the state. Empty where nothing says so.
+    /// An element for each action of each state: whether it changes the state. Empty where nothing
+    /// says so.
     masks: Vec<i8>,
 }
 
 impl Table {
-    /// A table of so many `states` and `actions`. Episodes begin in each of the states that `begins` accepts with the same probability;
-    /// `step` adds the transitions of a state and an action.
+    /// A table of so many `states` and `actions`. Episodes begin in each of the states that
+    /// `begins` accepts with the same probability; `step` adds the transitions of a state and an
+    /// action.
     pub(super) fn new(
         (states, actions): (usize, usize),
         begins: impl Fn(usize) -> bool,
@@ -77,7 +80,8 @@ impl Table {
     /// Environments of this table, called `id`, that observe the entries `info`.
     ///
     /// # Errors
-    /// [`SpecError::Argument`](crate::SpecError::Argument) for an entry of `info` that there is not.
+    /// [`SpecError::Argument`](crate::SpecError::Argument) for an entry of `info` that there is
+    /// not.
     pub(super) fn into_env(
         self,
         id: &str,
@@ -140,7 +144,8 @@ fn sums(numbers: impl Iterator<Item = f64>) -> impl Iterator<Item = f64> {
     })
 }
 
-/// The index that Gymnasium's `categorical_sample` draws: the first whose sum is above a random number, or 0 where rounding leaves none.
+/// The index that Gymnasium's `categorical_sample` draws: the first whose sum is above a random
+/// number, or 0 where rounding leaves none.
 #[inline]
 fn sample(sums: &[f64], rng: &mut NumpyRng) -> usize {
     let drawn = rng.random();
@@ -158,7 +163,8 @@ pub(crate) struct Tabular {
     /// What a passenger of a taxi may do beside.
     fickle: Option<Fickle>,
     rng: EnvRng,
-    /// The leaves in which the probability of the last transition, its reward and the legal actions are observed.
+    /// The leaves in which the probability of the last transition, its reward and the legal actions
+    /// are observed.
     chance: Option<usize>,
     exact: Option<usize>,
     mask: Option<usize>,
@@ -167,7 +173,8 @@ pub(crate) struct Tabular {
 }
 
 impl Tabular {
-    /// Writes what is observed after a transition of probability `chance` to `state`, which is rewarded.
+    /// Writes what is observed after a transition of probability `chance` to `state`, which is
+    /// rewarded.
     #[inline]
     fn write(
         &self,

@@ -5,12 +5,13 @@ use crate::{EnvError, NumpyRng, SpecError, StateVisitor};
 
 /// Fetch a passenger at one of four places and take them to another.
 ///
-/// These are the arguments of `Taxi-v4`, named as Gymnasium names them. Observation `int64` in `0..500`:
-/// `((row * 5 + column) * 5 + passenger) * 4 + destination`, where passenger 4 is in the taxi. Action `int64`: 0 south, 1 north, 2 east,
-/// 3 west, 4 pick up, 5 drop off. Reward -1 for a step, -10 for a pick-up or drop-off that cannot be, 20 at the destination, which
-/// terminates.
+/// These are the arguments of `Taxi-v4`, named as Gymnasium names them. Observation `int64` in
+/// `0..500`: `((row * 5 + column) * 5 + passenger) * 4 + destination`, where passenger 4 is in the
+/// taxi. Action `int64`: 0 south, 1 north, 2 east, 3 west, 4 pick up, 5 drop off. Reward -1 for a
+/// step, -10 for a pick-up or drop-off that cannot be, 20 at the destination, which terminates.
 ///
-/// Source: T. G. Dietterich, "Hierarchical reinforcement learning with the MAXQ value function decomposition" (2000), as in Gymnasium.
+/// Source: T. G. Dietterich, "Hierarchical reinforcement learning with the MAXQ value function
+/// decomposition" (2000), as in Gymnasium.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Taxi {
@@ -22,8 +23,9 @@ pub struct Taxi {
     pub rainy_probability: f64,
     /// Probability that a fickle passenger chooses another destination.
     pub fickle_probability: f64,
-    /// Entries of Gymnasium's `info` that are observed: `"prob"`, the probability of the last transition (`float64`), and
-    /// `"action_mask"` (`int8 [6]`), the actions that change the state, to which random actions are restricted then.
+    /// Entries of Gymnasium's `info` that are observed: `"prob"`, the probability of the last
+    /// transition (`float64`), and `"action_mask"` (`int8 [6]`), the actions that change the state,
+    /// to which random actions are restricted then.
     pub info: Vec<String>,
 }
 

@@ -8,7 +8,8 @@ use windrow_sync::Interrupted;
 use super::member::Command;
 use crate::{EnvError, SpecError, VecEnvError};
 
-/// An error of an [`AsyncEnvPool`](super::AsyncEnvPool). After any of them but [`Closed`](Self::Closed), the pool can be used further.
+/// An error of an [`AsyncEnvPool`](super::AsyncEnvPool). After any of them but
+/// [`Closed`](Self::Closed), the pool can be used further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -143,7 +144,8 @@ pub enum PoolError {
     /// The pool was shut down.
     #[error("the pool was shut down: make another one")]
     Closed,
-    /// Some environments did not return from a step or a reset in time. Their threads end when they do.
+    /// Some environments did not return from a step or a reset in time. Their threads end when they
+    /// do.
     #[error(
         "environments {envs:?} did not return within {timeout:?}: their threads are left behind"
     )]

@@ -7,7 +7,8 @@ use super::member::{Command, Member};
 use super::queues::{MemberQueues, Members};
 use crate::EnvError;
 
-/// The outputs of some members, in the order of their numbers. The members can get new commands once this is dropped.
+/// The outputs of some members, in the order of their numbers. The members can get new commands
+/// once this is dropped.
 #[derive(Debug)]
 pub struct PoolOutput<'a> {
     pub(super) queues: &'a MemberQueues,
@@ -75,7 +76,8 @@ impl<'a> Answer<'a> {
         self.member.next()
     }
 
-    /// The observations that the next actions answer: as above, or the first ones of another episode after
+    /// The observations that the next actions answer: as above, or the first ones of another
+    /// episode after
     /// [`async_step_and_maybe_reset_send`](super::AsyncEnvPool::async_step_and_maybe_reset_send).
     #[must_use]
     pub fn root(&self) -> Rows<'a> {

@@ -1,8 +1,10 @@
-//! The members of a pool on their way between the pool's user and the threads that step them (ADR 0022).
+//! The members of a pool on their way between the pool's user and the threads that step them (ADR
+//! 0022).
 //!
-//! A member moves from one owner to the next: *idle*; *held* by the user, who writes its actions; in a *queue*; with a thread; *done*; and
-//! held again by the user, who reads its output. Commands move members and copy nothing. There is one queue for all threads, or one for
-//! each thread if each member has a thread of its own.
+//! A member moves from one owner to the next: *idle*; *held* by the user, who writes its actions;
+//! in a *queue*; with a thread; *done*; and held again by the user, who reads its output. Commands
+//! move members and copy nothing. There is one queue for all threads, or one for each thread if
+//! each member has a thread of its own.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -190,7 +192,8 @@ impl MemberQueues {
         self.moved.notify_all();
     }
 
-    /// The loop of a thread: executes the commands of members in `queue` until the pool is closed, then drops them.
+    /// The loop of a thread: executes the commands of members in `queue` until the pool is closed,
+    /// then drops them.
     pub(super) fn serve(&self, queue: usize) {
         loop {
             let mut state = self.lock();
@@ -253,7 +256,8 @@ impl MemberQueues {
         self.moved.notify_all();
     }
 
-    /// Waits up to `timeout` for the threads to end; an error has the members that are still stepping.
+    /// Waits up to `timeout` for the threads to end; an error has the members that are still
+    /// stepping.
     pub(super) fn wait_for_end(&self, timeout: Duration) -> Result<(), Vec<usize>> {
         let waited = self
             .moved

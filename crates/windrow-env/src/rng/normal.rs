@@ -1,7 +1,8 @@
 //! NumPy's draws of the standard normal distribution.
 //!
-//! Source: G. Marsaglia and W. W. Tsang, "The ziggurat method for generating random variables" (2000), with 256 layers and 52 bits as in NumPy; its
-//! layers are computed here, each from the one below.
+//! Source: G. Marsaglia and W. W. Tsang, "The ziggurat method for generating random variables"
+//! (2000), with 256 layers and 52 bits as in NumPy; its layers are computed here, each from the one
+//! below.
 
 use std::sync::LazyLock;
 
@@ -14,7 +15,8 @@ const LAYERS: usize = 256;
 /// Numbers that are drawn within a layer.
 const STEPS: f64 = (1u64 << 52) as f64;
 
-/// Where NumPy's table has the number above the nearest one, from which those of the layers above follow.
+/// Where NumPy's table has the number above the nearest one, from which those of the layers above
+/// follow.
 const ROUNDED_UP: usize = 38;
 
 struct Ziggurat {
@@ -97,7 +99,8 @@ fn tail(rng: &mut NumpyRng, is_negative: bool) -> f64 {
 mod tests {
     use super::*;
 
-    /// Of NumPy 2.4.6: the seed, a million numbers `standard_normal(1_000_000)` as `sum of bits * 6364136223846793005^k`, the largest, and `random_raw()` after them.
+    /// Of NumPy 2.4.6: the seed, a million numbers `standard_normal(1_000_000)` as
+    /// `sum of bits * 6364136223846793005^k`, the largest, and `random_raw()` after them.
     const PRINTED: [(u64, u64, f64, u64); 3] = [
         (0, 0xcf879107435230f2, 4.731957688635529, 0x233c0c47ab802eef),
         (1, 0xe46fecd698e8151a, 5.040434135971221, 0x8b4e46aa83d9332b),

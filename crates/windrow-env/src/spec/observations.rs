@@ -49,8 +49,8 @@ impl EnvSpec {
         }
     }
 
-    /// Adds the observation `leaf` behind all others, and returns its place among them. A bare observation becomes the
-    /// named one it is delivered as.
+    /// Adds the observation `leaf` behind all others, and returns its place among them. A bare
+    /// observation becomes the named one it is delivered as.
     ///
     /// # Errors
     /// [`SpecError::NameTaken`] when something else in a frame is called `key`.
@@ -59,7 +59,8 @@ impl EnvSpec {
         self.push_observation(key, leaf)
     }
 
-    /// Adds the reward of the step in another element type, as an observation `"reward"`, and returns its place among observations.
+    /// Adds the reward of the step in another element type, as an observation `"reward"`, and
+    /// returns its place among observations.
     ///
     /// # Errors
     /// [`SpecError::NameTaken`] when there is one already.
@@ -143,7 +144,8 @@ fn find<'a>(spec: &'a mut Spec, before: &mut usize) -> Option<&'a mut Spec> {
     }
 }
 
-/// Adds `leaf` behind all others: where its group is not the last, a further entry has the group's name.
+/// Adds `leaf` behind all others: where its group is not the last, a further entry has the group's
+/// name.
 fn push_leaf<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: Spec) {
     let [name, below @ ..] = names else {
         unreachable!("A key has one name at least.");

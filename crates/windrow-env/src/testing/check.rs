@@ -91,10 +91,12 @@ pub enum CheckError {
     Spec(#[from] EnvError),
 }
 
-/// Drives one environment with random actions through 1000 steps, twice, and reports the first mistake.
+/// Drives one environment with random actions through 1000 steps, twice, and reports the first
+/// mistake.
 ///
-/// Checked are: that every leaf of the observation is written, within its spec and finite; that rewards are finite;
-/// that no episode outlasts `max_episode_steps`; and that the same seed leads to the same data.
+/// Checked are: that every leaf of the observation is written, within its spec and finite; that
+/// rewards are finite; that no episode outlasts `max_episode_steps`; and that the same seed leads
+/// to the same data.
 ///
 /// # Errors
 /// The first mistake found.

@@ -5,8 +5,8 @@ use crate::{Env, EnvError, EnvSpec, Outcome, Spec, StateVisitor};
 
 /// An environment that counts the ones among its actions.
 ///
-/// Observation `int32 [1]`: the count. Action binary `int8 [1]`, added to it. Reward 0. Terminates when the count
-/// exceeds `max_steps`: after `max_steps - start + 1` steps if all actions are 1.
+/// Observation `int32 [1]`: the count. Action binary `int8 [1]`, added to it. Reward 0. Terminates
+/// when the count exceeds `max_steps`: after `max_steps - start + 1` steps if all actions are 1.
 ///
 /// ```
 /// use windrow_env::testing::CountingEnv;

@@ -21,10 +21,12 @@ pub enum Ending {
 
 /// An environment whose frames say which they are.
 ///
-/// The observation is `[env, episode, t]`: the index of the environment, the number of its episode since it was
-/// seeded, and the steps taken in that, all from 0; `int64 [3]` or, by [`with_f64`](Self::with_f64), `float64 [3]`.
-/// [`with_text`](Self::with_text) adds a text, whose length varies. The action is one of [`ACTIONS`](Self::ACTIONS) choices. Rewards, lengths and endings are pure functions of these
-/// numbers, and public: a test recomputes them from delivered observations.
+/// The observation is `[env, episode, t]`: the index of the environment, the number of its episode
+/// since it was seeded, and the steps taken in that, all from 0; `int64 [3]` or, by
+/// [`with_f64`](Self::with_f64), `float64 [3]`. [`with_text`](Self::with_text) adds a text, whose
+/// length varies. The action is one of [`ACTIONS`](Self::ACTIONS) choices. Rewards, lengths and
+/// endings are pure functions of these numbers, and public: a test recomputes them from delivered
+/// observations.
 ///
 /// A seeded reset starts again with episode 0. A step after the end of an episode is an error.
 ///
@@ -70,8 +72,8 @@ impl LedgerEnv {
         Self::with_index(Some(env))
     }
 
-    /// An environment that takes its index from the seed of each seeded reset, so that environments seeded with 0, 1,
-    /// 2, … differ although one function makes them all.
+    /// An environment that takes its index from the seed of each seeded reset, so that environments
+    /// seeded with 0, 1, 2, … differ although one function makes them all.
     #[must_use]
     pub fn from_seed() -> Self {
         Self::with_index(None)
@@ -111,7 +113,8 @@ impl LedgerEnv {
         self
     }
 
-    /// Observes the [text](Self::text) of each frame as well, under `"text"`, beside `"observation"`.
+    /// Observes the [text](Self::text) of each frame as well, under `"text"`, beside
+    /// `"observation"`.
     #[must_use]
     pub fn with_text(mut self) -> Self {
         let numbers = self.spec.observation;
@@ -154,7 +157,8 @@ impl LedgerEnv {
         1 + (hash(&[2, env, episode]) % max_length).cast_signed()
     }
 
-    /// Whether episode `episode` of environment `env` is terminated and whether truncated by [`Ending::Mixed`].
+    /// Whether episode `episode` of environment `env` is terminated and whether truncated by
+    /// [`Ending::Mixed`].
     #[must_use]
     pub fn ending(env: i64, episode: i64) -> (bool, bool) {
         match hash(&[3, env, episode]) % 5 {
@@ -188,8 +192,8 @@ impl LedgerEnv {
 
 /// A hash that depends on every number and on their order.
 ///
-/// Source: the output function of SplitMix64 (G. L. Steele, D. Lea and C. H. Flood, "Fast splittable pseudorandom
-/// number generators", 2014).
+/// Source: the output function of SplitMix64 (G. L. Steele, D. Lea and C. H. Flood, "Fast
+/// splittable pseudorandom number generators", 2014).
 fn hash(numbers: &[i64]) -> u64 {
     numbers.iter().fold(0, |sum: u64, &number| {
         let mut x = (sum ^ number.cast_unsigned()).wrapping_add(0x9e37_79b9_7f4a_7c15);

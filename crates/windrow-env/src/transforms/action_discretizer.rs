@@ -21,7 +21,8 @@ pub enum Sampling {
     Low,
     /// The highest.
     High,
-    /// Any, drawn anew with each step by a generator of each environment, which a seeded reset seeds.
+    /// Any, drawn anew with each step by a generator of each environment, which a seeded reset
+    /// seeds.
     Random,
 }
 
@@ -171,7 +172,8 @@ impl Transform for ActionDiscretizer {
     }
 }
 
-/// `action` with `leaf` in place of its leaf `target`, called `out`; `None` where only a bare action could be called so.
+/// `action` with `leaf` in place of its leaf `target`, called `out`; `None` where only a bare
+/// action could be called so.
 fn replaced(action: &Spec, target: usize, out: &NestedKey, leaf: Spec) -> Option<Spec> {
     let mut action = action.clone();
     let name = match action.leaves("action").get(target) {

@@ -6,7 +6,8 @@ use tensordict::{DType, NestedKey};
 use super::relayout::Relayout;
 use crate::{Attach, EnvError, SpecError, Transform, serde_form};
 
-/// Declares which actions are legal for random policies: those whose element of an observation is set.
+/// Declares which actions are legal for random policies: those whose element of an observation is
+/// set.
 ///
 /// ```no_run
 /// use windrow_env::{ActionMask, VecEnv, make_vec};

@@ -10,8 +10,9 @@ use crate::{
     VecEnvError,
 };
 
-/// A leaf `[1]` behind all observations of the environments, with one number that changes with every step: the
-/// common form of [`StepCounter`](crate::StepCounter), [`LimitFlag`](crate::LimitFlag) and [`InitTracker`](crate::InitTracker).
+/// A leaf `[1]` behind all observations of the environments, with one number that changes with
+/// every step: the common form of [`StepCounter`](crate::StepCounter),
+/// [`LimitFlag`](crate::LimitFlag) and [`InitTracker`](crate::InitTracker).
 #[derive(Debug)]
 pub struct Appended<A: Appendix> {
     key: Key<A::Value>,
@@ -30,7 +31,8 @@ pub trait Appendix: Debug + Send {
     /// Environment `env`, which exists, begins an episode.
     fn begin(&mut self, _env: usize) {}
 
-    /// Turns the numbers before a step into those after it, `[num_envs]`; `outcomes` are the step's.
+    /// Turns the numbers before a step into those after it, `[num_envs]`; `outcomes` are the
+    /// step's.
     fn change(&mut self, values: &mut [Self::Value], outcomes: Outcomes<'_>);
 
     /// Saves or loads what changes from step to step: by default nothing does.

@@ -29,7 +29,8 @@ pub struct CatTensors {
     /// Name of the result.
     #[serde(with = "serde_form::key")]
     pub out_key: NestedKey,
-    /// The dimension along which they are concatenated, of one environment's values; negative ones count from the end.
+    /// The dimension along which they are concatenated, of one environment's values; negative ones
+    /// count from the end.
     pub dim: i64,
     /// Whether the concatenated observations are left out.
     pub del_keys: bool,
@@ -53,7 +54,8 @@ impl Default for CatTensors {
 }
 
 impl CatTensors {
-    /// Concatenates the observations `keys`, in the order of their names, as `"observation_vector"`.
+    /// Concatenates the observations `keys`, in the order of their names, as
+    /// `"observation_vector"`.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = impl Into<NestedKey>>) -> Self {
         Self {
@@ -166,7 +168,8 @@ impl Transform for CatTensors {
     }
 }
 
-/// The element type that values of both fit into, as PyTorch promotes them; `None` where some do not.
+/// The element type that values of both fit into, as PyTorch promotes them; `None` where some do
+/// not.
 fn common(a: DType, b: DType) -> Option<DType> {
     let is_wide = |dtype| dtype == DType::I64;
     Some(match (a, b) {
@@ -216,7 +219,8 @@ impl Concatenated {
                 }
                 continue;
             }
-            // Through doubles, so that code is generated for each type and not for each pair of types.
+            // Through doubles, so that code is generated for each type and not for each pair of
+            // types.
             self.doubles.clear();
             for_dtype!(dtype, F => {
                 let values = from.get(Key::<F>::new(leaf))?.iter();

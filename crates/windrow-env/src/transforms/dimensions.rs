@@ -10,8 +10,8 @@ use super::keys::Keys;
 use super::relayout::{FillLeaf, ObservationLayout, Relayout, dimension, rearranged, reshaped};
 use crate::{Attach, EnvError, EnvSpec, Transform};
 
-/// Flattens the dimensions `first_dim` to `last_dim` of observations into one. Dimensions are those of one environment's value, counted
-/// from the end where they are negative.
+/// Flattens the dimensions `first_dim` to `last_dim` of observations into one. Dimensions are those
+/// of one environment's value, counted from the end where they are negative.
 ///
 /// ```
 /// use windrow_env::{FlattenObservation, Keys, Pendulum, Serial, UnsqueezeTransform, VecEnv};
@@ -71,12 +71,14 @@ impl Transform for FlattenObservation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnsqueezeTransform {
-    /// Place of the dimension in the new shape of one environment's value; negative ones count from the end.
+    /// Place of the dimension in the new shape of one environment's value; negative ones count from
+    /// the end.
     pub dim: i64,
     /// Observations that are changed.
     #[serde(default)]
     pub keys: Keys,
-    /// Actions that the policy gives with the dimension, and the environments take without: names in the environments, and outside.
+    /// Actions that the policy gives with the dimension, and the environments take without: names
+    /// in the environments, and outside.
     #[serde(default)]
     pub keys_inv: Keys,
 }
@@ -114,7 +116,8 @@ pub struct SqueezeTransform {
     /// Observations that are changed.
     #[serde(default)]
     pub keys: Keys,
-    /// Actions that the policy gives without the dimension, and the environments take with it: names in the environments, and outside.
+    /// Actions that the policy gives without the dimension, and the environments take with it:
+    /// names in the environments, and outside.
     #[serde(default)]
     pub keys_inv: Keys,
 }
@@ -146,7 +149,8 @@ impl Transform for SqueezeTransform {
     }
 }
 
-/// Puts `keys` of observations and `keys_inv` of actions into the shape that `change` gives, with the same elements in the same order.
+/// Puts `keys` of observations and `keys_inv` of actions into the shape that `change` gives, with
+/// the same elements in the same order.
 fn reshape(
     envs: &mut Attach<'_>,
     keys: &Keys,

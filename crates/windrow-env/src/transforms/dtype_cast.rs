@@ -9,8 +9,8 @@ use crate::{
     VecEnvError, serde_form,
 };
 
-/// Casts observations and rewards of one element type to another, as PyTorch does: casts to integers truncate, and anything but 0
-/// becomes true.
+/// Casts observations and rewards of one element type to another, as PyTorch does: casts to
+/// integers truncate, and anything but 0 becomes true.
 ///
 /// ```
 /// use tensordict::DType;
@@ -28,7 +28,8 @@ pub struct DTypeCastTransform {
     pub dtype_in: DType,
     /// Element type seen from outside.
     pub dtype_out: DType,
-    /// Names of the entries that are cast, all of `dtype_in`; `None` for all observations and rewards of it.
+    /// Names of the entries that are cast, all of `dtype_in`; `None` for all observations and
+    /// rewards of it.
     #[serde(default, with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
     /// Names of the results, which are then observed in addition; `None` replaces the cast ones.

@@ -93,10 +93,12 @@ pub(super) fn reward() -> NestedKey {
     "reward".into()
 }
 
-/// The columns `in_keys`, whose results are observed as `out_keys`, or in their place. `spec` says what the results are.
+/// The columns `in_keys`, whose results are observed as `out_keys`, or in their place. `spec` says
+/// what the results are.
 ///
 /// # Errors
-/// An observation that is missing, or holds no `float32` or `float64`; a name that is taken; lists of names of different lengths.
+/// An observation that is missing, or holds no `float32` or `float64`; a name that is taken; lists
+/// of names of different lengths.
 pub(super) fn columns(
     envs: &mut Attach<'_>,
     in_keys: &[NestedKey],
@@ -173,7 +175,8 @@ fn column(
 
 /// An operation on the numbers of columns.
 pub trait ElementwiseOp: Debug + Send {
-    /// Changes rows of column `column`: those of all environments, or the one of environment `env`, which begins an episode.
+    /// Changes rows of column `column`: those of all environments, or the one of environment `env`,
+    /// which begins an episode.
     ///
     /// # Errors
     /// The numbers cannot be changed.
@@ -262,7 +265,8 @@ impl<K: ElementwiseOp> Elementwise<K> {
         Ok(())
     }
 
-    /// Changes whole columns: after a step, whose `rewards` are given, or where all environments begin an episode.
+    /// Changes whole columns: after a step, whose `rewards` are given, or where all environments
+    /// begin an episode.
     fn all(
         columns: &[TransformedColumn],
         kernel: &mut K,

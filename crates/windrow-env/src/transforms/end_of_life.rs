@@ -8,7 +8,8 @@ use crate::{
     VecEnvError, serde_form,
 };
 
-/// Observes whether a step has cost a life or ended the episode, `bool [1]`. It ends no episode by itself.
+/// Observes whether a step has cost a life or ended the episode, `bool [1]`. It ends no episode by
+/// itself.
 ///
 /// ```
 /// use windrow_env::EndOfLifeTransform;

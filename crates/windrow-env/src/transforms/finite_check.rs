@@ -9,9 +9,9 @@ use crate::{
 
 /// Fails as soon as the environments write an infinite number or NaN.
 ///
-/// After a reset, the `float32` and `float64` observations of the environments that were reset have to be finite; after
-/// a step, those of all environments and their rewards. The spec stays as it is. Observations that other
-/// transforms append are checked when this one is around them.
+/// After a reset, the `float32` and `float64` observations of the environments that were reset have
+/// to be finite; after a step, those of all environments and their rewards. The spec stays as it
+/// is. Observations that other transforms append are checked when this one is around them.
 ///
 /// The error is [`EnvError::NotFinite`], about the first environment concerned.
 ///

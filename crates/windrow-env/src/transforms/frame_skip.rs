@@ -8,11 +8,12 @@ use crate::{
     Transform, VecEnv, VecEnvError,
 };
 
-/// Takes every action several times, or until the episode ends: rewards add up, and only the last observation counts.
+/// Takes every action several times, or until the episode ends: rewards add up, and only the last
+/// observation counts.
 ///
-/// Of several environments, those whose episodes go on are stepped without the others. Where environments can only
-/// [step together](VecEnv::step_apart), as those of a transform inside of this one, an [`EnvRecipe`](crate::EnvRecipe) puts both around each
-/// of them.
+/// Of several environments, those whose episodes go on are stepped without the others. Where
+/// environments can only [step together](VecEnv::step_apart), as those of a transform inside of
+/// this one, an [`EnvRecipe`](crate::EnvRecipe) puts both around each of them.
 ///
 /// ```
 /// use windrow_env::{CartPole, FrameSkipTransform, Serial, VecEnv};
@@ -75,7 +76,8 @@ pub struct Repeating {
 }
 
 impl Repeating {
-    /// Adds the rewards among observations up, from zero at the `first` of the steps, and shows the sums.
+    /// Adds the rewards among observations up, from zero at the `first` of the steps, and shows the
+    /// sums.
     fn sum(&mut self, obs: &mut RowsMut<'_>, is_first: bool) -> Result<(), VecEnvError> {
         for (dtype, leaf, sums) in &mut self.rewards {
             if is_first {

@@ -1,9 +1,12 @@
-//! Running statistics of a collector's workers: each environment gathers apart, and the collector merges.
+//! Running statistics of a collector's workers: each environment gathers apart, and the collector
+//! merges.
 //!
-//! A collector and its worker pass numbers in the notes of a part. When the worker gets the part, they are the statistics of then; when it
-//! hands the part in, they are what each of its environments has gathered: weight, means, and squared deviations from these. Chan's
-//! formula puts two of those together, in an environment (its own with those that it got) and in the collector (those of all, in the order
-//! of the environments). Neither depends on how environments are shared out among workers, nor on time.
+//! A collector and its worker pass numbers in the notes of a part. When the worker gets the part,
+//! they are the statistics of then; when it hands the part in, they are what each of its
+//! environments has gathered: weight, means, and squared deviations from these. Chan's formula puts
+//! two of those together, in an environment (its own with those that it got) and in the collector
+//! (those of all, in the order of the environments). Neither depends on how environments are shared
+//! out among workers, nor on time.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -13,14 +16,15 @@ use super::elementwise::Real;
 use super::statistics::{Kept, Since, Statistics};
 use crate::{EnvError, StateVisitor, VecEnv};
 
-/// Running statistics that environments share with others: which, of what, and by which rule. A part of their
-/// [spec](crate::EnvSpec::statistics).
+/// Running statistics that environments share with others: which, of what, and by which rule. A
+/// part of their [spec](crate::EnvSpec::statistics).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gathers {
     pub(super) statistics: Statistics,
     pub(super) rule: Rule,
-    /// What is left of older rows: after each step for [`Rule::Sums`], after each row for [`Rule::Means`].
+    /// What is left of older rows: after each step for [`Rule::Sums`], after each row for
+    /// [`Rule::Means`].
     pub(super) decay: f64,
     /// Environments that gather.
     pub(super) envs: usize,
@@ -38,16 +42,17 @@ pub struct Gathers {
 pub(super) enum Rule {
     /// A sum, a sum of squares, and the number of rows; all fade with each step.
     Sums,
-    /// Means of values and of squares, from which a share is missing as long as there are few rows, and the number of rows.
+    /// Means of values and of squares, from which a share is missing as long as there are few rows,
+    /// and the number of rows.
     Means,
 }
 
-/// Numbers before the others of an exchange: a fingerprint, how often the statistics were written, whether they are frozen, and how often
-/// others have added to them.
+/// Numbers before the others of an exchange: a fingerprint, how often the statistics were written,
+/// whether they are frozen, and how often others have added to them.
 pub(super) const HEAD: usize = 4;
 
-/// What one environment has gathered of one column: how many rows, what these have left of the weight of all rows before, and then
-/// [`moments`].
+/// What one environment has gathered of one column: how many rows, what these have left of the
+/// weight of all rows before, and then [`moments`].
 const DELTA: usize = 2;
 
 /// Numbers of the moments of so many elements: a weight, then means, then squared deviations.
@@ -114,7 +119,8 @@ impl Gathers {
         &self.statistics
     }
 
-    /// Checks that the statistics are of what these environments gather: those of another process may gather something else.
+    /// Checks that the statistics are of what these environments gather: those of another process
+    /// may gather something else.
     ///
     /// # Errors
     /// [`SpecError::Argument`](crate::SpecError::Argument).
@@ -131,7 +137,8 @@ impl Gathers {
         self.statistics == other.statistics
     }
 
-    /// Writes the statistics as they are now into the notes of a worker whose environments gather them.
+    /// Writes the statistics as they are now into the notes of a worker whose environments gather
+    /// them.
     pub fn send(&self, notes: &mut [f64]) {
         let kept = self.statistics.lock();
         notes[..HEAD].copy_from_slice(&self.head(&kept));
@@ -142,8 +149,8 @@ impl Gathers {
         }
     }
 
-    /// Takes over the numbers of the only worker of a collector: as they are where nobody else has changed these statistics since; otherwise
-    /// what it has added to those that it began with.
+    /// Takes over the numbers of the only worker of a collector: as they are where nobody else has
+    /// changed these statistics since; otherwise what it has added to those that it began with.
     pub fn replace(&self, notes: &[f64]) {
         let mut kept = self.statistics.lock();
         if !self.counts(notes, &kept) {
@@ -168,7 +175,8 @@ impl Gathers {
         }
     }
 
-    /// Adds to `numbers` what made those of `now` of those of `begun`, of whose weight so much was `left` for each column and group.
+    /// Adds to `numbers` what made those of `now` of those of `begun`, of whose weight so much was
+    /// `left` for each column and group.
     fn carry_over(&self, numbers: &mut [f64], (now, begun): (&[f64], &[f64]), left: &[f64]) {
         let mut at = 0;
         for (column, elements) in self.elements.iter().enumerate() {
@@ -200,8 +208,8 @@ impl Gathers {
         }
     }
 
-    /// Merges what environments have gathered into the statistics that they share, in the order given. Numbers that were frozen or
-    /// written since those environments got them stay.
+    /// Merges what environments have gathered into the statistics that they share, in the order
+    /// given. Numbers that were frozen or written since those environments got them stay.
     pub fn merge<'a>(handed_in: impl IntoIterator<Item = (&'a Self, &'a [f64])>) {
         let mut handed_in: Vec<_> = handed_in.into_iter().collect();
         while let Some(&(first, _)) = handed_in.first() {
@@ -321,7 +329,8 @@ impl Gathers {
         }
     }
 
-    /// What a row leaves of the weight of all rows before, and its own, where the deltas of `together` environments are merged at once.
+    /// What a row leaves of the weight of all rows before, and its own, where the deltas of
+    /// `together` environments are merged at once.
     pub(super) fn rates(&self, together: usize) -> (f64, f64) {
         match self.rule {
             Rule::Sums => (self.decay, 1.0),
@@ -466,7 +475,8 @@ impl Gathering {
         }
     }
 
-    /// Saves or loads what environments have gathered apart, or the statistics that they change at each step.
+    /// Saves or loads what environments have gathered apart, or the statistics that they change at
+    /// each step.
     ///
     /// # Errors
     /// [`EnvError::State`] where something else was saved.
@@ -495,7 +505,8 @@ impl Gathering {
         }
     }
 
-    /// Lets each environment gather for itself, as one of `together` whose deltas are merged at once.
+    /// Lets each environment gather for itself, as one of `together` whose deltas are merged at
+    /// once.
     pub fn gather_apart(&mut self, together: usize) {
         let of = &self.of;
         let (left, weight) = of.rates(together);
@@ -513,7 +524,8 @@ impl Gathering {
         self.apart = Some(apart);
     }
 
-    /// Has the environments, which are the only ones, change `statistics` from now on, a [copy](Statistics::copied) of those that they share.
+    /// Has the environments, which are the only ones, change `statistics` from now on, a
+    /// [copy](Statistics::copied) of those that they share.
     pub fn go_on_with(&mut self, statistics: &Statistics) {
         self.of.statistics = statistics.clone();
         let mut kept = statistics.lock();
@@ -611,8 +623,9 @@ impl Apart {
         of.bases_of(&notes[HEAD..], &mut self.base);
     }
 
-    /// Normalises the row of environment `env` by the statistics from the beginning of the part and what it has gathered since, to which the
-    /// row is added unless `is_frozen`. Returns false, without a change, where there are no statistics.
+    /// Normalises the row of environment `env` by the statistics from the beginning of the part and
+    /// what it has gathered since, to which the row is added unless `is_frozen`. Returns false,
+    /// without a change, where there are no statistics.
     pub(super) fn normalise<T: Real>(
         &mut self,
         of: &Gathers,

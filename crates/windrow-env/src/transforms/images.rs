@@ -50,8 +50,8 @@ pub(super) fn plane(leaf: &LeafSpec) -> Result<[usize; 2], Unfit> {
     }
 }
 
-/// Moves the channels of pictures from the last dimension to the first of three, as networks expect, and scales integers up to 255 to
-/// real numbers up to 1.
+/// Moves the channels of pictures from the last dimension to the first of three, as networks
+/// expect, and scales integers up to 255 to real numbers up to 1.
 ///
 /// ```
 /// use windrow_env::{Keys, ToTensorImage};
@@ -203,8 +203,8 @@ impl Channelled {
     }
 }
 
-/// Converts pictures of three channels, red, green and blue, to one: `0.2989 r + 0.587 g + 0.114 b`. Channels come before height
-/// and width.
+/// Converts pictures of three channels, red, green and blue, to one:
+/// `0.2989 r + 0.587 g + 0.114 b`. Channels come before height and width.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrayScale {
@@ -275,7 +275,8 @@ impl FillLeaf for Grey {
     }
 }
 
-/// The brightness of a colour, computed in `float32` unless it is of `float64`, and cut off where it is a whole number.
+/// The brightness of a colour, computed in `float32` unless it is of `float64`, and cut off where
+/// it is a whole number.
 #[inline(always)]
 fn grey<T: Number>(red: T, green: T, blue: T) -> T {
     let [red, green, blue] = [red, green, blue].map(T::number);

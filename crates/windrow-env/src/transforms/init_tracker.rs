@@ -6,9 +6,9 @@ use crate::{Attach, EnvError, Outcomes, Transform, serde_form};
 
 /// Observes whether each episode has just begun.
 ///
-/// Appends the observation `is_init`, `bool [1]`: true after a reset, false after a step. A recurrent policy clears its
-/// memory where it is true. A bare observation becomes the named one it is delivered as,
-/// `{"observation": …, "is_init": …}`.
+/// Appends the observation `is_init`, `bool [1]`: true after a reset, false after a step. A
+/// recurrent policy clears its memory where it is true. A bare observation becomes the named one it
+/// is delivered as, `{"observation": …, "is_init": …}`.
 ///
 /// ```
 /// use windrow_env::{CartPole, InitTracker, Reset, Serial, VecEnv};

@@ -3,10 +3,11 @@ use tensordict::NestedKey;
 
 use crate::serde_form;
 
-/// Entries that a transform reads, each with the name of the result. A result with the name of its entry replaces it, any other is
-/// added.
+/// Entries that a transform reads, each with the name of the result. A result with the name of its
+/// entry replaces it, any other is added.
 ///
-/// They are written down as a list of pairs, `[["pixels", "small"], [["camera", "left"], ["camera", "left"]]]`.
+/// They are written down as a list of pairs,
+/// `[["pixels", "small"], [["camera", "left"], ["camera", "left"]]]`.
 ///
 /// ```
 /// use windrow_env::Keys;

@@ -1,8 +1,10 @@
 //! Running statistics of environments in another process, such as the members of a `Parallel`.
 //!
-//! Their owner keeps what they gather. It lends a member the statistics with each command, in notes beside the rows: moments, and what each
-//! of its environments has gathered since. With the answer come the deltas after the command. So a member has no state that could differ
-//! from its owner's, and the owner merges the deltas of all members, in their order, unless its own collector does so later.
+//! Their owner keeps what they gather. It lends a member the statistics with each command, in notes
+//! beside the rows: moments, and what each of its environments has gathered since. With the answer
+//! come the deltas after the command. So a member has no state that could differ from its owner's,
+//! and the owner merges the deltas of all members, in their order, unless its own collector does so
+//! later.
 
 use super::gathering::{Gathering, Gathers, HEAD};
 use super::statistics::Gathered;
@@ -39,7 +41,8 @@ impl Gathers {
         }
     }
 
-    /// Writes the statistics as they were after a call that a member has answered, where it has changed them.
+    /// Writes the statistics as they were after a call that a member has answered, where it has
+    /// changed them.
     pub fn keep(&self, notes: &[f64]) {
         let [has_written, has_frozen, is_frozen] = [0, 1, 2].map(|at| notes[at] != 0.0);
         let mut kept = self.statistics.lock();
@@ -62,7 +65,8 @@ impl Gathering {
         Self::new(of, false)
     }
 
-    /// Writes into `notes` what a member needs for a command: one of `together` environments that share the statistics.
+    /// Writes into `notes` what a member needs for a command: one of `together` environments that
+    /// share the statistics.
     pub fn lend(&self, together: usize, notes: &mut [f64]) {
         let of = &self.of;
         let lent = of.lent(notes);
@@ -84,7 +88,8 @@ impl Gathering {
         }
     }
 
-    /// Takes the deltas that a member has answered with, where nobody merges them after each command.
+    /// Takes the deltas that a member has answered with, where nobody merges them after each
+    /// command.
     pub fn take_back(&mut self, notes: &mut [f64]) {
         if let Some(apart) = &mut self.apart {
             apart.deltas.copy_from_slice(self.of.lent(notes).deltas);
@@ -118,7 +123,8 @@ impl Gathering {
         }
     }
 
-    /// Shows this process the statistics that the owner has [sent](Gathers::send), for a call that may read and write them.
+    /// Shows this process the statistics that the owner has [sent](Gathers::send), for a call that
+    /// may read and write them.
     pub fn show(&self, notes: &[f64]) {
         let mut kept = self.of.statistics.lock();
         kept.is_frozen = notes[2] != 0.0;

@@ -7,8 +7,8 @@ use crate::{Attach, EnvError, Outcomes, StateVisitor, Transform, serde_form};
 
 /// Observes whether each episode has lasted a number of steps, which does not end it.
 ///
-/// Appends an observation `bool [1]`: false after a reset, true from the last of these steps on. For an episode that also
-/// ends there, see [`StepCounter`](crate::StepCounter).
+/// Appends an observation `bool [1]`: false after a reset, true from the last of these steps on.
+/// For an episode that also ends there, see [`StepCounter`](crate::StepCounter).
 ///
 /// ```
 /// use windrow_env::{CartPole, LimitFlag, Serial, VecEnv};

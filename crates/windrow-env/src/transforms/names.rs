@@ -91,9 +91,9 @@ fn is_below(key: &NestedKey, leaf: &NestedKey) -> bool {
     leaf.components().starts_with(key.components())
 }
 
-/// Renames `old` in the other parts of the spec; if the old name stays, rewards, flags and examples have both. Differences keep the
-/// old name: as in TorchRL, there are none of an observation that is renamed outside of a
-/// [`NextObservationDelta`](crate::NextObservationDelta).
+/// Renames `old` in the other parts of the spec; if the old name stays, rewards, flags and examples
+/// have both. Differences keep the old name: as in TorchRL, there are none of an observation that
+/// is renamed outside of a [`NextObservationDelta`](crate::NextObservationDelta).
 fn rename_lists(envs: &mut Attach<'_>, old: &NestedKey, new: &NestedKey, stays: bool) {
     let spec = &mut envs.spec;
     let lists = [

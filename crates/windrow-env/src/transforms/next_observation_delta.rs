@@ -6,8 +6,9 @@ use tensordict::{DType, NestedKey};
 use super::relayout::Relayout;
 use crate::{Attach, EnvError, Transform, serde_form};
 
-/// Names observations that Python's batches have as differences under `"next"`: the next one minus the one before, in a smaller
-/// element type. See [`EnvSpec::deltas`](crate::EnvSpec::deltas); nothing changes in the engine.
+/// Names observations that Python's batches have as differences under `"next"`: the next one minus
+/// the one before, in a smaller element type. See [`EnvSpec::deltas`](crate::EnvSpec::deltas);
+/// nothing changes in the engine.
 ///
 /// ```
 /// use windrow_env::{NextObservationDelta, Pendulum, Serial, VecEnv};

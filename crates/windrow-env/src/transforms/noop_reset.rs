@@ -13,8 +13,9 @@ const TRIALS: usize = 10;
 
 /// Begins each episode with some steps under random actions, which are not delivered.
 ///
-/// It steps one environment by itself. An [`EnvRecipe`](crate::EnvRecipe) puts it, and all transforms inside of it, around each of
-/// several. Legal actions are drawn where the environments have masks.
+/// It steps one environment by itself. An [`EnvRecipe`](crate::EnvRecipe) puts it, and all
+/// transforms inside of it, around each of several. Legal actions are drawn where the environments
+/// have masks.
 ///
 /// ```
 /// use windrow_env::{CartPole, NoopResetEnv, Serial, VecEnv};

@@ -45,7 +45,8 @@ impl ObservationNorm {
         }
     }
 
-    /// The observation `key` becomes `(key - mean) / deviation`; no deviation may be 0, whose `scale` is infinite.
+    /// The observation `key` becomes `(key - mean) / deviation`; no deviation may be 0, whose
+    /// `scale` is infinite.
     #[must_use]
     pub fn standardize(key: impl Into<NestedKey>, mean: &[f64], deviation: &[f64]) -> Self {
         let scale: Vec<f64> = deviation.iter().map(|x| x.recip()).collect();

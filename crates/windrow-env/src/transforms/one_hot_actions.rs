@@ -10,8 +10,9 @@ use crate::{
 
 /// Takes discrete actions as vectors instead of indices: the largest element is the choice.
 ///
-/// The vectors are `int64`, one at the choice and zero elsewhere, as one-hot policies write them; or `float32` scores,
-/// as networks do. The first of equally large elements is chosen. Several choices lie side by side.
+/// The vectors are `int64`, one at the choice and zero elsewhere, as one-hot policies write them;
+/// or `float32` scores, as networks do. The first of equally large elements is chosen. Several
+/// choices lie side by side.
 ///
 /// ```
 /// use windrow_env::{CartPole, OneHotActions, Serial, Spec, VecEnv};

@@ -5,7 +5,8 @@ use windrow_slab::{Key, Row, RowMut};
 use super::relayout::{FillLeaf, ObservationLayout, Relayout};
 use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
-/// Observes choices as vectors instead of indices: `int64`, one at the choice and zero elsewhere. Several choices lie side by side.
+/// Observes choices as vectors instead of indices: `int64`, one at the choice and zero elsewhere.
+/// Several choices lie side by side.
 ///
 /// A network reads such vectors, such as those of `FrozenLake-v1`.
 ///

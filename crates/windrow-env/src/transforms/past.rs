@@ -9,7 +9,8 @@ use super::relayout::FillLeaf;
 use crate::number::Number;
 use crate::{EnvError, StateVisitor};
 
-/// Makes one observation of the last ones of an environment. They lie in a ring, one behind the other.
+/// Makes one observation of the last ones of an environment. They lie in a ring, one behind the
+/// other.
 pub trait Merge: Debug + Send {
     /// Fills `ring` with what stands for the observations before the `first` of an episode.
     fn begin<T: Number>(&self, ring: &mut [T], first: &[T]);

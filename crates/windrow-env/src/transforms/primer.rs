@@ -9,8 +9,8 @@ use crate::{
 
 /// Observes the initial value of a policy's state: a leaf `f32` that always holds one number.
 ///
-/// A policy that reads the leaf and writes it under `"next"` carries its state on from there. A bare observation becomes the
-/// named one it is delivered as.
+/// A policy that reads the leaf and writes it under `"next"` carries its state on from there. A
+/// bare observation becomes the named one it is delivered as.
 ///
 /// ```
 /// use windrow_env::{CartPole, Primer, Reset, Serial, VecEnv};

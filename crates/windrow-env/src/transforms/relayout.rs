@@ -1,4 +1,5 @@
-//! Transforms that change the layout of observations: leaves are renamed, reshaped, left out or made from others.
+//! Transforms that change the layout of observations: leaves are renamed, reshaped, left out or
+//! made from others.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -22,7 +23,8 @@ pub(super) struct ObservationLayout {
 struct ObservedLeaf {
     key: NestedKey,
     spec: Spec,
-    /// The environments' leaf that this is a copy of, element by element; `None` for one that is made.
+    /// The environments' leaf that this is a copy of, element by element; `None` for one that is
+    /// made.
     from: Option<usize>,
 }
 
@@ -54,8 +56,8 @@ impl ObservationLayout {
         found.map(|entry| &entry.spec)
     }
 
-    /// Replaces leaf `key`, or adds it behind all others. `from` is the environments' leaf that it copies, whatever its shape; `None` if
-    /// the leaf is made.
+    /// Replaces leaf `key`, or adds it behind all others. `from` is the environments' leaf that it
+    /// copies, whatever its shape; `None` if the leaf is made.
     pub(super) fn put(&mut self, key: &NestedKey, spec: Spec, from: Option<usize>) {
         let new = ObservedLeaf {
             key: key.clone(),
@@ -80,8 +82,8 @@ impl ObservationLayout {
         self.entries.retain(|entry| kept(&entry.key));
     }
 
-    /// The leaves as a spec, and those that are copied. `None` instead of the copies if each leaf of the environments has kept its index,
-    /// so that environments can write it in place.
+    /// The leaves as a spec, and those that are copied. `None` instead of the copies if each leaf
+    /// of the environments has kept its index, so that environments can write it in place.
     fn into_spec(self, inner: usize) -> (Spec, Option<Vec<Copied>>) {
         let mut tree = Vec::new();
         for entry in &self.entries {
@@ -106,12 +108,12 @@ impl ObservationLayout {
         copies.is_none().then_some(spec)
     }
 
-    /// Makes these the observations of `envs`. Each of `made` fills the leaf of the name beside it, whose index `put` stores in it; the
-    /// others are copied.
+    /// Makes these the observations of `envs`. Each of `made` fills the leaf of the name beside it,
+    /// whose index `put` stores in it; the others are copied.
     ///
     /// # Errors
-    /// [`SpecError::NameTaken`] where two leaves, or a leaf and something else in a frame, have the same name;
-    /// [`SpecError::Argument`] where none is left.
+    /// [`SpecError::NameTaken`] where two leaves, or a leaf and something else in a frame, have the
+    /// same name; [`SpecError::Argument`] where none is left.
     pub(super) fn lay<M: FillLeaf>(
         self,
         envs: &mut Attach<'_>,
@@ -331,7 +333,8 @@ pub(super) fn rearranged(spec: &Spec, shape: Shape, sources: impl Iterator<Item 
     }
 }
 
-/// `spec` with each bound `x` as `map(x)`, in another type and shape. Bounds that differ from element to element are left out.
+/// `spec` with each bound `x` as `map(x)`, in another type and shape. Bounds that differ from
+/// element to element are left out.
 pub(super) fn mapped(spec: &Spec, dtype: DType, shape: Shape, map: impl Fn(f64) -> f64) -> Spec {
     let Spec::Bounded { low, high, .. } = spec else {
         return Spec::Unbounded { dtype, shape };

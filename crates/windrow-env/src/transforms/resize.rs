@@ -69,7 +69,8 @@ impl Resize {
     /// Resizes `pictures`, `[..., height, width]`, with the same results as for observations.
     ///
     /// # Errors
-    /// [`SpecError::Argument`] where they are no pictures, or of a type or size that cannot be resized.
+    /// [`SpecError::Argument`] where they are no pictures, or of a type or size that cannot be
+    /// resized.
     ///
     /// ```
     /// use tensordict::Tensor;
@@ -305,7 +306,8 @@ impl<R: Real> Axis<R> {
         }
     }
 
-    /// Weights for `size` elements of `seen` ones, computed in the precision in which PyTorch computes them.
+    /// Weights for `size` elements of `seen` ones, computed in the precision in which PyTorch
+    /// computes them.
     fn new(of: Interpolation, seen: usize, size: usize) -> Self {
         let cut = |x: f64| R::of(x).double();
         let scale = cut(cut(seen as f64) / cut(size as f64));

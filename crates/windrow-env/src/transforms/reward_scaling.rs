@@ -4,7 +4,8 @@ use tensordict::NestedKey;
 use super::elementwise::{Elementwise, ElementwiseOp, Real, columns, reward};
 use crate::{Attach, EnvError, Spec, SpecError, Transform, serde_form};
 
-/// Scales and shifts rewards: `reward * scale + loc`, or `(reward - loc) / scale` where `standard_normal`.
+/// Scales and shifts rewards: `reward * scale + loc`, or `(reward - loc) / scale` where
+/// `standard_normal`.
 ///
 /// ```
 /// use windrow_env::{CartPole, RewardScaling, Serial, VecEnv};

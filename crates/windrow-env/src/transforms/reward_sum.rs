@@ -6,10 +6,10 @@ use crate::{Attach, EnvError, Transform, serde_form};
 
 /// Observes the sum of rewards of each episode.
 ///
-/// Appends the observation `episode_reward`, `float32 [1]`: 0 after a reset, then the sum of the rewards up to and
-/// including this step's, added up in `float32` in the order of the steps. After the last step of an episode it is
-/// the return. A bare observation becomes the named one it is delivered as,
-/// `{"observation": …, "episode_reward": …}`.
+/// Appends the observation `episode_reward`, `float32 [1]`: 0 after a reset, then the sum of the
+/// rewards up to and including this step's, added up in `float32` in the order of the steps. After
+/// the last step of an episode it is the return. A bare observation becomes the named one it is
+/// delivered as, `{"observation": …, "episode_reward": …}`.
 ///
 /// ```
 /// use windrow_env::{CartPole, Outcomes, Reset, RewardSum, Serial, VecEnv};
@@ -32,7 +32,8 @@ use crate::{Attach, EnvError, Transform, serde_form};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardSum {
-    /// Name of the reward: that of the step, or an observation that is one, whose shape and element type the sum has then.
+    /// Name of the reward: that of the step, or an observation that is one, whose shape and element
+    /// type the sum has then.
     #[serde(with = "serde_form::key")]
     pub in_key: NestedKey,
     /// Name of the sum.
@@ -86,7 +87,8 @@ mod tests {
     use crate::transforms::vec_driver::VecDriver;
     use crate::{CartPole, RewardScaling, Serial, VecEnv};
 
-    /// Environments 0 and 1 have the index of their first long episode, so that they do not end meanwhile.
+    /// Environments 0 and 1 have the index of their first long episode, so that they do not end
+    /// meanwhile.
     fn ledgers() -> Serial<LedgerEnv> {
         let long = |&env: &i64| (0..4).all(|episode| LedgerEnv::length(env, episode, 50) > 5);
         let envs = (0..).filter(long).take(2).map(LedgerEnv::new);

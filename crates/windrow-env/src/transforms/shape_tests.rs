@@ -1,4 +1,5 @@
-//! Transforms of names, shapes, frames and pictures, on an environment that shows what it is told to.
+//! Transforms of names, shapes, frames and pictures, on an environment that shows what it is told
+//! to.
 
 use tensordict::{DType, Element, NestedKey, Tensor, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
@@ -8,7 +9,8 @@ use super::*;
 use crate::number::Number;
 use crate::{Env, EnvSpec, Outcome, Serial, Spec};
 
-/// Observes `100 * step + element` in each leaf, plus 1000 for each further leaf; another environment is another one negative.
+/// Observes `100 * step + element` in each leaf, plus 1000 for each further leaf; another
+/// environment is another one negative.
 #[derive(Clone)]
 struct Shown {
     spec: EnvSpec,

@@ -11,12 +11,13 @@ use crate::{EnvError, SpecError, StateVisitor, serde_form};
 
 /// A place for running statistics that several environments share.
 ///
-/// Environments of this process change the numbers at each of their steps, one after the other, unless a collector has several
-/// workers: then each environment adds what it gathers in a part to the numbers from the part's beginning, and the collector
-/// [merges](crate::Gathers::merge) what all have gathered.
+/// Environments of this process change the numbers at each of their steps, one after the other,
+/// unless a collector has several workers: then each environment adds what it gathers in a part to
+/// the numbers from the part's beginning, and the collector [merges](crate::Gathers::merge) what
+/// all have gathered.
 ///
-/// In writing, it is its number and what was gathered so far. Read in the process that has the place, that is the same place again; read
-/// in another process, it is a copy.
+/// In writing, it is its number and what was gathered so far. Read in the process that has the
+/// place, that is the same place again; read in another process, it is a copy.
 ///
 /// ```
 /// use windrow_env::{Pendulum, Serial, Statistics, VecEnv, VecNorm};
@@ -48,7 +49,8 @@ pub(super) struct Kept {
     /// `None` as long as no environment has begun.
     pub(super) gathered: Option<Gathered>,
     pub(super) is_frozen: bool,
-    /// How often the numbers were written from outside: what was gathered before then does not count.
+    /// How often the numbers were written from outside: what was gathered before then does not
+    /// count.
     pub(super) writes: u64,
     /// How often somebody has added to what others have gathered.
     pub(super) merges: u64,
@@ -180,7 +182,8 @@ impl Statistics {
         Arc::clone(&self.place).section(section, Kept::default())
     }
 
-    /// A copy for environments of one worker, which nobody else finds. It takes whatever the collector sends first.
+    /// A copy for environments of one worker, which nobody else finds. It takes whatever the
+    /// collector sends first.
     #[must_use]
     pub fn copied(&self) -> Self {
         let kept = self.lock();
@@ -203,7 +206,8 @@ impl Statistics {
         self.lock().is_frozen
     }
 
-    /// Keeps environments from changing the numbers, or lets them again: at once, and in workers of a collector with their next parts.
+    /// Keeps environments from changing the numbers, or lets them again: at once, and in workers of
+    /// a collector with their next parts.
     pub fn set_frozen(&self, is_frozen: bool) {
         self.lock().is_frozen = is_frozen;
     }
@@ -264,7 +268,8 @@ impl Statistics {
         &self.kept
     }
 
-    /// Makes them statistics of the kind of `of`, which the first environments settle: they begin with its numbers.
+    /// Makes them statistics of the kind of `of`, which the first environments settle: they begin
+    /// with its numbers.
     ///
     /// # Errors
     /// [`SpecError::Argument`] where others share statistics of something else.
@@ -288,8 +293,8 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Nothing yet of `columns`, in `count` numbers: as many values of each as it has elements, where not as many as `each`
-    /// environments have together.
+    /// Nothing yet of `columns`, in `count` numbers: as many values of each as it has elements,
+    /// where not as many as `each` environments have together.
     pub(super) fn nothing(
         rule: &str,
         columns: &[TransformedColumn],

@@ -6,8 +6,8 @@ use crate::{Attach, EnvError, EnvSpec, Outcomes, SpecError, Transform, serde_for
 
 /// Observes how many steps each episode has lasted, and may truncate it by that.
 ///
-/// Appends the observation `step_count`, `int64 [1]`: 0 at a reset, one more at each step. A bare observation becomes
-/// the named one it is delivered as, `{"observation": …, "step_count": …}`.
+/// Appends the observation `step_count`, `int64 [1]`: 0 at a reset, one more at each step. A bare
+/// observation becomes the named one it is delivered as, `{"observation": …, "step_count": …}`.
 ///
 /// ```
 /// use windrow_env::{CartPole, Serial, StepCounter, VecEnv};
@@ -25,7 +25,8 @@ pub struct StepCounter {
     /// Name of the count.
     #[serde(with = "serde_form::key")]
     pub step_count_key: NestedKey,
-    /// Name of the count where frames have something else under the first; without one, that is an error.
+    /// Name of the count where frames have something else under the first; without one, that is an
+    /// error.
     #[serde(with = "serde_form::key::optional")]
     pub or_step_count_key: Option<NestedKey>,
     /// Steps after which an episode is truncated, if it lasts so long; at least 1.
@@ -56,8 +57,8 @@ impl StepCounter {
         self
     }
 
-    /// The count is observed as `key` where frames have something else under its name, as those of environments that count their
-    /// steps themselves.
+    /// The count is observed as `key` where frames have something else under its name, as those of
+    /// environments that count their steps themselves.
     #[must_use]
     pub fn or_named(mut self, key: impl Into<NestedKey>) -> Self {
         self.or_step_count_key = Some(key.into());

@@ -20,7 +20,8 @@ pub enum TargetMode {
     Constant,
 }
 
-/// Observes the return that is still to be earned, such as a policy reads that is conditioned on it.
+/// Observes the return that is still to be earned, such as a policy reads that is conditioned on
+/// it.
 ///
 /// ```
 /// use windrow_env::{CartPole, Serial, TargetReturn, VecEnv};

@@ -6,7 +6,8 @@ use super::relayout::{ObservationLayout, Relayout};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
-/// Observes the largest value of each element over the last `steps` observations. Zeros stand for observations before the first one.
+/// Observes the largest value of each element over the last `steps` observations. Zeros stand for
+/// observations before the first one.
 ///
 /// ```
 /// use windrow_env::{Keys, Pendulum, Serial, TimeMaxPool, VecEnv};

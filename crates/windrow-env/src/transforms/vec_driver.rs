@@ -27,7 +27,8 @@ impl<V: VecEnv> VecDriver<V> {
         }
     }
 
-    /// Resets the environments named; the first of them with `seed`, the others with those that follow.
+    /// Resets the environments named; the first of them with `seed`, the others with those that
+    /// follow.
     pub(crate) fn reset_seeded(&mut self, envs: &[usize], seed: u64) -> Result<(), VecEnvError> {
         let seeds = (seed..).map(Some);
         self.reset_with(envs, seeds)

@@ -10,11 +10,12 @@ use super::gathering::{Gathering, Gathers, Rule as Kind};
 use super::statistics::{Gathered, Kept, Statistics};
 use crate::{Attach, EnvError, Spec, SpecError, StateVisitor, Transform, serde_form};
 
-/// Normalises observations and rewards by running statistics of them: sums, sums of squares and a count, from which older steps
-/// fade.
+/// Normalises observations and rewards by running statistics of them: sums, sums of squares and a
+/// count, from which older steps fade.
 ///
-/// Each step of the environments changes the statistics once, by the rows of all of them, before it is normalised; so does a
-/// reset. Numbers are those of TorchRL's transform of this name, which takes the deviation for `sqrt(max(variance, eps))`.
+/// Each step of the environments changes the statistics once, by the rows of all of them, before it
+/// is normalised; so does a reset. Numbers are those of TorchRL's transform of this name, which
+/// takes the deviation for `sqrt(max(variance, eps))`.
 ///
 /// ```
 /// use windrow_env::{Pendulum, Serial, VecEnv, VecNorm};
@@ -29,7 +30,8 @@ pub struct VecNorm {
     /// Names of the observations, or `reward`; `None` for `observation` and `reward`.
     #[serde(with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
-    /// Names of the results, which are then observed in addition; `None` replaces what is normalised.
+    /// Names of the results, which are then observed in addition; `None` replaces what is
+    /// normalised.
     #[serde(with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
     /// What is left of older steps after each step.
@@ -72,8 +74,8 @@ impl VecNorm {
         self
     }
 
-    /// Shares statistics with all environments that share the same, such as those of all workers of a collector; without this, each
-    /// worker has statistics of its own.
+    /// Shares statistics with all environments that share the same, such as those of all workers of
+    /// a collector; without this, each worker has statistics of its own.
     #[must_use]
     pub fn sharing(mut self, statistics: &Statistics) -> Self {
         self.statistics = Some(statistics.clone());
@@ -101,8 +103,8 @@ impl Transform for VecNorm {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Lockstep {
-    /// One after the other, as if each had the transform and all shared the statistics: each row is normalised by those that it
-    /// has just changed.
+    /// One after the other, as if each had the transform and all shared the statistics: each row is
+    /// normalised by those that it has just changed.
     #[default]
     Turns,
     /// All together, by the means of their values and of the squares.
@@ -113,8 +115,9 @@ pub enum Lockstep {
 
 /// Normalises observations and rewards by running means of them and of their squares.
 ///
-/// Each step changes the statistics before it is normalised; so does a reset. Numbers are those of TorchRL's transform of this
-/// name, which corrects the means for the steps that there were not yet, in `float32`.
+/// Each step changes the statistics before it is normalised; so does a reset. Numbers are those of
+/// TorchRL's transform of this name, which corrects the means for the steps that there were not
+/// yet, in `float32`.
 ///
 /// ```
 /// use windrow_env::{Lockstep, Pendulum, Serial, VecEnv, VecNormV2};
@@ -129,7 +132,8 @@ pub struct VecNormV2 {
     /// Names of the observations, or `reward`; `None` for `observation` and `reward`.
     #[serde(default, with = "serde_form::key::list")]
     pub in_keys: Option<Vec<NestedKey>>,
-    /// Names of the results, which are then observed in addition; `None` replaces what is normalised.
+    /// Names of the results, which are then observed in addition; `None` replaces what is
+    /// normalised.
     #[serde(default, with = "serde_form::key::list")]
     pub out_keys: Option<Vec<NestedKey>>,
     /// What is left of older steps after each step; 1 weighs all steps alike.
@@ -186,8 +190,8 @@ impl VecNormV2 {
         self
     }
 
-    /// Shares statistics with all environments that share the same, such as those of all workers of a collector; without this, each
-    /// worker has statistics of its own.
+    /// Shares statistics with all environments that share the same, such as those of all workers of
+    /// a collector; without this, each worker has statistics of its own.
     #[must_use]
     pub fn sharing(mut self, statistics: &Statistics) -> Self {
         self.statistics = Some(statistics.clone());
@@ -336,7 +340,8 @@ pub struct Running {
     gathering: Option<Gathering>,
     /// Whether they are used, but not changed, until the next step.
     is_frozen: bool,
-    /// What is left of the weight of older rows in a copy, for each column and group; empty where nobody asks.
+    /// What is left of the weight of older rows in a copy, for each column and group; empty where
+    /// nobody asks.
     left: Vec<f64>,
 }
 
@@ -421,7 +426,8 @@ impl ElementwiseOp for Running {
         let (mut first, others) = self.numbers[begin..].split_at_mut(elements);
         let (mut second, others) = others.split_at_mut(elements);
         let apart = self.plan.rule == Rule::Means(Lockstep::Apart);
-        // The rows of some environments that have statistics of their own: they do not count as a step of all.
+        // The rows of some environments that have statistics of their own: they do not count as a
+        // step of all.
         let counts = !apart || values.len() == elements;
         if !counts {
             let own = env * values.len()..(env + 1) * values.len();

@@ -12,7 +12,8 @@ fn pendulums(count: usize) -> Serial<Pendulum> {
     Serial::from_fn(count, Pendulum::new).unwrap()
 }
 
-/// What `count` pendulums observe, and their rewards, in the reset and in each of `steps` steps with the same actions.
+/// What `count` pendulums observe, and their rewards, in the reset and in each of `steps` steps
+/// with the same actions.
 fn played<T: Transform>(
     count: usize,
     steps: usize,
@@ -286,7 +287,8 @@ fn statistics_are_read_and_written_without_environments() {
     assert!(!copied.is_frozen());
 }
 
-/// Six pendulums that normalise by `norm`, in vectors of `each`, which gather apart where that is said.
+/// Six pendulums that normalise by `norm`, in vectors of `each`, which gather apart where that is
+/// said.
 struct Six {
     each: usize,
     workers: Vec<VecDriver<Box<dyn VecEnv>>>,

@@ -6,8 +6,8 @@ use crate::{AtOnce, Env, EnvError, EnvSpec, Outcome, Outcomes, SpecError, StateV
 
 /// An environment whose episodes are truncated after a number of steps.
 ///
-/// A step can be both terminated and truncated. The limit is found in [`EnvSpec::max_episode_steps`]; of two limits
-/// around one environment the shorter one.
+/// A step can be both terminated and truncated. The limit is found in
+/// [`EnvSpec::max_episode_steps`]; of two limits around one environment the shorter one.
 #[derive(Debug, Clone)]
 pub struct TimeLimit<E> {
     env: E,
@@ -110,7 +110,8 @@ struct Limited<E> {
 }
 
 impl<E> Limited<E> {
-    /// Whether environment `place` has reached its limit. Otherwise, `due` is no later than when it does.
+    /// Whether environment `place` has reached its limit. Otherwise, `due` is no later than when it
+    /// does.
     #[inline]
     fn is_reached(&mut self, place: usize) -> bool {
         let elapsed = self.clock.wrapping_sub(self.begun[place]);

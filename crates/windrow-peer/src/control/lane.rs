@@ -50,10 +50,12 @@ impl<C: Serialize, A: DeserializeOwned> Lane<C, A> {
         self.sent == self.answered
     }
 
-    /// Sends a message and wakes the worker if it sleeps. It may be sent before the worker has started.
+    /// Sends a message and wakes the worker if it sleeps. It may be sent before the worker has
+    /// started.
     ///
     /// # Errors
-    /// [`ProcessError::Unanswered`] between a message and its answer, [`ProcessError::Message`] for one of more than [`LANE_BYTES`].
+    /// [`ProcessError::Unanswered`] between a message and its answer, [`ProcessError::Message`] for
+    /// one of more than [`LANE_BYTES`].
     pub fn send(&mut self, message: &C) -> Result<(), ProcessError> {
         if !self.is_free() {
             let (worker, sent) = (self.worker, self.sent);
@@ -69,7 +71,8 @@ impl<C: Serialize, A: DeserializeOwned> Lane<C, A> {
         Ok(())
     }
 
-    /// The answer, once, if it is there. It may also be taken after the worker's death, when it was sent before.
+    /// The answer, once, if it is there. It may also be taken after the worker's death, when it was
+    /// sent before.
     ///
     /// # Errors
     /// [`ProcessError::Message`] for an answer that no worker of this build sends.
@@ -87,8 +90,9 @@ impl<C: Serialize, A: DeserializeOwned> Lane<C, A> {
         self.words.close();
     }
 
-    /// Prepares the lane for a successor: takes back what was not answered, opens a closed lane, and clears the worker's place and
-    /// episodes. Only for a worker that is known to have ended: it could otherwise still write.
+    /// Prepares the lane for a successor: takes back what was not answered, opens a closed lane,
+    /// and clears the worker's place and episodes. Only for a worker that is known to have ended:
+    /// it could otherwise still write.
     pub fn reset(&mut self) {
         // A worker goes on behind the message that was answered last.
         self.words.answer.seq.store(self.sent, Ordering::Release);
@@ -133,10 +137,12 @@ impl<C: DeserializeOwned, A: Serialize> WorkerLane<C, A> {
         }
     }
 
-    /// Waits for the next message: lets others run a few times, then sleeps, for as long as it takes. `None` once the parent has closed
-    /// the lane, for ever, and for a message that no parent of this build sends.
+    /// Waits for the next message: lets others run a few times, then sleeps, for as long as it
+    /// takes. `None` once the parent has closed the lane, for ever, and for a message that no
+    /// parent of this build sends.
     ///
-    /// A message that the predecessor in this lane left unanswered does not come again: [`Lane::reset`] took it back.
+    /// A message that the predecessor in this lane left unanswered does not come again:
+    /// [`Lane::reset`] took it back.
     pub fn receive(&mut self) -> Option<C> {
         let command = &self.words.command;
         loop {
@@ -168,7 +174,8 @@ impl<C: DeserializeOwned, A: Serialize> WorkerLane<C, A> {
     /// Answers the message received last, and wakes the parent.
     ///
     /// # Errors
-    /// [`ProcessError::NotAsked`] when there is nothing to answer, [`ProcessError::Message`] for an answer of more than [`LANE_BYTES`].
+    /// [`ProcessError::NotAsked`] when there is nothing to answer, [`ProcessError::Message`] for an
+    /// answer of more than [`LANE_BYTES`].
     pub fn send(&mut self, message: &A) -> Result<(), ProcessError> {
         self.write(message)?;
         self.publish();

@@ -1,4 +1,5 @@
-//! How a control block lies in memory: a header, the lanes of all workers, the episodes of all environments.
+//! How a control block lies in memory: a header, the lanes of all workers, the episodes of all
+//! environments.
 
 use windrow_slab::Bell;
 use windrow_sync::mapped::{AtomicU32, AtomicU64, Ordering};
@@ -10,8 +11,8 @@ use crate::shared::Words;
 /// Words of a message in memory.
 const WORDS: usize = LANE_BYTES / 8;
 
-/// A message in memory. Its writer is alone with it by the protocol of the lane; a process that breaks the protocol makes a message of
-/// mixed words, not undefined behaviour.
+/// A message in memory. Its writer is alone with it by the protocol of the lane; a process that
+/// breaks the protocol makes a message of mixed words, not undefined behaviour.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -74,7 +75,8 @@ impl Payload {
     }
 }
 
-/// One worker's lane. Each third is written by one side, on cache lines of its own; two lines, since processors fetch pairs.
+/// One worker's lane. Each third is written by one side, on cache lines of its own; two lines,
+/// since processors fetch pairs.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct LaneWords {
@@ -135,7 +137,8 @@ impl LaneWords {
     }
 }
 
-/// Plain stores suffice: the parent looks when the worker is dead, or is content with a place that is a moment old.
+/// Plain stores suffice: the parent looks when the worker is dead, or is content with a place that
+/// is a moment old.
 impl LiveWords {
     pub(super) fn phase(&self, phase: u32) {
         self.phase.store(phase, Ordering::Relaxed);

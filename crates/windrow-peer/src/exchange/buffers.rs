@@ -47,7 +47,8 @@ mod mapped {
             }
         }
 
-        /// Where this buffer begins in the file, and its length with its head; beyond all files where that overflows.
+        /// Where this buffer begins in the file, and its length with its head; beyond all files
+        /// where that overflows.
         fn place(&self, buffer: usize) -> (u64, usize) {
             let len = self.bytes.saturating_add(HEAD);
             let stride = (len as u64).checked_next_multiple_of(SharedFile::page() as u64);
@@ -72,7 +73,8 @@ mod mapped {
                 return Ok(());
             }
             let (offset, len) = self.place(buffer);
-            // Before room is made for it: there is no end to the buffers that a broken word may name.
+            // Before room is made for it: there is no end to the buffers that a broken word may
+            // name.
             let mapping = self.file.map(offset, len);
             let mapping = mapping.map_err(refused("map a buffer of weights"))?;
             if self.mapped.len() <= buffer {
@@ -88,7 +90,8 @@ mod mapped {
             mapping.is_some_and(|mapping| Arc::get_mut(mapping).is_none())
         }
 
-        /// This buffer as it is; [held](Self::is_held) as long as the result or what is made of it lives.
+        /// This buffer as it is; [held](Self::is_held) as long as the result or what is made of it
+        /// lives.
         pub(in crate::exchange) fn snapshot(
             &self,
             buffer: usize,
@@ -113,7 +116,8 @@ mod mapped {
             buffer: usize,
         ) -> Result<&AtomicI64, ProcessError> {
             let ptr = self.mapping(buffer)?.ptr();
-            // SAFETY: the head is mapped as long as `self` lives, begins a page, and is accessed as this atomic only.
+            // SAFETY: the head is mapped as long as `self` lives, begins a page, and is accessed as
+            // this atomic only.
             Ok(unsafe { ptr.cast().as_ref() })
         }
 
@@ -126,15 +130,16 @@ mod mapped {
             buffer: usize,
         ) -> Result<&[u8], ProcessError> {
             let ptr = self.mapping(buffer)?.ptr();
-            // SAFETY: behind its head, the buffer is mapped for so many bytes as long as `self` lives; nobody writes them (by the
-            // caller).
+            // SAFETY: behind its head, the buffer is mapped for so many bytes as long as `self`
+            // lives; nobody writes them (by the caller).
             Ok(unsafe { slice::from_raw_parts(ptr.add(HEAD).as_ptr(), self.bytes) })
         }
 
         /// As [`bytes`](Self::bytes), to write them.
         ///
         /// # Safety
-        /// Nobody else reads or writes the buffer, in whatever process, as long as the result lives.
+        /// Nobody else reads or writes the buffer, in whatever process, as long as the result
+        /// lives.
         pub(in crate::exchange) unsafe fn bytes_mut(
             &mut self,
             buffer: usize,

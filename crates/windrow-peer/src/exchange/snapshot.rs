@@ -13,8 +13,8 @@ use super::buffers::HEAD;
 #[cfg(not(loom))]
 use crate::ProcessError;
 
-/// Weights as [`Exchange::publish`](super::Exchange::publish) wrote them, in the memory that workers read. Nobody writes this memory
-/// as long as the snapshot or a tensor over it lives.
+/// Weights as [`Exchange::publish`](super::Exchange::publish) wrote them, in the memory that
+/// workers read. Nobody writes this memory as long as the snapshot or a tensor over it lives.
 #[derive(Debug)]
 pub struct Snapshot {
     #[cfg(not(loom))]
@@ -26,10 +26,12 @@ pub struct Snapshot {
 
 #[cfg(not(loom))]
 impl Snapshot {
-    /// A row-major tensor over the bytes from `at` on, which is a multiple of 64. Nothing is copied.
+    /// A row-major tensor over the bytes from `at` on, which is a multiple of 64. Nothing is
+    /// copied.
     ///
     /// # Errors
-    /// [`ProcessError::NoTensor`] when the weights end before the tensor, or when a bool of it is neither 0 nor 1.
+    /// [`ProcessError::NoTensor`] when the weights end before the tensor, or when a bool of it is
+    /// neither 0 nor 1.
     pub fn tensor(&self, at: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, ProcessError> {
         let room = self.bytes.checked_sub(at);
         let none = || ProcessError::NoTensor {
@@ -48,7 +50,8 @@ impl Snapshot {
         // SAFETY: behind the head, so many bytes are mapped.
         let first = unsafe { self.mapping.ptr().add(HEAD + at) };
         if dtype == DType::Bool {
-            // SAFETY: these bytes are mapped, and nobody writes them as long as `self` keeps the mapping, as below.
+            // SAFETY: these bytes are mapped, and nobody writes them as long as `self` keeps the
+            // mapping, as below.
             let bytes = unsafe { std::slice::from_raw_parts(first.as_ptr(), len) };
             if bytes.iter().any(|byte| *byte > 1) {
                 return Err(none());
@@ -56,9 +59,10 @@ impl Snapshot {
         }
         let owner: Owner = Arc::<Mapping>::clone(&self.mapping);
         let (shape, strides) = (Shape::from_slice(shape), row_major(shape));
-        // SAFETY: the elements lie within the mapping, which the owner is; they are row-major in `len` bytes. The publisher, who alone
-        // writes, fills a buffer only while nobody else has its mapping (`Buffers::is_held`). The mapping begins a page, and `HEAD`
-        // and `at` are multiples of 64. Any bytes are numbers, and bools were checked.
+        // SAFETY: the elements lie within the mapping, which the owner is; they are row-major in
+        // `len` bytes. The publisher, who alone writes, fills a buffer only while nobody else has
+        // its mapping (`Buffers::is_held`). The mapping begins a page, and `HEAD` and `at` are
+        // multiples of 64. Any bytes are numbers, and bools were checked.
         Ok(unsafe { Tensor::from_raw(first, dtype, shape, strides, owner) })
     }
 }

@@ -31,7 +31,8 @@ impl ChildEnd {
         Self { socket }
     }
 
-    /// The control socket, for [`FrameReader::read`](crate::FrameReader::read) and [`send`](crate::send). It waits.
+    /// The control socket, for [`FrameReader::read`](crate::FrameReader::read) and
+    /// [`send`](crate::send). It waits.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -43,23 +44,26 @@ impl ChildEnd {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    /// The memory behind a descriptor that came by this socket. The parent is trusted to have sent memory that both sides use by the
-    /// same protocol: it has started this process, and could do with it what it likes.
+    /// The memory behind a descriptor that came by this socket. The parent is trusted to have sent
+    /// memory that both sides use by the same protocol: it has started this process, and could do
+    /// with it what it likes.
     ///
     /// # Errors
     /// [`ProcessError::System`] when it is no shared memory.
     pub fn shared_file(&self, fd: OwnedFd) -> Result<SharedFile, ProcessError> {
-        // SAFETY: the parent made the file for the protocol that it and this process run, as said above.
+        // SAFETY: the parent made the file for the protocol that it and this process run, as said
+        // above.
         unsafe { SharedFile::from_fd(fd) }.map_err(refused("open shared memory"))
     }
 }
 
-/// Makes this process a worker if it was started as one; `None` if it was not. To be called first in `main`, before other threads are
-/// started, and once.
+/// Makes this process a worker if it was started as one; `None` if it was not. To be called first
+/// in `main`, before other threads are started, and once.
 ///
-/// Takes the control socket from the standard input, which then is empty. From now on this process, and its process group with it, is
-/// killed as soon as its parent ends or closes the socket, whatever it is doing. A parent that wants it to end by itself shuts its
-/// side of the socket down: [`FrameReader::read`](crate::FrameReader::read) then gives `None`.
+/// Takes the control socket from the standard input, which then is empty. From now on this process,
+/// and its process group with it, is killed as soon as its parent ends or closes the socket,
+/// whatever it is doing. A parent that wants it to end by itself shuts its side of the socket down:
+/// [`FrameReader::read`](crate::FrameReader::read) then gives `None`.
 ///
 /// Programs that this process starts are no workers, whatever variables they inherit.
 ///
@@ -76,7 +80,8 @@ pub fn adopt() -> Result<Option<ChildEnd>, ProcessError> {
     let parent = process();
     // A nursery ends with the parent, and the worker with the nursery.
     let forker = process().or(parent);
-    // The socket says who made it. A program that merely inherits the variable has another standard input.
+    // The socket says who made it. A program that merely inherits the variable has another standard
+    // input.
     if parent.is_none() || socket_peercred(stdin()).ok().map(|peer| peer.pid) != parent {
         return Ok(None);
     }
@@ -88,7 +93,8 @@ pub fn adopt() -> Result<Option<ChildEnd>, ProcessError> {
         });
     }
     forget_variable();
-    // Before anything else: from now on the system kills this process with its parent, or it is orphaned already.
+    // Before anything else: from now on the system kills this process with its parent, or it is
+    // orphaned already.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(refused("ask for an end with the parent"))?;
     let watched = pidfd_open(getppid().unwrap_or(Pid::INIT), PidfdFlags::empty());
@@ -113,7 +119,8 @@ pub fn adopt() -> Result<Option<ChildEnd>, ProcessError> {
 fn forget_variable() {
     let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     if threads == 1 {
-        // SAFETY: this thread is the only one of the process, so no other reads or writes the environment meanwhile.
+        // SAFETY: this thread is the only one of the process, so no other reads or writes the
+        // environment meanwhile.
         unsafe { env::remove_var(VARIABLE) };
     }
 }
@@ -121,9 +128,11 @@ fn forget_variable() {
 /// Starts the thread that ends this process when the parent has ended or has closed the socket.
 fn watch(parent: OwnedFd, socket: OwnedFd) -> Result<(), ProcessError> {
     let watch = move || {
-        // The signal comes to the thread that asked for it. The one that called `adopt` may end, this one does not.
+        // The signal comes to the thread that asked for it. The one that called `adopt` may end,
+        // this one does not.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
-        // No event of the socket is asked for, so what is reported is its end: a parent that merely shuts down its side is not.
+        // No event of the socket is asked for, so what is reported is its end: a parent that merely
+        // shuts down its side is not.
         let mut fds = [
             PollFd::new(&parent, PollFlags::IN),
             PollFd::new(&socket, PollFlags::empty()),
@@ -139,7 +148,8 @@ fn watch(parent: OwnedFd, socket: OwnedFd) -> Result<(), ProcessError> {
     Ok(())
 }
 
-/// Ends this process and those that it started, without running anything more: code at the exit could wait for the parent.
+/// Ends this process and those that it started, without running anything more: code at the exit
+/// could wait for the parent.
 pub fn end_at_once() -> ! {
     if getpgrp() == getpid() {
         let _ = kill_current_process_group(Signal::KILL);

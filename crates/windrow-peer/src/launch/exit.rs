@@ -6,12 +6,14 @@ use std::process::ExitStatus;
 
 use rustix::process::Signal;
 
-/// How a process ended, in words: `exit status 3`, `signal 9 (SIGKILL)`, `signal 6 (SIGABRT), core dumped`.
+/// How a process ended, in words: `exit status 3`, `signal 9 (SIGKILL)`,
+/// `signal 6 (SIGABRT), core dumped`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// By itself or by a signal.
     Status(ExitStatus),
-    /// The system does not report it: another part of this program waits for children that are not its own, or has it ignore their ends.
+    /// The system does not report it: another part of this program waits for children that are not
+    /// its own, or has it ignore their ends.
     Untold,
     /// The process that had forked it has ended as well, or does not answer.
     Orphaned,

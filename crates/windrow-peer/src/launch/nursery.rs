@@ -37,10 +37,12 @@ const PATIENCE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// A process that has loaded what workers need, and forks them: a worker then starts within milliseconds, and shares that memory.
+/// A process that has loaded what workers need, and forks them: a worker then starts within
+/// milliseconds, and shares that memory.
 ///
-/// It is started when it is needed first, and again when it is needed and was killed. One that has ended by itself cannot do its work:
-/// it is not asked again. It lives as long as this value, and as long as one of its workers, but no longer than this process.
+/// It is started when it is needed first, and again when it is needed and was killed. One that has
+/// ended by itself cannot do its work: it is not asked again. It lives as long as this value, and
+/// as long as one of its workers, but no longer than this process.
 #[derive(Debug)]
 pub struct Nursery {
     program: WorkerProgram,
@@ -61,8 +63,8 @@ struct Warm {
 }
 
 impl Nursery {
-    /// A nursery that runs `program`, with `args` and with `vars` beside the variables of this process. Its standard input is the socket by
-    /// which it is asked.
+    /// A nursery that runs `program`, with `args` and with `vars` beside the variables of this
+    /// process. Its standard input is the socket by which it is asked.
     #[must_use]
     pub fn new(
         program: impl Into<PathBuf>,
@@ -195,7 +197,8 @@ fn file_with(bytes: &[u8]) -> Result<OwnedFd, ProcessError> {
     Ok(file.into())
 }
 
-/// The socket on which a nursery reports on one worker. The nursery kills the worker and waits for it when this is shut down.
+/// The socket on which a nursery reports on one worker. The nursery kills the worker and waits for
+/// it when this is shut down.
 #[derive(Debug)]
 pub(super) struct Birth(UnixStream);
 

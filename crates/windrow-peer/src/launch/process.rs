@@ -84,8 +84,9 @@ impl Process {
             Kind::Process { pid, pidfd, .. } => (*pid, pidfd),
             Kind::Thread(thread) => return thread.stop(),
         };
-        // When its nursery died, the system may have waited for it. Then its number may be another process's, but not as long as its
-        // group has a process: where there is no process of this number, the group is still its own.
+        // When its nursery died, the system may have waited for it. Then its number may be another
+        // process's, but not as long as its group has a process: where there is no process of this
+        // number, the group is still its own.
         if pidfd_send_signal(pidfd, Signal::KILL).is_ok()
             || test_kill_process(pid) == Err(Errno::SRCH)
         {
@@ -100,7 +101,8 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended, and takes leave of it. Further calls give the same status, or none.
+    /// Waits until it has ended, and takes leave of it. Further calls give the same status, or
+    /// none.
     pub fn wait(&mut self) -> Exit {
         let (pidfd, parent) = match &mut self.0 {
             Kind::Process { pidfd, parent, .. } => (pidfd, parent),

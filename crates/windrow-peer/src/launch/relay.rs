@@ -49,8 +49,9 @@ impl Program {
 #[derive(Clone)]
 pub struct Relay(Arc<dyn Fn(RelayEnd) + Send + Sync>);
 
-/// What it has in common with a worker process: the control socket and the standard error. The worker has ended when the function returns,
-/// which it has to do soon after the other end of `stop` was shut down.
+/// What it has in common with a worker process: the control socket and the standard error. The
+/// worker has ended when the function returns, which it has to do soon after the other end of
+/// `stop` was shut down.
 #[derive(Debug)]
 pub struct RelayEnd {
     /// The control socket.

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a server listens: a Unix socket, which only the same user can connect to, or a host and a port.
+/// Where a server listens: a Unix socket, which only the same user can connect to, or a host and a
+/// port.
 ///
 /// ```
 /// use windrow_peer::net::Address;
@@ -46,7 +47,8 @@ impl Address {
         }
     }
 
-    /// Whether other machines cannot reach it. A name other than `localhost` counts as reachable, whatever it stands for today.
+    /// Whether other machines cannot reach it. A name other than `localhost` counts as reachable,
+    /// whatever it stands for today.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {

@@ -89,7 +89,8 @@ impl Listener {
     /// The next connection; `None` once the other end of `stop` is shut down.
     ///
     /// # Errors
-    /// [`io::ErrorKind::PermissionDenied`] for a connection of another user; those of the system, of which the next may come to more.
+    /// [`io::ErrorKind::PermissionDenied`] for a connection of another user; those of the system,
+    /// of which the next may come to more.
     pub fn accept(&self, stop: &UnixStream) -> io::Result<Option<Socket>> {
         self.accept_within(stop, None)
     }
@@ -168,13 +169,15 @@ fn peer_user(socket: &Socket) -> io::Result<u32> {
     Ok(nix::unistd::getpeereid(socket)?.0.as_raw())
 }
 
-/// The event of a socket whose other side has closed it, even if bytes that it sent before are unread.
+/// The event of a socket whose other side has closed it, even if bytes that it sent before are
+/// unread.
 #[cfg(target_os = "linux")]
 const GONE: PollFlags = PollFlags::RDHUP;
 #[cfg(not(target_os = "linux"))]
 const GONE: PollFlags = PollFlags::HUP;
 
-/// Waits until the other side of `socket` has closed it, or the other end of `stop` is shut down, which it then returns.
+/// Waits until the other side of `socket` has closed it, or the other end of `stop` is shut down,
+/// which it then returns.
 pub fn wait_for_end(socket: &Socket, stop: Option<&UnixStream>) -> bool {
     let mut ends = vec![PollFd::new(socket, GONE)];
     ends.extend(stop.map(|stop| PollFd::new(stop, PollFlags::IN)));

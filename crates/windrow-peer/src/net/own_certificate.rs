@@ -1,5 +1,5 @@
-//! TLS between two programs, one of which can tell the other a secret, but has no certificate that an authority signed: it makes one for
-//! this connection, and the other side accepts no other.
+//! TLS between two programs, one of which can tell the other a secret, but has no certificate that
+//! an authority signed: it makes one for this connection, and the other side accepts no other.
 
 use std::io;
 use std::sync::Arc;

@@ -15,7 +15,8 @@ use socket2::{SockAddr, Socket, Type};
 
 use super::Address;
 
-/// When reading and writing end with [`io::ErrorKind::TimedOut`], however often a few bytes come or go until then.
+/// When reading and writing end with [`io::ErrorKind::TimedOut`], however often a few bytes come or
+/// go until then.
 #[derive(Debug, Clone, Copy)]
 pub enum Deadline {
     /// There is none.
@@ -146,7 +147,8 @@ where
 /// What a client needs for TLS.
 pub type ClientTls = (Arc<ClientConfig>, ServerName<'static>);
 
-/// Bytes in both directions, each call of which ends at the deadline. With TLS, the first call shakes hands.
+/// Bytes in both directions, each call of which ends at the deadline. With TLS, the first call
+/// shakes hands.
 pub struct Stream(Box<dyn Layer>);
 
 impl Stream {

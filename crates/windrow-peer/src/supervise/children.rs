@@ -14,14 +14,16 @@ use crate::launch::{Child, ForkState, PendingFork, Start};
 use crate::refused::refused;
 use crate::{Frame, ProcessError, Program};
 
-/// How long the system may take to end a worker that was killed. One that is longer in a call that cannot be interrupted is left behind.
+/// How long the system may take to end a worker that was killed. One that is longer in a call that
+/// cannot be interrupted is left behind.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// All workers, seen by the thread that watches over them.
 pub(super) struct Children {
     program: Program,
     running: Vec<Option<Running>>,
-    /// Workers that a nursery is about to fork, by their numbers, and the frames that wait for them.
+    /// Workers that a nursery is about to fork, by their numbers, and the frames that wait for
+    /// them.
     pending: BTreeMap<usize, (PendingFork, Vec<Frame>)>,
     inbox: Arc<Inbox>,
     handler: Handler<Frame>,

@@ -65,7 +65,8 @@ impl Running {
         self.process.id()
     }
 
-    /// What to watch, and for what. What has ended is left out, or the thread would find it again and again.
+    /// What to watch, and for what. What has ended is left out, or the thread would find it again
+    /// and again.
     pub(super) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, PollFlags)> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, self.stream != Stream::Ended);

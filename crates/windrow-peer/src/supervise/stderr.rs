@@ -71,7 +71,8 @@ impl Stderr {
         String::from_utf8_lossy(&self.tail).into_owned()
     }
 
-    /// Keeps the last bytes, and passes whole lines on to `output`; errors of the output are ignored.
+    /// Keeps the last bytes, and passes whole lines on to `output`; errors of the output are
+    /// ignored.
     fn take(&mut self, bytes: &[u8], output: &mut impl Write) {
         self.tail.extend_from_slice(bytes);
         let surplus = self.tail.len().saturating_sub(KEPT);

@@ -1,4 +1,5 @@
-//! Workers that are processes: this test binary starts itself, and `child_entry` is what it then runs.
+//! Workers that are processes: this test binary starts itself, and `child_entry` is what it then
+//! runs.
 #![cfg(all(target_os = "linux", not(loom)))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 

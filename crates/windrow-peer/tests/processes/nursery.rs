@@ -1,4 +1,5 @@
-//! Nurseries. The one of these tests spawns workers where others fork them, which its parent does not notice.
+//! Nurseries. The one of these tests spawns workers where others fork them, which its parent does
+//! not notice.
 
 use std::fs;
 use std::io::Read;
@@ -176,7 +177,8 @@ fn a_nursery_that_stands_still_keeps_nobody_waiting() {
     let pid = team.ready();
     let nursery = Pid::from_raw(parent_of(pid) as i32).unwrap();
     kill_process(nursery, Signal::STOP).unwrap();
-    // One thread takes the signal and stops the others: until then, the one that watches the worker would tell of its end.
+    // One thread takes the signal and stops the others: until then, the one that watches the worker
+    // would tell of its end.
     while !stands_still(nursery) {
         thread::sleep(Duration::from_millis(1));
     }

@@ -63,7 +63,8 @@ impl Action {
     /// Writes the action of every row into column `index`.
     ///
     /// # Errors
-    /// [`PolicyError::NotFinite`] for the first row without an action; [`PolicyError::Failed`] for a choice that does not exist.
+    /// [`PolicyError::NotFinite`] for the first row without an action; [`PolicyError::Failed`] for
+    /// a choice that does not exist.
     pub(super) fn write(
         &self,
         index: usize,

@@ -13,7 +13,8 @@ impl Aligned {
     /// `len` zeros.
     pub(crate) fn zeros(len: usize) -> Self {
         let memory = vec![0.0; len + LINE];
-        // `align_offset` may decline to answer; the memory is then used unaligned, which is only slower.
+        // `align_offset` may decline to answer; the memory is then used unaligned, which is only
+        // slower.
         let start = memory.as_ptr().align_offset(64);
         Self {
             start: if start < LINE { start } else { 0 },

@@ -101,7 +101,8 @@ pub(super) fn each(values: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
-/// The error function, from its Taylor series; beyond ±4 it differs from ±1 by less than half of the last bit of an `f32`.
+/// The error function, from its Taylor series; beyond ±4 it differs from ±1 by less than half of
+/// the last bit of an `f32`.
 fn erf(x: f64) -> f64 {
     if x.is_nan() || x.abs() > 4.0 {
         return if x.is_nan() { x } else { x.signum() };
@@ -117,7 +118,8 @@ fn erf(x: f64) -> f64 {
 
 /// The inverse of the error function: a closed approximation, made exact by Newton's method.
 ///
-/// Source: the approximation is that of S. Winitzki, "A handy approximation for the error function and its inverse", 2008.
+/// Source: the approximation is that of S. Winitzki, "A handy approximation for the error function
+/// and its inverse", 2008.
 fn erfinv(y: f32) -> f32 {
     let y = f64::from(y);
     if y.abs() >= 1.0 || y.is_nan() {
@@ -140,8 +142,8 @@ fn erfinv(y: f32) -> f32 {
 /// From here on, the asymptotic series of the gamma function are exact in `f64`.
 const FAR: f64 = 12.0;
 
-/// The logarithm of the absolute value of the gamma function: Stirling's series, after the recurrence has led far enough, and the
-/// reflection below zero.
+/// The logarithm of the absolute value of the gamma function: Stirling's series, after the
+/// recurrence has led far enough, and the reflection below zero.
 fn lgamma(x: f64) -> f64 {
     if x.is_infinite() {
         return f64::INFINITY;
@@ -161,7 +163,8 @@ fn lgamma(x: f64) -> f64 {
     (x - 0.5) * x.ln() - x + half_log + series - product.ln()
 }
 
-/// The derivative of [`lgamma`], in the same way; infinite at 0 and not a number at the other poles, as in PyTorch.
+/// The derivative of [`lgamma`], in the same way; infinite at 0 and not a number at the other
+/// poles, as in PyTorch.
 fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return -f64::INFINITY.copysign(x);
@@ -184,7 +187,8 @@ fn digamma(x: f64) -> f64 {
     sum + x.ln() - 0.5 / x - series
 }
 
-/// A function of two values in a [`Graph`](super::Graph), element by element. Comparisons give 1 and 0.
+/// A function of two values in a [`Graph`](super::Graph), element by element. Comparisons give 1
+/// and 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Zip {

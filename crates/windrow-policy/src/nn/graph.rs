@@ -14,7 +14,8 @@ use super::{Activation, Layer, Sequential, put};
 #[serde(transparent)]
 pub struct Value(pub(crate) usize);
 
-/// Numbers `start`, `start + step`, … of one of the values that [`Op::Take`] reads: `count` of them.
+/// Numbers `start`, `start + step`, … of one of the values that [`Op::Take`] reads: `count` of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run(
     /// Index of the value.
@@ -37,16 +38,16 @@ pub enum Op {
     Parameter(usize),
     /// Numbers, as bits, so that serialization loses none.
     Constant(Vec<u32>),
-    /// `x Wᵀ + b`, from `x`, `W` and, if there is one, `b`. Neither `W` nor `b` may depend on inputs. If `x` has a multiple of
-    /// the numbers that `W` reads, each run of them is mapped.
+    /// `x Wᵀ + b`, from `x`, `W` and, if there is one, `b`. Neither `W` nor `b` may depend on
+    /// inputs. If `x` has a multiple of the numbers that `W` reads, each run of them is mapped.
     Linear {
         /// Numbers that `W`, `[outputs, inputs]`, writes.
         outputs: usize,
         /// Numbers that it reads.
         inputs: usize,
     },
-    /// Products of matrices: of each run of `rows * inner` numbers of the first value and the run of `inner * columns` numbers of the
-    /// second, row-major.
+    /// Products of matrices: of each run of `rows * inner` numbers of the first value and the run
+    /// of `inner * columns` numbers of the second, row-major.
     MatMul {
         /// Rows of the first matrix.
         rows: usize,
@@ -61,7 +62,8 @@ pub enum Op {
     Zip(Zip),
     /// The second value where the first is not 0, otherwise the third.
     Where,
-    /// Numbers of the values, one run after the other: slices, transposes, concatenations, copies for broadcasting.
+    /// Numbers of the values, one run after the other: slices, transposes, concatenations, copies
+    /// for broadcasting.
     Take(Vec<Run>),
     /// Reduces each run of `.1` numbers to one.
     Reduce(Reduction, usize),
@@ -77,13 +79,16 @@ pub enum Op {
         #[serde(with = "windrow_env::serde_form::float")]
         eps: f32,
     },
-    /// Rows of a table, as of an embedding: the first value is the table, cut into rows of this length, the second has the row numbers.
-    /// Evaluation fails for a number outside of the table; NaN gives NaN.
+    /// Rows of a table, as of an embedding: the first value is the table, cut into rows of this
+    /// length, the second has the row numbers. Evaluation fails for a number outside of the table;
+    /// NaN gives NaN.
     Lookup(usize),
-    /// Elements by index: the first value is cut into runs of this length, the second has the indices within them, equally many for each
-    /// run. Evaluation fails for an index outside of the run; NaN gives NaN.
+    /// Elements by index: the first value is cut into runs of this length, the second has the
+    /// indices within them, equally many for each run. Evaluation fails for an index outside of the
+    /// run; NaN gives NaN.
     Gather(usize),
-    /// The value itself. Evaluation fails if a number is outside of these bounds, such as an observation that breaks its spec.
+    /// The value itself. Evaluation fails if a number is outside of these bounds, such as an
+    /// observation that breaks its spec.
     Within {
         /// The smallest number.
         #[serde(with = "windrow_env::serde_form::float")]
@@ -92,13 +97,15 @@ pub enum Op {
         #[serde(with = "windrow_env::serde_form::float")]
         high: f32,
     },
-    /// Samples one index for each run of this many weights, with probabilities proportional to them; the second value holds the uniform
-    /// draws in `[0, 1)`, one for each run. NaN if the weights are no distribution.
+    /// Samples one index for each run of this many weights, with probabilities proportional to
+    /// them; the second value holds the uniform draws in `[0, 1)`, one for each run. NaN if the
+    /// weights are no distribution.
     Pick(usize),
-    /// Random numbers for each row: their distribution, their count, and the branch of the row's noise that they come from.
+    /// Random numbers for each row: their distribution, their count, and the branch of the row's
+    /// noise that they come from.
     Noise(Draw, usize, usize),
-    /// Samples of gamma distributions with the value's numbers as shapes and scale 1, from this branch of the row's noise. NaN if a shape
-    /// is not positive.
+    /// Samples of gamma distributions with the value's numbers as shapes and scale 1, from this
+    /// branch of the row's noise. NaN if a shape is not positive.
     Gamma(usize),
 }
 
@@ -129,8 +136,9 @@ pub(crate) struct Node {
 
 /// A network of any form, for inference: values, each computed from those before it.
 ///
-/// Every row is evaluated by itself, and its result does not depend on other rows, to the last bit. Values that depend on parameters
-/// alone are computed once, when these are loaded. Linear maps are those of [`Sequential`].
+/// Every row is evaluated by itself, and its result does not depend on other rows, to the last bit.
+/// Values that depend on parameters alone are computed once, when these are loaded. Linear maps are
+/// those of [`Sequential`].
 ///
 /// ```
 /// use windrow_policy::nn::{Activation, Graph, Zip};
@@ -153,7 +161,8 @@ pub struct Graph {
     inputs: Vec<usize>,
     parameters: Vec<Parameter>,
     nodes: Vec<Node>,
-    /// The plan for the requested values; made at the first evaluation, and again when parameters change.
+    /// The plan for the requested values; made at the first evaluation, and again when parameters
+    /// change.
     #[serde(skip)]
     plan: Option<(Vec<Value>, GraphPlan)>,
     /// The random numbers of [`forward`](Self::forward), by row.
@@ -191,7 +200,8 @@ impl Graph {
         self.push(Op::Constant(bits), &[])
     }
 
-    /// `x Wᵀ + b`, with parameters `name.weight`, `[outputs, inputs]`, and `name.bias`, `[outputs]`.
+    /// `x Wᵀ + b`, with parameters `name.weight`, `[outputs, inputs]`, and `name.bias`,
+    /// `[outputs]`.
     pub fn linear(&mut self, name: &str, x: Value, outputs: usize) -> Value {
         let inputs = self.elements(x).unwrap_or(0);
         let weight = self.parameter(format!("{name}.weight"), [outputs, inputs]);
@@ -235,7 +245,8 @@ impl Graph {
         Value(self.nodes.len() - 1)
     }
 
-    /// A graph that is a chain of the layers of `net`, with their parameters; also returns its output.
+    /// A graph that is a chain of the layers of `net`, with their parameters; also returns its
+    /// output.
     #[must_use]
     pub fn of(net: &Sequential) -> (Self, Value) {
         let mut graph = Self::new();
@@ -295,7 +306,8 @@ impl Graph {
     /// Checks that the operands of all operations fit.
     ///
     /// # Errors
-    /// [`PolicyError::Operands`] or [`PolicyError::Layer`] naming the first value that does not fit.
+    /// [`PolicyError::Operands`] or [`PolicyError::Layer`] naming the first value that does not
+    /// fit.
     pub fn check(&self) -> Result<(), PolicyError> {
         self.widths().map(drop)
     }
@@ -357,13 +369,15 @@ impl Graph {
             .map_or(&[], |parameter| &parameter.values)
     }
 
-    /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output. Random numbers are those of environment 0 with
-    /// seed 0, one frame for each row.
+    /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output.
+    /// Random numbers are those of environment 0 with seed 0, one frame for each row.
     ///
-    /// Allocates only at the first call for these values, for a larger number of rows, or after parameters have changed.
+    /// Allocates only at the first call for these values, for a larger number of rows, or after
+    /// parameters have changed.
     ///
     /// # Errors
-    /// As [`check`](Self::check); [`PolicyError::Rows`] when inputs or outputs are not as many rows as the first output.
+    /// As [`check`](Self::check); [`PolicyError::Rows`] when inputs or outputs are not as many rows
+    /// as the first output.
     pub fn forward(
         &mut self,
         inputs: &[&[f32]],
@@ -382,7 +396,8 @@ impl Graph {
         plan.forward(inputs, &self.noise[..rows], outputs)
     }
 
-    /// Makes the plan for `values`, unless it is there already: computes values that depend on parameters alone, and packs weights.
+    /// Makes the plan for `values`, unless it is there already: computes values that depend on
+    /// parameters alone, and packs weights.
     pub(crate) fn prepare(&mut self, values: &[Value]) -> Result<(), PolicyError> {
         if self.plan.as_ref().is_none_or(|(of, _)| of != values) {
             let widths = self.widths()?;
@@ -400,7 +415,8 @@ impl Graph {
     /// Takes over the parameters in `weights`, all or (on error) none.
     ///
     /// # Errors
-    /// [`WeightsError::Misfits`] naming every tensor that is missing, unexpected, or of another shape or element type.
+    /// [`WeightsError::Misfits`] naming every tensor that is missing, unexpected, or of another
+    /// shape or element type.
     pub fn load(&mut self, weights: &Weights) -> Result<(), WeightsError> {
         let mut reader = Reader::new(weights, "");
         let read = self.read(&mut reader);
@@ -474,7 +490,8 @@ impl Op {
         }
     }
 
-    /// The width of the operation's result, for operands of the widths `from`; `None` if they do not fit.
+    /// The width of the operation's result, for operands of the widths `from`; `None` if they do
+    /// not fit.
     fn width(&self, from: &[usize]) -> Option<usize> {
         let whole = |width: usize, run: usize| {
             (run > 0 && width > 0 && width.is_multiple_of(run)).then_some(width)

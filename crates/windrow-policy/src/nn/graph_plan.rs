@@ -1,5 +1,5 @@
-//! A graph prepared for evaluation: values that depend on parameters alone are computed, weights are packed, memory is assigned
-//! (ADR 0020).
+//! A graph prepared for evaluation: values that depend on parameters alone are computed, weights
+//! are packed, memory is assigned (ADR 0020).
 
 use std::mem;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use super::graph_runs::{Stray, draw_gamma, draw_into};
 use super::kernel::{Packed, padded};
 use super::plan::{Apply, BLOCK, Lanes, copy_rows};
 
-/// Where the numbers of a value are: in an input, in scratch memory, or in a constant row for all rows.
+/// Where the numbers of a value are: in an input, in scratch memory, or in a constant row for all
+/// rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Location {
     Input(usize),
@@ -187,11 +188,12 @@ impl GraphPlan {
             .map_or(0, |(_, width)| len / width.max(&1))
     }
 
-    /// Evaluates inputs `[rows, width]` into outputs `[rows, width]`, with one stream of noise for each row; never allocates.
+    /// Evaluates inputs `[rows, width]` into outputs `[rows, width]`, with one stream of noise for
+    /// each row; never allocates.
     ///
     /// # Errors
-    /// [`PolicyError::Rows`] for an input or output of another length; [`PolicyError::Failed`] for an index or an observation that is
-    /// out of its bounds.
+    /// [`PolicyError::Rows`] for an input or output of another length; [`PolicyError::Failed`] for
+    /// an index or an observation that is out of its bounds.
     pub(crate) fn forward(
         &mut self,
         inputs: &[&[f32]],
@@ -318,7 +320,8 @@ impl Planner<'_> {
 
     /// Adds a step that is taken for each block of rows.
     fn push(&mut self, mut step: Step) -> Location {
-        // Everything but a linear map and a copy of runs reads rows at the distance of scratch memory.
+        // Everything but a linear map and a copy of runs reads rows at the distance of scratch
+        // memory.
         let mut copies = Vec::new();
         if !matches!(step.task, Task::Linear(..) | Task::Take(_)) {
             for place in &mut step.from {
@@ -361,7 +364,8 @@ impl Planner<'_> {
         (slot, Location::Slot(slot, width))
     }
 
-    /// A linear map of each run of inputs: one step for each, and one that puts the results side by side.
+    /// A linear map of each run of inputs: one step for each, and one that puts the results side by
+    /// side.
     fn linear(
         &mut self,
         number: usize,

@@ -109,7 +109,8 @@ impl Task {
     }
 }
 
-/// The index that a number stands for, if it is below the given count; any other number is recorded as `stray`.
+/// The index that a number stands for, if it is below the given count; any other number is recorded
+/// as `stray`.
 #[inline(always)]
 fn at(place: f32, count: usize, stray: &mut Option<Stray>) -> Option<usize> {
     let is_place = place >= 0.0 && place < count as f32;
@@ -143,8 +144,8 @@ fn log_softmax(x: &[f32], out: &mut [f32]) {
         .for_each(|(out, x)| *out = (x - top) - total);
 }
 
-/// The product of two matrices, the second with the given number of columns. Rows of the second are added up, so that neighbours in memory are
-/// computed together.
+/// The product of two matrices, the second with the given number of columns. Rows of the second are
+/// added up, so that neighbours in memory are computed together.
 #[inline(always)]
 fn multiply(a: &[f32], b: &[f32], columns: usize, out: &mut [f32]) {
     let inner = b.len() / columns;
@@ -177,7 +178,8 @@ pub(super) fn draw_into(draw: Draw, mut noise: Noise, out: &mut [f32]) {
     }
 }
 
-/// Samples of gamma distributions; none is 0, which a logarithm or a quotient of them could not take.
+/// Samples of gamma distributions; none is 0, which a logarithm or a quotient of them could not
+/// take.
 pub(super) fn draw_gamma(shapes: &[f32], mut noise: Noise, out: &mut [f32]) {
     for (out, &shape) in out.iter_mut().zip(shapes) {
         let gamma = Gamma::new(f64::from(shape), 1.0);

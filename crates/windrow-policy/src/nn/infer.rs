@@ -17,22 +17,22 @@ struct Found<'a> {
 }
 
 impl Sequential {
-    /// A multilayer perceptron with the parameters in `weights`, from whose shapes the layers follow: a matrix
-    /// `"n.weight"` is linear layer `n`, a vector a layer normalisation (with `eps` 1e-5), and a number without
-    /// parameters between two such layers is `activation`.
+    /// A multilayer perceptron with the parameters in `weights`, from whose shapes the layers
+    /// follow: a matrix `"n.weight"` is linear layer `n`, a vector a layer normalisation (with
+    /// `eps` 1e-5), and a number without parameters between two such layers is `activation`.
     ///
     /// `weights` show no functions after the last layer with parameters: add them with
     /// [`activation`](Self::activation).
     ///
     /// # Errors
-    /// [`WeightsError::Misfits`] for tensors that are no such parameters, and for the first one after a gap of
-    /// several numbers, whose layers are unknown.
+    /// [`WeightsError::Misfits`] for tensors that are no such parameters, and for the first one
+    /// after a gap of several numbers, whose layers are unknown.
     pub fn from_weights(weights: &Weights, activation: Activation) -> Result<Self, WeightsError> {
         Self::from_weights_prefixed("", weights, activation)
     }
 
-    /// As [`from_weights`](Self::from_weights), from the tensors whose names start with `prefix`; others are left
-    /// alone.
+    /// As [`from_weights`](Self::from_weights), from the tensors whose names start with `prefix`;
+    /// others are left alone.
     ///
     /// # Errors
     /// As [`from_weights`](Self::from_weights).

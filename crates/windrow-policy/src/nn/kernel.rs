@@ -1,13 +1,15 @@
 //! The matrix product of a linear layer, on tiles of rows and outputs that stay in registers.
 //!
-//! Vector lanes are outputs. The inputs are cut into up to four runs, each summed in order with fused
-//! multiply-adds into an accumulator of its own: `((bias + run 0) + run 1) + run 2) + run 3`. The four runs keep
-//! the arithmetic units busy when there is a single row; with several rows they follow one another.
+//! Vector lanes are outputs. The inputs are cut into up to four runs, each summed in order with
+//! fused multiply-adds into an accumulator of its own: `((bias + run 0) + run 1) + run 2) + run 3`.
+//! The four runs keep the arithmetic units busy when there is a single row; with several rows they
+//! follow one another.
 //!
-//! Few outputs would leave most lanes empty. There, lanes are inputs: input `k` belongs to partial sum `k % 16` of its output. These are
-//! added as a tree, and the bias last.
+//! Few outputs would leave most lanes empty. There, lanes are inputs: input `k` belongs to partial
+//! sum `k % 16` of its output. These are added as a tree, and the bias last.
 //!
-//! The order of the sums never depends on the number of rows or lanes, so a row's result does not either.
+//! The order of the sums never depends on the number of rows or lanes, so a row's result does not
+//! either.
 
 use pulp::Simd;
 
@@ -19,14 +21,16 @@ const MIN_CUT: usize = 16;
 const RUNS: usize = 4;
 /// Outputs up to which lanes are inputs, if these fill whole cache lines.
 const FEW: usize = 4;
-/// Cache lines of outputs that a tile spans with 16 lanes; one with fewer lanes, which also means fewer registers.
+/// Cache lines of outputs that a tile spans with 16 lanes; one with fewer lanes, which also means
+/// fewer registers.
 const WIDE_LINES: usize = 4;
 
-/// Weights of a linear layer, in the order in which the kernel reads them: panels of outputs, in each input after
-/// input.
+/// Weights of a linear layer, in the order in which the kernel reads them: panels of outputs, in
+/// each input after input.
 #[derive(Debug, Clone)]
 pub(crate) struct Packed {
-    /// `[inputs, width]` for each panel of `width` outputs, where missing outputs are zeros; `[outputs, inputs]` where outputs are few.
+    /// `[inputs, width]` for each panel of `width` outputs, where missing outputs are zeros;
+    /// `[outputs, inputs]` where outputs are few.
     weight: Aligned,
     /// `[padded outputs]`.
     bias: Aligned,
@@ -85,7 +89,8 @@ impl Packed {
 
     /// `out[r] = bias + weight · input[r]` for every row.
     ///
-    /// `input`: `rows` rows, `stride` elements apart, the first `inputs` of which count; `out`: `[rows, padded]`.
+    /// `input`: `rows` rows, `stride` elements apart, the first `inputs` of which count; `out`:
+    /// `[rows, padded]`.
     #[inline(always)]
     pub(crate) fn apply<S: Simd>(
         &self,
@@ -371,8 +376,8 @@ fn two<S: Simd, const V: usize>(
     [a, b]
 }
 
-/// As [`one`], for four accumulators at once. Written out, since the compiler keeps an array that is indexed by a
-/// loop's variable in memory.
+/// As [`one`], for four accumulators at once. Written out, since the compiler keeps an array that
+/// is indexed by a loop's variable in memory.
 #[inline(always)]
 fn four<S: Simd, const V: usize>(
     simd: S,

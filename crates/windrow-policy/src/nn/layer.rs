@@ -17,8 +17,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` numbers, all parameters zero; without parameters if there is no memory for them,
-    /// which [`Sequential::check`](super::Sequential::check) reports.
+    /// A layer from `inputs` to `outputs` numbers, all parameters zero; without parameters if there
+    /// is no memory for them, which [`Sequential::check`](super::Sequential::check) reports.
     pub(crate) fn zeros(inputs: usize, outputs: usize, has_bias: bool) -> Self {
         let elements = inputs.checked_mul(outputs);
         let parameters = elements.and_then(|n| Some((filled(0.0, n)?, filled(0.0, outputs)?)));
@@ -162,7 +162,8 @@ impl Layer {
         }
     }
 
-    /// Replaces the parameters, given in the order of [`parameters`](Self::parameters) and of the same lengths.
+    /// Replaces the parameters, given in the order of [`parameters`](Self::parameters) and of the
+    /// same lengths.
     pub(crate) fn set_parameters(&mut self, values: &mut impl Iterator<Item = Vec<f32>>) {
         let mut set = |parameter: &mut Vec<f32>| {
             if let Some(values) = values.next() {

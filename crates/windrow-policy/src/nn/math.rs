@@ -1,11 +1,12 @@
 //! Transcendental functions on whole vector registers, without table or branch.
 //!
-//! The bounds given were measured over all of each function's range against `f64` arithmetic, on a machine with
-//! fused multiply-add. NaN gives NaN.
+//! The bounds given were measured over all of each function's range against `f64` arithmetic, on a
+//! machine with fused multiply-add. NaN gives NaN.
 
 use pulp::Simd;
 
-/// 1.5 * 2^23: adding it rounds to the nearest integer, which then stands in the low bits of the mantissa.
+/// 1.5 * 2^23: adding it rounds to the nearest integer, which then stands in the low bits of the
+/// mantissa.
 const ROUND: f32 = 12_582_912.0;
 /// Exponents below give numbers too small for `f32`'s full precision, those above infinity.
 const EXP_MIN: f32 = -86.64;
@@ -24,7 +25,8 @@ fn polynomial<S: Simd, const N: usize>(simd: S, x: S::f32s, c: [f32; N]) -> S::f
     sum
 }
 
-/// `x` between two bounds; NaN stays, which `min` and `max` of some instruction sets would not leave.
+/// `x` between two bounds; NaN stays, which `min` and `max` of some instruction sets would not
+/// leave.
 #[inline(always)]
 fn clamp<S: Simd>(simd: S, x: S::f32s, low: f32, high: f32) -> S::f32s {
     let raised = simd.max_f32s(simd.splat_f32s(low), x);
@@ -35,8 +37,8 @@ fn clamp<S: Simd>(simd: S, x: S::f32s, low: f32, high: f32) -> S::f32s {
 
 /// Hyperbolic tangent; absolute error at most 3e-7.
 ///
-/// An odd polynomial over an even one of degrees 13 and 6; beyond ±7.9 the result differs from ±1 by no more than
-/// the error.
+/// An odd polynomial over an even one of degrees 13 and 6; beyond ±7.9 the result differs from ±1
+/// by no more than the error.
 ///
 /// Source: the coefficients are those published with the fast tanh of Eigen and XLA.
 #[inline(always)]
@@ -90,8 +92,8 @@ fn exp_parts<S: Simd>(simd: S, x: S::f32s) -> (S::u32s, S::f32s) {
     (simd.wrapping_dyn_shl_u32s(bits, simd.splat_u32s(23)), tail)
 }
 
-/// Exponential function; relative error at most 1e-7. Infinite where the result would be above the largest `f32`, zero below -86.64,
-/// where it is 2e-38 and half of it would not be a normal number.
+/// Exponential function; relative error at most 1e-7. Infinite where the result would be above the
+/// largest `f32`, zero below -86.64, where it is 2e-38 and half of it would not be a normal number.
 ///
 /// Half of the result is computed, then doubled, since `2^128` is no `f32` though results need it.
 #[inline(always)]
@@ -130,7 +132,8 @@ pub(crate) fn silu<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.div_f32s(x, simd.add_f32s(one, e))
 }
 
-/// `x` below zero scaled exponentially: `alpha (exp(x) - 1)`; relative error at most 2e-7 (with `alpha` 1).
+/// `x` below zero scaled exponentially: `alpha (exp(x) - 1)`; relative error at most 2e-7 (with
+/// `alpha` 1).
 #[inline(always)]
 pub(crate) fn elu<S: Simd>(simd: S, x: S::f32s, alpha: f32) -> S::f32s {
     let below = simd.mul_f32s(simd.splat_f32s(alpha), exp_m1(simd, x));
@@ -145,14 +148,15 @@ pub(crate) fn relu<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.select_f32s(simd.less_than_f32s(x, zero), zero, x)
 }
 
-/// `x Φ(x)` with the distribution function of the normal distribution; error at most 1e-6 of `|x Φ(x)|` down to
-/// `x = -13`, where it is 1e-37.
+/// `x Φ(x)` with the distribution function of the normal distribution; error at most 1e-6 of
+/// `|x Φ(x)|` down to `x = -13`, where it is 1e-37.
 ///
-/// The smaller tail is `exp(-x²/2)` times a polynomial in `1 / (1 + 0.4 z)`, `z = |x| / √2`, so that nothing
-/// cancels.
+/// The smaller tail is `exp(-x²/2)` times a polynomial in `1 / (1 + 0.4 z)`, `z = |x| / √2`, so
+/// that nothing cancels.
 ///
-/// Source: the form is that of W. J. Cody, "Rational Chebyshev approximations for the error function", 1969; the
-/// polynomial is a minimax fit of this project (relative error 6.2e-8 of the scaled complementary error function).
+/// Source: the form is that of W. J. Cody, "Rational Chebyshev approximations for the error
+/// function", 1969; the polynomial is a minimax fit of this project (relative error 6.2e-8 of the
+/// scaled complementary error function).
 #[inline(always)]
 pub(crate) fn gelu<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let one = simd.splat_f32s(1.0);
@@ -187,7 +191,8 @@ pub(crate) fn gelu<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
 /// `exp(-x²/2)`, with what the square loses by rounding put back.
 #[inline(always)]
 fn exp_of_square<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
-    // Far out, where the result is 0, the square and what it loses would be infinite and their sum not a number.
+    // Far out, where the result is 0, the square and what it loses would be infinite and their sum
+    // not a number.
     let x = clamp(simd, x, -20.0, 20.0);
     let h = simd.mul_f32s(x, simd.splat_f32s(-0.5));
     let square = simd.mul_f32s(h, x);
@@ -196,10 +201,11 @@ fn exp_of_square<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.mul_add_e_f32s(e, lost, e)
 }
 
-/// GELU with `Φ(x)` replaced by `(1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`, which is a sigmoid of twice the same.
+/// GELU with `Φ(x)` replaced by `(1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`, which is a sigmoid of
+/// twice the same.
 ///
-/// Error at most 1e-6 of the result for `x > -3` and 6e-6 for `x > -8`: the rounding of the argument, magnified by
-/// the exponential.
+/// Error at most 1e-6 of the result for `x > -3` and 6e-6 for `x > -8`: the rounding of the
+/// argument, magnified by the exponential.
 #[inline(always)]
 pub(crate) fn gelu_tanh<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let twice = 2.0 * 0.797_884_6;

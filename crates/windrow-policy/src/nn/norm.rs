@@ -17,8 +17,8 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// Over `features` numbers, with weight one, bias zero and PyTorch's `eps` of 1e-5; without parameters if there is no
-    /// memory for them.
+    /// Over `features` numbers, with weight one, bias zero and PyTorch's `eps` of 1e-5; without
+    /// parameters if there is no memory for them.
     pub(crate) fn new(features: usize) -> Self {
         Self {
             weight: filled(1.0, features).unwrap_or_default(),

@@ -6,8 +6,8 @@ use super::aligned::Aligned;
 use super::kernel::{Packed, padded};
 use super::{Activation, Function, Layer, LayerNorm};
 
-/// Rows that pass through the whole network before the next ones, so that values between two layers stay in the nearest caches and
-/// scratch memory is bounded.
+/// Rows that pass through the whole network before the next ones, so that values between two layers
+/// stay in the nearest caches and scratch memory is bounded.
 pub(super) const BLOCK: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -30,7 +30,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan of checked layers for this processor. Where no layer says how many numbers a row has, each number is a row.
+    /// The plan of checked layers for this processor. Where no layer says how many numbers a row
+    /// has, each number is a row.
     pub(crate) fn new(layers: &[Layer]) -> Self {
         Self::for_arch(layers, Arch::new())
     }
@@ -67,7 +68,8 @@ impl Plan {
         }
     }
 
-    /// Evaluates the network on `input`, `rows` rows of as many numbers as it has inputs, into `[rows, outputs]`; never allocates.
+    /// Evaluates the network on `input`, `rows` rows of as many numbers as it has inputs, into
+    /// `[rows, outputs]`; never allocates.
     pub(crate) fn forward(&mut self, rows: usize, mut input: &[f32], mut out: &mut [f32]) {
         let mut left = rows;
         while left > 0 {
@@ -145,10 +147,12 @@ pub(super) fn copy_rows(
     }
 }
 
-/// A linear layer and a function after it, either of which may be missing. Compiled apart from the loop over steps: inside of it, the
-/// compiler would prepare for all functions at once, which takes longer than a row of a small network.
+/// A linear layer and a function after it, either of which may be missing. Compiled apart from the
+/// loop over steps: inside of it, the compiler would prepare for all functions at once, which takes
+/// longer than a row of a small network.
 ///
-/// Dispatched by reference: moved, it would be read in wider pieces than it was just written in, which makes a processor wait.
+/// Dispatched by reference: moved, it would be read in wider pieces than it was just written in,
+/// which makes a processor wait.
 pub(super) struct Apply<'a> {
     /// The layer, and its inputs with the distance of their rows.
     pub(super) linear: Option<(&'a Packed, &'a [f32], usize)>,

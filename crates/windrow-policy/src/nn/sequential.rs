@@ -10,9 +10,10 @@ use super::{Activation, Layer, LayerNorm, Linear};
 
 /// Layers one after the other, for inference.
 ///
-/// Layers and parameters are numbered and named as in PyTorch's `nn.Sequential`: `"0.weight"`, `"0.bias"`,
-/// `"2.weight"`, …, so that a `state_dict` saved as safetensors loads as it is. Parameters start like PyTorch's
-/// (uniform between plus and minus `1 / √inputs`), from [`seed`](Self::seed), 0 unless said otherwise.
+/// Layers and parameters are numbered and named as in PyTorch's `nn.Sequential`: `"0.weight"`,
+/// `"0.bias"`, `"2.weight"`, …, so that a `state_dict` saved as safetensors loads as it is.
+/// Parameters start like PyTorch's (uniform between plus and minus `1 / √inputs`), from
+/// [`seed`](Self::seed), 0 unless said otherwise.
 ///
 /// A row's result does not depend on other rows, to the last bit.
 ///
@@ -115,7 +116,8 @@ impl Sequential {
         self.activation(Activation::ELU { alpha })
     }
 
-    /// Flattens values of any shape; keeps its number among the layers, and changes nothing otherwise.
+    /// Flattens values of any shape; keeps its number among the layers, and changes nothing
+    /// otherwise.
     #[must_use]
     pub fn flatten(self) -> Self {
         self.layer(Layer::Flatten)
@@ -165,10 +167,12 @@ impl Sequential {
         self.layers.iter().rev().find_map(Layer::outputs)
     }
 
-    /// Checks that the sizes of adjacent layers agree, and that there was memory for all parameters.
+    /// Checks that the sizes of adjacent layers agree, and that there was memory for all
+    /// parameters.
     ///
     /// # Errors
-    /// [`PolicyError::Layer`] naming the first layer that does not; [`PolicyError::LayerMemory`] naming the first without.
+    /// [`PolicyError::Layer`] naming the first layer that does not; [`PolicyError::LayerMemory`]
+    /// naming the first without.
     pub fn check(&self) -> Result<(), PolicyError> {
         let mut width = None;
         for (number, layer) in self.layers.iter().enumerate() {
@@ -207,8 +211,9 @@ impl Sequential {
     /// Allocates at its first call and at the first after parameters have changed, otherwise never.
     ///
     /// # Errors
-    /// [`PolicyError::Layer`] when the layers do not fit each other, [`PolicyError::Rows`] when `input` or `out`
-    /// is not a whole number of rows or the two differ in it; nothing is written then.
+    /// [`PolicyError::Layer`] when the layers do not fit each other, [`PolicyError::Rows`] when
+    /// `input` or `out` is not a whole number of rows or the two differ in it; nothing is written
+    /// then.
     pub fn forward(&mut self, input: &[f32], out: &mut [f32]) -> Result<(), PolicyError> {
         let plan = self.prepare()?;
         let (inputs, outputs) = plan.widths();
@@ -240,13 +245,14 @@ impl Sequential {
     /// Takes over the parameters in `weights`, all or (on error) none.
     ///
     /// # Errors
-    /// [`WeightsError::Misfits`] naming every tensor that is missing, unexpected, or of another shape or element
-    /// type.
+    /// [`WeightsError::Misfits`] naming every tensor that is missing, unexpected, or of another
+    /// shape or element type.
     pub fn load(&mut self, weights: &Weights) -> Result<(), WeightsError> {
         self.load_prefixed("", weights)
     }
 
-    /// As [`load`](Self::load), from the tensors whose names start with `prefix`: `"actor."` for `"actor.0.weight"`.
+    /// As [`load`](Self::load), from the tensors whose names start with `prefix`: `"actor."` for
+    /// `"actor.0.weight"`.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -261,7 +267,8 @@ impl Sequential {
     /// As [`load`](Self::load), from a safetensors file.
     ///
     /// # Errors
-    /// As [`load`](Self::load), with the path; [`WeightsError::Tensor`] when the file cannot be read.
+    /// As [`load`](Self::load), with the path; [`WeightsError::Tensor`] when the file cannot be
+    /// read.
     pub fn load_file(&mut self, path: impl AsRef<Path>) -> Result<(), WeightsError> {
         self.load_file_prefixed("", path)
     }

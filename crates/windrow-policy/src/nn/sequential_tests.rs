@@ -57,7 +57,8 @@ fn agrees_with_nested_loops_at_all_sizes() {
         1, 2, 3, 7, 15, 16, 17, 31, 33, 48, 50, 64, 65, 79, 100, 130, 200, 300,
     ] {
         let mut net = Sequential::new().linear(size, size + 1).tanh();
-        // Of a few features all may be nearly equal; dividing by their deviation then magnifies rounding.
+        // Of a few features all may be nearly equal; dividing by their deviation then magnifies
+        // rounding.
         if size > 30 {
             net = net.layer_norm(size + 1);
         }

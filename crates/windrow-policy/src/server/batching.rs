@@ -1,18 +1,20 @@
-//! When the next batch begins and how large it is: pure functions of recorded times, so that tests need no clock (ADR 0021).
+//! When the next batch begins and how large it is: pure functions of recorded times, so that tests
+//! need no clock (ADR 0021).
 //!
-//! The rule in short: evaluate what is there, unless a client is expected so soon that waiting for it costs less than leaving it to the
-//! next batch.
+//! The rule in short: evaluate what is there, unless a client is expected so soon that waiting for
+//! it costs less than leaving it to the next batch.
 
 use std::time::Duration;
 
 use super::ServerConfig;
 
-/// How long waiting requests wait for a quick client that is expected, in forward passes. A client that misses a batch waits for a whole
-/// forward pass; the clients that wait for it lose this part of one, whether it comes or not. Quick clients are those whose steps take no
-/// longer than this.
+/// How long waiting requests wait for a quick client that is expected, in forward passes. A client
+/// that misses a batch waits for a whole forward pass; the clients that wait for it lose this part
+/// of one, whether it comes or not. Quick clients are those whose steps take no longer than this.
 const QUICK: f64 = 0.25;
 
-/// The same for slow clients: their next request is harder to predict, and the answered ones could step meanwhile.
+/// The same for slow clients: their next request is harder to predict, and the answered ones could
+/// step meanwhile.
 const SLOW: f64 = 0.1;
 
 /// The batch that could begin now. Times are since the server's start.
@@ -87,9 +89,10 @@ pub(super) struct Patience {
 
 /// Most rows of the next batch, whose oldest request was posted at `oldest`.
 ///
-/// If most of the waiting clients are slow and other clients are stepping, a batch has half of all rows at most: then one half of the
-/// environments steps while the policy acts for the other. Without this limit batches grow uneven: most environments would wait during a
-/// large batch, then compete for the same cores during a small one.
+/// If most of the waiting clients are slow and other clients are stepping, a batch has half of all
+/// rows at most: then one half of the environments steps while the policy acts for the other.
+/// Without this limit batches grow uneven: most environments would wait during a large batch, then
+/// compete for the same cores during a small one.
 pub(super) fn most_rows<'a>(
     config: &ServerConfig,
     oldest: Option<Duration>,
@@ -159,7 +162,8 @@ impl ClientTiming {
         }
     }
 
-    /// Until when others wait for its next request; `None` if it is not expected by then, already waits, or is marked absent.
+    /// Until when others wait for its next request; `None` if it is not expected by then, already
+    /// waits, or is marked absent.
     fn expected_until(&self, patience: &Patience) -> Option<Duration> {
         let (answered, step) = self.last_answer.zip(self.steps.median())?;
         let until = match step <= patience.quick_step {
@@ -201,7 +205,8 @@ impl Recent {
         self.count += 1;
     }
 
-    /// The median, which one long duration does not change, such as the wait at the end of a part; `None` without any.
+    /// The median, which one long duration does not change, such as the wait at the end of a part;
+    /// `None` without any.
     fn median(&self) -> Option<Duration> {
         let known = self.count.min(3);
         let mut sorted = self.times;
@@ -226,7 +231,8 @@ mod tests {
         sole_client: false,
     };
 
-    /// A client of two rows that was answered at `answered` and takes `step` from there to its next request.
+    /// A client of two rows that was answered at `answered` and takes `step` from there to its next
+    /// request.
     fn client(answered: u64, step: u64) -> ClientTiming {
         let mut timing = ClientTiming::of(2);
         timing.answered(at(answered - step));
@@ -340,7 +346,8 @@ mod tests {
             4
         );
         assert_eq!(most(&[asks(3_000), asks(3_000), away.clone()]), 3);
-        // All that wait are evaluated together if no client is stepping, or one is expected at once.
+        // All that wait are evaluated together if no client is stepping, or one is expected at
+        // once.
         assert_eq!(most(&[asks(3_000), asks(3_000), asks(3_000)]), 8);
         let soon = client(97_000, 3_100);
         assert_eq!(most(&[asks(3_000), asks(3_000), soon]), 8);

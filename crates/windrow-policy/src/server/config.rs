@@ -14,7 +14,8 @@ pub struct ServerConfig {
     pub min_batch_size: usize,
     /// The longest that a request waits for other requests, 10 ms by default.
     pub timeout: Duration,
-    /// Whether there is one client, false by default. Its thread then evaluates any policy, even one of a framework, and wakes no other.
+    /// Whether there is one client, false by default. Its thread then evaluates any policy, even
+    /// one of a framework, and wakes no other.
     pub sole_client: bool,
 }
 
@@ -43,7 +44,8 @@ impl ServerConfig {
         self
     }
 
-    /// The same with batches that wait for `rows` rows, as long as the [time-out](Self::timeout) allows.
+    /// The same with batches that wait for `rows` rows, as long as the [time-out](Self::timeout)
+    /// allows.
     #[must_use]
     pub fn min_batch_size(mut self, rows: usize) -> Self {
         self.min_batch_size = rows;

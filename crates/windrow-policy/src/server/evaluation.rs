@@ -22,7 +22,8 @@ pub(super) struct Evaluator {
     version: i64,
     /// Reload weights even if their version is unchanged.
     reload: bool,
-    /// The weights that were loaded last, to load none twice. While the weak pointer lives, no other weights get their address.
+    /// The weights that were loaded last, to load none twice. While the weak pointer lives, no
+    /// other weights get their address.
     loaded: Weak<Weights>,
 }
 
@@ -47,8 +48,9 @@ impl Evaluator {
         })
     }
 
-    /// Evaluates the batch with the newest weights and writes the answers into its requests. Returns the version of the weights; `None` if
-    /// the policy has failed, whose error is then the answer of each request.
+    /// Evaluates the batch with the newest weights and writes the answers into its requests.
+    /// Returns the version of the weights; `None` if the policy has failed, whose error is then the
+    /// answer of each request.
     ///
     /// # Errors
     /// The message of a panic of the policy, which must not be used again.

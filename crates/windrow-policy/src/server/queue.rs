@@ -1,8 +1,10 @@
-//! The requests of clients and their answers, and the decision who evaluates which batch (ADR 0021).
+//! The requests of clients and their answers, and the decision who evaluates which batch (ADR
+//! 0021).
 //!
-//! A request has one owner at any time and moves: the client posts it, the queue holds it, a batch takes it to the evaluator, and the
-//! answer waits with its client's entry until the client takes it. Whoever takes the [`Evaluator`] out of the queue evaluates; while
-//! it is out, no second batch can begin.
+//! A request has one owner at any time and moves: the client posts it, the queue holds it, a batch
+//! takes it to the evaluator, and the answer waits with its client's entry until the client takes
+//! it. Whoever takes the [`Evaluator`] out of the queue evaluates; while it is out, no second batch
+//! can begin.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -79,8 +81,8 @@ struct Client {
 
 /// One of the two queues in which clients wait for answers.
 ///
-/// Batches use them in turn. Clients of a batch wait in its group and later ones in the other, so that the answers to one batch wake
-/// nobody who waits for the next.
+/// Batches use them in turn. Clients of a batch wait in its group and later ones in the other, so
+/// that the answers to one batch wake nobody who waits for the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitGroup {
     A,
@@ -111,7 +113,8 @@ pub(super) struct RequestQueue {
     tally: Tally,
     /// Reload weights even if their version is unchanged.
     reload_weights: bool,
-    /// The one waiter that has a timer set (a client, or the server's thread: `None`), and its deadline.
+    /// The one waiter that has a timer set (a client, or the server's thread: `None`), and its
+    /// deadline.
     timer: Option<(Option<usize>, Duration)>,
     /// The group in which clients wait now.
     group: WaitGroup,
@@ -220,7 +223,8 @@ impl RequestQueue {
         self.reload_weights = true;
     }
 
-    /// Posts `request`, if there is one, and says what its client, or the server's thread, does next.
+    /// Posts `request`, if there is one, and says what its client, or the server's thread, does
+    /// next.
     pub(super) fn advance(&mut self, client: Option<usize>, request: Option<Request>) -> Woken {
         let hint = match request.map(|request| self.post(request)) {
             Some(Ok(hint)) => hint,
@@ -250,14 +254,16 @@ impl RequestQueue {
         if let Some(client) = &mut self.clients[request.client] {
             client.timing.request_posted(request.posted);
         }
-        // A batch has one exploration type, so a request of another type completes the batch before it.
+        // A batch has one exploration type, so a request of another type completes the batch before
+        // it.
         let completes = self
             .waiting
             .back()
             .is_some_and(|last| last.exploration != request.exploration);
         self.waiting_rows += request.rows();
         self.waiting.push_back(request);
-        // While a batch is evaluated, nobody has to decide: whoever evaluates it does so afterwards.
+        // While a batch is evaluated, nobody has to decide: whoever evaluates it does so
+        // afterwards.
         let is_due = completes || self.waiting_rows >= self.wanted_rows;
         Ok(if self.evaluator.is_none() || !is_due {
             WakeHint::Wait
@@ -281,10 +287,12 @@ impl RequestQueue {
             .unwrap_or(self.group)
     }
 
-    /// Begins the next batch if one is due, the evaluator is idle, and `client` (`None`: the server's thread) may evaluate.
+    /// Begins the next batch if one is due, the evaluator is idle, and `client` (`None`: the
+    /// server's thread) may evaluate.
     ///
-    /// Where clients may evaluate, the one whose request completes a batch does: it runs already, and would only wait. Waking another
-    /// thread takes longer, and on a busy machine that thread gets a core only when some environment's step has ended.
+    /// Where clients may evaluate, the one whose request completes a batch does: it runs already,
+    /// and would only wait. Waking another thread takes longer, and on a busy machine that thread
+    /// gets a core only when some environment's step has ended.
     fn next_action(&mut self, client: Option<usize>) -> ServerAction {
         let may_evaluate = client.is_none() || self.by_clients;
         let Some(mut evaluator) = self.evaluator.take_if(|_| may_evaluate) else {
@@ -325,11 +333,12 @@ impl RequestQueue {
         }
     }
 
-    /// Makes sure that one waiter decides anew at `until`: the deadline for the caller (`client`, or the server's thread), or `None` if
-    /// another waiter has an earlier timer.
+    /// Makes sure that one waiter decides anew at `until`: the deadline for the caller (`client`,
+    /// or the server's thread), or `None` if another waiter has an earlier timer.
     ///
-    /// The owner of the timer gets here when its time has come, and sets the timer anew or removes it. A timer that stayed after its
-    /// deadline would keep all others from setting theirs, and nobody would decide again.
+    /// The owner of the timer gets here when its time has come, and sets the timer anew or removes
+    /// it. A timer that stayed after its deadline would keep all others from setting theirs, and
+    /// nobody would decide again.
     fn set_timer(&mut self, client: Option<usize>, until: Option<Duration>) -> Option<Duration> {
         let has_earlier = self.timer.is_some_and(|(other, earlier)| {
             other != client && until.is_none_or(|until| earlier <= until)
@@ -380,7 +389,8 @@ impl RequestQueue {
         (count, candidate)
     }
 
-    /// Hands the requests of `batch` back to their clients. `begun` is when the batch began; `version` is `None` if it failed.
+    /// Hands the requests of `batch` back to their clients. `begun` is when the batch began;
+    /// `version` is `None` if it failed.
     pub(super) fn answer(
         &mut self,
         batch: &mut Vec<Request>,
@@ -396,7 +406,8 @@ impl RequestQueue {
             request.version = version.unwrap_or(request.version);
             request.group = self.group;
             self.tally.request(begun.saturating_sub(request.posted));
-            // A client waits for its answer and is there, unless the server has ended meanwhile and the client has left.
+            // A client waits for its answer and is there, unless the server has ended meanwhile and
+            // the client has left.
             if let Some(client) = &mut self.clients[request.client] {
                 client.timing.answered(now);
                 client.evaluated = None;
@@ -405,17 +416,19 @@ impl RequestQueue {
         }
     }
 
-    /// Starts work with `evaluator`; `by_clients` says whether clients may evaluate, or only the server's thread.
+    /// Starts work with `evaluator`; `by_clients` says whether clients may evaluate, or only the
+    /// server's thread.
     pub(super) fn open(&mut self, evaluator: Box<Evaluator>, by_clients: bool) {
         self.evaluator = Some(evaluator);
         self.by_clients = by_clients;
         self.running = true;
     }
 
-    /// Takes the evaluator back after a batch was answered. Returns whether the server's thread has to be woken.
+    /// Takes the evaluator back after a batch was answered. Returns whether the server's thread has
+    /// to be woken.
     ///
-    /// It has to if a client has evaluated and other requests wait: the clients that just got their answers step their environments
-    /// now, and the others wait for somebody to decide.
+    /// It has to if a client has evaluated and other requests wait: the clients that just got their
+    /// answers step their environments now, and the others wait for somebody to decide.
     pub(super) fn give_back(&mut self, evaluator: Box<Evaluator>, by_client: bool) -> bool {
         self.evaluator = Some(evaluator);
         by_client && !self.waiting.is_empty()

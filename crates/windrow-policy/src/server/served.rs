@@ -11,10 +11,12 @@ use super::ServerState;
 use super::queue::Request;
 use crate::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, States, Weights};
 
-/// A client of an [`InferenceServer`](super::InferenceServer): a policy whose actions are the server's answers.
+/// A client of an [`InferenceServer`](super::InferenceServer): a policy whose actions are the
+/// server's answers.
 ///
-/// [`act`](Policy::act) waits until the server has evaluated its rows, alone or in a batch with those of other clients.
-/// [`version`](Policy::version) is the version of the weights that gave the last answer.
+/// [`act`](Policy::act) waits until the server has evaluated its rows, alone or in a batch with
+/// those of other clients. [`version`](Policy::version) is the version of the weights that gave the
+/// last answer.
 #[derive(Debug)]
 pub struct Served {
     state: Arc<ServerState>,
@@ -121,7 +123,8 @@ impl Policy for Served {
         Ok(out.copy_from(request.out.rows())?)
     }
 
-    /// Makes the server reload weights from its store before the next batch, even if their version is unchanged.
+    /// Makes the server reload weights from its store before the next batch, even if their version
+    /// is unchanged.
     fn load(&mut self, _: &Weights) -> Result<(), PolicyError> {
         lock(&self.state.queue).reload_weights();
         Ok(())

@@ -1,8 +1,8 @@
 //! Tensors as DLPack capsules: <https://dmlc.github.io/dlpack>, the structures before version 1.
 //!
-//! Who owns what: a capsule owns its structure until a consumer takes it out and renames the capsule; from then on the consumer calls
-//! the deleter, once, in any thread. So a capsule of ours that torch has taken is an empty shell, and one that was never taken
-//! frees its structure itself.
+//! Who owns what: a capsule owns its structure until a consumer takes it out and renames the
+//! capsule; from then on the consumer calls the deleter, once, in any thread. So a capsule of ours
+//! that torch has taken is an empty shell, and one that was never taken frees its structure itself.
 //!
 //! The structures below have the layout of the header `dlpack.h`, field by field.
 
@@ -64,18 +64,20 @@ struct DlManaged {
     deleter: Option<unsafe extern "C" fn(*mut DlManaged)>,
 }
 
-/// The memory that a capsule of ours owns: first the structure that consumers see, then the vectors that it points into. It is boxed,
-/// so that these pointers stay valid.
+/// The memory that a capsule of ours owns: first the structure that consumers see, then the vectors
+/// that it points into. It is boxed, so that these pointers stay valid.
 #[repr(C)]
 struct Export {
     managed: DlManaged,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// The view, which holds the lease of a slab. A child of fork leaks its copy: only the parent gives the slab back.
+    /// The view, which holds the lease of a slab. A child of fork leaks its copy: only the parent
+    /// gives the slab back.
     _tensor: Own<Tensor>,
 }
 
-/// A capsule over the memory of `tensor`, which lives as long as the capsule or the tensor that is made of it.
+/// A capsule over the memory of `tensor`, which lives as long as the capsule or the tensor that is
+/// made of it.
 ///
 /// # Errors
 /// `TypeError` for values of bytes, which torch has no type for.
@@ -92,7 +94,8 @@ pub(super) fn export_as(
 ) -> PyResult<Bound<'_, PyCapsule>> {
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let strides: Vec<i64> = tensor.strides().iter().map(|&step| step as i64).collect();
-    // Tensors without elements get no address: `torch.save` refuses tensors of several types that share one, as all empty ones would.
+    // Tensors without elements get no address: `torch.save` refuses tensors of several types that
+    // share one, as all empty ones would.
     let data = match tensor.is_empty() {
         true => std::ptr::null_mut(),
         false => tensor.data_ptr().as_ptr().cast(),
@@ -118,7 +121,8 @@ pub(super) fn export_as(
     export.managed.tensor.shape = export.shape.as_mut_ptr();
     export.managed.tensor.strides = export.strides.as_mut_ptr();
     let raw = Box::into_raw(export);
-    // SAFETY: a fresh pointer and a static name; `drop_unused` frees a structure that was never taken.
+    // SAFETY: a fresh pointer and a static name; `drop_unused` frees a structure that was never
+    // taken.
     let capsule = unsafe { ffi::PyCapsule_New(raw.cast(), NAME.as_ptr(), Some(drop_unused)) };
     // SAFETY: a new reference to a capsule, or null with an exception set.
     let capsule = unsafe { Bound::from_owned_ptr_or_err(py, capsule) };
@@ -132,16 +136,18 @@ pub(super) fn export_as(
     }
 }
 
-/// Frees an export when the last tensor over it is dropped. Torch calls it in any thread, with or without the interpreter's lock, so it
-/// touches no Python object.
+/// Frees an export when the last tensor over it is dropped. Torch calls it in any thread, with or
+/// without the interpreter's lock, so it touches no Python object.
 unsafe extern "C" fn delete(managed: *mut DlManaged) {
-    // SAFETY: `managed` is the first field of the `Export` that `export` has boxed, and is deleted once.
+    // SAFETY: `managed` is the first field of the `Export` that `export` has boxed, and is deleted
+    // once.
     drop(unsafe { Box::from_raw(managed.cast::<Export>()) });
 }
 
 /// Frees the export of a capsule that was never taken.
 unsafe extern "C" fn drop_unused(capsule: *mut ffi::PyObject) {
-    // SAFETY: called by the interpreter with a capsule of `export`; one that was taken has another name.
+    // SAFETY: called by the interpreter with a capsule of `export`; one that was taken has another
+    // name.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) != 0 {
             delete(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
@@ -149,11 +155,12 @@ unsafe extern "C" fn drop_unused(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// The structure of a foreign capsule. Dropping it, with the last tensor over it, calls the producer's deleter.
+/// The structure of a foreign capsule. Dropping it, with the last tensor over it, calls the
+/// producer's deleter.
 struct Taken(NonNull<DlManaged>);
 
-// SAFETY: the structure is only read, and DLPack lets any thread call the deleter; torch's takes no lock of the interpreter
-// for a tensor that Python does not know, and takes it otherwise.
+// SAFETY: the structure is only read, and DLPack lets any thread call the deleter; torch's takes no
+// lock of the interpreter for a tensor that Python does not know, and takes it otherwise.
 unsafe impl Send for Taken {}
 // SAFETY: as above.
 unsafe impl Sync for Taken {}
@@ -172,8 +179,9 @@ impl Drop for Taken {
 /// Takes the tensor out of a capsule, with its memory.
 ///
 /// # Errors
-/// `TypeError` for an element type that the engine does not have, `ValueError` for memory on a device and for a tensor whose storage was
-/// freed, `RuntimeError` for memory that is not aligned for its elements.
+/// `TypeError` for an element type that the engine does not have, `ValueError` for memory on a
+/// device and for a tensor whose storage was freed, `RuntimeError` for memory that is not aligned
+/// for its elements.
 pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let (taken, found) = take(capsule)?;
     match element_type(&found)? {
@@ -182,7 +190,8 @@ pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     }
 }
 
-/// Takes the tensor out of a capsule, whatever the type of its elements: as whole numbers of their width, and their type.
+/// Takes the tensor out of a capsule, whatever the type of its elements: as whole numbers of their
+/// width, and their type.
 ///
 /// # Errors
 /// As [`import`]; `TypeError` for elements of another width than 8, 16, 32 or 64 bits.
@@ -206,8 +215,8 @@ pub(super) fn import_any(capsule: &Bound<'_, PyAny>) -> PyResult<(Tensor, DlData
 /// Takes the structure out of a capsule, and the type of its elements.
 fn take(capsule: &Bound<'_, PyAny>) -> PyResult<(Taken, DlDataType)> {
     let capsule: &Bound<'_, PyCapsule> = capsule.cast()?;
-    // SAFETY: the pointer is that of a capsule called `dltensor`, which the protocol says is a `DLManagedTensor`; the capsule
-    // is renamed so that it is taken once.
+    // SAFETY: the pointer is that of a capsule called `dltensor`, which the protocol says is a
+    // `DLManagedTensor`; the capsule is renamed so that it is taken once.
     let taken = unsafe {
         let raw = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
         let Some(raw) = NonNull::new(raw.cast::<DlManaged>()) else {
@@ -223,7 +232,8 @@ fn take(capsule: &Bound<'_, PyAny>) -> PyResult<(Taken, DlDataType)> {
     Ok((taken, found))
 }
 
-/// Whether [`import`] would make a view of the memory of `known` of a capsule, with its shape, strides and element type.
+/// Whether [`import`] would make a view of the memory of `known` of a capsule, with its shape,
+/// strides and element type.
 pub(super) fn is_same(capsule: &Bound<'_, PyAny>, known: &Tensor) -> PyResult<bool> {
     let (taken, found) = take(capsule)?;
     // SAFETY: valid until `taken` is dropped.
@@ -242,7 +252,8 @@ pub(super) fn is_same(capsule: &Bound<'_, PyAny>, known: &Tensor) -> PyResult<bo
     Ok(known.shape() == &shape[..] && steps.all(|(&size, (its, own))| size <= 1 || its == own))
 }
 
-/// The memory of a structure as a tensor of `dtype`, whose elements have the width of the structure's and may be any bytes.
+/// The memory of a structure as a tensor of `dtype`, whose elements have the width of the
+/// structure's and may be any bytes.
 fn view(taken: Taken, dtype: DType) -> PyResult<Tensor> {
     // SAFETY: valid until `taken` is dropped.
     let tensor = unsafe { &taken.0.as_ref().tensor };
@@ -267,13 +278,14 @@ fn view(taken: Taken, dtype: DType) -> PyResult<Tensor> {
             "expected a tensor whose memory is aligned for {dtype}"
         )));
     }
-    // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write to it
-    // meanwhile, but any bytes are a number: callers read it at once, under the interpreter's lock, or copy it so.
+    // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped.
+    // Torch may write to it meanwhile, but any bytes are a number: callers read it at once, under
+    // the interpreter's lock, or copy it so.
     Ok(unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::new(taken)) })
 }
 
-/// A copy of bytes as booleans, all but 0 true. Torch does not promise that each is 0 or 1, and another thread may write
-/// them at any time: what was seen of a byte holds for the copy alone.
+/// A copy of bytes as booleans, all but 0 true. Torch does not promise that each is 0 or 1, and
+/// another thread may write them at any time: what was seen of a byte holds for the copy alone.
 fn booleans(bytes: &Tensor) -> PyResult<Tensor> {
     let misfit = |error: TensorError| PyRuntimeError::new_err(error_chain(&error));
     bytes.cast(DType::Bool).map_err(misfit)

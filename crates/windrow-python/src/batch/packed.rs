@@ -30,11 +30,12 @@ fn tensors_to_bytes<'py>(tensors: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyB
     Ok(PyBytes::new(tensors.py(), &bytes))
 }
 
-/// A `TensorDict`, or a dictionary of tensors, as one array of bytes: `into`, which nobody else uses any more, if it has as many, or a
-/// new one. Memory that was written before is quicker.
+/// A `TensorDict`, or a dictionary of tensors, as one array of bytes: `into`, which nobody else
+/// uses any more, if it has as many, or a new one. Memory that was written before is quicker.
 ///
 /// # Errors
-/// `TypeError` naming an entry that is no tensor, or of an element type that the engine does not have.
+/// `TypeError` naming an entry that is no tensor, or of an element type that the engine does not
+/// have.
 #[pyfunction]
 #[pyo3(signature = (source, into=None))]
 fn pack<'py>(
@@ -72,14 +73,16 @@ fn write_into<'py>(
     };
     let out = NonNull::new(array.data()).ok_or_else(|| PyMemoryError::new_err("no array"))?;
     let out = OutPointer(out);
-    // SAFETY: an array of so many bytes without gaps, which is fresh or borrowed alone until it is written.
+    // SAFETY: an array of so many bytes without gaps, which is fresh or borrowed alone until it is
+    // written.
     py.detach(move || unsafe { packing.write({ out }.0) });
     drop(known);
     Ok(array)
 }
 
-/// The `TensorDict` that the arrays were packed from: of several, put one after the other along dimension `dim`, or along a new one
-/// where they are `stacked`. The tensors of one are views of the array where that is not to be `copied`.
+/// The `TensorDict` that the arrays were packed from: of several, put one after the other along
+/// dimension `dim`, or along a new one where they are `stacked`. The tensors of one are views of
+/// the array where that is not to be `copied`.
 ///
 /// # Errors
 /// `ValueError` for an array that was not packed, and for batches that do not fit each other.
@@ -130,8 +133,8 @@ pub(crate) fn read(array: &PyReadonlyArray1<'_, u8>, copied: bool) -> PyResult<T
     } else {
         let owner: Py<PyArray1<u8>> = (**array).clone().unbind();
         let (start, len) = (NonNull::from(bytes).cast::<u8>(), array.len());
-        // SAFETY: the array keeps the bytes alive. Code that writes to them meanwhile changes numbers, as with tensors of torch; Ray's
-        // arrays cannot be written to.
+        // SAFETY: the array keeps the bytes alive. Code that writes to them meanwhile changes
+        // numbers, as with tensors of torch; Ray's arrays cannot be written to.
         let bytes = unsafe {
             let (shape, strides) = ([len].as_slice().into(), [1].as_slice().into());
             Tensor::from_raw(start, DType::U8, shape, strides, Arc::new(owner))

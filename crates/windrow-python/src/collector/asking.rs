@@ -1,9 +1,10 @@
 //! Calls of Python threads on the engine, which may wait but must see signals and never deadlock.
 //!
-//! A call that needs the engine itself ([`Inner::with`]) waits until no other thread uses it, without the interpreter's lock: the thread
-//! that uses it may need that lock to call a hook or to step an environment. Calls that a function of the collector's own makes, such as
-//! a hook or a step, would wait for themselves; they raise an error instead. Calls that the engine's handle answers, such as figures,
-//! weights and seeds, never wait for a batch.
+//! A call that needs the engine itself ([`Inner::with`]) waits until no other thread uses it,
+//! without the interpreter's lock: the thread that uses it may need that lock to call a hook or to
+//! step an environment. Calls that a function of the collector's own makes, such as a hook or a
+//! step, would wait for themselves; they raise an error instead. Calls that the engine's handle
+//! answers, such as figures, weights and seeds, never wait for a batch.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,8 @@ impl Inner {
     /// The next batch; `None` after the last.
     ///
     /// # Errors
-    /// The error of the engine or of a function of the user's. After such an error, each call raises a `RuntimeError` that names it.
+    /// The error of the engine or of a function of the user's. After such an error, each call
+    /// raises a `RuntimeError` that names it.
     pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
         let answer = self.asked(py);
         // `KeyboardInterrupt` is no `Exception`. `finalize` then waits for a shorter time.
@@ -36,15 +38,17 @@ impl Inner {
         answer
     }
 
-    /// As [`next`](Self::next), and keeps the message of an error for later calls: the engine returns an error once and then no more
-    /// batches, which would look like the end of a complete collection.
+    /// As [`next`](Self::next), and keeps the message of an error for later calls: the engine
+    /// returns an error once and then no more batches, which would look like the end of a complete
+    /// collection.
     fn asked(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
         let answer = self.with(py, |engine| {
             let _collecting = Collecting::begin();
             engine.next()
         })?;
         let failed = match &answer {
-            // A collector that runs in the background has not ended, nor has one whose call was interrupted.
+            // A collector that runs in the background has not ended, nor has one whose call was
+            // interrupted.
             Some(Ok(_) | Err(NextError::Started | NextError::WaitInterrupted(_))) => None,
             Some(Err(NextError::ShutDown)) => Some(NextError::ShutDown.to_string()),
             Some(Err(error)) => Some(format!(
@@ -60,7 +64,8 @@ impl Inner {
         answer.map(|batch| of(py, batch)).transpose()
     }
 
-    /// Raises an error in a worker, which must not wait for the collector: the collector waits for it.
+    /// Raises an error in a worker, which must not wait for the collector: the collector waits for
+    /// it.
     pub(super) fn check_outside(&self) -> PyResult<()> {
         match self.handle.is_within() {
             true => Err(PyRuntimeError::new_err(
@@ -78,8 +83,8 @@ impl Inner {
     /// Calls `f` with the engine, without the interpreter's lock, once no other thread uses it.
     ///
     /// # Errors
-    /// `RuntimeError` in a function that the collector itself calls; any error that a signal handler raises meanwhile. `f` was not called
-    /// then.
+    /// `RuntimeError` in a function that the collector itself calls; any error that a signal
+    /// handler raises meanwhile. `f` was not called then.
     pub(super) fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -106,8 +111,8 @@ impl Inner {
         gil::wait(py, &mut attempt)
     }
 
-    /// As [`with`](Self::with), without signals and errors, where an object is freed and nothing can be raised: `None` where another
-    /// thread uses the engine for longer than `patience`.
+    /// As [`with`](Self::with), without signals and errors, where an object is freed and nothing
+    /// can be raised: `None` where another thread uses the engine for longer than `patience`.
     pub(super) fn with_within<R: Send>(
         &self,
         py: Python<'_>,
@@ -117,7 +122,8 @@ impl Inner {
         py.detach(|| factory_lock::lending(|| self.engine.with_within(patience, f).ok()))
     }
 
-    /// Warns once when many batches are alive: a single tensor keeps the memory of a whole batch, which users may not expect.
+    /// Warns once when many batches are alive: a single tensor keeps the memory of a whole batch,
+    /// which users may not expect.
     ///
     /// # Errors
     /// The warning itself, where warnings are errors.

@@ -1,15 +1,17 @@
 //! The threads that are collecting at the moment.
 //!
-//! An error that ends a collector in the background is kept, and the next call on the collector or its replay buffer raises it. A call in
-//! a thread that collects does not, such as a hook that reads the buffer: the error would end that thread's collection too, and the user
-//! would not see it as the other collector's.
+//! An error that ends a collector in the background is kept, and the next call on the collector or
+//! its replay buffer raises it. A call in a thread that collects does not, such as a hook that
+//! reads the buffer: the error would end that thread's collection too, and the user would not see
+//! it as the other collector's.
 
 use std::cell::Cell;
 
 use pyo3::prelude::*;
 
 thread_local! {
-    /// How many collections this thread is in, one within the other: a hook may iterate over another collector.
+    /// How many collections this thread is in, one within the other: a hook may iterate over
+    /// another collector.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -36,7 +38,8 @@ pub(super) fn from_now_on() {
     std::mem::forget(Collecting::begin());
 }
 
-/// Whether the calling thread collects, so that the failure of another collector must not be raised in it.
+/// Whether the calling thread collects, so that the failure of another collector must not be raised
+/// in it.
 #[pyfunction]
 pub(super) fn collects() -> bool {
     DEPTH.get() > 0

@@ -1,11 +1,13 @@
 //! The end of a collector, and its errors.
 //!
-//! A collector ends in one of four ways. `shutdown` waits for all threads and raises their errors. `leave` waits for a limited time and
-//! raises nothing: at the end of the interpreter, and after Ctrl-C. `finalize` is `leave` for an object that is freed. `Drop` comes last,
-//! and also drops the engine, in another thread where this one is the collector's own.
+//! A collector ends in one of four ways. `shutdown` waits for all threads and raises their errors.
+//! `leave` waits for a limited time and raises nothing: at the end of the interpreter, and after
+//! Ctrl-C. `finalize` is `leave` for an object that is freed. `Drop` comes last, and also drops the
+//! engine, in another thread where this one is the collector's own.
 //!
-//! Each wait gives up the interpreter's lock, since workers need it to close environments and to return from Python. A thread that the
-//! collector itself calls never waits here: it would wait for itself.
+//! Each wait gives up the interpreter's lock, since workers need it to close environments and to
+//! return from Python. A thread that the collector itself calls never waits here: it would wait for
+//! itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -22,8 +24,8 @@ impl Inner {
     /// Ends collection and waits for the workers, and up to `seconds` for the thread of `start`.
     ///
     /// # Errors
-    /// `TimeoutError` when that thread does not end in time; errors of workers that no call has raised; any error that a
-    /// signal handler raises meanwhile.
+    /// `TimeoutError` when that thread does not end in time; errors of workers that no call has
+    /// raised; any error that a signal handler raises meanwhile.
     pub(super) fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         self.check_outside()?;
         if self.is_called_here() {
@@ -41,7 +43,8 @@ impl Inner {
                 )));
             }
         }
-        // First by the handle, which needs no turn: it ends the wait of another thread for a batch, so that this one gets the engine.
+        // First by the handle, which needs no turn: it ends the wait of another thread for a batch,
+        // so that this one gets the engine.
         self.handle.shutdown();
         let ended = self.with(py, Engine::shutdown)?;
         self.ended(py, ended)
@@ -52,8 +55,9 @@ impl Inner {
         self.engine.is_taken_here() || self.owner.is_running_here()
     }
 
-    /// Ends collection after the present batch, from within a function that the collector calls. In the thread of `start`, the batch is
-    /// cut short and still written; in a thread that iterates, no other batch follows.
+    /// Ends collection after the present batch, from within a function that the collector calls. In
+    /// the thread of `start`, the batch is cut short and still written; in a thread that iterates,
+    /// no other batch follows.
     fn end_without_waiting(&self, py: Python<'_>) -> PyResult<()> {
         if self.owner.is_running_here() {
             let ended = self.with(py, |engine| engine.finish_within(Duration::ZERO))?;
@@ -63,8 +67,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The result of a shutdown. An interruption of a worker was raised by an earlier call, or is an ordinary error: it does not
-    /// interrupt this call.
+    /// The result of a shutdown. An interruption of a worker was raised by an earlier call, or is
+    /// an ordinary error: it does not interrupt this call.
     fn ended(&self, py: Python<'_>, ended: Result<(), ControlError>) -> PyResult<()> {
         match ended {
             Err(ControlError::WaitInterrupted(_)) => of(py, ended),
@@ -76,16 +80,17 @@ impl Inner {
         }
     }
 
-    /// Ends collection without raising errors: whether all threads ended within `patience`. A thread that is stuck in a step
-    /// ends when the step returns. `sys.unraisablehook` shows errors of workers, unless a call has raised one.
+    /// Ends collection without raising errors: whether all threads ended within `patience`. A
+    /// thread that is stuck in a step ends when the step returns. `sys.unraisablehook` shows errors
+    /// of workers, unless a call has raised one.
     pub(super) fn leave(&self, py: Python<'_>, patience: Duration) -> bool {
         let begin = Instant::now();
         if !self.handle.is_running() {
             self.handle.shutdown();
         }
         if self.handle.is_within() || self.is_called_here() {
-            // A thread of the collector cannot wait for itself. The garbage collector runs in any thread of Python, so it may free
-            // the collector in a worker that steps an environment.
+            // A thread of the collector cannot wait for itself. The garbage collector runs in any
+            // thread of Python, so it may free the collector in a worker that steps an environment.
             self.handle.shutdown();
             self.left.store(true, Ordering::Relaxed);
             return false;
@@ -100,7 +105,8 @@ impl Inner {
                 return false;
             }
             Some(Err(error)) => {
-                // After an error, calls for batches keep its message: an earlier call has raised it then.
+                // After an error, calls for batches keep its message: an earlier call has raised it
+                // then.
                 let is_told = self.failure().is_some();
                 if !is_told && !error::tells_of_interruption(error) {
                     error::to_py(py, error).write_unraisable(py, None);
@@ -111,8 +117,8 @@ impl Inner {
         true
     }
 
-    /// Ends a collector that is freed. Waits for a step that does not return: five seconds, a fraction of one after Ctrl-C, and not at all
-    /// if a thread was left behind before.
+    /// Ends a collector that is freed. Waits for a step that does not return: five seconds, a
+    /// fraction of one after Ctrl-C, and not at all if a thread was left behind before.
     pub(super) fn finalize(&self, py: Python<'_>) {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let patience = match (is_set(&self.left), is_set(&self.interrupted)) {
@@ -127,7 +133,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Without an interpreter, threads cannot return from Python: they are told to end and left to the end of the process.
+        // Without an interpreter, threads cannot return from Python: they are told to end and left
+        // to the end of the process.
         let ended = Python::try_attach(|py| {
             self.finalize(py);
             let Some(engine) = self.engine.take() else {

@@ -1,7 +1,8 @@
 //! From the arguments of Python to a builder.
 //!
-//! The classes of `windrow.collectors` hand over a dict with the entries of [`Options`]. Its `config` holds plain values under the names
-//! of the engine's own fields, so an argument that the engine declares needs no code here.
+//! The classes of `windrow.collectors` hand over a dict with the entries of [`Options`]. Its
+//! `config` holds plain values under the names of the engine's own fields, so an argument that the
+//! engine declares needs no code here.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -34,7 +35,8 @@ pub(super) struct Options<'py> {
     policy: Bound<'py, PyAny>,
     /// The replay buffer, if it is one of windrow.
     replay_buffer: Option<Bound<'py, ReplayBufferCore>>,
-    /// Whether Python writes batches, since something in Python changes them, or since the buffer is not one of windrow.
+    /// Whether Python writes batches, since something in Python changes them, or since the buffer
+    /// is not one of windrow.
     takes_writes: bool,
     /// The device that batches name.
     device: Option<Py<PyAny>>,
@@ -56,7 +58,8 @@ impl<'py> Options<'py> {
     pub(super) fn config(&self) -> PyResult<CollectorConfig> {
         let mut config: CollectorConfig = plain::read(&self.config)?;
         config.round_up = true;
-        // Batches are objects like others: Python code may keep as many as it likes, and `warn_of_memory` warns of many.
+        // Batches are objects like others: Python code may keep as many as it likes, and
+        // `warn_of_memory` warns of many.
         config.max_slabs = usize::MAX;
         // Invalid environments are reported when they are made, not here.
         let batched = |env| env::is_batched(env).unwrap_or(false);
@@ -78,18 +81,20 @@ impl<'py> Options<'py> {
         }
     }
 
-    /// The device that batches name: `torch.device("cpu")` where the user named a device, none otherwise.
+    /// The device that batches name: `torch.device("cpu")` where the user named a device, none
+    /// otherwise.
     pub(super) fn device(&self) -> Option<Py<PyAny>> {
         self.device
             .as_ref()
             .map(|device| device.clone_ref(self.policy.py()))
     }
 
-    /// A builder with these options and `config`, and the factories of its environments. All Python objects that they hold are
-    /// in `roots`.
+    /// A builder with these options and `config`, and the factories of its environments. All Python
+    /// objects that they hold are in `roots`.
     ///
     /// # Errors
-    /// `TypeError` and `ValueError` for environments or a policy that cannot be read; the exception of a function that makes a policy.
+    /// `TypeError` and `ValueError` for environments or a policy that cannot be read; the exception
+    /// of a function that makes a policy.
     pub(super) fn builder(
         self,
         config: CollectorConfig,
@@ -135,7 +140,8 @@ impl<'py> Options<'py> {
         Ok((builder, envs))
     }
 
-    /// `envs`, which worker processes can make, too. What they draw from torch follows from `seed`, where there is one.
+    /// `envs`, which worker processes can make, too. What they draw from torch follows from `seed`,
+    /// where there is one.
     ///
     /// # Errors
     /// `TypeError` naming what cannot be sent to them.

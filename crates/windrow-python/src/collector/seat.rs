@@ -1,8 +1,9 @@
 //! A value that threads use in turn: the engine of a collector.
 //!
-//! A mutex would do, but for three things. Threads wait here with a timeout, so that they can handle signals. The seat knows which thread
-//! has the value, so that a call from within it raises an error and does not wait for itself. And the lock inside is free while the
-//! value is in use, so that looking at the seat never waits.
+//! A mutex would do, but for three things. Threads wait here with a timeout, so that they can
+//! handle signals. The seat knows which thread has the value, so that a call from within it raises
+//! an error and does not wait for itself. And the lock inside is free while the value is in use, so
+//! that looking at the seat never waits.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
@@ -44,8 +45,8 @@ impl<T> Seat<T> {
         }
     }
 
-    /// Calls `f` with the value, once no other thread uses it. Returns `f` as `Err` where that takes longer than `timeout`, for another
-    /// attempt. Called without the interpreter's lock.
+    /// Calls `f` with the value, once no other thread uses it. Returns `f` as `Err` where that
+    /// takes longer than `timeout`, for another attempt. Called without the interpreter's lock.
     pub(super) fn with_within<R, F: FnOnce(&mut T) -> R>(
         &self,
         timeout: Duration,

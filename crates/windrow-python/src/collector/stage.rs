@@ -1,13 +1,16 @@
-//! The last stage of each batch in Python: methods of the collector, which call functions of the user.
+//! The last stage of each batch in Python: methods of the collector, which call functions of the
+//! user.
 //!
-//! The engine calls [`PyStage`] in the thread that asks for a batch or, after `start`, in the collector's own thread, always without the
-//! interpreter's lock. For each batch: `prepare` calls `_prepare`, where hooks run and weights are followed, and enters the context that
-//! it returns; the frames are collected; `collected` leaves the context; `finish` makes tensors of the frames and calls `_finish`, which
-//! post-processes them; `write` passes frames to the replay buffer, here or through `_write`. An error that ends the collector's own
-//! thread goes to `_fail`, which keeps it for the user's next call.
+//! The engine calls [`PyStage`] in the thread that asks for a batch or, after `start`, in the
+//! collector's own thread, always without the interpreter's lock. For each batch: `prepare` calls
+//! `_prepare`, where hooks run and weights are followed, and enters the context that it returns;
+//! the frames are collected; `collected` leaves the context; `finish` makes tensors of the frames
+//! and calls `_finish`, which post-processes them; `write` passes frames to the replay buffer, here
+//! or through `_write`. An error that ends the collector's own thread goes to `_fail`, which keeps
+//! it for the user's next call.
 //!
-//! The stage must not keep the Python collector alive, which owns the engine and so the stage. It has a weak reference ([`Owner`]); only
-//! the thread of `start` has a strong one, until it ends.
+//! The stage must not keep the Python collector alive, which owns the engine and so the stage. It
+//! has a weak reference ([`Owner`]); only the thread of `start` has a strong one, until it ends.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,8 +37,8 @@ use crate::{batch, error, gil};
 pub(super) enum Target {
     /// There is no buffer: batches are delivered to the user.
     Nowhere,
-    /// The engine writes batches as they are, and no Python object is made of them, unless [`Owner::changes`]. A thread that iterates
-    /// waits for the limiter up to the timeout.
+    /// The engine writes batches as they are, and no Python object is made of them, unless
+    /// [`Owner::changes`]. A thread that iterates waits for the limiter up to the timeout.
     Buffer(ReplayBuffer, Duration),
     /// Python writes batches: to a replay buffer of windrow, or to any other object.
     Python(Option<ReplayBuffer>),
@@ -61,8 +64,9 @@ impl Target {
     }
 }
 
-/// Attaches a collector to a replay buffer of windrow, whose samples then wait for its frames. Other buffers have no such notion: their
-/// writer has number 0, and only attaching and detaching go through here. [`PyStage`] writes.
+/// Attaches a collector to a replay buffer of windrow, whose samples then wait for its frames.
+/// Other buffers have no such notion: their writer has number 0, and only attaching and detaching
+/// go through here. [`PyStage`] writes.
 #[derive(Debug)]
 pub(super) struct Attachment(Option<ReplayBuffer>);
 
@@ -83,7 +87,8 @@ impl Sink for Attachment {
     }
 
     fn detach(&self, writer: WriterId, _: Option<SinkError>) {
-        // Python raises errors itself, as exceptions and once: from iteration, or from the next call after `start`.
+        // Python raises errors itself, as exceptions and once: from iteration, or from the next
+        // call after `start`.
         if let Some(buffer) = &self.0 {
             buffer.detach(writer, None);
         }
@@ -97,8 +102,8 @@ pub(super) struct Owner {
     weak: Mutex<Option<Py<PyWeakref>>>,
     /// The thread of `start`, and the collector that it keeps.
     running: Mutex<Running>,
-    /// Whether Python looks at each batch and may change it, so that the engine cannot write it as it is. Known once there are
-    /// environments.
+    /// Whether Python looks at each batch and may change it, so that the engine cannot write it as
+    /// it is. Known once there are environments.
     changes: AtomicBool,
 }
 
@@ -125,16 +130,17 @@ impl Owner {
         self.changes.store(true, Ordering::Relaxed);
     }
 
-    /// Keeps the collector alive until [`release`](Self::release). Called before the thread of `start` is there, so
-    /// that the user cannot free the collector before the thread has called it.
+    /// Keeps the collector alive until [`release`](Self::release). Called before the thread of
+    /// `start` is there, so that the user cannot free the collector before the thread has called
+    /// it.
     pub(super) fn keep(&self, py: Python<'_>) -> PyResult<()> {
         let collector = self.get(py)?.unbind();
         self.running().collector = Some(collector);
         Ok(())
     }
 
-    /// Lets go of the collector. This may free it, in its own thread. Freeing calls Python code, so the interpreter's lock is held, and the
-    /// lock on `running` is not.
+    /// Lets go of the collector. This may free it, in its own thread. Freeing calls Python code, so
+    /// the interpreter's lock is held, and the lock on `running` is not.
     pub(super) fn release(&self, _: Python<'_>) {
         let collector = self.running().collector.take();
         drop(collector);
@@ -160,7 +166,8 @@ impl Owner {
         self.weak().is_none()
     }
 
-    /// Locked for moments only, in which no Python code runs: so it may be locked with the interpreter's lock held.
+    /// Locked for moments only, in which no Python code runs: so it may be locked with the
+    /// interpreter's lock held.
     fn weak(&self) -> MutexGuard<'_, Option<Py<PyWeakref>>> {
         unpoisoned(self.weak.lock())
     }
@@ -201,8 +208,8 @@ pub(super) struct PyStage {
 }
 
 impl PyStage {
-    /// Calls the collector's method `name`. A `StopIteration` of the user's would silently end the loop over batches, so it becomes another
-    /// error.
+    /// Calls the collector's method `name`. A `StopIteration` of the user's would silently end the
+    /// loop over batches, so it becomes another error.
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -228,8 +235,8 @@ impl PyStage {
         })
     }
 
-    /// The batch in the dimensions that Python gets. Copies that this takes are made without the interpreter's lock, which a policy that
-    /// is evaluated meanwhile may need.
+    /// The batch in the dimensions that Python gets. Copies that this takes are made without the
+    /// interpreter's lock, which a policy that is evaluated meanwhile may need.
     fn shaped(&self, batch: TensorDict) -> Result<TensorDict, NextError> {
         if !self.flat || batch.ndim() == 1 {
             return Ok(batch);
@@ -239,8 +246,8 @@ impl PyStage {
         Ok(flat)
     }
 
-    /// Writes as soon as the limiter allows it. The thread of `start` waits for any time, until the collector ends; a thread that
-    /// iterates waits up to `timeout`.
+    /// Writes as soon as the limiter allows it. The thread of `start` waits for any time, until the
+    /// collector ends; a thread that iterates waits up to `timeout`.
     fn write_frames(
         &self,
         frames: &TensorDict,
@@ -248,7 +255,8 @@ impl PyStage {
         timeout: Duration,
         writer: &SinkWriter,
     ) -> Result<(), NextError> {
-        // In slices, without the interpreter's lock: in between, the end of the collector and signals are noticed.
+        // In slices, without the interpreter's lock: in between, the end of the collector and
+        // signals are noticed.
         let begin = Instant::now();
         let is_patient = self.owner.is_running_here();
         loop {
@@ -350,8 +358,8 @@ impl LastStage for PyStage {
             Target::Buffer(..) => unpadded(batch)?,
             _ => batch,
         };
-        // The engine's buffer takes the frames as they lie in the slab. Columns of single agents are joined first, so that the frames are
-        // those of a batch that a user writes.
+        // The engine's buffer takes the frames as they lie in the slab. Columns of single agents
+        // are joined first, so that the frames are those of a batch that a user writes.
         if let Target::Buffer(..) = self.target
             && !self.owner.changes.load(Ordering::Relaxed)
             && batch.get_dict(batch::MEMBERS).is_err()
@@ -362,7 +370,8 @@ impl LastStage for PyStage {
         self.in_python(|py| {
             let batch = batch::named_after(py, &batch, self.device.as_ref())?;
             let finished = self.call(py, intern!(py, "_finish"), (batch,))?;
-            // An interruption from now on would lose the batch; one before keeps it for the next call.
+            // An interruption from now on would lose the batch; one before keeps it for the next
+            // call.
             py.check_signals()?;
             Ok(Delivered::Object(finished.unbind()))
         })
@@ -388,7 +397,8 @@ impl LastStage for PyStage {
                 self.in_python(|py| {
                     let arguments = (object, number, is_patient);
                     let written = self.call(py, intern!(py, "_write"), arguments);
-                    // The buffer raises a plain `RuntimeError` once `is_ending` is true; a subclass of it is another error.
+                    // The buffer raises a plain `RuntimeError` once `is_ending` is true; a subclass
+                    // of it is another error.
                     let given_up = |raised: &PyErr| {
                         is_patient && raised.get_type(py).is(py.get_type::<PyRuntimeError>())
                     };
@@ -432,7 +442,8 @@ impl LastStage for PyStage {
     }
 }
 
-/// The error of a write that the limiter held back for too long, with the time of all attempts; `None` for any other error.
+/// The error of a write that the limiter held back for too long, with the time of all attempts;
+/// `None` for any other error.
 fn waited_in_vain(error: &SinkError, waited: Duration) -> Option<ReplayError> {
     let SinkError::Failed(error) = error else {
         return None;
@@ -447,7 +458,8 @@ fn waited_in_vain(error: &SinkError, waited: Duration) -> Option<ReplayError> {
     }
 }
 
-/// A `RuntimeError` in place of a `StopIteration` that a function of the user raised, which would look like the end of the batches.
+/// A `RuntimeError` in place of a `StopIteration` that a function of the user raised, which would
+/// look like the end of the batches.
 fn not_the_end(collector: &Bound<'_, PyAny>, raised: PyErr) -> PyErr {
     let py = collector.py();
     let name = collector.get_type().name();

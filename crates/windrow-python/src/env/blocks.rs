@@ -1,8 +1,10 @@
-//! Memory that environments write and that arrays of NumPy view, used again once nobody holds these arrays.
+//! Memory that environments write and that arrays of NumPy view, used again once nobody holds these
+//! arrays.
 //!
-//! A block has rows of observations, and rewards and flags, each with one array over it. The block is free while the ring alone holds all of
-//! its arrays: whatever a caller keeps, an array, a slice of one or a tensor over one, refers to the array, so the block is left to him, and
-//! the ring makes another.
+//! A block has rows of observations, and rewards and flags, each with one array over it. The block
+//! is free while the ring alone holds all of its arrays: whatever a caller keeps, an array, a slice
+//! of one or a tensor over one, refers to the array, so the block is left to him, and the ring
+//! makes another.
 
 use std::cell::UnsafeCell;
 
@@ -16,7 +18,8 @@ use windrow::{Key, LeafSpec, RowBlock, Rows, RowsMut};
 
 use super::write::strings;
 
-/// Blocks that the ring looks through before it makes another. A caller who keeps the last observation needs two.
+/// Blocks that the ring looks through before it makes another. A caller who keeps the last
+/// observation needs two.
 const MOST: usize = 4;
 
 /// The memory of a block. Its address is that of a Python object, which all of its arrays hold.
@@ -32,7 +35,8 @@ struct Values {
     truncated: Box<[bool]>,
 }
 
-// SAFETY: the values are written by `Block::values` alone, while its arrays are held by nobody else, and by one thread, which has the block.
+// SAFETY: the values are written by `Block::values` alone, while its arrays are held by nobody
+// else, and by one thread, which has the block.
 unsafe impl Sync for Memory {}
 
 /// Rows, rewards and flags for some environments, with the arrays that view them.
@@ -59,8 +63,8 @@ impl View {
         shape: Vec<usize>,
     ) -> Result<Self, EnvError> {
         let view = ArrayView::from_shape(IxDyn(&shape), values).map_err(EnvError::failed)?;
-        // SAFETY: the values lie in a box of `owner`, which keeps its address for as long as the owner lives, and the array holds the
-        // owner.
+        // SAFETY: the values lie in a box of `owner`, which keeps its address for as long as the
+        // owner lives, and the array holds the owner.
         let array = unsafe { PyArrayDyn::borrow_from_array(&view, owner.clone().into_any()) };
         let array = array.as_untyped().clone();
         let (flags, descr) = marks(&array);
@@ -146,8 +150,8 @@ impl Block {
 
     /// The observations of the block.
     pub(super) fn observations(&self) -> Rows<'_> {
-        // SAFETY: `values` needs the block mutably. A caller may write to his array meanwhile, as with all arrays; only with the
-        // interpreter's lock, under which these rows are read.
+        // SAFETY: `values` needs the block mutably. A caller may write to his array meanwhile, as
+        // with all arrays; only with the interpreter's lock, under which these rows are read.
         unsafe { &*self.memory.get().values.get() }.obs.rows()
     }
 
@@ -222,7 +226,8 @@ impl Ring {
         write: impl FnOnce(RowsMut<'_>, Outcomes<'_>) -> R,
     ) -> Result<R, EnvError> {
         self.turn(py)?;
-        // SAFETY: it is free: the lock is held, and nobody can take an array of it before this returns, since the ring alone has them.
+        // SAFETY: it is free: the lock is held, and nobody can take an array of it before this
+        // returns, since the ring alone has them.
         let values = unsafe { self.blocks[self.last].values() };
         let outcomes = Outcomes {
             reward: &mut values.reward,

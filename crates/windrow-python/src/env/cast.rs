@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 /// An array in another element type, or the first of its elements that this type cannot hold.
 pub(super) type Cast<'py> = Result<Bound<'py, PyAny>, Bound<'py, PyAny>>;
 
-/// A new array of `dtype` in the order of C with the elements of `array`. Numbers may lose digits, but no integer wraps and
-/// no finite number becomes infinite.
+/// A new array of `dtype` in the order of C with the elements of `array`. Numbers may lose digits,
+/// but no integer wraps and no finite number becomes infinite.
 ///
 /// # Errors
 /// What numpy raises.

@@ -1,7 +1,8 @@
 //! The observations and actions of environments, in plain values for Python.
 //!
-//! One form serves both directions: windrow's environments are described to Python in it, and adapters written in Python describe
-//! theirs. `python/windrow/envs/_described.py` reads and writes the same form.
+//! One form serves both directions: windrow's environments are described to Python in it, and
+//! adapters written in Python describe theirs. `python/windrow/envs/_described.py` reads and writes
+//! the same form.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -64,8 +65,8 @@ impl<'py> IntoPyObject<'py> for Type {
     }
 }
 
-/// One leaf: its key, the kind of its domain, element type, shape for one environment, number of each choice, bounds, and of a leaf of
-/// bytes what a policy is given where there is nothing.
+/// One leaf: its key, the kind of its domain, element type, shape for one environment, number of
+/// each choice, bounds, and of a leaf of bytes what a policy is given where there is nothing.
 #[derive(FromPyObject, IntoPyObject)]
 pub(super) struct LeafForm(
     Key,
@@ -105,7 +106,8 @@ pub(super) struct Description {
     pub(super) masks: Vec<(Key, Key)>,
     /// Nested dictionaries that have dimensions of their own, with these.
     pub(super) groups: Vec<(Key, Vec<usize>)>,
-    /// Observations that batches have as differences under `"next"`, each with the element type of these.
+    /// Observations that batches have as differences under `"next"`, each with the element type of
+    /// these.
     pub(super) deltas: Vec<(Key, String)>,
 }
 
@@ -141,7 +143,8 @@ impl Description {
         })
     }
 
-    /// The spec of the environments, and that of the leaves that they read in addition to their actions.
+    /// The spec of the environments, and that of the leaves that they read in addition to their
+    /// actions.
     ///
     /// # Errors
     /// `TypeError` for a kind of domain that is unknown, or two leaves of one key.
@@ -228,7 +231,8 @@ fn form_of(key: NestedKey, leaf: &Spec, example: Vec<u8>) -> PyResult<LeafForm> 
     }
 }
 
-/// The key and the spec of a leaf that Python describes. Element type and shape of choices follow from their kind.
+/// The key and the spec of a leaf that Python describes. Element type and shape of choices follow
+/// from their kind.
 fn spec_of(leaf: LeafForm) -> PyResult<(NestedKey, Spec)> {
     let LeafForm(Key(key), kind, Type(dtype), shape, nvec, low, high, _) = leaf;
     let shape = Shape::from_vec(shape);
@@ -253,8 +257,8 @@ fn spec_of(leaf: LeafForm) -> PyResult<(NestedKey, Spec)> {
     Ok((key, spec))
 }
 
-/// The composite of named leaves: the leaves of a group stand where the first of them does, so an adapter gives its leaves in this
-/// order.
+/// The composite of named leaves: the leaves of a group stand where the first of them does, so an
+/// adapter gives its leaves in this order.
 fn tree(leaves: Vec<LeafForm>) -> PyResult<Spec> {
     let mut root = Vec::new();
     for leaf in leaves {
@@ -268,7 +272,8 @@ fn tree(leaves: Vec<LeafForm>) -> PyResult<Spec> {
     Ok(Spec::Composite(root))
 }
 
-/// Puts `leaf` into the tree of `entries` under `key`; false when there is something of that name already.
+/// Puts `leaf` into the tree of `entries` under `key`; false when there is something of that name
+/// already.
 pub(super) fn add(entries: &mut Vec<(String, Spec)>, key: &NestedKey, leaf: Spec) -> bool {
     let Some((last, groups)) = key.components().split_last() else {
         return false;

@@ -1,11 +1,13 @@
 //! Environments behind an adapter written in Python, which speaks in whole arrays.
 //!
-//! `windrow.torchrl._adapter.Adapter` is the one adapter: TorchRL's environments speak in TensorDicts, and what these hold, masks, groups,
-//! rewards of agents and states, is sorted out in Python. The engine calls an adapter's methods in the worker's thread, with the
-//! interpreter's lock:
+//! `windrow.torchrl._adapter.Adapter` is the one adapter: TorchRL's environments speak in
+//! TensorDicts, and what these hold, masks, groups, rewards of agents and states, is sorted out in
+//! Python. The engine calls an adapter's methods in the worker's thread, with the interpreter's
+//! lock:
 //!
 //! - `describe()` once, when the environments are made: a [`Description`].
-//! - `reads(keys)` once, when the policy is bound: the columns that `step` gets as its state, in this order.
+//! - `reads(keys)` once, when the policy is bound: the columns that `step` gets as its state, in
+//!   this order.
 //! - `reset(envs, seeds)`, and `step(actions, state)` for all environments.
 //! - `close()` when the environments are dropped.
 
@@ -24,8 +26,9 @@ use super::write::Writer;
 use crate::batch;
 use crate::gil::{self, attach};
 
-/// Environments that a Python object steps: `reset(envs, seeds)` and `step(actions, state)` take and return lists of
-/// arrays, one for each leaf, with a leading dimension for the environments. The state has the columns that `reads(keys)` named.
+/// Environments that a Python object steps: `reset(envs, seeds)` and `step(actions, state)` take
+/// and return lists of arrays, one for each leaf, with a leading dimension for the environments.
+/// The state has the columns that `reads(keys)` named.
 pub(super) struct ForeignEnvs {
     spec: EnvSpec,
     num_envs: usize,
@@ -35,7 +38,8 @@ pub(super) struct ForeignEnvs {
     observed: Vec<Leaf>,
     /// From rows to arrays of actions.
     acted: Vec<Writer>,
-    /// Leaves that the environments may read in addition to actions and observations, if the policy writes them.
+    /// Leaves that the environments may read in addition to actions and observations, if the policy
+    /// writes them.
     state: Vec<LeafSpec>,
     /// The writers of those leaves and observations that the policy does write. Filled by `bind`.
     written: Vec<Writer>,
@@ -46,7 +50,8 @@ pub(super) struct ForeignEnvs {
 }
 
 impl ForeignEnvs {
-    /// The environments of `held`, and whether they have batch dimensions. Where they are in several and `is_flat`, these are to be one.
+    /// The environments of `held`, and whether they have batch dimensions. Where they are in
+    /// several and `is_flat`, these are to be one.
     ///
     /// # Errors
     /// [`EnvError::Failed`] when it is no such adapter.
@@ -99,7 +104,8 @@ impl ForeignEnvs {
         let arrays = reset
             .and_then(|reset| gil::call(&reset, (envs, seeds), None))
             .map_err(|raised| at(self.held.failed(py, raised)))?;
-        // The adapter returns rows for all environments. Only those that were reset are copied: the others' rows in `obs` must stay.
+        // The adapter returns rows for all environments. Only those that were reset are copied: the
+        // others' rows in `obs` must stay.
         let mut scratch = Target::All(self.scratch.rows_mut());
         read_all(&self.observed, &arrays, &mut scratch).map_err(at)?;
         let envs = resets.iter().map(|reset| reset.env);
@@ -228,8 +234,8 @@ impl VecEnv for ForeignEnvs {
         self.acted = write_leaves(actions);
         let next = NestedKey::from("next");
         let find = |key: &NestedKey| columns.iter().position(|column| column.key == *key);
-        // What a policy writes under "next" too is a state of its own; and a reward has no place at a root. The environment reads
-        // neither.
+        // What a policy writes under "next" too is a state of its own; and a reward has no place at
+        // a root. The environment reads neither.
         let mut observed = self.spec.observation_leaves();
         observed.retain(|leaf| find(&next.join(&leaf.key)).is_none());
         observed.retain(|leaf| !self.spec.rewards.contains(&leaf.key));
@@ -239,7 +245,8 @@ impl VecEnv for ForeignEnvs {
                 continue;
             };
             let written = &columns[index];
-            // Shapes may differ by dimensions of 1; a shape of as many elements is the adapter's to arrange.
+            // Shapes may differ by dimensions of 1; a shape of as many elements is the adapter's to
+            // arrange.
             if written.elements() != leaf.elements() {
                 return Err(EnvError::Foreign(format!(
                     "state {:?} of {}: expected {:?}, the policy writes {:?}",

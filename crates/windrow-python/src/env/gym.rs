@@ -1,9 +1,11 @@
 //! Environments of Gymnasium, one world each.
 //!
-//! The worker's thread takes the interpreter's lock once for a step of all worlds, and each world's `step` is one call. Methods are
-//! looked up when the environment is made. Only numpy and the environment itself allocate memory in a step.
+//! The worker's thread takes the interpreter's lock once for a step of all worlds, and each world's
+//! `step` is one call. Methods are looked up when the environment is made. Only numpy and the
+//! environment itself allocate memory in a step.
 //!
-//! The engine resets a world right after the step that ended its episode, so a world here never resets itself.
+//! The engine resets a world right after the step that ended its episode, so a world here never
+//! resets itself.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -58,7 +60,8 @@ struct Stepped<'py> {
 }
 
 impl GymEnvs {
-    /// `worlds`, each with the number of times that it takes an action, and the entries of `info` that are observed.
+    /// `worlds`, each with the number of times that it takes an action, and the entries of `info`
+    /// that are observed.
     ///
     /// # Errors
     /// [`EnvError`] when a space is not supported or the worlds differ.
@@ -81,7 +84,8 @@ impl GymEnvs {
                     spec.id
                 )));
             }
-            // One spec for all: time limits that differ are left out, and worlds that a policy would see differently are an error.
+            // One spec for all: time limits that differ are left out, and worlds that a policy
+            // would see differently are an error.
             let (first, ..) = parts.get_or_insert((spec.clone(), reader, writer));
             first.join(&spec).map_err(|error| {
                 EnvError::Foreign(format!(
@@ -111,7 +115,8 @@ impl GymEnvs {
         })
     }
 
-    /// Steps environment `env` by its action in `actions`, and writes what it observes: reward, `terminated` and `truncated`.
+    /// Steps environment `env` by its action in `actions`, and writes what it observes: reward,
+    /// `terminated` and `truncated`.
     fn step_world(
         &mut self,
         py: Python<'_>,
@@ -126,7 +131,8 @@ impl GymEnvs {
         let action = self.writer.write(py, Origin::One(action))?;
         let world = &mut self.worlds[env];
         let mut stepped = world.step_once(&action, &self.spec.id)?;
-        // Rewards add up; an episode that ends on the way ends the step, with the observation it ended with.
+        // Rewards add up; an episode that ends on the way ends the step, with the observation it
+        // ended with.
         for _ in 1..world.frame_skip {
             if stepped.terminated || stepped.truncated {
                 break;
@@ -144,8 +150,8 @@ impl GymEnvs {
         Ok((stepped.reward as f32, stepped.terminated, stepped.truncated))
     }
 
-    /// Resets the environment of `reset` and writes what it observes. Without a seed, `reset` is called without the
-    /// argument, not with None: a wrapper may not take it.
+    /// Resets the environment of `reset` and writes what it observes. Without a seed, `reset` is
+    /// called without the argument, not with None: a wrapper may not take it.
     fn reset_world(
         &self,
         py: Python<'_>,
@@ -197,7 +203,8 @@ impl World {
         let py = action.py();
         let result = self.wrappers.step(action, self.frame_skip == 1);
         let result = result.map_err(|raised| self.held.failed(py, raised))?;
-        // A tuple, as Gymnasium says: four values are an environment of the old gym, whose `done` is ambiguous.
+        // A tuple, as Gymnasium says: four values are an environment of the old gym, whose `done`
+        // is ambiguous.
         let values = match result.cast::<PyTuple>() {
             Ok(values) if values.len() == 5 => values,
             _ => return Err(not_five(id, &result)),
@@ -273,7 +280,8 @@ pub(super) fn no_row() -> EnvError {
     EnvError::Foreign("no environment has this index, or its row is missing".into())
 }
 
-/// The spec of `env`, with the reader of its observations and the writer of its actions. Their spaces are the attributes `names`.
+/// The spec of `env`, with the reader of its observations and the writer of its actions. Their
+/// spaces are the attributes `names`.
 pub(super) fn spaces(
     env: &Bound<'_, PyAny>,
     names: [&str; 2],
@@ -312,7 +320,8 @@ impl VecEnv for GymEnvs {
         self.worlds.len()
     }
 
-    /// Environments of Gymnasium read their action alone: other columns of a policy do not reach them.
+    /// Environments of Gymnasium read their action alone: other columns of a policy do not reach
+    /// them.
     fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
         Ok(())
     }

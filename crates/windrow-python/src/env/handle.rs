@@ -1,10 +1,12 @@
-//! Environments stepped by hand from Python: behind `EnvBase.reset` and `step`, and where a transform looks at random frames.
+//! Environments stepped by hand from Python: behind `EnvBase.reset` and `step`, and where a
+//! transform looks at random frames.
 //!
 //! [`SteppedEnvs`] lend them to a collector, for rollouts that need no step by hand.
 //!
-//! They have rows of their own and return copies as arrays of Python's, so nothing of the engine stays in use. The calling thread holds the
-//! interpreter's lock all along: a native environment steps in a microsecond, and others need the lock. Signals are handled by the
-//! interpreter between two calls.
+//! They have rows of their own and return copies as arrays of Python's, so nothing of the engine
+//! stays in use. The calling thread holds the interpreter's lock all along: a native environment
+//! steps in a microsecond, and others need the lock. Signals are handled by the interpreter between
+//! two calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
@@ -26,8 +28,8 @@ use crate::error::raised_in;
 use crate::factory_lock;
 use crate::gc::GcRoots;
 
-/// Environments with rows of their own, to be reset and stepped by hand. Arrays go in and out, one for each leaf, with a
-/// leading dimension for the environments.
+/// Environments with rows of their own, to be reset and stepped by hand. Arrays go in and out, one
+/// for each leaf, with a leading dimension for the environments.
 #[pyclass(frozen, module = "windrow._windrow")]
 pub(crate) struct EnvHandle {
     spec: EnvSpec,
@@ -42,7 +44,8 @@ pub(crate) struct EnvHandle {
     roots: GcRoots,
 }
 
-/// Observations of all environments, leaf by leaf; rewards; whether episodes were terminated; whether they were truncated.
+/// Observations of all environments, leaf by leaf; rewards; whether episodes were terminated;
+/// whether they were truncated.
 type Stepped<'py> = (Vec<Bound<'py, PyAny>>, Vec<f32>, Vec<bool>, Vec<bool>);
 
 /// The environments and the rows that a reset or a step writes.
@@ -78,7 +81,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// At most `steps` steps by `collector`, up to the end of the first episode where that `ends` them. The next reset of all has these seeds.
+    /// At most `steps` steps by `collector`, up to the end of the first episode where that `ends`
+    /// them. The next reset of all has these seeds.
     pub(crate) fn new(
         collector: Handle,
         steps: usize,
@@ -107,7 +111,8 @@ impl EnvHandle {
     ) -> PyResult<Self> {
         let roots = GcRoots::default();
         let recipe = Recipe::of(env, kwargs, &roots)?;
-        // Functions in the recipe are called here, under the factory lock, so this may take long and be interrupted.
+        // Functions in the recipe are called here, under the factory lock, so this may take long
+        // and be interrupted.
         let make = || -> Result<Self, EnvError> {
             let Made {
                 envs,
@@ -145,7 +150,8 @@ impl EnvHandle {
         Description::of(&self.spec, self.num_envs, self.is_batched)
     }
 
-    /// Resets the environments `envs`, each with its seed or None, and returns the observations of all.
+    /// Resets the environments `envs`, each with its seed or None, and returns the observations of
+    /// all.
     fn reset<'py>(
         &self,
         py: Python<'py>,
@@ -158,8 +164,9 @@ impl EnvHandle {
         inner.seen(py)
     }
 
-    /// Steps the environments `which`, in rising order, or all by `actions`, an array for each leaf with a row for each of all. Where only
-    /// some have begun an episode, as after a first reset of these, the others do now.
+    /// Steps the environments `which`, in rising order, or all by `actions`, an array for each leaf
+    /// with a row for each of all. Where only some have begun an episode, as after a first reset of
+    /// these, the others do now.
     #[pyo3(signature = (actions, which=None))]
     fn step<'py>(
         &self,
@@ -215,8 +222,8 @@ impl EnvHandle {
 }
 
 impl EnvHandle {
-    /// The environments for a collector in this thread, and whether batches have a dimension for them. It steps them while
-    /// [`run`](Self::run) does.
+    /// The environments for a collector in this thread, and whether batches have a dimension for
+    /// them. It steps them while [`run`](Self::run) does.
     pub(super) fn lent(&self) -> (SteppedEnvs, bool) {
         let mut spec = self.spec.clone();
         // They are gathered as by hand: at each step, and by nobody else.
@@ -229,8 +236,8 @@ impl EnvHandle {
         (envs, self.is_batched)
     }
 
-    /// The result of `collect`, during which a collector steps the environments; the number of steps, and whether an episode has ended
-    /// them.
+    /// The result of `collect`, during which a collector steps the environments; the number of
+    /// steps, and whether an episode has ended them.
     ///
     /// # Errors
     /// `RuntimeError` while another thread steps them; those of `collect`.
@@ -370,8 +377,8 @@ impl VecEnv for SteppedEnvs {
     }
 }
 
-/// What a reset or step of the environments of `spec` works with, unless another thread steps them: waiting for it with the interpreter's
-/// lock, which it may need to go on, could last for ever.
+/// What a reset or step of the environments of `spec` works with, unless another thread steps them:
+/// waiting for it with the interpreter's lock, which it may need to go on, could last for ever.
 ///
 /// # Errors
 /// `RuntimeError` while another thread steps them.

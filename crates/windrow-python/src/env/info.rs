@@ -1,7 +1,8 @@
 //! Entries of `info`, which environments of Gymnasium return beside observations.
 //!
-//! Batches have fixed columns, and `info` has no fixed entries: those that a user names are observed, as further leaves behind the
-//! observation's own, with zeros where there is none; of the others a warning says once that they are left out.
+//! Batches have fixed columns, and `info` has no fixed entries: those that a user names are
+//! observed, as further leaves behind the observation's own, with zeros where there is none; of the
+//! others a warning says once that they are left out.
 
 use std::cell::Cell;
 
@@ -33,7 +34,8 @@ struct Name {
 pub(super) struct InfoReader {
     /// The names of each entry, outermost first, and the leaf that it is written to.
     entries: Vec<(Vec<Name>, Leaf)>,
-    /// Number of entries at the last warning of what is left out: a dictionary with more of them is warned of again.
+    /// Number of entries at the last warning of what is left out: a dictionary with more of them is
+    /// warned of again.
     told: Cell<usize>,
     /// The environment, for the warning.
     id: String,
@@ -96,10 +98,12 @@ impl InfoReader {
         })
     }
 
-    /// Writes the entries of one environment's `info`, or says what is left out of it where none was asked for.
+    /// Writes the entries of one environment's `info`, or says what is left out of it where none
+    /// was asked for.
     ///
     /// # Errors
-    /// [`EnvError::Foreign`] for an entry of another shape or element type than it was declared with.
+    /// [`EnvError::Foreign`] for an entry of another shape or element type than it was declared
+    /// with.
     #[inline]
     pub(super) fn read(&self, info: &Bound<'_, PyAny>, row: RowMut<'_>) -> Result<(), EnvError> {
         if self.entries.is_empty() {
@@ -135,8 +139,8 @@ impl InfoReader {
         Ok(())
     }
 
-    /// As [`read`](Self::read), of environment `env` in what a vector returns for all: arrays, and beside each a mask of the
-    /// environments that it is about.
+    /// As [`read`](Self::read), of environment `env` in what a vector returns for all: arrays, and
+    /// beside each a mask of the environments that it is about.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -149,7 +153,8 @@ impl InfoReader {
         self.write(row, |names| self.one_of_all(info, env, names))
     }
 
-    /// As [`read_one_of_all`](Self::read_one_of_all), of an environment that has ended and begun anew in the same step.
+    /// As [`read_one_of_all`](Self::read_one_of_all), of an environment that has ended and begun
+    /// anew in the same step.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -246,7 +251,8 @@ impl InfoReader {
         })
     }
 
-    /// The value of environment `env` under `names`, unless a mask says that the entry is not about it.
+    /// The value of environment `env` under `names`, unless a mask says that the entry is not about
+    /// it.
     fn one_of_all<'py>(
         &self,
         info: &Bound<'py, PyAny>,
@@ -270,8 +276,8 @@ impl InfoReader {
     }
 }
 
-/// Lets `"action_mask"`, under which environments of Gymnasium tell legal choices, say which of the action's are, where the entry has an
-/// element for each of them.
+/// Lets `"action_mask"`, under which environments of Gymnasium tell legal choices, say which of the
+/// action's are, where the entry has an element for each of them.
 fn limit_actions(spec: &mut EnvSpec, entries: &[Entry]) {
     let is_mask = |Entry(Key(key), Type(dtype), _): &&Entry| {
         *key == NestedKey::from("action_mask")

@@ -1,12 +1,14 @@
 //! Anything that Python calls an environment, as a factory of the engine.
 //!
-//! Python describes environments by a recipe (`windrow.envs._recipe`); `recipe` reads it and makes them. Three kinds are stepped by Python:
-//! `gym` calls one environment at a time, `vector` and `foreign` one object for all. They share the way from values to rows (`space`,
-//! `read`) and from rows to values (`write`), the rule that one worker at a time steps an object (`loan`), and the closing of objects that
-//! were made for the engine (`source`).
+//! Python describes environments by a recipe (`windrow.envs._recipe`); `recipe` reads it and makes
+//! them. Three kinds are stepped by Python: `gym` calls one environment at a time, `vector` and
+//! `foreign` one object for all. They share the way from values to rows (`space`, `read`) and from
+//! rows to values (`write`), the rule that one worker at a time steps an object (`loan`), and the
+//! closing of objects that were made for the engine (`source`).
 //!
-//! Environments are made, reset, stepped and closed in the thread of their worker. The thread takes the interpreter's lock for each of
-//! these; a step of several environments of Gymnasium takes it once.
+//! Environments are made, reset, stepped and closed in the thread of their worker. The thread takes
+//! the interpreter's lock for each of these; a step of several environments of Gymnasium takes it
+//! once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -64,12 +66,12 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(mujoco_version, module)?)
 }
 
-/// The factory behind anything that Python calls an environment: one of `windrow.envs`, of Gymnasium or of TorchRL, an id,
-/// or a function that returns any of these. `kwargs` are passed to the function. `roots` holds the objects behind it, and
-/// those that it makes.
+/// The factory behind anything that Python calls an environment: one of `windrow.envs`, of
+/// Gymnasium or of TorchRL, an id, or a function that returns any of these. `kwargs` are passed to
+/// the function. `roots` holds the objects behind it, and those that it makes.
 ///
-/// Environments of Python's are made under the interpreter's lock, in any thread. So the caller must not hold it while it waits for a
-/// collector to be built.
+/// Environments of Python's are made under the interpreter's lock, in any thread. So the caller
+/// must not hold it while it waits for a collector to be built.
 ///
 /// # Errors
 /// `TypeError` for anything else. What a function raises comes when environments are made.
@@ -91,7 +93,8 @@ pub(crate) fn is_batched(env: &Bound<'_, PyAny>) -> PyResult<bool> {
     recipe.getattr("is_batched")?.extract()
 }
 
-/// Warns once that environments of Python's take turns in threads, since each step needs the interpreter's lock.
+/// Warns once that environments of Python's take turns in threads, since each step needs the
+/// interpreter's lock.
 ///
 /// # Errors
 /// The warning itself, where warnings are errors.
@@ -100,10 +103,12 @@ pub(crate) fn warn_of_turns(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Resizes pictures, a tensor `[..., height, width]`, as the transform of the engine with these `arguments` does.
+/// Resizes pictures, a tensor `[..., height, width]`, as the transform of the engine with these
+/// `arguments` does.
 ///
 /// # Errors
-/// `TypeError` for an argument or something else than a tensor, `ValueError` for a tensor that cannot be resized.
+/// `TypeError` for an argument or something else than a tensor, `ValueError` for a tensor that
+/// cannot be resized.
 #[pyfunction]
 fn resize<'py>(
     pictures: &Bound<'py, PyAny>,
@@ -138,7 +143,8 @@ fn mujoco_version(py: Python<'_>, folder: Option<PathBuf>) -> PyResult<&'static 
     version.map_err(|error| handle::to_py(py, &error))
 }
 
-/// The entries of `info` that the environment called `id`, which comes with windrow, can observe, each with whether a reset returns it, too.
+/// The entries of `info` that the environment called `id`, which comes with windrow, can observe,
+/// each with whether a reset returns it, too.
 ///
 /// # Errors
 /// `ValueError` where there is no such environment.

@@ -84,7 +84,8 @@ impl Processes {
     }
 }
 
-/// `error` as an exception: the one that a member has raised, or one that tells of its end. `None` for errors of other kinds.
+/// `error` as an exception: the one that a member has raised, or one that tells of its end. `None`
+/// for errors of other kinds.
 pub(super) fn of_member(
     py: Python<'_>,
     error: &VecEnvError,

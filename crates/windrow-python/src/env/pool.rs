@@ -1,14 +1,18 @@
-//! Environments that run free, behind `windrow.envs.AsyncEnvPool`: whoever waits gets the answers that are there.
+//! Environments that run free, behind `windrow.envs.AsyncEnvPool`: whoever waits gets the answers
+//! that are there.
 //!
-//! Arrays go in and out, one for each leaf, with a leading dimension for the environments that are told or received. A wait gives up the
-//! interpreter's lock and looks for signals.
+//! Arrays go in and out, one for each leaf, with a leading dimension for the environments that are
+//! told or received. A wait gives up the interpreter's lock and looks for signals.
 //!
-//! Three kinds of members meet here. Native environments share a few threads of the engine's. Those that start a process of their own
-//! have a thread each, which waits for the process without the interpreter's lock, so that they step side by side. Those of this process
-//! that are written in Python have a thread each too and take turns at the lock; `windrow.envs` makes processes of them where it can.
+//! Three kinds of members meet here. Native environments share a few threads of the engine's. Those
+//! that start a process of their own have a thread each, which waits for the process without the
+//! interpreter's lock, so that they step side by side. Those of this process that are written in
+//! Python have a thread each too and take turns at the lock; `windrow.envs` makes processes of them
+//! where it can.
 //!
-//! Which call may follow which is the engine's to say (`windrow::envs::AsyncEnvPool`): it answers a call out of order with an error that
-//! names the call that it expected, and this module only finds the exception for it.
+//! Which call may follow which is the engine's to say (`windrow::envs::AsyncEnvPool`): it answers a
+//! call out of order with an error that names the call that it expected, and this module only finds
+//! the exception for it.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -58,7 +62,8 @@ pub(crate) struct EnvPool {
     roots: GcRoots,
 }
 
-/// Observations leaf by leaf; rewards; whether episodes were terminated; whether they were truncated.
+/// Observations leaf by leaf; rewards; whether episodes were terminated; whether they were
+/// truncated.
 type Stepped<'py> = (
     Vec<Bound<'py, PyAny>>,
     Bound<'py, PyAny>,
@@ -70,8 +75,8 @@ type Answers<'py> = (Vec<usize>, Stepped<'py>, Option<Vec<Bound<'py, PyAny>>>);
 
 #[pymethods]
 impl EnvPool {
-    /// Makes an environment of each of `envs`, `side_by_side` where they start processes. `threads` step native ones; others have a
-    /// thread each.
+    /// Makes an environment of each of `envs`, `side_by_side` where they start processes. `threads`
+    /// step native ones; others have a thread each.
     #[new]
     fn new(
         py: Python<'_>,
@@ -105,10 +110,12 @@ impl EnvPool {
         sent.map_err(|error| raise(py, &error))
     }
 
-    /// Has `members` step by the first rows of `actions`, arrays for all environments; those that end begin another episode if `reset`.
+    /// Has `members` step by the first rows of `actions`, arrays for all environments; those that
+    /// end begin another episode if `reset`.
     ///
-    /// Actions are read under the interpreter's lock into rows of this pool, all of them before the first member is told: an array of the
-    /// wrong shape or type leaves no member stepping. The engine then copies each row to its member.
+    /// Actions are read under the interpreter's lock into rows of this pool, all of them before the
+    /// first member is told: an array of the wrong shape or type leaves no member stepping. The
+    /// engine then copies each row to its member.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "Python's sequence becomes a vector"
@@ -157,14 +164,15 @@ impl EnvPool {
         self.answers(py, called, |pool| pool.receive(called, want))
     }
 
-    /// As `recv`, for all members that were told `called`. After a fault, nothing is left to be received. After Ctrl-C, the next command
-    /// waits for what is left and drops it.
+    /// As `recv`, for all members that were told `called`. After a fault, nothing is left to be
+    /// received. After Ctrl-C, the next command waits for what is left and drops it.
     fn recv_all<'py>(&self, py: Python<'py>, called: &str) -> PyResult<Answers<'py>> {
         let called = command(called)?;
         self.answers(py, called, |pool| pool.receive_all(called))
     }
 
-    /// Resets the environments `envs`, each with its seed or None, and returns the observations of all, as `EnvHandle.reset` does.
+    /// Resets the environments `envs`, each with its seed or None, and returns the observations of
+    /// all, as `EnvHandle.reset` does.
     fn reset<'py>(
         &self,
         py: Python<'py>,
@@ -280,8 +288,8 @@ impl EnvPool {
         self.pool.get("pool of environments")
     }
 
-    /// The pool, once all outputs of a call that was interrupted are dropped. Waits for them without the interpreter's lock, which the
-    /// environments may need.
+    /// The pool, once all outputs of a call that was interrupted are dropped. Waits for them
+    /// without the interpreter's lock, which the environments may need.
     fn settled(&self, py: Python<'_>) -> PyResult<&AsyncEnvPool> {
         let pool = self.pool()?;
         if pool.interrupted().is_some() {
@@ -347,7 +355,8 @@ impl EnvPool {
         self.observation.iter().enumerate().map(array).collect()
     }
 
-    /// Waits a `slice` for the end that began at `begin`; `None` while it is to be waited for further.
+    /// Waits a `slice` for the end that began at `begin`; `None` while it is to be waited for
+    /// further.
     fn end(
         &self,
         pool: &AsyncEnvPool,
@@ -377,7 +386,8 @@ impl Drop for EnvPool {
     fn drop(&mut self) {
         let left = Python::try_attach(|py| self.leave(py, AsyncEnvPool::PATIENCE.as_secs_f64()));
         if let (None, Some(pool)) = (left, self.pool.here()) {
-            // Without an interpreter, threads cannot return from Python: they are left to the end of the process.
+            // Without an interpreter, threads cannot return from Python: they are left to the end
+            // of the process.
             let _ = pool.shutdown(Duration::ZERO);
         }
     }
@@ -406,7 +416,8 @@ fn command(called: &str) -> PyResult<Command> {
     found.ok_or_else(|| PyValueError::new_err(format!("no command is called {called:?}")))
 }
 
-/// Makes all environments at the same time, each in a thread: those that start processes wait for them.
+/// Makes all environments at the same time, each in a thread: those that start processes wait for
+/// them.
 fn make_side_by_side(
     py: Python<'_>,
     recipes: Vec<Arc<Recipe>>,
@@ -429,7 +440,8 @@ fn make_side_by_side(
     gil::wait_for_thread(py, "windrow-pool", make_all).inspect_err(|_| roots.abandon())
 }
 
-/// `error` as an exception: the one that an environment raised, with a note that names it, or the built-in one that fits.
+/// `error` as an exception: the one that an environment raised, with a note that names it, or the
+/// built-in one that fits.
 pub(super) fn raise(py: Python<'_>, error: &PoolError) -> PyErr {
     let message = || error_chain(error);
     match error {

@@ -1,10 +1,11 @@
 //! From an observation of a Python environment to a row.
 //!
-//! The usual value is an array of the right type and shape, which is copied as it lies. Everything else takes a cold way round through
-//! numpy, which converts lists, other element types and arrays that are not in the order of C. A value that would be lost is an error.
+//! The usual value is an array of the right type and shape, which is copied as it lies. Everything
+//! else takes a cold way round through numpy, which converts lists, other element types and arrays
+//! that are not in the order of C. A value that would be lost is an error.
 //!
-//! The interpreter's lock is held throughout, and no Python code runs between the look at an array and the copy: so no Python code can free
-//! or change the array meanwhile.
+//! The interpreter's lock is held throughout, and no Python code runs between the look at an array
+//! and the copy: so no Python code can free or change the array meanwhile.
 
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -141,8 +142,8 @@ impl Leaf {
         })
     }
 
-    /// Copies an array for all environments that has the leaf's element type and shape; false for anything else, of which nothing is
-    /// written.
+    /// Copies an array for all environments that has the leaf's element type and shape; false for
+    /// anything else, of which nothing is written.
     ///
     /// # Errors
     /// [`EnvError`] where the target has no such leaf.
@@ -161,7 +162,8 @@ impl Leaf {
     /// Writes an object, or one for each environment, as bytes.
     ///
     /// # Errors
-    /// [`EnvError::Failed`] when it cannot be pickled; [`EnvError::Foreign`] for another number of them.
+    /// [`EnvError::Failed`] when it cannot be pickled; [`EnvError::Foreign`] for another number of
+    /// them.
     fn read_object(
         &self,
         value: &Bound<'_, PyAny>,
@@ -183,7 +185,8 @@ impl Leaf {
         target.write_strings(self.index, &values)
     }
 
-    /// Writes an array to `to`; `lead` is the number of environments in its leading dimension, if it has one.
+    /// Writes an array to `to`; `lead` is the number of environments in its leading dimension, if
+    /// it has one.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -220,13 +223,15 @@ impl Leaf {
         if !array.is_c_contiguous() || array.len() != to.len() {
             return false;
         }
-        // SAFETY: an array in the order of C has its elements side by side, as many as `to`; no Python code runs before they
-        // are copied, so no other code writes to them meanwhile, and `to` is memory of ours.
+        // SAFETY: an array in the order of C has its elements side by side, as many as `to`; no
+        // Python code runs before they are copied, so no other code writes to them meanwhile, and
+        // `to` is memory of ours.
         unsafe { copy_elements(array.data(), to) };
         true
     }
 
-    /// Whether `shape` is the leaf's, with a dimension for the environments in front where there is one.
+    /// Whether `shape` is the leaf's, with a dimension for the environments in front where there is
+    /// one.
     fn has_shape(&self, shape: &[usize], lead: Option<usize>) -> bool {
         match lead {
             None => shape == self.shape,
@@ -239,7 +244,8 @@ impl Leaf {
         self.shape.iter().product::<usize>() == 1
     }
 
-    /// `value` as an array of the leaf's type in the order of C, if its elements are of the same kind.
+    /// `value` as an array of the leaf's type in the order of C, if its elements are of the same
+    /// kind.
     #[cold]
     fn convert<'py, T: numpy::Element>(
         &self,
@@ -291,7 +297,8 @@ impl Leaf {
 /// Copies elements from memory of Python's, which need not be aligned.
 ///
 /// # Safety
-/// `from` points to as many elements as `to` has, which lie elsewhere. Booleans may be any bytes: all but 0 are true.
+/// `from` points to as many elements as `to` has, which lie elsewhere. Booleans may be any bytes:
+/// all but 0 are true.
 unsafe fn copy_elements<T: Element>(from: *const T, to: &mut [T]) {
     let (from, start) = (from.cast::<u8>(), to.as_mut_ptr().cast::<u8>());
     if T::DTYPE == DType::Bool {
@@ -327,7 +334,8 @@ fn read_choices(
     let lead = target.lead();
     let mut one = [0];
     let mut many = Vec::new();
-    // A single choice of one environment is a plain number in most cases; anything else goes by an array.
+    // A single choice of one environment is a plain number in most cases; anything else goes by an
+    // array.
     let indices: &mut [i64] = match (lead, &choices.nvec[..], value.extract::<i64>()) {
         (None, [_], Ok(index)) => {
             one[0] = index;

@@ -1,8 +1,9 @@
 //! How environments are made: the recipe that each of Python's classes for them has.
 //!
-//! A recipe is a value. Python has it as a frozen dataclass, and this is its counterpart; the two have the same kinds. A recipe is read in
-//! the thread that builds a collector. Making its environments comes later, in the thread of each worker, and may call the user's
-//! functions, which return something with a recipe again.
+//! A recipe is a value. Python has it as a frozen dataclass, and this is its counterpart; the two
+//! have the same kinds. A recipe is read in the thread that builds a collector. Making its
+//! environments comes later, in the thread of each worker, and may call the user's functions, which
+//! return something with a recipe again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,8 @@ use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
 use crate::plain;
 
-/// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, whose objects are held for one owner.
+/// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, whose objects are
+/// held for one owner.
 #[derive(Debug)]
 pub(crate) struct Recipe {
     source: Source,
@@ -88,8 +90,8 @@ struct Gym {
 }
 
 impl Recipe {
-    /// The recipe of anything that Python calls an environment, whose objects are held in `roots`. `kwargs` are passed to a
-    /// function.
+    /// The recipe of anything that Python calls an environment, whose objects are held in `roots`.
+    /// `kwargs` are passed to a function.
     ///
     /// # Errors
     /// `TypeError` for anything else.
@@ -185,8 +187,8 @@ fn read_transform(described: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
     plain::read_variant(&name, &arguments)
 }
 
-/// The recipe, as Python has it, of anything that is an environment. An object of another library is the user's `own`, or was
-/// made to be stepped and is closed in the end.
+/// The recipe, as Python has it, of anything that is an environment. An object of another library
+/// is the user's `own`, or was made to be stepped and is closed in the end.
 pub(super) fn python_recipe<'py>(
     env: &Bound<'py, PyAny>,
     kwargs: Option<&Bound<'py, PyDict>>,
@@ -227,11 +229,12 @@ impl Made {
     }
 }
 
-// Environments are made in the thread that steps them, which does not have the interpreter's lock: native ones are made without it,
-// and each of the others takes it for as long as it needs it.
+// Environments are made in the thread that steps them, which does not have the interpreter's lock:
+// native ones are made without it, and each of the others takes it for as long as it needs it.
 
-/// Makes the environments of `recipe`. Objects that are made for it are held in `roots`. Those that are in several dimensions keep them
-/// unless something `is_around`: windrow's own environments have one dimension at most.
+/// Makes the environments of `recipe`. Objects that are made for it are held in `roots`. Those that
+/// are in several dimensions keep them unless something `is_around`: windrow's own environments
+/// have one dimension at most.
 ///
 /// # Errors
 /// The reason why they could not be made; an exception of Python's is the source of the error.
@@ -298,7 +301,8 @@ fn called(
     })
 }
 
-/// `recipe`, or, where it is a function, the recipe of what the function returns. Members have to be known before they can be compared.
+/// `recipe`, or, where it is a function, the recipe of what the function returns. Members have to
+/// be known before they can be compared.
 fn resolve(recipe: &Arc<Recipe>, roots: &GcRoots) -> Result<Arc<Recipe>, EnvError> {
     match &recipe.source {
         Source::Call { function, kwargs } if recipe.transforms.is_empty() => {
@@ -354,7 +358,8 @@ fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         recipe = recipe.with_arguments(&arguments(env)?)?;
     }
     let mut envs = recipe.build(num_envs)?;
-    // Asked of the environments, since a recipe does not know what they observe and which actions they take.
+    // Asked of the environments, since a recipe does not know what they observe and which actions
+    // they take.
     if env.one_hot && OneHotObservations::apply_to(&envs.spec().observation) {
         envs = Box::new(envs.transformed(OneHotObservations {})?);
     }
@@ -364,7 +369,8 @@ fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
     Ok(envs)
 }
 
-/// The arguments of an environment; for one of MuJoCo, with the folders that this process has the library and the models in.
+/// The arguments of an environment; for one of MuJoCo, with the folders that this process has the
+/// library and the models in.
 fn arguments(env: &Native) -> Result<Map<String, Value>, EnvError> {
     let mut arguments: Map<String, Value> =
         serde_json::from_slice(env.arguments.as_bytes()).map_err(EnvError::failed)?;
@@ -418,8 +424,9 @@ impl Factory {
 impl EnvFactory for Factory {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         let made = self.make(num_envs).inspect_err(|_| {
-            // This thread has no interpreter's lock, and PyO3 keeps references that are dropped without it until some thread takes
-            // it. Taking it here frees environments that were made in vain now.
+            // This thread has no interpreter's lock, and PyO3 keeps references that are dropped
+            // without it until some thread takes it. Taking it here frees environments that were
+            // made in vain now.
             attach(|_| ());
         })?;
         self.is_python.store(made.is_python, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! Rows whose element types are learnt at run time.
 //!
-//! Native environments know the types of their leaves when they are compiled; those of Python say them when they are made. Each leaf
-//! looks its type up once for an access, by `for_dtype!`, and what is behind is compiled for that type.
+//! Native environments know the types of their leaves when they are compiled; those of Python say
+//! them when they are made. Each leaf looks its type up once for an access, by `for_dtype!`, and
+//! what is behind is compiled for that type.
 
 use tensordict::Element;
 use windrow::envs::{EnvError, VecEnvError};

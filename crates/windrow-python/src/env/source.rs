@@ -1,7 +1,7 @@
 //! Where a Python object that is to be stepped comes from, and where it goes.
 //!
-//! An object is either the user's own, which is lent and stays open, or made by a function for one worker, which closes it in the end. A
-//! lent object can be used again once its loan is over.
+//! An object is either the user's own, which is lent and stays open, or made by a function for one
+//! worker, which closes it in the end. A lent object can be used again once its loan is over.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -41,15 +41,16 @@ impl Lender {
     /// An object to be stepped, held in `roots`.
     ///
     /// # Errors
-    /// The exception that the function raised; [`EnvError::Foreign`] when the object is being stepped already.
+    /// The exception that the function raised; [`EnvError::Foreign`] when the object is being
+    /// stepped already.
     pub(super) fn lend(&self, py: Python<'_>, roots: &GcRoots) -> Result<Held, EnvError> {
         let (object, own) = match self {
             Self::Make(make) => (call(make.bind(py), None, roots)?, false),
             Self::Own(object) => (object.bind(py).clone(), true),
         };
         let loan = || Loan::of(&object, roots);
-        // A collector that stepped it before may be garbage that is not collected yet: an exception refers, by its traceback, to all
-        // frames that were running when it was raised.
+        // A collector that stepped it before may be garbage that is not collected yet: an exception
+        // refers, by its traceback, to all frames that were running when it was raised.
         let again = || {
             py.import("gc")?.call_method0("collect")?;
             loan()
@@ -87,7 +88,8 @@ fn in_use(object: &Bound<'_, PyAny>, own: bool) -> EnvError {
 /// Calls a function that makes an environment, under the factory lock.
 ///
 /// # Errors
-/// The exception that it raised; [`EnvError::Foreign`] when the collector that wanted the environment was given up.
+/// The exception that it raised; [`EnvError::Foreign`] when the collector that wanted the
+/// environment was given up.
 pub(super) fn call<'py>(
     function: &Bound<'py, PyAny>,
     kwargs: Option<&GcRef>,
@@ -176,8 +178,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The user's own object stays open. A process that ends closes everything by itself, and has no interpreter to call; a child
-        // of fork closes nothing of its parent's, such as a socket that both have.
+        // The user's own object stays open. A process that ends closes everything by itself, and
+        // has no interpreter to call; a child of fork closes nothing of its parent's, such as a
+        // socket that both have.
         if self.own || self.process != process::id() || Python::try_attach(|_| ()).is_none() {
             return;
         }

@@ -1,8 +1,9 @@
 //! Spaces of Gymnasium as specs, with what reads and writes their values.
 //!
-//! A space is parsed once, when an environment is made. The parse gives a spec, which has names, and a codec, which has none: it follows
-//! the nesting of Python's values, dictionaries and tuples, and its leaves come in the order of the spec's leaves. Reader and writer are
-//! codecs with the numbers of their leaves.
+//! A space is parsed once, when an environment is made. The parse gives a spec, which has names,
+//! and a codec, which has none: it follows the nesting of Python's values, dictionaries and tuples,
+//! and its leaves come in the order of the spec's leaves. Reader and writer are codecs with the
+//! numbers of their leaves.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -88,8 +89,9 @@ impl<'a, 'py> Space<'a, 'py> {
         }
     }
 
-    /// The spec of environments with these actions, and what reads observations. Those that are no numbers are values of bytes; as entries
-    /// of `info`, a policy that is called with tensors gets them where it names them.
+    /// The spec of environments with these actions, and what reads observations. Those that are no
+    /// numbers are values of bytes; as entries of `info`, a policy that is called with tensors gets
+    /// them where it names them.
     ///
     /// # Errors
     /// `TypeError` for a space that has no spec.
@@ -125,8 +127,9 @@ impl<'a, 'py> Space<'a, 'py> {
         Ok((spec, writer))
     }
 
-    /// The spec as it is delivered, and the names of its leaves. A dictionary of observations stands for itself; any other
-    /// composite is found under the name of its role, and a picture as `"pixels"`.
+    /// The spec as it is delivered, and the names of its leaves. A dictionary of observations
+    /// stands for itself; any other composite is found under the name of its role, and a picture as
+    /// `"pixels"`.
     fn named(&self, spec: Spec) -> (Spec, Vec<String>) {
         let is_observed = self.role == "observation";
         let spec = match spec {
@@ -310,7 +313,8 @@ impl<'a, 'py> Space<'a, 'py> {
         }
     }
 
-    /// A choice, or several: one-hot vectors where these were asked for. A single choice as an index is a scalar.
+    /// A choice, or several: one-hot vectors where these were asked for. A single choice as an
+    /// index is a scalar.
     fn choices(&self, nvec: Vec<usize>, start: Vec<i64>, shape: Vec<usize>) -> Parsed {
         let spec = match &nvec[..] {
             _ if self.one_hot => Spec::OneHot { nvec: nvec.clone() },
@@ -321,13 +325,15 @@ impl<'a, 'py> Space<'a, 'py> {
         Parsed::new(spec, Codec::Choices { choices, shape })
     }
 
-    /// A box of numbers. One without bounds in any element is unbounded; another keeps both bounds of each element.
+    /// A box of numbers. One without bounds in any element is unbounded; another keeps both bounds
+    /// of each element.
     fn parse_box(&self) -> PyResult<Parsed> {
         let space = self.space;
         let shape = shape_of(space)?;
         let own = space.getattr("dtype")?;
         let name: String = own.getattr("name")?.extract()?;
-        // Types that the engine has not: rows hold them in the next wider one, without loss but for the upper half of uint64.
+        // Types that the engine has not: rows hold them in the next wider one, without loss but for
+        // the upper half of uint64.
         let (dtype, is_wider) = match name.as_str() {
             "float16" => (DType::F32, true),
             "uint16" => (DType::I32, true),

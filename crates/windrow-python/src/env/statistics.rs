@@ -17,7 +17,8 @@ type Column = (Vec<String>, String, Vec<usize>);
 
 #[pymethods]
 impl SharedStatistics {
-    /// A place of its own, or one that was `written`: the same place in the process that has it, a copy in another one.
+    /// A place of its own, or one that was `written`: the same place in the process that has it, a
+    /// copy in another one.
     #[new]
     #[pyo3(signature = (written=None))]
     fn new(py: Python<'_>, written: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
@@ -59,8 +60,8 @@ impl SharedStatistics {
         self.0.set_frozen(frozen);
     }
 
-    /// What the numbers are of, and the numbers (`float64`): for each column two for each element, then a count. None as long as no
-    /// environment has begun.
+    /// What the numbers are of, and the numbers (`float64`): for each column two for each element,
+    /// then a count. None as long as no environment has begun.
     fn read<'py>(&self, py: Python<'py>) -> Option<(Vec<Column>, Bound<'py, PyBytes>)> {
         self.0.read().map(|gathered| {
             let bytes: Vec<u8> = (gathered.numbers.iter())

@@ -1,14 +1,17 @@
 //! Vectors of environments of Gymnasium, in each of their autoreset modes.
 //!
-//! The engine resets an environment right after the step that ended its episode, and wants the observation that the episode ended with.
-//! A vector does one of three things: in the same step, it resets and puts that observation into `info` (`SAME_STEP`, taken over here);
-//! in the next step, it resets instead of stepping, which would be a frame of no episode (`NEXT_STEP`); or it leaves resets to its user
-//! (`DISABLED`).
+//! The engine resets an environment right after the step that ended its episode, and wants the
+//! observation that the episode ended with. A vector does one of three things: in the same step, it
+//! resets and puts that observation into `info` (`SAME_STEP`, taken over here); in the next step,
+//! it resets instead of stepping, which would be a frame of no episode (`NEXT_STEP`); or it leaves
+//! resets to its user (`DISABLED`).
 //!
-//! In `NEXT_STEP` mode, an ended environment is reset before that step, by a mask or by its number, and all frames are as those of single
-//! environments. Most vectors can do that. One that cannot would take the others on by the step in which an environment begins anew.
-//! Each environment has to have as many frames as the others, so that step is taken at once and is in no batch, and the episodes of the
-//! others are cut before it: their last frame is truncated, and they go on as new ones.
+//! In `NEXT_STEP` mode, an ended environment is reset before that step, by a mask or by its number,
+//! and all frames are as those of single environments. Most vectors can do that. One that cannot
+//! would take the others on by the step in which an environment begins anew. Each environment has
+//! to have as many frames as the others, so that step is taken at once and is in no batch, and the
+//! episodes of the others are cut before it: their last frame is truncated, and they go on as new
+//! ones.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -26,9 +29,10 @@ use super::write::Writer;
 use crate::gc::GcRef;
 use crate::gil::{self, attach};
 
-/// A `gymnasium.vector.VectorEnv`, stepped by one call for all environments. Where the vector has reset an environment in the same step,
-/// both observations are taken over: the final one from `info`, the first one of the next episode from the step. An EnvPool is such a
-/// vector too; its seed was set when it was made.
+/// A `gymnasium.vector.VectorEnv`, stepped by one call for all environments. Where the vector has
+/// reset an environment in the same step, both observations are taken over: the final one from
+/// `info`, the first one of the next episode from the step. An EnvPool is such a vector too; its
+/// seed was set when it was made.
 pub(super) struct VectorEnvs {
     spec: EnvSpec,
     num_envs: usize,
@@ -42,8 +46,8 @@ pub(super) struct VectorEnvs {
     outcome: [Leaf; 3],
     /// The observations, entries of `info` included.
     leaves: Vec<LeafSpec>,
-    /// The last observations that the vector returned. A row of an environment that it has reset is kept here until the engine asks for
-    /// that reset.
+    /// The last observations that the vector returned. A row of an environment that it has reset is
+    /// kept here until the engine asks for that reset.
     seen: RowBlock,
     /// Whether the vector resets ended environments itself, in the same step.
     same_step: bool,
@@ -79,7 +83,8 @@ impl VectorEnvs {
     /// The environments of `held`, and the entries of `info` that they observe.
     ///
     /// # Errors
-    /// [`EnvError`] when a space is not supported, or the vector resets environments where no engine can follow.
+    /// [`EnvError`] when a space is not supported, or the vector resets environments where no
+    /// engine can follow.
     pub(super) fn new(
         py: Python<'_>,
         held: Held,
@@ -118,7 +123,8 @@ impl VectorEnvs {
         })
     }
 
-    /// The properties of a vector: its spec, the number of its environments, the reader of observations and the writer of actions.
+    /// The properties of a vector: its spec, the number of its environments, the reader of
+    /// observations and the writer of actions.
     fn describe(
         env: &Bound<'_, PyAny>,
         one_hot: bool,
@@ -129,8 +135,8 @@ impl VectorEnvs {
         Ok((spec, num_envs, reader, writer))
     }
 
-    /// Steps all environments. Where the vector has reset some in the same step, `obs` has how their episodes ended, and `seen` how the
-    /// next ones begin.
+    /// Steps all environments. Where the vector has reset some in the same step, `obs` has how
+    /// their episodes ended, and `seen` how the next ones begin.
     fn step_all(
         &mut self,
         py: Python<'_>,
@@ -139,8 +145,9 @@ impl VectorEnvs {
         mut outcomes: Outcomes<'_>,
     ) -> Result<(), EnvError> {
         let action = self.writer.write(py, Origin::All(actions))?;
-        // What the vector returned is not for `obs` at once: where it has reset an environment, that belongs to the next episode, and
-        // `obs` is to have the last observation of the one that ended.
+        // What the vector returned is not for `obs` at once: where it has reset an environment,
+        // that belongs to the next episode, and `obs` is to have the last observation of the one
+        // that ended.
         let info = self.call_step(py, &action, outcomes.reborrow())?;
         // Rows may have leaves of others behind those of the vector.
         copy_rows(0..self.num_envs, self.seen.rows(), &mut obs).map_err(|error| error.source)?;
@@ -187,7 +194,8 @@ impl VectorEnvs {
         Ok(info)
     }
 
-    /// Where an episode has ended, cuts those of the others: the next step, which begins it anew, is in no batch.
+    /// Where an episode has ended, cuts those of the others: the next step, which begins it anew,
+    /// is in no batch.
     fn cut_others(
         &mut self,
         py: Python<'_>,
@@ -282,15 +290,16 @@ impl VectorEnvs {
         pick(&last, env).map_err(EnvError::failed)
     }
 
-    /// Resets environments that the vector has not reset itself, and copies the first observations of all `resets` to `obs`.
+    /// Resets environments that the vector has not reset itself, and copies the first observations
+    /// of all `resets` to `obs`.
     fn reset_some(
         &mut self,
         py: Python<'_>,
         resets: &[Reset],
         obs: &mut RowsMut<'_>,
     ) -> Result<(), EnvError> {
-        // An environment that the vector has reset already is at the beginning of an episode; resetting it again would waste one. A
-        // seed asks for a certain episode, though.
+        // An environment that the vector has reset already is at the beginning of an episode;
+        // resetting it again would waste one. A seed asks for a certain episode, though.
         let has_begun = |reset: &Reset| self.pending.get(reset.env) == Some(&true);
         let asked: Vec<Reset> = resets
             .iter()
@@ -321,7 +330,8 @@ impl VectorEnvs {
                 }
             };
             self.see(&asked, &observation)?;
-            // An EnvPool returns rows of those that were asked for alone; all others return rows of all environments.
+            // An EnvPool returns rows of those that were asked for alone; all others return rows of
+            // all environments.
             let by_number = self.partial == Partial::Numbers && asked.len() < self.num_envs;
             let place = |(nth, reset): (usize, &Reset)| match by_number {
                 true => (nth, reset.env),
@@ -402,7 +412,8 @@ impl VectorEnvs {
     }
 }
 
-/// The value of environment `env` in values for all environments: an array, or a dictionary of arrays.
+/// The value of environment `env` in values for all environments: an array, or a dictionary of
+/// arrays.
 fn pick<'py>(values: &Bound<'py, PyAny>, env: usize) -> PyResult<Bound<'py, PyAny>> {
     let Ok(entries) = values.cast::<PyDict>() else {
         return values.get_item(env);
@@ -429,7 +440,8 @@ impl VecEnv for VectorEnvs {
         self.num_envs
     }
 
-    /// Environments of Gymnasium read their action alone: other columns of a policy do not reach them.
+    /// Environments of Gymnasium read their action alone: other columns of a policy do not reach
+    /// them.
     fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
         Ok(())
     }

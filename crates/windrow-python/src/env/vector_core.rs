@@ -1,8 +1,9 @@
-//! The engine behind `windrow.make_vec`: environments that are stepped by hand, as a vector of Gymnasium's, and begin episodes by
-//! themselves.
+//! The engine behind `windrow.make_vec`: environments that are stepped by hand, as a vector of
+//! Gymnasium's, and begin episodes by themselves.
 //!
-//! Environments step in the calling thread, or in threads of a pool, which also answers for some of them while others are still stepping.
-//! Observations, rewards and flags are views of memory that is used again once the caller holds none of them (`blocks`).
+//! Environments step in the calling thread, or in threads of a pool, which also answers for some of
+//! them while others are still stepping. Observations, rewards and flags are views of memory that
+//! is used again once the caller holds none of them (`blocks`).
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
@@ -41,8 +42,9 @@ enum Mode {
     Disabled,
 }
 
-/// Observations leaf by leaf; rewards; whether episodes were terminated; whether they were truncated; and of episodes that have ended:
-/// the environments, their last observations where others have begun in the same step, and their returns, lengths and seconds.
+/// Observations leaf by leaf; rewards; whether episodes were terminated; whether they were
+/// truncated; and of episodes that have ended: the environments, their last observations where
+/// others have begun in the same step, and their returns, lengths and seconds.
 type Stepped<'py> = (
     Vec<Bound<'py, PyAny>>,
     Bound<'py, PyAny>,
@@ -83,7 +85,8 @@ struct Inner {
     blocks: Ring,
     /// Blocks for what is received of some environments.
     received: Ring,
-    /// What was observed last, where resets of some environments are told: the caller may have changed his arrays.
+    /// What was observed last, where resets of some environments are told: the caller may have
+    /// changed his arrays.
     kept: Option<RowBlock>,
     episodes: Option<Episodes>,
 }
@@ -101,9 +104,10 @@ struct Episodes {
 
 #[pymethods]
 impl VectorCore {
-    /// Makes the environments of `envs`, each anything that Python calls an environment: a single one is stepped in the calling thread
-    /// unless there are `threads`; several are members of a pool, which steps native ones in as many threads, and starts those that have
-    /// processes `side_by_side`.
+    /// Makes the environments of `envs`, each anything that Python calls an environment: a single
+    /// one is stepped in the calling thread unless there are `threads`; several are members of a
+    /// pool, which steps native ones in as many threads, and starts those that have processes
+    /// `side_by_side`.
     #[new]
     #[pyo3(signature = (envs, mode, threads=None, side_by_side=false, episodes=false))]
     fn new(
@@ -175,7 +179,8 @@ impl VectorCore {
         Description::of(&self.spec, self.num_envs, true)
     }
 
-    /// Resets the environments `envs`, each with its seed or None, and returns the observations of all.
+    /// Resets the environments `envs`, each with its seed or None, and returns the observations of
+    /// all.
     fn reset<'py>(
         &self,
         py: Python<'py>,
@@ -220,7 +225,8 @@ impl VectorCore {
         self.its_pool()?.step_send(py, members, actions, resets)
     }
 
-    /// Waits for `count` members, whichever are ready first: their numbers, and what `step` returns of theirs.
+    /// Waits for `count` members, whichever are ready first: their numbers, and what `step` returns
+    /// of theirs.
     fn recv<'py>(
         &self,
         py: Python<'py>,

@@ -1,11 +1,13 @@
 //! Wrappers of Gymnasium around a world, whose steps run here.
 //!
-//! `windrow.envs._gym_wrappers` takes the wrappers that it knows off an environment, from the outside in. The engine then steps the
-//! environment inside, and changes actions, observations and rewards as the wrappers would, in numpy's element types and in the same
-//! order of operations, so that no bit differs.
+//! `windrow.envs._gym_wrappers` takes the wrappers that it knows off an environment, from the
+//! outside in. The engine then steps the environment inside, and changes actions, observations and
+//! rewards as the wrappers would, in numpy's element types and in the same order of operations, so
+//! that no bit differs.
 //!
-//! State stays in the wrappers' own attributes, which are read and written at each step: statistics that a user saves, sets, shares or
-//! freezes there are true at any time. Resets, and values of other types than the usual ones, go through the wrappers' own code.
+//! State stays in the wrappers' own attributes, which are read and written at each step: statistics
+//! that a user saves, sets, shares or freezes there are true at any time. Resets, and values of
+//! other types than the usual ones, go through the wrappers' own code.
 
 mod numbers;
 mod running;
@@ -39,9 +41,11 @@ pub(super) struct Wrappers {
 struct Layer {
     work: Work,
     wrapper: GcRef,
-    /// The wrapper's own code: it takes an observation, a reward, an action, or all values of a step.
+    /// The wrapper's own code: it takes an observation, a reward, an action, or all values of a
+    /// step.
     own: GcRef,
-    /// The function in the wrapper that `work` stands for, as long as nobody puts another one there.
+    /// The function in the wrapper that `work` stands for, as long as nobody puts another one
+    /// there.
     func: Option<GcRef>,
 }
 
@@ -118,8 +122,8 @@ impl Wrappers {
         peel().map_err(EnvError::failed)
     }
 
-    /// Steps the environment inside by `action` and returns what it returned. Where nothing else will read it, the action
-    /// `is_ours` to change in place.
+    /// Steps the environment inside by `action` and returns what it returned. Where nothing else
+    /// will read it, the action `is_ours` to change in place.
     ///
     /// # Errors
     /// What the environment or a wrapper raises.

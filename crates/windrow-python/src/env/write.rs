@@ -1,8 +1,9 @@
 //! From the row of an action to the value that a Python environment takes.
 //!
-//! Every value is a new object: an environment may keep its actions, and rows are used again at the next step. Only the numbers that
-//! stand for a single choice are made once, since numbers cannot be changed. A writer's own objects, these numbers, the keys of
-//! dictionaries and dtypes of numpy, refer to nothing else, so the garbage collector need not see them.
+//! Every value is a new object: an environment may keep its actions, and rows are used again at the
+//! next step. Only the numbers that stand for a single choice are made once, since numbers cannot
+//! be changed. A writer's own objects, these numbers, the keys of dictionaries and dtypes of numpy,
+//! refer to nothing else, so the garbage collector need not see them.
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;

@@ -1,8 +1,9 @@
 //! From the values that a policy of Python returns to the columns that it writes.
 //!
-//! Policies of torch return actions in several forms: indices, one-hot vectors, or scores of which the largest is meant, in any element
-//! type, and with or without dimensions of size 1. The engine's columns have one form each. What can be converted without a doubt is
-//! converted; anything that would lose a value is an error that names the column.
+//! Policies of torch return actions in several forms: indices, one-hot vectors, or scores of which
+//! the largest is meant, in any element type, and with or without dimensions of size 1. The
+//! engine's columns have one form each. What can be converted without a doubt is converted;
+//! anything that would lose a value is an error that names the column.
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 use windrow::binding::largest;
@@ -45,11 +46,12 @@ impl Column {
         }
     }
 
-    /// Writes `value` for all rows into column `index`; `batch` are the dimensions before those of a row.
+    /// Writes `value` for all rows into column `index`; `batch` are the dimensions before those of
+    /// a row.
     ///
     /// # Errors
-    /// [`PolicyError::Failed`] for another shape, a float in the place of a choice, numbers that name no choice, or numbers that the
-    /// column cannot hold.
+    /// [`PolicyError::Failed`] for another shape, a float in the place of a choice, numbers that
+    /// name no choice, or numbers that the column cannot hold.
     pub(super) fn write(
         &self,
         value: &Tensor,
@@ -88,13 +90,14 @@ impl Column {
         }
     }
 
-    /// Whether values of this type are floats in the place of integers, which they have to be whole for.
+    /// Whether values of this type are floats in the place of integers, which they have to be whole
+    /// for.
     pub(super) fn needs_whole(&self, dtype: DType) -> bool {
         matches!(self.code, Code::Values) && dtype.is_float() && !self.leaf.dtype.is_float()
     }
 
-    /// `value` in the column's type. Digits may be lost between floats, but no finite number becomes infinite, and no integer, or float
-    /// in the place of one, another number.
+    /// `value` in the column's type. Digits may be lost between floats, but no finite number
+    /// becomes infinite, and no integer, or float in the place of one, another number.
     fn cast(&self, value: &Tensor) -> Result<Tensor, PolicyError> {
         let (from, to) = (value.dtype(), self.leaf.dtype);
         if from == to {
@@ -131,7 +134,8 @@ impl Column {
         Ok(())
     }
 
-    /// Writes the option with the largest score for each choice. A score that is NaN has no order, so it is an error.
+    /// Writes the option with the largest score for each choice. A score that is NaN has no order,
+    /// so it is an error.
     fn choose(
         &self,
         value: &Tensor,
@@ -226,7 +230,8 @@ impl Column {
     }
 }
 
-/// Whether `value` has the dimensions `batch` and then `shape`; those of size 1 may be left out or added.
+/// Whether `value` has the dimensions `batch` and then `shape`; those of size 1 may be left out or
+/// added.
 fn has_shape(value: &Tensor, batch: &[usize], shape: &[usize]) -> bool {
     let wide = |size: &&usize| **size != 1;
     let expected = batch.iter().chain(shape);

@@ -1,7 +1,8 @@
 //! Environments as a policy needs them.
 //!
-//! Recurrent policies of TorchRL read `is_init`, which an environment has only if a transform adds it. Windrow adds it by itself, where
-//! the policy says that it reads it and the environment does not observe it yet.
+//! Recurrent policies of TorchRL read `is_init`, which an environment has only if a transform adds
+//! it. Windrow adds it by itself, where the policy says that it reads it and the environment does
+//! not observe it yet.
 
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ impl PolicyEnvs {
     /// Environments that `env` describes, for a policy that is made before them.
     ///
     /// # Errors
-    /// `TypeError` if `env` is not an environment; the exception of a function that makes the policy.
+    /// `TypeError` if `env` is not an environment; the exception of a function that makes the
+    /// policy.
     pub(crate) fn new(
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
@@ -62,7 +64,8 @@ impl PolicyEnvs {
         })
     }
 
-    /// The same, which worker processes make by the recipe that `write` makes, given whether they observe `is_init`.
+    /// The same, which worker processes make by the recipe that `write` makes, given whether they
+    /// observe `is_init`.
     ///
     /// # Errors
     /// As `write`.
@@ -75,7 +78,8 @@ impl PolicyEnvs {
         Ok(self)
     }
 
-    /// As [`new`](Self::new), for a policy that may be made for one of these environments, and so after them.
+    /// As [`new`](Self::new), for a policy that may be made for one of these environments, and so
+    /// after them.
     ///
     /// # Errors
     /// `TypeError` if `env` is not an environment.
@@ -98,7 +102,8 @@ impl PolicyEnvs {
         self.factory.is_python()
     }
 
-    /// Whether the policy reads `is_init`. Called by a thread of the engine, without the interpreter's lock.
+    /// Whether the policy reads `is_init`. Called by a thread of the engine, without the
+    /// interpreter's lock.
     fn need_init(&self) -> Result<bool, EnvError> {
         let ask = |py: Python<'_>| {
             let asked = self.policy.reads_init(py);

@@ -1,7 +1,8 @@
 //! Ctrl-C in a collection that calls no Python code.
 //!
-//! Where workers step in the thread that asks for batches, that thread does not return to Python until a batch is full, which may take
-//! seconds. Workers in threads need no watch: the thread that waits for them handles signals itself.
+//! Where workers step in the thread that asks for batches, that thread does not return to Python
+//! until a batch is full, which may take seconds. Workers in threads need no watch: the thread that
+//! waits for them handles signals itself.
 
 use windrow::envs::{EnvError, StateVisitor};
 use windrow::policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec};
@@ -9,8 +10,8 @@ use windrow::{RowsMut, Weights};
 
 use crate::gil::SignalWatch;
 
-/// A policy that looks for signals between two steps if it acts in the thread that asks for batches: neither native
-/// environments nor a native policy give Python a chance to.
+/// A policy that looks for signals between two steps if it acts in the thread that asks for
+/// batches: neither native environments nor a native policy give Python a chance to.
 pub(super) struct Interruptible<P> {
     policy: P,
     /// None where the policy acts in a thread of the engine, which cannot handle signals.
@@ -48,7 +49,8 @@ impl<P: Policy> Policy for Interruptible<P> {
     #[inline]
     fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
         if let Some(watch) = &mut self.watch {
-            // The exception is no failure of the policy: `error::tells_of_interruption` finds it in the error.
+            // The exception is no failure of the policy: `error::tells_of_interruption` finds it in
+            // the error.
             watch.look().map_err(PolicyError::failed)?;
         }
         self.policy.act(input, out)

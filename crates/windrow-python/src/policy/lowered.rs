@@ -1,7 +1,8 @@
 //! A network of the engine, with the module that it was read out of as a fallback.
 //!
-//! Whether a network fits is known only when the policy is bound, since it depends on the environment: its observations and its action
-//! space. Then one of the two is chosen for good, and the other dropped.
+//! Whether a network fits is known only when the policy is bound, since it depends on the
+//! environment: its observations and its action space. Then one of the two is chosen for good, and
+//! the other dropped.
 
 use windrow::envs::{EnvError, StateVisitor};
 use windrow::policy::{Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec};
@@ -10,10 +11,12 @@ use windrow::{RowsMut, Weights};
 use super::network::Network;
 use super::torch::TorchPolicy;
 
-/// A network that was read out of a module. The module itself acts in environments that the network does not fit.
+/// A network that was read out of a module. The module itself acts in environments that the network
+/// does not fit.
 pub(super) struct Lowered {
     network: Network,
-    /// The module, which acts if it is still here once the policy is bound. None where the user demanded a native policy.
+    /// The module, which acts if it is still here once the policy is bound. None where the user
+    /// demanded a native policy.
     module: Option<TorchPolicy>,
 }
 
@@ -35,12 +38,14 @@ impl Policy for Lowered {
         }
     }
 
-    // Asked before `bind`, so a module that may have to act asks for the rows that it would be called with.
+    // Asked before `bind`, so a module that may have to act asks for the rows that it would be
+    // called with.
     fn needs_first_rows(&self) -> bool {
         self.module.is_some()
     }
 
-    // The reference takes the same side as the policies that were bound, so that it checks the weights that they load.
+    // The reference takes the same side as the policies that were bound, so that it checks the
+    // weights that they load.
     fn become_reference(&mut self, bound: &PolicySpec) {
         if bound.backend == Backend::Native {
             self.module = None;

@@ -1,9 +1,12 @@
-//! Policies of Python in the engine: modules that torch evaluates, and networks that were read out of them.
+//! Policies of Python in the engine: modules that torch evaluates, and networks that were read out
+//! of them.
 //!
-//! Python chooses (`windrow.policies.choose`) and passes one of three things, which [`PolicyRecipe`] reads. Each worker then gets its own policy
-//! from the recipe: random actions, a [`Lowered`] network that the engine evaluates without Python, or a
-//! [`TorchPolicy`], which takes the interpreter's lock for each step of all its environments. One more policy is a reference, which checks
-//! weights before they are published. [`PolicyEnvs`] adds to environments what a policy reads.
+//! Python chooses (`windrow.policies.choose`) and passes one of three things, which
+//! [`PolicyRecipe`] reads. Each worker then gets its own policy from the recipe: random actions, a
+//! [`Lowered`] network that the engine evaluates without Python, or a [`TorchPolicy`], which takes
+//! the interpreter's lock for each step of all its environments. One more policy is a reference,
+//! which checks weights before they are published. [`PolicyEnvs`] adds to environments what a
+//! policy reads.
 
 mod columns;
 mod envs;
@@ -38,7 +41,8 @@ use lowered::Lowered;
 use network::{Description, Network};
 use torch::TorchPolicy;
 
-/// Adds what Python compares a policy with: the network that was read out of it, and what that read.
+/// Adds what Python compares a policy with: the network that was read out of it, and what that
+/// read.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reads::Readings>()?;
     module.add_function(wrap_pyfunction!(network::evaluate_graph, module)?)
@@ -49,7 +53,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) enum PolicyRecipe {
     /// Actions are drawn from the action space.
     Random,
-    /// A network that windrow evaluates, and makers of what Python evaluates where the network does not fit.
+    /// A network that windrow evaluates, and makers of what Python evaluates where the network does
+    /// not fit.
     Native(Arc<Mutex<Network>>, Option<Makers>),
     /// A Python object that evaluates a module; see `windrow.policies.torch_policy.TorchPolicy`.
     Torch(Makers),
@@ -83,7 +88,8 @@ impl Makers {
         if let Some(object) = lock(&self.made).get(&worker) {
             return Ok(object.clone());
         }
-        // Called without this lock: it is the user's code, which may take any time and give the interpreter's lock up.
+        // Called without this lock: it is the user's code, which may take any time and give the
+        // interpreter's lock up.
         let maker = self.makers[worker.min(self.makers.len() - 1)].bind(py);
         let object = self.roots.hold(&gil::call(maker, (), None)?);
         lock(&self.made).insert(worker, object.clone());
@@ -92,8 +98,9 @@ impl Makers {
 }
 
 impl PolicyRecipe {
-    /// The recipe of a policy as `windrow.policies.choose.Choice.core` holds it: `None`, a description of a network or of a server, or a list of
-    /// functions that make the object for a worker. `roots` knows these functions and the objects.
+    /// The recipe of a policy as `windrow.policies.choose.Choice.core` holds it: `None`, a
+    /// description of a network or of a server, or a list of functions that make the object for a
+    /// worker. `roots` knows these functions and the objects.
     ///
     /// # Errors
     /// `ValueError` for an empty list, an unknown layer or head, or weights that do not fit.
@@ -120,7 +127,8 @@ impl PolicyRecipe {
         ))
     }
 
-    /// Whether the policy reads `is_init`, which environments then have to observe. The first worker's policy answers for all.
+    /// Whether the policy reads `is_init`, which environments then have to observe. The first
+    /// worker's policy answers for all.
     ///
     /// # Errors
     /// The exception of the function that makes the policy.
@@ -142,7 +150,8 @@ impl PolicyRecipe {
             #[cfg(unix)]
             Self::Remote(policy) => Box::new(Interruptible::new(lock(policy).clone())),
             Self::Native(network, fallback) => {
-                // Each worker has weights of its own, which it replaces between two parts without a lock.
+                // Each worker has weights of its own, which it replaces between two parts without a
+                // lock.
                 let network = lock(network).clone();
                 let lowered = Lowered::new(network, fallback.as_ref().map(torch));
                 Box::new(Interruptible::new(lowered))

@@ -1,7 +1,8 @@
 //! Graphs that `windrow.policies.lower` has read out of a module.
 //!
-//! The engine evaluates such a graph without the interpreter. Its parameters have the names that they have in the user's module; weights of
-//! the module that the graph does not read, such as those of a critic, are kept and given back. Before a graph is used, `windrow.policies.lower`
+//! The engine evaluates such a graph without the interpreter. Its parameters have the names that
+//! they have in the user's module; weights of the module that the graph does not read, such as
+//! those of a critic, are kept and given back. Before a graph is used, `windrow.policies.lower`
 //! compares it with the module on a few rows ([`evaluate_graph`]).
 
 use pyo3::exceptions::PyValueError;
@@ -28,10 +29,12 @@ pub(super) struct Description<'py> {
     pub(super) reads_init: bool,
 }
 
-/// Under this name, a policy's state beside its weights is published with them, as bytes: see `windrow.policies.beside`.
+/// Under this name, a policy's state beside its weights is published with them, as bytes: see
+/// `windrow.policies.beside`.
 pub(crate) const BESIDE: &str = "_windrow_beside";
 
-/// A graph that replaces the present one, because the module computes something else by now, other than by its weights.
+/// A graph that replaces the present one, because the module computes something else by now, other
+/// than by its weights.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Changed<Graph> {
@@ -45,7 +48,8 @@ struct Changed<Graph> {
 pub(crate) struct Network {
     pub(super) policy: GraphPolicy,
     used: Vec<String>,
-    /// The state beside the weights that the graph was read with; none where the graph never changes.
+    /// The state beside the weights that the graph was read with; none where the graph never
+    /// changes.
     beside: Option<Tensor>,
     /// The weights that the graph does not read.
     rest: TensorDict,
@@ -56,7 +60,8 @@ impl Network {
     /// The graph that `described` describes.
     ///
     /// # Errors
-    /// `ValueError` for a graph whose values do not fit each other, and for weights that do not fit.
+    /// `ValueError` for a graph whose values do not fit each other, and for weights that do not
+    /// fit.
     pub(super) fn new(described: &Description<'_>) -> PyResult<Self> {
         let mut policy =
             GraphPolicy::from_json(&described.graph).map_err(|error| invalid(&error))?;
@@ -78,7 +83,8 @@ impl Network {
         })
     }
 
-    /// As [`Policy::load`], with all weights of the user's module, and the graph that the module is by now.
+    /// As [`Policy::load`], with all weights of the user's module, and the graph that the module is
+    /// by now.
     pub(super) fn load(&mut self, weights: &TensorDict) -> Result<(), PolicyError> {
         let changed = self.changed(weights)?;
         let used = changed.as_ref().map_or(&self.used, |changed| &changed.used);
@@ -153,7 +159,8 @@ impl Network {
     /// `weights` apart, of which the graph reads those in `used`.
     ///
     /// # Errors
-    /// [`PolicyError::Failed`] for a weight that is missing, or of another shape, or that the module does not have.
+    /// [`PolicyError::Failed`] for a weight that is missing, or of another shape, or that the
+    /// module does not have.
     fn fitted(&self, used: &[String], weights: &TensorDict) -> Result<Split, PolicyError> {
         let parts = split(used, weights)?;
         for (name, tensor) in parts.rest.leaves() {
@@ -223,8 +230,9 @@ fn invalid(error: &PolicyError) -> PyErr {
     PyValueError::new_err(error_chain(&error))
 }
 
-/// The values that a described graph gives for the rows in `inputs`, tensors `[rows, width]` of float32: those of its outputs, then its
-/// next states, `[rows, width]` each. Runs in the calling thread with the interpreter's lock: it takes one small step.
+/// The values that a described graph gives for the rows in `inputs`, tensors `[rows, width]` of
+/// float32: those of its outputs, then its next states, `[rows, width]` each. Runs in the calling
+/// thread with the interpreter's lock: it takes one small step.
 #[pyfunction]
 pub(crate) fn evaluate_graph<'py>(
     py: Python<'py>,

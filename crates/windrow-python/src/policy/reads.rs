@@ -1,7 +1,8 @@
 //! What Python has read of dictionaries and other objects, and whether it is still there.
 //!
-//! Before each batch, windrow looks whether anything that the policy reads has changed. `windrow.policies.reads` says where to look; here
-//! is the loop, since there are many places, and a batch of a few frames takes no longer than a loop of Python over them.
+//! Before each batch, windrow looks whether anything that the policy reads has changed.
+//! `windrow.policies.reads` says where to look; here is the loop, since there are many places, and
+//! a batch of a few frames takes no longer than a loop of Python over them.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
@@ -25,7 +26,8 @@ struct Entry {
 
 #[pymethods]
 impl Readings {
-    /// `sizes` and `classes` are of the objects before them, and `missing` is in the place of values whose keys are not there.
+    /// `sizes` and `classes` are of the objects before them, and `missing` is in the place of
+    /// values whose keys are not there.
     #[new]
     fn new(
         sizes: Vec<(Py<PyAny>, usize)>,

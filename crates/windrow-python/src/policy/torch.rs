@@ -1,11 +1,13 @@
 //! A module that torch evaluates, or any other function of Python, as a policy.
 //!
-//! The Python side is an object with `windrow.policies.torch_policy.TorchPolicy`'s methods. Each worker has one, with its own copy of the module
-//! where workers run in threads. `bind` calls the module once, to learn what it writes. From then on `act` passes tensors of the
-//! observations in a fixed order, and gets a tuple of tensors back.
+//! The Python side is an object with `windrow.policies.torch_policy.TorchPolicy`'s methods. Each
+//! worker has one, with its own copy of the module where workers run in threads. `bind` calls the
+//! module once, to learn what it writes. From then on `act` passes tensors of the observations in a
+//! fixed order, and gets a tuple of tensors back.
 //!
-//! `bind`, `act` and `load` run in the worker's thread; the reference's `check` and `weights` run in the thread that publishes or asks for
-//! weights. Each call takes the interpreter's lock, so the policies of several threads take turns, except where torch gives the lock up.
+//! `bind`, `act` and `load` run in the worker's thread; the reference's `check` and `weights` run
+//! in the thread that publishes or asks for weights. Each call takes the interpreter's lock, so the
+//! policies of several threads take turns, except where torch gives the lock up.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -43,13 +45,16 @@ struct Known {
     act: GcRef,
     /// Holds exceptions that the policy raises.
     roots: GcRoots,
-    /// The observations that the object gets, each with its number among those of the environment. Rewards are left out.
+    /// The observations that the object gets, each with its number among those of the environment.
+    /// Rewards are left out.
     leaves: Vec<(usize, LeafSpec)>,
-    /// Dimensions before those of a leaf: the rows of the present call, or none for one environment alone.
+    /// Dimensions before those of a leaf: the rows of the present call, or none for one environment
+    /// alone.
     batch: Vec<usize>,
     /// The actions, then everything else that the policy writes.
     columns: Vec<Column>,
-    /// Whether the object has a state for each row, and so gets a flag for each row that begins an episode.
+    /// Whether the object has a state for each row, and so gets a flag for each row that begins an
+    /// episode.
     wants_first: bool,
     /// Whether the object keeps its states by place, and so gets the place of each row.
     wants_places: bool,
@@ -92,7 +97,8 @@ impl TorchPolicy {
         })
     }
 
-    /// Calls the policy once with first observations. Only a call shows which entries it writes, and their shapes and element types.
+    /// Calls the policy once with first observations. Only a call shows which entries it writes,
+    /// and their shapes and element types.
     fn probe(&self, py: Python<'_>, binding: &Binding<'_>) -> PyResult<Known> {
         let object = self.makers.get(py, self.worker)?;
         let env = binding.spec;
@@ -196,8 +202,8 @@ fn warn_of_cast(py: Python<'_>, column: &Column, dtype: DType) -> PyResult<()> {
     gil::warn(py, &told)
 }
 
-/// An observation to try a policy with: the first one, since zeros may be invalid, as a mask that allows no action;
-/// zeros where no episode could be begun.
+/// An observation to try a policy with: the first one, since zeros may be invalid, as a mask that
+/// allows no action; zeros where no episode could be begun.
 fn example(
     first: Option<Rows<'_>>,
     index: usize,
@@ -245,7 +251,8 @@ impl Known {
     /// One step: passes the observations and writes the outputs to `out`.
     ///
     /// # Errors
-    /// The exception that the policy raises; [`PolicyError::Failed`] for outputs of another number, shape or element type than at first.
+    /// The exception that the policy raises; [`PolicyError::Failed`] for outputs of another number,
+    /// shape or element type than at first.
     fn act(
         &mut self,
         py: Python<'_>,
@@ -293,8 +300,9 @@ impl Known {
         Ok(())
     }
 
-    /// Seeds torch's generator in a worker process, where frames do not go on from those before: at the start, after a seed, and
-    /// where the worker has taken the place of a lost one. Each worker gets a seed of its own.
+    /// Seeds torch's generator in a worker process, where frames do not go on from those before: at
+    /// the start, after a seed, and where the worker has taken the place of a lost one. Each worker
+    /// gets a seed of its own.
     fn seed(&mut self, py: Python<'_>, envs: &EnvRows) -> PyResult<()> {
         let (Some(seeded_to), Some(&frame)) = (&mut self.seeded_to, envs.frames().first()) else {
             return Ok(());
@@ -307,7 +315,8 @@ impl Known {
         }
     }
 
-    /// Saves or loads what the object remembers of each row, and torch's generator in a worker process.
+    /// Saves or loads what the object remembers of each row, and torch's generator in a worker
+    /// process.
     fn visit_state(
         &mut self,
         py: Python<'_>,
@@ -352,7 +361,8 @@ fn output(key: &NestedKey, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     })
 }
 
-/// A copy of the observations of one leaf. The engine lends them for a step only, and Python may keep the copy for longer.
+/// A copy of the observations of one leaf. The engine lends them for a step only, and Python may
+/// keep the copy for longer.
 fn observations(
     obs: Rows<'_>,
     index: usize,
@@ -412,8 +422,8 @@ impl Policy for TorchPolicy {
                 batch::from_python(&weights)
             };
             read().unwrap_or_else(|raised: PyErr| {
-                // This method cannot return an error. Parameters that cannot be read are missing in a saved state, so the reason is
-                // shown now, by `sys.unraisablehook`.
+                // This method cannot return an error. Parameters that cannot be read are missing in
+                // a saved state, so the reason is shown now, by `sys.unraisablehook`.
                 raised.write_unraisable(py, None);
                 Weights::new([])
             })

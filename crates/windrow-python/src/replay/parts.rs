@@ -1,7 +1,8 @@
 //! Storages, samplers, writers and limiters of `windrow.data`, made into those of the engine.
 //!
-//! Python hands over each part as a dictionary: its arguments by name and, as `kind`, the name of its class. Tables here have an
-//! entry for each class. A new sampler needs one more entry in [`SAMPLERS`], which reads the arguments that its class declares.
+//! Python hands over each part as a dictionary: its arguments by name and, as `kind`, the name of
+//! its class. Tables here have an entry for each class. A new sampler needs one more entry in
+//! [`SAMPLERS`], which reads the arguments that its class declares.
 
 use std::path::PathBuf;
 
@@ -42,7 +43,8 @@ pub(super) struct Parts<'py> {
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct LimiterArguments {
-    /// Frames sampled for each frame written; none for a limiter that only waits for a first number of frames.
+    /// Frames sampled for each frame written; none for a limiter that only waits for a first number
+    /// of frames.
     samples_per_insert: Option<f64>,
     /// Frames in the buffer before the first sample.
     min_size_to_sample: usize,
@@ -141,8 +143,8 @@ impl Parts<'_> {
     /// The builder that does as these parts say.
     ///
     /// # Errors
-    /// `TypeError` for an argument of another type, `ValueError` for an unknown class or reduction and for a limiter that lets
-    /// nothing through, those of the storage's directory.
+    /// `TypeError` for an argument of another type, `ValueError` for an unknown class or reduction
+    /// and for a limiter that lets nothing through, those of the storage's directory.
     pub(super) fn builder(self) -> PyResult<ReplayBufferBuilder> {
         let mut builder = (self.storage.made_by("storage", STORAGES)?)
             .sampler(self.sampler.sampler()?)
@@ -278,7 +280,8 @@ fn run_keys(of: &Arguments<'_>) -> PyResult<RunKeys> {
     })
 }
 
-/// The argument `reduction`: how the several values of a row make the one that rows are compared by.
+/// The argument `reduction`: how the several values of a row make the one that rows are compared
+/// by.
 fn reduction(of: &Arguments<'_>) -> PyResult<Reduction> {
     let name: String = of.get("reduction")?;
     Ok(match name.as_str() {

@@ -1,4 +1,5 @@
-//! One connection, in a thread of its own: whoever evaluates a policy for it keeps nobody else waiting.
+//! One connection, in a thread of its own: whoever evaluates a policy for it keeps nobody else
+//! waiting.
 
 use std::io;
 use std::sync::Arc;

@@ -61,8 +61,8 @@ enum Place {
     Client,
 }
 
-/// Connections, each with a thread, the oldest first. Those that have not said who they are have places of their own, so that silence
-/// takes none away from clients.
+/// Connections, each with a thread, the oldest first. Those that have not said who they are have
+/// places of their own, so that silence takes none away from clients.
 #[derive(Default)]
 pub(super) struct Door {
     inside: Vec<(Arc<Socket>, Place)>,
@@ -72,8 +72,8 @@ impl Door {
     /// Fewest connections that may stand before the door, however few clients there may be.
     const STRANGERS: usize = 64;
 
-    /// Whether there is a place for a new connection where `connections` clients may be in; none while those that were sent away still
-    /// have their threads.
+    /// Whether there is a place for a new connection where `connections` clients may be in; none
+    /// while those that were sent away still have their threads.
     pub(super) fn knock(&mut self, socket: &Arc<Socket>, connections: usize) -> bool {
         let most = connections.max(Self::STRANGERS);
         if self.inside.len() >= connections.saturating_add(most.saturating_mul(2)) {
@@ -90,7 +90,8 @@ impl Door {
         true
     }
 
-    /// Lets `socket` in where `connections` clients may be in. Those that have gone do not count, even while a policy acts for them.
+    /// Lets `socket` in where `connections` clients may be in. Those that have gone do not count,
+    /// even while a policy acts for them.
     ///
     /// # Errors
     /// When all places are taken, or its own was needed by others.

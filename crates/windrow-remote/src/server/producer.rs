@@ -16,7 +16,8 @@ pub(super) struct Producers {
     known: Mutex<HashMap<u128, Arc<Producer>>>,
     /// How long one without a connection stays known.
     memory: Duration,
-    /// Most of them. There are fewer connections, each with one producer, so that one without a connection can always go.
+    /// Most of them. There are fewer connections, each with one producer, so that one without a
+    /// connection can always go.
     most: usize,
     /// Most bytes of the answers to those without a connection.
     most_bytes: usize,
@@ -53,7 +54,8 @@ impl Producers {
         }
     }
 
-    /// The producer `id`, and its last request that was done; `None` for one that says it is known, and is not.
+    /// The producer `id`, and its last request that was done; `None` for one that says it is known,
+    /// and is not.
     pub(super) fn enter(&self, id: u128, says_known: bool) -> Option<(Arc<Producer>, u64)> {
         let mut known = lock(&self.known);
         // Dropped after the lock is: their policies may take long.
@@ -81,8 +83,9 @@ impl Producers {
         drop((known, old));
     }
 
-    /// Forgets those that have been without a connection for too long, and of the others without one those that left first, until
-    /// there is room for `more`, and for the answers of all that stay.
+    /// Forgets those that have been without a connection for too long, and of the others without
+    /// one those that left first, until there is room for `more`, and for the answers of all that
+    /// stay.
     fn make_room(
         &self,
         known: &mut HashMap<u128, Arc<Producer>>,
@@ -161,7 +164,8 @@ impl Producer {
     /// The answer to request `seq`, which `work` does unless it was done. Whether it was.
     ///
     /// # Errors
-    /// When the request is not the next; when one before it is still at work after `patience`, or has been asked for anew elsewhere.
+    /// When the request is not the next; when one before it is still at work after `patience`, or
+    /// has been asked for anew elsewhere.
     pub(super) fn once(
         &self,
         seq: u64,

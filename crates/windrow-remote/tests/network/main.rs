@@ -1,5 +1,5 @@
-//! Clients publish and act through a proxy that drops, repeats, delays, swaps and cuts what they send: each request is done once, or its
-//! failure is told. Then strangers knock: nobody is let in.
+//! Clients publish and act through a proxy that drops, repeats, delays, swaps and cuts what they
+//! send: each request is done once, or its failure is told. Then strangers knock: nobody is let in.
 //!
 //! `WINDROW_KILLS` says how many faults the proxy makes; `cargo xtask faults network` sets it.
 #![cfg(unix)]
@@ -64,7 +64,8 @@ fn requests_are_done_once_whatever_the_network_does_and_strangers_stay_outside()
     let (sum, mut duplicates) = Told::sum(told);
     let log = log.lock().unwrap();
     duplicates += log.values().filter(|times| **times > 1).count();
-    // What the server did beyond what clients know of, and the other way around; errors that were told are neither.
+    // What the server did beyond what clients know of, and the other way around; errors that were
+    // told are neither.
     let (published, known) = (server.version() as usize, sum.versions.len());
     duplicates += published.saturating_sub(known + sum.reported);
     let (done, rows) = (log.values().sum::<usize>(), ROWS as usize);

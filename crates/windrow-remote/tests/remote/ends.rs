@@ -84,7 +84,8 @@ fn a_server_that_was_started_again_says_that_it_knows_nobody() {
     server.shutdown();
     drop(server);
     let server = start();
-    // The first call may still hear that the old server has ended; one of them hears of the new one.
+    // The first call may still hear that the old server has ended; one of them hears of the new
+    // one.
     let error = weights.publish(&net(2).weights()).unwrap_err();
     assert!(
         matches!(

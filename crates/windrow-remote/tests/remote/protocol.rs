@@ -189,7 +189,8 @@ fn a_server_ends_although_a_client_does_not_read_what_it_asked_for() {
     let began = Instant::now();
     server.shutdown();
     assert!(began.elapsed() < SOON);
-    // All threads have gone, not only been left behind: those would be given a second to say that it ends, and another.
+    // All threads have gone, not only been left behind: those would be given a second to say that
+    // it ends, and another.
     let began = Instant::now();
     drop(server);
     assert!(began.elapsed() < Duration::from_secs(2));
@@ -221,8 +222,8 @@ fn a_client_that_goes_while_the_policy_acts_for_it_leaves_its_place() {
     drop(free);
 }
 
-/// What a client that bears so much `silence` says of a server that answers its greeting with `at_once`, and then with `slowly`, a byte
-/// at a time.
+/// What a client that bears so much `silence` says of a server that answers its greeting with
+/// `at_once`, and then with `slowly`, a byte at a time.
 fn answered(silence: Duration, at_once: Vec<u8>, slowly: Vec<u8>) -> RemoteError {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.sock");

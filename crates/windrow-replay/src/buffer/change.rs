@@ -12,12 +12,13 @@ use crate::state::BufferState;
 use crate::{ReplayError, Storage};
 
 impl ReplayBuffer {
-    /// Replaces the sampler. The new one begins with all frames of the buffer: none was drawn in this pass, and each has the
-    /// highest priority.
+    /// Replaces the sampler. The new one begins with all frames of the buffer: none was drawn in
+    /// this pass, and each has the highest priority.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when an argument of the sampler is invalid, or the writer does not fit it;
-    /// [`ReplayError::NoRuns`] when it needs to know where trajectories end and cannot. Nothing is changed then.
+    /// [`ReplayError::Argument`] when an argument of the sampler is invalid, or the writer does not
+    /// fit it; [`ReplayError::NoRuns`] when it needs to know where trajectories end and cannot.
+    /// Nothing is changed then.
     pub fn set_sampler(&self, sampler: impl Into<Box<dyn Sampler>>) -> Result<(), ReplayError> {
         let mut sampler = sampler.into();
         let turn = self.shared.turn();
@@ -43,12 +44,14 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// Replaces the frames in `rows` by frames `[rows.len()]`, which keep the order and priorities of the old ones.
+    /// Replaces the frames in `rows` by frames `[rows.len()]`, which keep the order and priorities
+    /// of the old ones.
     ///
     /// # Errors
-    /// [`ReplayError::NoFrame`] for a row that holds none, [`ReplayError::Argument`] when frames are not as many as rows, when
-    /// a sampler that cuts trajectories would find them to end elsewhere, or when the writer compares frames; those of the
-    /// storage when they do not fit. Nothing is written then.
+    /// [`ReplayError::NoFrame`] for a row that holds none, [`ReplayError::Argument`] when frames
+    /// are not as many as rows, when a sampler that cuts trajectories would find them to end
+    /// elsewhere, or when the writer compares frames; those of the storage when they do not fit.
+    /// Nothing is written then.
     pub fn set(&self, rows: &[i64], frames: &TensorDict) -> Result<(), ReplayError> {
         if frames.batch_size() != [rows.len()] {
             return Err(ReplayError::Argument {

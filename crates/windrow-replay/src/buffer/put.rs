@@ -28,22 +28,27 @@ enum FrameOrigin {
 }
 
 impl ReplayBuffer {
-    /// Copies the frames of `batch`, `[time]` or `[…, time]`, into the buffer; returns the rows of those that were kept, in their order.
+    /// Copies the frames of `batch`, `[time]` or `[…, time]`, into the buffer; returns the rows of
+    /// those that were kept, in their order.
     ///
-    /// All of them become visible together. Of more frames than the buffer has rows, the last are kept. The first batch
-    /// determines the keys, dtypes and shapes of frames, unless the storage is a list.
+    /// All of them become visible together. Of more frames than the buffer has rows, the last are
+    /// kept. The first batch determines the keys, dtypes and shapes of frames, unless the storage
+    /// is a list.
     ///
-    /// A trajectory ends with its episode, another id or the end of a row of the batch. It continues in the next batch if both have one
-    /// row and the next begins with the same id; frames without ids, which must be `[time]`, continue if the same thread writes both.
-    /// Frames of users never continue those of a collector, nor frames that were loaded or found on disk: there, the same id means another
-    /// trajectory. If you write frames of several collectors, or pieces of several episodes without ids, separate them by ids of your own
-    /// or by `("next", "truncated")` and `("next", "done")`.
+    /// A trajectory ends with its episode, another id or the end of a row of the batch. It
+    /// continues in the next batch if both have one row and the next begins with the same id;
+    /// frames without ids, which must be `[time]`, continue if the same thread writes both. Frames
+    /// of users never continue those of a collector, nor frames that were loaded or found on disk:
+    /// there, the same id means another trajectory. If you write frames of several collectors, or
+    /// pieces of several episodes without ids, separate them by ids of your own or by
+    /// `("next", "truncated")` and `("next", "done")`.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] for a batch without frames, errors of the storage if they do not fit,
-    /// [`ReplayError::NoRuns`] when the sampler needs to know where trajectories end and cannot,
-    /// [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] if the limiter does not admit them,
-    /// [`ReplayError::Writer`] once when a collector has failed. No frame of the batch is visible then.
+    /// [`ReplayError::Argument`] for a batch without frames, errors of the storage if they do not
+    /// fit, [`ReplayError::NoRuns`] when the sampler needs to know where trajectories end and
+    /// cannot, [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] if the limiter does not
+    /// admit them, [`ReplayError::Writer`] once when a collector has failed. No frame of the batch
+    /// is visible then.
     pub fn extend(&self, batch: &TensorDict) -> Result<Vec<i64>, ReplayError> {
         self.extend_within(batch, self.shared.timeout)
     }
@@ -61,8 +66,8 @@ impl ReplayBuffer {
     }
 
     /// As [`extend_within`](Self::extend_within), of a collector's batch: `collector` is what
-    /// [`attach`](windrow_slab::Sink::attach) has given it first. It need not be attached now. Its trajectories go on in its own
-    /// batches only.
+    /// [`attach`](windrow_slab::Sink::attach) has given it first. It need not be attached now. Its
+    /// trajectories go on in its own batches only.
     ///
     /// # Errors
     /// The errors of [`extend_within`](Self::extend_within).
@@ -76,12 +81,12 @@ impl ReplayBuffer {
         self.put_for_user(batch, FrameOrigin::Collector(collector), timeout)
     }
 
-    /// Copies a collector's batch into the buffer, as [`Sink::extend`](windrow_slab::Sink::extend) does, but waits for the limiter
-    /// no longer than `timeout`.
+    /// Copies a collector's batch into the buffer, as [`Sink::extend`](windrow_slab::Sink::extend)
+    /// does, but waits for the limiter no longer than `timeout`.
     ///
     /// # Errors
-    /// [`SinkError::Detached`] when the writer was detached, also while it waited; otherwise those of
-    /// [`extend`](Self::extend), within [`SinkError::Failed`].
+    /// [`SinkError::Detached`] when the writer was detached, also while it waited; otherwise those
+    /// of [`extend`](Self::extend), within [`SinkError::Failed`].
     #[doc(hidden)]
     pub fn write_within(
         &self,
@@ -92,8 +97,8 @@ impl ReplayBuffer {
         self.put_for_writer(batch, writer, Some(timeout))
     }
 
-    /// Copies one frame, a dict of batch size `[]`, into the buffer; returns its row, if it was kept. It continues the frames before like
-    /// a batch `[1]`.
+    /// Copies one frame, a dict of batch size `[]`, into the buffer; returns its row, if it was
+    /// kept. It continues the frames before like a batch `[1]`.
     ///
     /// # Errors
     /// As [`extend`](Self::extend), and [`ReplayError::Tensor`] when the batch size is another.
@@ -201,8 +206,8 @@ impl Entries {
 type WriteTurn<'a> = (MutexGuard<'a, ()>, MutexGuard<'a, BufferState>);
 
 impl BufferInner {
-    /// Waits until no other thread writes, a checkpoint that is being written has copied the frames to be overwritten, and the
-    /// limiter admits `frames` frames.
+    /// Waits until no other thread writes, a checkpoint that is being written has copied the frames
+    /// to be overwritten, and the limiter admits `frames` frames.
     fn turn_for(
         &self,
         frames: usize,
@@ -338,8 +343,8 @@ impl BufferInner {
         Ok(rows)
     }
 
-    /// Writes without the lock, so that samples continue meanwhile. A panic of the storage is caught until the state says that no
-    /// thread is writing: others would wait forever.
+    /// Writes without the lock, so that samples continue meanwhile. A panic of the storage is
+    /// caught until the state says that no thread is writing: others would wait forever.
     fn write(
         &self,
         mut state: MutexGuard<'_, BufferState>,

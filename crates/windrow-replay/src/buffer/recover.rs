@@ -8,7 +8,8 @@ use crate::episode_ends::EpisodeMarks;
 use crate::state::BufferState;
 use crate::{Recovered, ReplayError, RowOrder, RowSpan, RunKeys, Storage, StorageRead};
 
-/// Takes over the rows that are whole. In a ring these are the rows that lead up to the last one written; others are dropped.
+/// Takes over the rows that are whole. In a ring these are the rows that lead up to the last one
+/// written; others are dropped.
 pub(super) fn recover(state: &mut BufferState, storage: &dyn Storage) -> Result<(), ReplayError> {
     let Some(recovered) = storage.recovered() else {
         return Ok(());

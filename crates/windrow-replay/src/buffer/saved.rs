@@ -15,8 +15,8 @@ const FRAMES: &str = "frames";
 const FILE: &str = "buffer";
 
 impl ReplayBuffer {
-    /// All that the next samples depend on, frames included, as soon as no thread is writing. Attached collectors are not
-    /// part of it.
+    /// All that the next samples depend on, frames included, as soon as no thread is writing.
+    /// Attached collectors are not part of it.
     ///
     /// # Errors
     /// Errors of the storage, if the frames cannot be put into one batch.
@@ -34,11 +34,13 @@ impl ReplayBuffer {
         Ok(dict)
     }
 
-    /// Continues from a [state](Self::state_dict) of a buffer of the same parts: further samples are those of that buffer. The trajectory that was being written does not continue: another author may use the same ids.
+    /// Continues from a [state](Self::state_dict) of a buffer of the same parts: further samples
+    /// are those of that buffer. The trajectory that was being written does not continue: another
+    /// author may use the same ids.
     ///
     /// # Errors
-    /// [`ReplayError::State`] when it is of another buffer, or errors of the storage if the frames are of another kind.
-    /// Nothing is changed when the state is refused.
+    /// [`ReplayError::State`] when it is of another buffer, or errors of the storage if the frames
+    /// are of another kind. Nothing is changed when the state is refused.
     pub fn load_state_dict(&self, saved: &TensorDict) -> Result<(), ReplayError> {
         let state = SavedState::parse(saved, self.shared.capacity)?;
         let frames = match state.rows.is_empty() {
@@ -58,14 +60,17 @@ impl ReplayBuffer {
         })
     }
 
-    /// Writes a checkpoint into `directory`: the frames in files of their own, with checksums, and last a manifest that
-    /// names them. A process that is killed meanwhile leaves the previous checkpoint. Other files in the directory stay.
+    /// Writes a checkpoint into `directory`: the frames in files of their own, with checksums, and
+    /// last a manifest that names them. A process that is killed meanwhile leaves the previous
+    /// checkpoint. Other files in the directory stay.
     ///
-    /// The checkpoint is of the moment at which this begins. Samples and writers go on meanwhile; a writer waits only until frames
-    /// that it would overwrite are copied, the oldest of which come first.
+    /// The checkpoint is of the moment at which this begins. Samples and writers go on meanwhile; a
+    /// writer waits only until frames that it would overwrite are copied, the oldest of which come
+    /// first.
     ///
     /// # Errors
-    /// [`ReplayError::Io`] naming the file, [`ReplayError::Misfit`] when a manifest of something else is in the way.
+    /// [`ReplayError::Io`] naming the file, [`ReplayError::Misfit`] when a manifest of something
+    /// else is in the way.
     pub fn save(&self, directory: impl AsRef<Path>) -> Result<(), ReplayError> {
         let mut checkpoint = CheckpointWriter::begin(directory)?;
         let turn = self.shared.turn_after_saving();
@@ -92,9 +97,10 @@ impl ReplayBuffer {
     /// Continues from the last finished checkpoint in `directory`.
     ///
     /// # Errors
-    /// [`ReplayError::Damaged`], [`ReplayError::Misfit`] and [`ReplayError::Io`] naming the file, and the errors of
-    /// [`load_state_dict`](Self::load_state_dict). Everything is checked before anything changes; the
-    /// buffer is empty afterwards only where files change between two readings, or there is no room for their frames.
+    /// [`ReplayError::Damaged`], [`ReplayError::Misfit`] and [`ReplayError::Io`] naming the file,
+    /// and the errors of [`load_state_dict`](Self::load_state_dict). Everything is checked before
+    /// anything changes; the buffer is empty afterwards only where files change between two
+    /// readings, or there is no room for their frames.
     pub fn load(&self, directory: impl AsRef<Path>) -> Result<(), ReplayError> {
         let checkpoint = Checkpoint::open(directory)?;
         let state = SavedState::parse(&checkpoint.dict(FILE)?, self.shared.capacity)?;
@@ -105,8 +111,8 @@ impl ReplayBuffer {
         )
     }
 
-    /// Drops the frames of the buffer, fills the rows by `write`, and continues from the saved state. Changes nothing if the state is of
-    /// another sampler or writer, or `prepare` fails.
+    /// Drops the frames of the buffer, fills the rows by `write`, and continues from the saved
+    /// state. Changes nothing if the state is of another sampler or writer, or `prepare` fails.
     fn restore(
         &self,
         saved: SavedState,
@@ -172,7 +178,8 @@ impl KnownRuns {
         Some(Self { runs, keys })
     }
 
-    /// Writes frames into rows from `first` on; without `runs`, those that the storage keeps stay as they are.
+    /// Writes frames into rows from `first` on; without `runs`, those that the storage keeps stay
+    /// as they are.
     ///
     /// # Errors
     /// Those of the storage.

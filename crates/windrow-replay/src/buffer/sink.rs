@@ -7,8 +7,9 @@ use super::ReplayBuffer;
 use crate::ReplayError;
 
 impl ReplayBuffer {
-    /// Returns the failure of a collector that wrote to the buffer, once: to one call of this, `sample` or `extend`. Waits for
-    /// nothing, so that a loop which only looks at [`len`](Self::len) can call it too.
+    /// Returns the failure of a collector that wrote to the buffer, once: to one call of this,
+    /// `sample` or `extend`. Waits for nothing, so that a loop which only looks at
+    /// [`len`](Self::len) can call it too.
     ///
     /// # Errors
     /// [`ReplayError::Writer`] when a collector has failed and its failure was not reported yet.

@@ -43,8 +43,8 @@ pub(super) fn slices(batch: &TensorDict, slices: &Slices) -> Result<TensorDict, 
     Ok(marks)
 }
 
-/// The flag `key` of the batch, set for the frames that `raised` names and as it is for others; `[frames, 1]` where there is
-/// no such flag.
+/// The flag `key` of the batch, set for the frames that `raised` names and as it is for others;
+/// `[frames, 1]` where there is no such flag.
 fn raised(batch: &TensorDict, key: &NestedKey, raised: &[bool]) -> Result<Tensor, TensorError> {
     if !batch.contains_key(key) {
         return Tensor::from_slice(raised, [raised.len(), 1]);

@@ -13,17 +13,20 @@ use crate::{ReplayError, StorageRead, check_room};
 impl ReplayBuffer {
     /// A batch of `batch_size` frames, by default that of the builder: flat, in fresh memory.
     ///
-    /// `"index"` holds the row of every frame, as `int64`. A prioritized sampler adds `"priority_weight"`, `float32`. Slices
-    /// have `("next", "truncated")` and `("next", "done")` set with their last frame, `"is_init"`, where it is recorded, with
-    /// their first, and where they are padded `("collector", "mask")`. Slices with a burn-in have `("collector", "burn_in")`.
+    /// `"index"` holds the row of every frame, as `int64`. A prioritized sampler adds
+    /// `"priority_weight"`, `float32`. Slices have `("next", "truncated")` and `("next", "done")`
+    /// set with their last frame, `"is_init"`, where it is recorded, with their first, and where
+    /// they are padded `("collector", "mask")`. Slices with a burn-in have
+    /// `("collector", "burn_in")`.
     ///
-    /// Waits while collectors are attached that may bring what is missing, up to the builder's `timeout`.
+    /// Waits while collectors are attached that may bring what is missing, up to the builder's
+    /// `timeout`.
     ///
     /// # Errors
-    /// [`ReplayError::NoBatchSize`]; [`ReplayError::BatchSize`] when it is not a multiple of slices;
-    /// [`ReplayError::NoMemory`] if the system has no memory for `batch_size` frames;
-    /// [`ReplayError::Writer`] once when a collector has failed; [`ReplayError::NotEnough`], at once when no collector is
-    /// attached.
+    /// [`ReplayError::NoBatchSize`]; [`ReplayError::BatchSize`] when it is not a multiple of
+    /// slices; [`ReplayError::NoMemory`] if the system has no memory for `batch_size` frames;
+    /// [`ReplayError::Writer`] once when a collector has failed; [`ReplayError::NotEnough`], at
+    /// once when no collector is attached.
     pub fn sample(&self, batch_size: impl Into<Option<usize>>) -> Result<TensorDict, ReplayError> {
         self.sample_within(batch_size, self.shared.timeout)
     }
@@ -42,8 +45,8 @@ impl ReplayBuffer {
         Ok(batch)
     }
 
-    /// As [`sample_within`](Self::sample_within), but frames as they were written, and apart from them, under the same keys,
-    /// the entries that [`sample`](Self::sample) adds or changes.
+    /// As [`sample_within`](Self::sample_within), but frames as they were written, and apart from
+    /// them, under the same keys, the entries that [`sample`](Self::sample) adds or changes.
     ///
     /// # Errors
     /// The errors of [`sample_within`](Self::sample_within).
@@ -82,7 +85,8 @@ impl ReplayBuffer {
         reader.gather(&checked)
     }
 
-    /// Copies all frames in the order of their rows, as soon as no thread is writing. Result: `[len()]`.
+    /// Copies all frames in the order of their rows, as soon as no thread is writing. Result:
+    /// `[len()]`.
     ///
     /// # Errors
     /// Errors of the storage, if the frames cannot be put into one batch.
@@ -98,7 +102,8 @@ impl ReplayBuffer {
 }
 
 impl BufferInner {
-    /// Chooses rows, and makes sure that they stay as they are until the reader is dropped. Waits for collectors.
+    /// Chooses rows, and makes sure that they stay as they are until the reader is dropped. Waits
+    /// for collectors.
     fn draw(
         &self,
         batch_size: usize,
@@ -112,7 +117,8 @@ impl BufferInner {
             }
             let why = match state.draw(batch_size) {
                 Ok(draw) => {
-                    // Under the lock: no thread has begun to overwrite these rows, and the next one waits for this reader.
+                    // Under the lock: no thread has begun to overwrite these rows, and the next one
+                    // waits for this reader.
                     let reader = self.storage.read();
                     let limited = state.limiter.is_some();
                     drop(state);

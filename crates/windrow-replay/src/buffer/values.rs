@@ -1,7 +1,8 @@
 //! Entries that are numbers in some frames, and values of bytes in others.
 //!
-//! An entry whose shape changes from frame to frame is of values. Frames that happen to be of one shape may come as numbers all the same:
-//! they become values, and so do those that the buffer has, as soon as the others come.
+//! An entry whose shape changes from frame to frame is of values. Frames that happen to be of one
+//! shape may come as numbers all the same: they become values, and so do those that the buffer has,
+//! as soon as the others come.
 
 use std::borrow::Cow;
 
@@ -54,12 +55,14 @@ impl BufferInner {
         }
     }
 
-    /// Whether another thread has changed the form of an entry since the storage was prepared for `frames`.
+    /// Whether another thread has changed the form of an entry since the storage was prepared for
+    /// `frames`.
     pub(super) fn has_changed(&self, frames: &TensorDict) -> bool {
         self.values_of.is_some() && self.storage.prepare(frames).is_err()
     }
 
-    /// Writes the frames of the buffer anew, with values in the place of the numbers of the entry `key`. Rows stay where they are.
+    /// Writes the frames of the buffer anew, with values in the place of the numbers of the entry
+    /// `key`. Rows stay where they are.
     ///
     /// # Errors
     /// Those of the storage, which may have no room for the new form: the buffer is empty then.

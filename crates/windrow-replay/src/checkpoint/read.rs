@@ -20,7 +20,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the last finished checkpoint in `directory`, and reads all of it once to compare the checksums.
+    /// Opens the last finished checkpoint in `directory`, and reads all of it once to compare the
+    /// checksums.
     ///
     /// # Errors
     /// [`ReplayError::Damaged`] and [`ReplayError::Io`], naming the file.

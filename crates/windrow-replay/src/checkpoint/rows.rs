@@ -114,8 +114,8 @@ impl Checkpoint {
     /// Puts the rows of this checkpoint into `storage`, replacing its frames.
     ///
     /// # Errors
-    /// [`ReplayError::Misfit`] when the storage has another capacity, [`ReplayError::Store`] when it holds frames of
-    /// other entries; and those of [`dict`](Checkpoint::dict).
+    /// [`ReplayError::Misfit`] when the storage has another capacity, [`ReplayError::Store`] when
+    /// it holds frames of other entries; and those of [`dict`](Checkpoint::dict).
     pub fn rows(&self, storage: &dyn Storage) -> Result<(), ReplayError> {
         self.rows_of(storage, None)
     }
@@ -142,12 +142,12 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads the rows of this checkpoint without putting them anywhere: whether [`rows`](Checkpoint::rows) can put them into
-    /// `storage` once that is empty.
+    /// Reads the rows of this checkpoint without putting them anywhere: whether
+    /// [`rows`](Checkpoint::rows) can put them into `storage` once that is empty.
     ///
     /// # Errors
-    /// [`ReplayError::Misfit`] when the storage has another capacity, or its frames are all alike and those of the checkpoint
-    /// are not; and those of [`dict`](Checkpoint::dict).
+    /// [`ReplayError::Misfit`] when the storage has another capacity, or its frames are all alike
+    /// and those of the checkpoint are not; and those of [`dict`](Checkpoint::dict).
     pub fn check_rows(&self, storage: &dyn Storage) -> Result<(), ReplayError> {
         let capacity = storage.capacity();
         let mut alike = None;

@@ -9,8 +9,8 @@ use super::{EXTENSION, FileEntry, HEAD, MANIFEST, Manifest};
 use crate::ReplayError;
 use crate::file::{io_error, replace, sync_directory};
 
-/// A checkpoint that is being written. It replaces the one before with [`finish`](CheckpointWriter::finish); dropped instead, it
-/// leaves that in place.
+/// A checkpoint that is being written. It replaces the one before with
+/// [`finish`](CheckpointWriter::finish); dropped instead, it leaves that in place.
 ///
 /// ```
 /// use serde_json::json;
@@ -45,11 +45,12 @@ pub struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
-    /// Begins a checkpoint in `directory`, which is made if necessary, and removes unfinished checkpoints of dead processes from
-    /// it. All other files stay.
+    /// Begins a checkpoint in `directory`, which is made if necessary, and removes unfinished
+    /// checkpoints of dead processes from it. All other files stay.
     ///
     /// # Errors
-    /// [`ReplayError::Misfit`] when there is a manifest of something else, which would be lost; [`ReplayError::Io`].
+    /// [`ReplayError::Misfit`] when there is a manifest of something else, which would be lost;
+    /// [`ReplayError::Io`].
     pub fn begin(directory: impl AsRef<Path>) -> Result<Self, ReplayError> {
         let directory = directory.as_ref().to_path_buf();
         fs::create_dir_all(&directory).map_err(io_error("create", &directory))?;
@@ -185,15 +186,15 @@ fn folders(directory: &Path) -> Result<Vec<(u64, PathBuf)>, ReplayError> {
     Ok(folders.collect())
 }
 
-/// A lock on a folder, which the system releases when the process ends; `None` if another process has it, or the file system has no
-/// locks.
+/// A lock on a folder, which the system releases when the process ends; `None` if another process
+/// has it, or the file system has no locks.
 fn lock(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     folder.try_lock().is_ok().then_some(folder)
 }
 
-/// Removes files of checkpoints from `folder`, and the folder if that was all that it held. What cannot be removed now is
-/// removed by the next checkpoint.
+/// Removes files of checkpoints from `folder`, and the folder if that was all that it held. What
+/// cannot be removed now is removed by the next checkpoint.
 fn remove(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;

@@ -6,8 +6,9 @@ use super::{Draw, Frames, NoDraw, Sampler};
 use crate::saved::sizes;
 use crate::{ReplayError, RowSpan, SampleRng, Shortage, check_room};
 
-/// Draws every frame with the same probability and a limited number of times: the buffer then drops the frame, and its row is free. No batch has a
-/// frame twice, and one that is larger than the buffer is short. Needs a [`ReuseWriter`](crate::ReuseWriter).
+/// Draws every frame with the same probability and a limited number of times: the buffer then drops
+/// the frame, and its row is free. No batch has a frame twice, and one that is larger than the
+/// buffer is short. Needs a [`ReuseWriter`](crate::ReuseWriter).
 ///
 /// ```
 /// use tensordict::{Tensor, TensorDict};

@@ -15,11 +15,13 @@ pub enum GoalStrategy {
     Random,
 }
 
-/// Draws every frame with the same probability, with replacement, and for some of them a frame whose achieved goal the learner puts in the
-/// place of the desired one: hindsight experience replay.
+/// Draws every frame with the same probability, with replacement, and for some of them a frame
+/// whose achieved goal the learner puts in the place of the desired one: hindsight experience
+/// replay.
 ///
-/// A batch of `n` frames has [`relabelled`](Self::relabelled)`(n)` frames more behind it: the goals of as many frames at its start. Both come from
-/// one draw, so that no writer can overwrite a goal meanwhile.
+/// A batch of `n` frames has [`relabelled`](Self::relabelled)`(n)` frames more behind it: the goals
+/// of as many frames at its start. Both come from one draw, so that no writer can overwrite a goal
+/// meanwhile.
 ///
 /// ```
 /// use windrow_replay::{GoalStrategy, HindsightSampler};

@@ -9,9 +9,10 @@ use crate::{
 
 /// Draws frames in proportion to their priorities, with replacement.
 ///
-/// A frame of priority `p` is drawn with a probability proportional to `(p + eps)^alpha`, and comes with the weight
-/// `(P / P_min)^-beta` that makes up for it, where `P` is its probability and `P_min` the least of all: the weight of the
-/// rarest frame is 1. A new frame has the highest priority ever given, 1 at first, so that each can be drawn soon.
+/// A frame of priority `p` is drawn with a probability proportional to `(p + eps)^alpha`, and comes
+/// with the weight `(P / P_min)^-beta` that makes up for it, where `P` is its probability and
+/// `P_min` the least of all: the weight of the rarest frame is 1. A new frame has the highest
+/// priority ever given, 1 at first, so that each can be drawn soon.
 ///
 /// Source: T. Schaul, J. Quan, I. Antonoglou, D. Silver, *Prioritized Experience Replay*, 2016.
 #[derive(Debug, Clone)]
@@ -22,8 +23,8 @@ pub struct PrioritizedSampler {
 }
 
 impl PrioritizedSampler {
-    /// Exponents of priorities (`alpha`; at 0 all frames are alike) and of weights (`beta`; at 1 they make up for all
-    /// of it). `eps` is 1e-8.
+    /// Exponents of priorities (`alpha`; at 0 all frames are alike) and of weights (`beta`; at 1
+    /// they make up for all of it). `eps` is 1e-8.
     #[must_use]
     pub fn new(alpha: f64, beta: f64) -> Self {
         Self {
@@ -39,8 +40,8 @@ impl PrioritizedSampler {
         self
     }
 
-    /// The entry that holds the priorities of new frames; `reduction` makes one of several values. Frames without the entry, and
-    /// by default all, have the highest priority.
+    /// The entry that holds the priorities of new frames; `reduction` makes one of several values.
+    /// Frames without the entry, and by default all, have the highest priority.
     #[must_use]
     pub fn priority_key(mut self, key: impl Into<NestedKey>, reduction: Reduction) -> Self {
         self.priorities.key = Some((key.into(), reduction));

@@ -9,9 +9,9 @@ use crate::{Reduction, ReplayError, RowSpan, Run, RunKeys, Runs, SampleRng, Shor
 /// Slices that begin at frames drawn in proportion to their priorities, with replacement.
 ///
 /// Slices are as [`SliceSampler`] makes them, priorities and weights as in
-/// [`PrioritizedSampler`](crate::PrioritizedSampler). Only frames that have the rest of a slice behind them can be drawn,
-/// and every frame of a slice has the weight of its first. With `strict_length(false)`, trajectories shorter than a slice
-/// are drawn at their first frame.
+/// [`PrioritizedSampler`](crate::PrioritizedSampler). Only frames that have the rest of a slice
+/// behind them can be drawn, and every frame of a slice has the weight of its first. With
+/// `strict_length(false)`, trajectories shorter than a slice are drawn at their first frame.
 #[derive(Debug, Clone)]
 pub struct PrioritizedSliceSampler {
     rules: SliceRules,
@@ -22,12 +22,14 @@ pub struct PrioritizedSliceSampler {
     starts: SumTree,
     /// Length of slices for which `starts` is; 0 when not known yet.
     len: usize,
-    /// The first run that may still grow, and its first frame for which it is open whether a slice can begin there.
+    /// The first run that may still grow, and its first frame for which it is open whether a slice
+    /// can begin there.
     next: (u64, u64),
 }
 
 impl PrioritizedSliceSampler {
-    /// Slices as `slices` would make them; exponents of priorities (`alpha`) and of weights (`beta`). `eps` is 1e-8.
+    /// Slices as `slices` would make them; exponents of priorities (`alpha`) and of weights
+    /// (`beta`). `eps` is 1e-8.
     #[must_use]
     pub fn new(slices: SliceSampler, alpha: f64, beta: f64) -> Self {
         Self {

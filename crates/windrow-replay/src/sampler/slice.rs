@@ -5,12 +5,13 @@ use tensordict::NestedKey;
 use super::{Draw, Frames, NoDraw, Sampler, Slices};
 use crate::{ReplayError, Run, RunKeys, Runs, SampleRng, Shortage};
 
-/// Draws slices of trajectories, with replacement: first a trajectory, then the place in it where the slice begins, both uniform.
+/// Draws slices of trajectories, with replacement: first a trajectory, then the place in it where
+/// the slice begins, both uniform.
 ///
-/// A batch is flat: `num_slices` slices of `slice_len` frames, end to end; with slices of equal length it can be seen as
-/// `[num_slices, slice_len]`. No slice crosses the end of an episode, a change of the trajectory's id, a writer's row, or
-/// the place where the ring is being overwritten. Writes update the list of trajectories that are long enough, so that a
-/// draw costs O(1).
+/// A batch is flat: `num_slices` slices of `slice_len` frames, end to end; with slices of equal
+/// length it can be seen as `[num_slices, slice_len]`. No slice crosses the end of an episode, a
+/// change of the trajectory's id, a writer's row, or the place where the ring is being overwritten.
+/// Writes update the list of trajectories that are long enough, so that a draw costs O(1).
 ///
 /// ```
 /// use windrow_replay::SliceSampler;
@@ -96,57 +97,60 @@ impl SliceSampler {
         self
     }
 
-    /// The id that is the same in all frames of a trajectory. When not given: `("collector", "traj_ids")` or, where that is
-    /// missing, `"episode"`. Ends and ids are both looked at where both are there.
+    /// The id that is the same in all frames of a trajectory. When not given:
+    /// `("collector", "traj_ids")` or, where that is missing, `"episode"`. Ends and ids are both
+    /// looked at where both are there.
     #[must_use]
     pub fn traj_key(mut self, key: impl Into<NestedKey>) -> Self {
         self.rules.keys.traj_key = Some(key.into());
         self
     }
 
-    /// Whether only trajectories as long as a slice are drawn from; otherwise shorter ones come whole, and the batch is
-    /// shorter. `true` when not set.
+    /// Whether only trajectories as long as a slice are drawn from; otherwise shorter ones come
+    /// whole, and the batch is shorter. `true` when not set.
     #[must_use]
     pub fn strict_length(mut self, strict_length: bool) -> Self {
         self.rules.strict_length = strict_length;
         self
     }
 
-    /// Whether short slices are filled up by repeating their last frame; `("collector", "mask")` is then true where a frame
-    /// is none of these. Goes with `strict_length(false)` only.
+    /// Whether short slices are filled up by repeating their last frame; `("collector", "mask")` is
+    /// then true where a frame is none of these. Goes with `strict_length(false)` only.
     #[must_use]
     pub fn pad_output(mut self, pad_output: bool) -> Self {
         self.rules.pad_output = pad_output;
         self
     }
 
-    /// How many steps a slice may begin before its trajectory, and end behind it: such slices are shorter by what lies
-    /// outside. Fewer than a slice has, or [`WHOLE`](Self::WHOLE).
+    /// How many steps a slice may begin before its trajectory, and end behind it: such slices are
+    /// shorter by what lies outside. Fewer than a slice has, or [`WHOLE`](Self::WHOLE).
     #[must_use]
     pub fn span(mut self, left: usize, right: usize) -> Self {
         self.rules.span = [left, right];
         self
     }
 
-    /// Steps from one place where a slice may begin to the next, counted from the oldest frame that is left of the trajectory or, with
-    /// a [`span`](Self::span), from as many steps before it. 1 when not set.
+    /// Steps from one place where a slice may begin to the next, counted from the oldest frame that
+    /// is left of the trajectory or, with a [`span`](Self::span), from as many steps before it. 1
+    /// when not set.
     #[must_use]
     pub fn stride(mut self, stride: usize) -> Self {
         self.rules.stride = stride;
         self
     }
 
-    /// How many frames each slice begins with that only warm up the state of a recurrent policy: `("collector", "burn_in")` is then
-    /// true for them. Where a slice begins before its trajectory, those count that lie before. So a span of as many steps to the
-    /// left lets the first frames of trajectories be learned from, too.
+    /// How many frames each slice begins with that only warm up the state of a recurrent policy:
+    /// `("collector", "burn_in")` is then true for them. Where a slice begins before its
+    /// trajectory, those count that lie before. So a span of as many steps to the left lets the
+    /// first frames of trajectories be learned from, too.
     #[must_use]
     pub fn burn_in(mut self, burn_in: usize) -> Self {
         self.rules.burn_in = burn_in;
         self
     }
 
-    /// The flag that is set with the last frame of every slice, `("next", "truncated")` when not given; its neighbour
-    /// `"done"` is set too. With `None`, flags stay as they are.
+    /// The flag that is set with the last frame of every slice, `("next", "truncated")` when not
+    /// given; its neighbour `"done"` is set too. With `None`, flags stay as they are.
     #[must_use]
     pub fn truncated_key(mut self, key: Option<NestedKey>) -> Self {
         self.rules.truncated_key = key;
@@ -180,7 +184,8 @@ impl SliceRules {
         }
     }
 
-    /// Checks that a buffer of `capacity` frames can hold a trajectory that slices of `len` are drawn from.
+    /// Checks that a buffer of `capacity` frames can hold a trajectory that slices of `len` are
+    /// drawn from.
     fn check_room(&self, len: usize, capacity: usize) -> Result<(), ReplayError> {
         if self.least(len) <= capacity {
             return Ok(());

@@ -9,11 +9,11 @@ use crate::{ReplayError, RowSpan, RunKeys, Runs, SampleRng, Shortage, StateError
 
 /// Pieces of trajectories, one of every trajectory in each pass over the buffer.
 ///
-/// Slices are those of a [`SliceSampler`]: where in its trajectory a slice begins is random, and with `strict_length` only
-/// trajectories as long as a slice take part. Frames written meanwhile take part in a pass, and overwritten ones leave it;
-/// the draw that leaves no trajectory ends it and begins the next, as does a draw of slices of another
-/// length. No batch has two slices of one trajectory: where there are fewer trajectories than slices in a batch, it is
-/// shorter.
+/// Slices are those of a [`SliceSampler`]: where in its trajectory a slice begins is random, and
+/// with `strict_length` only trajectories as long as a slice take part. Frames written meanwhile
+/// take part in a pass, and overwritten ones leave it; the draw that leaves no trajectory ends it
+/// and begins the next, as does a draw of slices of another length. No batch has two slices of one
+/// trajectory: where there are fewer trajectories than slices in a batch, it is shorter.
 ///
 /// ```
 /// use windrow_replay::{SliceSampler, SliceSamplerWithoutReplacement};
@@ -31,7 +31,8 @@ pub struct SliceSamplerWithoutReplacement {
 }
 
 impl SliceSamplerWithoutReplacement {
-    /// Slices as `slices` cuts them, of trajectories in random order; the last batch of a pass may be short.
+    /// Slices as `slices` cuts them, of trajectories in random order; the last batch of a pass may
+    /// be short.
     #[must_use]
     pub fn new(slices: SliceSampler) -> Self {
         Self {
@@ -43,14 +44,16 @@ impl SliceSamplerWithoutReplacement {
         }
     }
 
-    /// Whether a pass ends when the trajectories that are left do not fill a batch; otherwise that batch is short.
+    /// Whether a pass ends when the trajectories that are left do not fill a batch; otherwise that
+    /// batch is short.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
         self
     }
 
-    /// Whether the order of trajectories is random; otherwise it is that in which they were written.
+    /// Whether the order of trajectories is random; otherwise it is that in which they were
+    /// written.
     #[must_use]
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = shuffle;
@@ -158,14 +161,16 @@ const DRAWN: u32 = u32::MAX - 1;
 
 /// The runs from which a pass has still to draw.
 ///
-/// Updated with every write at O(1) a run, since only the newest run can grow and only the oldest can shrink.
+/// Updated with every write at O(1) a run, since only the newest run can grow and only the oldest
+/// can shrink.
 #[derive(Debug, Clone, Default)]
 struct Pass {
     /// Frames that a run must have; 0 before the first draw.
     least: usize,
     /// Numbers of the runs that this pass has still to draw from, in any order.
     pending: Vec<u64>,
-    /// Where in `pending` each run is, from the oldest on; or that it is [`SHORT`] or was [`DRAWN`].
+    /// Where in `pending` each run is, from the oldest on; or that it is [`SHORT`] or was
+    /// [`DRAWN`].
     places: VecDeque<u32>,
     /// Number of the run that `places` begins with.
     base: u64,

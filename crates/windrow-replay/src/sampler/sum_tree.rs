@@ -11,9 +11,11 @@ const FAN: usize = 16;
 struct Node([f64; FAN]);
 
 impl Node {
-    /// The child in which the running sum passes `mass`, the last if it is in none, and what is left of `mass` there.
+    /// The child in which the running sum passes `mass`, the last if it is in none, and what is
+    /// left of `mass` there.
     ///
-    /// A child that adds nothing is not found where there is another: the one behind it begins with the same sum.
+    /// A child that adds nothing is not found where there is another: the one behind it begins with
+    /// the same sum.
     #[inline]
     fn find(&self, mass: f64) -> (usize, f64) {
         let before = &self.0;
@@ -25,7 +27,8 @@ impl Node {
     }
 }
 
-/// One non-negative value for each of `0..len`: sums and minima are kept up to date, O(log) for each change.
+/// One non-negative value for each of `0..len`: sums and minima are kept up to date, O(log) for
+/// each change.
 ///
 /// A value of 0 stands for "not to be drawn".
 #[derive(Debug, Clone)]
@@ -33,8 +36,8 @@ pub(crate) struct SumTree {
     len: usize,
     /// Padded with zeros to whole leaves.
     values: Vec<f32>,
-    /// Sums and least positive values, leaves first, the root last. `totals[0]` and `mins[0]` have one item for each leaf,
-    /// padded to whole nodes.
+    /// Sums and least positive values, leaves first, the root last. `totals[0]` and `mins[0]` have
+    /// one item for each leaf, padded to whole nodes.
     sums: Vec<Vec<Node>>,
     totals: Vec<Vec<f64>>,
     mins: Vec<Vec<f32>>,
@@ -109,7 +112,8 @@ impl SumTree {
         self.refresh();
     }
 
-    /// Recomputes sums and minima above the touched leaves from their parts, so that no errors accumulate.
+    /// Recomputes sums and minima above the touched leaves from their parts, so that no errors
+    /// accumulate.
     fn refresh(&mut self) {
         for &leaf in &self.touched {
             let values = &self.values[leaf as usize * FAN..][..FAN];
@@ -153,10 +157,11 @@ impl SumTree {
         self.fill(0..self.len, 0.0);
     }
 
-    /// Draws `count` places with `unit()` in `[0, 1)`, each with the probability that is its share of the total, which must
-    /// be above 0.
+    /// Draws `count` places with `unit()` in `[0, 1)`, each with the probability that is its share
+    /// of the total, which must be above 0.
     ///
-    /// All draws descend together, level by level, so that a cache miss is waited for once a level and not once a draw.
+    /// All draws descend together, level by level, so that a cache miss is waited for once a level
+    /// and not once a draw.
     pub(crate) fn draw(&mut self, count: usize, mut unit: impl FnMut() -> f64) -> Vec<u32> {
         let total = self.total();
         self.masses.clear();
@@ -188,7 +193,8 @@ impl SumTree {
         places
     }
 
-    /// `place`, or the nearest one before with a value above 0: rounding may put a mass at a sum to which nothing is added.
+    /// `place`, or the nearest one before with a value above 0: rounding may put a mass at a sum to
+    /// which nothing is added.
     #[inline]
     fn positive_near(&self, place: usize) -> usize {
         if self.values[place] > 0.0 {
@@ -204,7 +210,8 @@ impl SumTree {
 
 /// The value with which the running sum passes `mass`; the last when none does.
 ///
-/// Sums of four first: shorter chains of additions, and no branch that would be guessed wrong every other time.
+/// Sums of four first: shorter chains of additions, and no branch that would be guessed wrong every
+/// other time.
 #[inline]
 fn find_value(values: &[f32; FAN], mass: f64) -> usize {
     let wide = |at: usize| f64::from(values[at]);

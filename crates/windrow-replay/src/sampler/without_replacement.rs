@@ -7,8 +7,8 @@ const NOWHERE: u32 = u32::MAX;
 
 /// Draws every frame once in each pass over the buffer.
 ///
-/// Frames that are written meanwhile take part in the pass, and those that are overwritten leave it. The draw that leaves no
-/// frame ends the pass. No batch has a frame twice.
+/// Frames that are written meanwhile take part in the pass, and those that are overwritten leave
+/// it. The draw that leaves no frame ends the pass. No batch has a frame twice.
 #[derive(Debug, Clone)]
 pub struct SamplerWithoutReplacement {
     drop_last: bool,
@@ -43,7 +43,8 @@ impl SamplerWithoutReplacement {
         }
     }
 
-    /// Whether a pass ends when the remaining frames do not fill a batch; otherwise that batch is short.
+    /// Whether a pass ends when the remaining frames do not fill a batch; otherwise that batch is
+    /// short.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;

@@ -29,8 +29,8 @@ impl Lazy {
         }
     }
 
-    /// Checks that frames fit the store, which is made by `make` when it is not there yet, and anew for the first frames after
-    /// it was cleared, where they do not fit.
+    /// Checks that frames fit the store, which is made by `make` when it is not there yet, and anew
+    /// for the first frames after it was cleared, where they do not fit.
     pub(super) fn prepare(
         &self,
         frames: &TensorDict,

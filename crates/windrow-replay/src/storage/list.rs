@@ -9,9 +9,11 @@ use super::{Storage, StorageRead};
 use crate::ReplayError;
 use crate::buffer::{ValuesOf, alike};
 
-/// Frames kept one by one, in memory of their own each: for small things whose keys or shapes may differ.
+/// Frames kept one by one, in memory of their own each: for small things whose keys or shapes may
+/// differ.
 ///
-/// Sampling stacks the frames, so those that are sampled together must be alike. Writers wait until no reader is left.
+/// Sampling stacks the frames, so those that are sampled together must be alike. Writers wait until
+/// no reader is left.
 #[derive(Debug)]
 pub struct ListStorage {
     capacity: usize,
@@ -31,8 +33,8 @@ impl ListStorage {
         }
     }
 
-    /// Samples frames that have numbers in an entry together with frames that have values of bytes there: the numbers become values, by
-    /// this function.
+    /// Samples frames that have numbers in an entry together with frames that have values of bytes
+    /// there: the numbers become values, by this function.
     #[doc(hidden)]
     #[must_use]
     pub fn values_of(mut self, values_of: ValuesOf) -> Self {

@@ -25,15 +25,17 @@ const LOCK: &str = "lock";
 /// The format that a layout names.
 const FORMAT: &str = "windrow storage 3";
 
-/// Frames in a file that is mapped into memory, laid out when the first come; all frames have their keys, types and
-/// shapes, up to those that come first after the storage was cleared.
+/// Frames in a file that is mapped into memory, laid out when the first come; all frames have their
+/// keys, types and shapes, up to those that come first after the storage was cleared.
 ///
-/// With a directory of its own ([`at`](LazyMemmapStorage::at)) it outlives its process, and finds each row whole or
-/// empty, whichever way that ended. It is the operating system that writes changes to the disk, some time later: what
-/// must survive the machine as well belongs into a checkpoint.
+/// With a directory of its own ([`at`](LazyMemmapStorage::at)) it outlives its process, and finds
+/// each row whole or empty, whichever way that ended. It is the operating system that writes
+/// changes to the disk, some time later: what must survive the machine as well belongs into a
+/// checkpoint.
 ///
-/// Leave the files alone while a storage is open: when something else shortens `rows.bin` meanwhile, the next access to a row
-/// that is gone ends the process with `SIGBUS`, which cannot be turned into an error.
+/// Leave the files alone while a storage is open: when something else shortens `rows.bin`
+/// meanwhile, the next access to a row that is gone ends the process with `SIGBUS`, which cannot be
+/// turned into an error.
 #[derive(Debug)]
 pub struct LazyMemmapStorage {
     capacity: usize,
@@ -54,9 +56,9 @@ struct Used {
 }
 
 impl LazyMemmapStorage {
-    /// Room for `capacity` frames, between 1 and 2³² - 1, in a file without a name, in the system's directory for such: it is gone
-    /// with the storage, and with its process, whichever way that ends. It grows as frames are written; one that the disk has no room for is an
-    /// error.
+    /// Room for `capacity` frames, between 1 and 2³² - 1, in a file without a name, in the system's
+    /// directory for such: it is gone with the storage, and with its process, whichever way that
+    /// ends. It grows as frames are written; one that the disk has no room for is an error.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -68,12 +70,14 @@ impl LazyMemmapStorage {
         }
     }
 
-    /// Keeps the files in `directory`, and continues with the frames that are there already. No other storage can use
-    /// the directory until this one is dropped, or its process ends. A directory that is removed before the first write is made again.
+    /// Keeps the files in `directory`, and continues with the frames that are there already. No
+    /// other storage can use the directory until this one is dropped, or its process ends. A
+    /// directory that is removed before the first write is made again.
     ///
     /// # Errors
     /// [`ReplayError::Misfit`] when another number of rows is there, [`ReplayError::Damaged`] and
-    /// [`ReplayError::Store`] when the files cannot be used or are in use elsewhere, [`ReplayError::Io`].
+    /// [`ReplayError::Store`] when the files cannot be used or are in use elsewhere,
+    /// [`ReplayError::Io`].
     pub fn at(mut self, directory: impl AsRef<Path>) -> Result<Self, ReplayError> {
         let directory = directory.as_ref();
         let lock = Locked::new(directory, LOCK)?;
@@ -132,8 +136,8 @@ impl LazyMemmapStorage {
         let used = used.insert(Used { lock, runs: None });
         let rows = directory.join(ROWS);
         if rows.exists() {
-            // Only rows that a layout is there for are a storage's: those were laid out for other frames, and are empty. Who still
-            // reads them keeps them.
+            // Only rows that a layout is there for are a storage's: those were laid out for other
+            // frames, and are empty. Who still reads them keeps them.
             if !directory.join(LAYOUT).exists() {
                 return Err(ReplayError::Misfit {
                     path: rows,
@@ -145,8 +149,8 @@ impl LazyMemmapStorage {
             let layout = directory.join(LAYOUT);
             std::fs::remove_file(&layout).map_err(io_error("remove", &layout))?;
         }
-        // The rows first, under another name: where the disk is full, nothing says for what frames the directory is. Then the layout,
-        // since rows without one could not be opened again.
+        // The rows first, under another name: where the disk is full, nothing says for what frames
+        // the directory is. Then the layout, since rows without one could not be opened again.
         let unfinished = directory.join(UNFINISHED);
         let laid_out = self.lay_out(directory, (&unfinished, &rows), (leaves, frames));
         match laid_out {
@@ -162,12 +166,14 @@ impl LazyMemmapStorage {
         }
     }
 
-    /// Whether a write of `len` rows from `first` on can succeed; where it cannot, the store says why.
+    /// Whether a write of `len` rows from `first` on can succeed; where it cannot, the store says
+    /// why.
     fn has_rows(&self, first: usize, len: usize) -> bool {
         first < self.capacity && (1..=self.capacity).contains(&len)
     }
 
-    /// Makes the files of a directory that has none: rows as `unfinished` until all else is there, then as `rows`.
+    /// Makes the files of a directory that has none: rows as `unfinished` until all else is there,
+    /// then as `rows`.
     fn lay_out(
         &self,
         directory: &Path,

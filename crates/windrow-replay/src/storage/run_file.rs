@@ -1,4 +1,5 @@
-//! Which rows on disk follow each other: a file that each write appends to, so that opening a storage reads no rows.
+//! Which rows on disk follow each other: a file that each write appends to, so that opening a
+//! storage reads no rows.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,9 +22,10 @@ const FEW: usize = 4096;
 
 /// The boundaries between the runs of a ring, in a file that outlives the process.
 ///
-/// A write first appends its boundaries, then says in the older of two slots how many there are once the store has counted its rows,
-/// and then writes these. So whichever instruction a process dies at, the newest slot whose count the store has reached belongs to
-/// the rows that are whole. Rows that were written since then, without a slot, have no boundaries.
+/// A write first appends its boundaries, then says in the older of two slots how many there are
+/// once the store has counted its rows, and then writes these. So whichever instruction a process
+/// dies at, the newest slot whose count the store has reached belongs to the rows that are whole.
+/// Rows that were written since then, without a slot, have no boundaries.
 #[derive(Debug)]
 pub(super) struct RunFile {
     path: PathBuf,
@@ -36,7 +38,8 @@ struct Held {
     file: File,
     /// The last slot that holds.
     slot: Slot,
-    /// Whether the other slot is of a write that failed: it is to be replaced before the store counts as many rows.
+    /// Whether the other slot is of a write that failed: it is to be replaced before the store
+    /// counts as many rows.
     has_failed: bool,
     /// How many boundaries were left when those of overwritten rows were dropped last.
     left: usize,
@@ -76,7 +79,8 @@ impl Slot {
         [sequence, written, keys, base, next, count, check]
     }
 
-    /// The slot of these words; a new file's where they are zeros, and `None` where no slot is there.
+    /// The slot of these words; a new file's where they are zeros, and `None` where no slot is
+    /// there.
     fn parse(words: &[u64]) -> Option<Self> {
         if words.iter().all(|&word| word == 0) {
             return Some(Self::default());
@@ -112,7 +116,8 @@ impl RunFile {
         Ok(Self::of(path, capacity, file, Slot::default()))
     }
 
-    /// The file at `path`, and the runs of a store that has written `written` rows; `None` where nothing was kept.
+    /// The file at `path`, and the runs of a store that has written `written` rows; `None` where
+    /// nothing was kept.
     ///
     /// # Errors
     /// [`ReplayError::Io`]; [`ReplayError::Damaged`] when it is not such a file.
@@ -191,8 +196,8 @@ impl RunFile {
         unpoisoned(self.held.lock())
     }
 
-    /// Calls `write` for `len` rows from `first` on, modulo the capacity, of a store that has written `written` rows before; `marks` are the
-    /// runs of their frames.
+    /// Calls `write` for `len` rows from `first` on, modulo the capacity, of a store that has
+    /// written `written` rows before; `marks` are the runs of their frames.
     ///
     /// # Errors
     /// The errors of `write`; [`ReplayError::Io`].
@@ -235,8 +240,8 @@ impl RunFile {
         self.moved(&mut held, slot, write)
     }
 
-    /// As [`around`](Self::around), for frames whose runs nobody names. Boundaries stay where they are written `in_place` of others; all are
-    /// to be found anew, since these may end elsewhere.
+    /// As [`around`](Self::around), for frames whose runs nobody names. Boundaries stay where they
+    /// are written `in_place` of others; all are to be found anew, since these may end elsewhere.
     ///
     /// # Errors
     /// The errors of `write`; [`ReplayError::Io`].
@@ -284,7 +289,8 @@ impl RunFile {
         self.renew(&mut held, runs, written)
     }
 
-    /// Calls `clear`, which empties a store that has written `written` rows, and forgets all boundaries.
+    /// Calls `clear`, which empties a store that has written `written` rows, and forgets all
+    /// boundaries.
     pub(super) fn clear(&self, written: impl FnOnce() -> u64, clear: impl FnOnce()) {
         let mut held = self.held();
         clear();
@@ -302,8 +308,8 @@ impl RunFile {
         (held.slot, held.has_failed) = (slot, put.is_err());
     }
 
-    /// The number of the frame that goes into row `first`, and that of the first whose runs are known: the same where no frames before
-    /// it stay.
+    /// The number of the frame that goes into row `first`, and that of the first whose runs are
+    /// known: the same where no frames before it stay.
     fn start(&self, slot: Slot, first: usize, written: u64) -> (u64, u64) {
         let (next, capacity) = (slot.next_at(written), self.capacity as u64);
         let skipped = (first as u64 + capacity - next % capacity) % capacity;
@@ -329,7 +335,8 @@ impl RunFile {
         Ok(())
     }
 
-    /// Writes the boundaries that are left once those of overwritten rows are dropped into a file of their own, which replaces this one.
+    /// Writes the boundaries that are left once those of overwritten rows are dropped into a file
+    /// of their own, which replaces this one.
     fn drop_overwritten(&self, held: &mut Held, written: u64) -> Result<(), ReplayError> {
         let next = held.slot.next_at(written);
         let oldest = next
@@ -470,7 +477,8 @@ mod tests {
             self.directory.path().join("runs.bin")
         }
 
-        /// Writes `len` frames with these boundaries; `survives`: whether the process survives the write.
+        /// Writes `len` frames with these boundaries; `survives`: whether the process survives the
+        /// write.
         fn write(&mut self, len: usize, boundaries: &[Boundary], survives: bool) {
             let marks = RunMarks::new(boundaries, &RunKeys::default());
             let rows = ((self.next % CAPACITY as u64) as usize, len);
@@ -486,7 +494,8 @@ mod tests {
             }
         }
 
-        /// Opens the file as another process does, and compares what can be read of rows that are there.
+        /// Opens the file as another process does, and compares what can be read of rows that are
+        /// there.
         fn reopen(&mut self) {
             let (file, kept) = RunFile::open(&self.path(), CAPACITY, self.written).unwrap();
             self.file = file;

@@ -5,8 +5,8 @@ use super::lazy::Lazy;
 use super::{Storage, StorageRead};
 use crate::ReplayError;
 
-/// Frames in memory, which is laid out when the first come; all frames have their keys, types and shapes, up to
-/// those that come first after the storage was cleared.
+/// Frames in memory, which is laid out when the first come; all frames have their keys, types and
+/// shapes, up to those that come first after the storage was cleared.
 #[derive(Debug)]
 pub struct LazyTensorStorage {
     capacity: usize,
@@ -14,7 +14,8 @@ pub struct LazyTensorStorage {
 }
 
 impl LazyTensorStorage {
-    /// Room for `capacity` frames, between 1 and 2³² - 1; anything else is an error of the first write.
+    /// Room for `capacity` frames, between 1 and 2³² - 1; anything else is an error of the first
+    /// write.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {

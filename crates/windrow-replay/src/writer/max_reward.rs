@@ -7,14 +7,15 @@ use super::Writer;
 use crate::saved::sizes;
 use crate::{Reduction, ReplayError, RowOrder, RowSet, check_room};
 
-/// Keeps the frames of the highest values: in a full buffer, a frame replaces only one whose value is lower.
+/// Keeps the frames of the highest values: in a full buffer, a frame replaces only one whose value
+/// is lower.
 ///
-/// To keep whole trajectories, write one in each row: a
-/// batch of size `[N]` whose entries have time as their next dimension, `[N, T, …]`; their values are then summed.
-/// Frames lose their order, so there are no slices.
+/// To keep whole trajectories, write one in each row: a batch of size `[N]` whose entries have time
+/// as their next dimension, `[N, T, …]`; their values are then summed. Frames lose their order, so
+/// there are no slices.
 ///
-/// NaN is below all numbers, as negative infinity is: such a frame is kept while there is room, is replaced by any finite
-/// number, and replaces none.
+/// NaN is below all numbers, as negative infinity is: such a frame is kept while there is room, is
+/// replaced by any finite number, and replaces none.
 ///
 /// ```
 /// use tensordict::{Tensor, TensorDict};
@@ -44,7 +45,8 @@ pub struct MaxRewardWriter {
     end: u32,
 }
 
-/// A value and its row; ordered so that the least value, and of several the lowest row, is the greatest.
+/// A value and its row; ordered so that the least value, and of several the lowest row, is the
+/// greatest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Kept {
     value: f64,
@@ -107,7 +109,8 @@ impl MaxRewardWriter {
         Ok(values)
     }
 
-    /// Chooses the frames to be kept by their `values`; returns the rows to be written, each with its frame.
+    /// Chooses the frames to be kept by their `values`; returns the rows to be written, each with
+    /// its frame.
     fn place_values(&mut self, values: &[f64], capacity: usize) -> BTreeMap<u32, usize> {
         let mut placed = BTreeMap::new();
         for (frame, &value) in values.iter().enumerate() {

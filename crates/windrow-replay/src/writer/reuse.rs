@@ -6,7 +6,8 @@ use super::Writer;
 use crate::saved::sizes;
 use crate::{ReplayError, RowOrder, RowSet, check_room};
 
-/// Writes rows whose frames a sampler has used up, then rows that were never written, then those with the oldest frames.
+/// Writes rows whose frames a sampler has used up, then rows that were never written, then those
+/// with the oldest frames.
 #[derive(Debug, Clone, Default)]
 pub struct ReuseWriter {
     /// Rows in the order in which they were written; some may have been dropped since.

@@ -1,4 +1,5 @@
-//! Whose frames follow each other: what collectors and users write goes on in their own frames only.
+//! Whose frames follow each other: what collectors and users write goes on in their own frames
+//! only.
 
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ fn builder() -> ReplayBufferBuilder {
     ReplayBuffer::builder().storage(storage).seed(0)
 }
 
-/// Frames of one trajectory that does not end, from the one with the number `from` on; those of different streams have the same
-/// id.
+/// Frames of one trajectory that does not end, from the one with the number `from` on; those of
+/// different streams have the same id.
 fn frames(stream: i64, from: i64, count: i64) -> TensorDict {
     let stamps: Vec<Stamp> = (from..from + count)
         .map(|t| [ALIKE + stream, 4, t])
@@ -276,7 +277,8 @@ fn a_file_finds_the_runs_that_reading_its_rows_finds() {
         let kept = runs(&buffer);
         drop(buffer);
         assert_eq!(runs(&open(None)), kept, "round {round}");
-        // Keys of another name, which the file knows nothing of, although frames are those that the usual ones name.
+        // Keys of another name, which the file knows nothing of, although frames are those that the
+        // usual ones name.
         let key = Some(("collector", "traj_ids"));
         assert_eq!(runs(&open(key)), kept, "round {round}, read");
         buffer = open(rng.below(2).eq(&0).then_some(("collector", "traj_ids")));

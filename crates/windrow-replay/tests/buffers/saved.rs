@@ -1,4 +1,5 @@
-//! A buffer that goes on from a state, a checkpoint or a mapped file draws what the one before would have drawn.
+//! A buffer that goes on from a state, a checkpoint or a mapped file draws what the one before
+//! would have drawn.
 
 use crate::common::{Stamp, Stream, batch, flags, index, stamps};
 use tensordict::{Tensor, TensorDict};
@@ -237,7 +238,8 @@ fn a_state_that_is_refused_changes_nothing() {
     }
 }
 
-/// A state as windrow wrote it before writers had states of their own, and before it knew which runs were written apart.
+/// A state as windrow wrote it before writers had states of their own, and before it knew which
+/// runs were written apart.
 fn in_the_old_format(mut state: TensorDict) -> TensorDict {
     if state.contains_key(("writer", "values")) {
         let values = state.get(("writer", "values")).unwrap().clone();

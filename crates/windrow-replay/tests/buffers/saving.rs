@@ -35,7 +35,8 @@ fn numbers(buffer: &ReplayBuffer) -> Vec<i64> {
 /// Who waits, whom it tells that it does, and what for.
 type Wait = (thread::ThreadId, Sender<()>, Receiver<()>);
 
-/// A storage of which the thread that is named waits before it reads, and which panics where that is asked for.
+/// A storage of which the thread that is named waits before it reads, and which panics where that
+/// is asked for.
 #[derive(Debug)]
 struct Stubborn {
     inner: Box<dyn Storage>,
@@ -87,7 +88,8 @@ impl Storage for Stubborn {
     }
 }
 
-/// Saves `buffer`, whose storage is `storage`, and has `meanwhile` run before a row is copied; it gets what lets the copying begin.
+/// Saves `buffer`, whose storage is `storage`, and has `meanwhile` run before a row is copied; it
+/// gets what lets the copying begin.
 fn save_and(
     buffer: &ReplayBuffer,
     storage: &Arc<Stubborn>,
@@ -291,7 +293,8 @@ fn a_storage_that_panics_keeps_nobody_waiting() {
         storage.panics.store(false, Ordering::Relaxed);
         let (other, (done, is_done)) = (buffer.clone(), channel());
         thread::spawn(move || {
-            // Nobody is writing: this does not wait for the sixty seconds that it would wait for somebody.
+            // Nobody is writing: this does not wait for the sixty seconds that it would wait for
+            // somebody.
             while other.sample(3).is_ok() && !other.is_empty() {
                 other.empty();
             }

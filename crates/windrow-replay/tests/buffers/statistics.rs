@@ -1,7 +1,8 @@
 //! What samplers draw has the distribution that it should have.
 //!
-//! Seeds are fixed, so that a test that passes goes on passing. Every limit is the quantile of the chi-square distribution
-//! with a significance of 1e-4: a right sampler with another seed would fail once in ten thousand times.
+//! Seeds are fixed, so that a test that passes goes on passing. Every limit is the quantile of the
+//! chi-square distribution with a significance of 1e-4: a right sampler with another seed would
+//! fail once in ten thousand times.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use windrow_replay::{
 
 /// The 1 - 1e-4 quantile of the chi-square distribution with `k` degrees of freedom.
 ///
-/// Source: E. B. Wilson and M. M. Hilferty, *The Distribution of Chi-Square*, 1931. It is off by less than 2 % here.
+/// Source: E. B. Wilson and M. M. Hilferty, *The Distribution of Chi-Square*, 1931. It is off by
+/// less than 2 % here.
 fn limit(k: usize) -> f64 {
     const NORMAL: f64 = 3.719_016_5;
     let k = k as f64;
@@ -135,7 +137,8 @@ fn slices_without_replacement_choose_trajectories_and_places_evenly() {
     let slices = SliceSamplerWithoutReplacement::new(SliceSampler::slice_len(4)).drop_last(true);
     let buffer = buffer(slices, &trajectories(&LENS));
     let mut found = BTreeMap::new();
-    // Five of them have four frames at least: the second batch of three begins a new pass each time.
+    // Five of them have four frames at least: the second batch of three begins a new pass each
+    // time.
     for _ in 0..6000 {
         let batch = buffer.sample(12).unwrap();
         count(stamps(&batch).into_iter().take(1), &mut found);
@@ -206,7 +209,8 @@ fn priorities_are_probabilities() {
         count(index(&batch), &mut found);
     }
     check(&found, &shares((0..).zip(masses())));
-    // With beta = 1, weights make up for it: every row weighs the same. Five standard deviations of the rarest row.
+    // With beta = 1, weights make up for it: every row weighs the same. Five standard deviations of
+    // the rarest row.
     let least = masses().into_iter().fold(f64::INFINITY, f64::min);
     let expected = 50_000.0 * least / masses().iter().sum::<f64>();
     for weight in weighted {

@@ -33,7 +33,8 @@ pub(crate) struct List {
     next: usize,
     /// Without replacement: whether the last batch was the last of its pass.
     pub(crate) over: bool,
-    /// Slices without replacement: runs that had their turn, and the frames that they needed for it.
+    /// Slices without replacement: runs that had their turn, and the frames that they needed for
+    /// it.
     had_their_turn: BTreeSet<usize>,
     least: usize,
 }
@@ -72,7 +73,8 @@ impl List {
         if self.kind.keeps_best() {
             return self.keep_best(&batch.concat());
         }
-        // Nothing is left of a run whose every frame is overwritten: what goes on is another. Of several rows none goes on.
+        // Nothing is left of a run whose every frame is overwritten: what goes on is another. Of
+        // several rows none goes on.
         let several = batch.len() > 1;
         if several || batch[0].len() >= self.capacity {
             self.last = None;
@@ -196,8 +198,8 @@ impl List {
             .collect()
     }
 
-    /// Takes a batch of `asked` out of the pass; `None` when there is none. What it must consist of, if that is certain, and
-    /// what it may consist of.
+    /// Takes a batch of `asked` out of the pass; `None` when there is none. What it must consist
+    /// of, if that is certain, and what it may consist of.
     pub(crate) fn pass(
         &mut self,
         asked: usize,
@@ -228,7 +230,8 @@ impl List {
         Some(rows)
     }
 
-    /// Runs that the next batch of `num` slices of `len` may be of, oldest first; `None` when there is no such batch.
+    /// Runs that the next batch of `num` slices of `len` may be of, oldest first; `None` when there
+    /// is no such batch.
     pub(crate) fn runs_left(
         &mut self,
         slice: Slice,

@@ -12,7 +12,8 @@ use crate::layout::Layout;
 use crate::rows::Column;
 use crate::slab::Slab;
 
-/// A run of bytes of a part's memory: of one step of a column, or of all steps where they lie one behind the other.
+/// A run of bytes of a part's memory: of one step of a column, or of all steps where they lie one
+/// behind the other.
 pub(super) struct Run {
     pub(super) offset: usize,
     pub(super) len: usize,
@@ -20,8 +21,9 @@ pub(super) struct Run {
 }
 
 impl Part {
-    /// Appends the rows of the first [`steps`](Self::steps) steps to `bytes`, column by column, then the [notes](Self::notes) and last the
-    /// memory of values of variable size: what [`read_from`](Self::read_from) takes. The order of the bytes of a number is this machine's.
+    /// Appends the rows of the first [`steps`](Self::steps) steps to `bytes`, column by column,
+    /// then the [notes](Self::notes) and last the memory of values of variable size: what
+    /// [`read_from`](Self::read_from) takes. The order of the bytes of a number is this machine's.
     /// The steps must have been written.
     ///
     /// # Errors
@@ -39,12 +41,14 @@ impl Part {
         }
     }
 
-    /// Writes the rows of the first [`steps`](Self::steps) steps, and the notes, from what [`write_to`](Self::write_to) has appended for a
-    /// part of the same record, steps and environments. Values that the part had before are gone.
+    /// Writes the rows of the first [`steps`](Self::steps) steps, and the notes, from what
+    /// [`write_to`](Self::write_to) has appended for a part of the same record, steps and
+    /// environments. Values that the part had before are gone.
     ///
     /// # Errors
-    /// [`SlabError::RowBytes`] for another number of bytes, for a flag that is neither 0 nor 1, or for a cell that names bytes beyond the
-    /// end. Nothing was written then. [`SlabError::NoRoom`] and others where values have no room.
+    /// [`SlabError::RowBytes`] for another number of bytes, for a flag that is neither 0 nor 1, or
+    /// for a cell that names bytes beyond the end. Nothing was written then. [`SlabError::NoRoom`]
+    /// and others where values have no room.
     pub fn read_from(&mut self, bytes: &[u8]) -> Result<(), SlabError> {
         let expected = self.byte_len();
         let wrong = |got: String| SlabError::RowBytes { expected, got };
@@ -86,12 +90,14 @@ impl Part {
             rest = others;
             if let (DType::Bytes, Some(arena)) = (dtype, self.arena()) {
                 for (i, cell) in cells(own).enumerate() {
-                    // SAFETY: the run, which this `Part`, borrowed exclusively, has to itself, has as many cells as `own`.
+                    // SAFETY: the run, which this `Part`, borrowed exclusively, has to itself, has
+                    // as many cells as `own`.
                     unsafe { to.cast::<Cell>().add(i).write(arena.moved(cell, start)) };
                 }
                 continue;
             }
-            // SAFETY: as above. The bytes are those of elements of the column's dtype: any are, but for flags, which were looked at.
+            // SAFETY: as above. The bytes are those of elements of the column's dtype: any are, but
+            // for flags, which were looked at.
             unsafe { copy_nonoverlapping(own.as_ptr(), to, len) };
         }
         Ok(())
@@ -111,7 +117,8 @@ impl Part {
     }
 }
 
-/// Appends what [`Part::write_to`] does, for part `part` of `slab`, of which `steps` steps were written.
+/// Appends what [`Part::write_to`] does, for part `part` of `slab`, of which `steps` steps were
+/// written.
 ///
 /// # Safety
 /// Nobody writes the part meanwhile, and `layout` is that of the slab.
@@ -130,8 +137,8 @@ pub(crate) unsafe fn write_part(
     let rows: usize = runs(layout, part, steps).map(|run| run.len).sum();
     bytes.reserve(rows + values);
     for Run { offset, len, .. } in runs(layout, part, steps) {
-        // SAFETY: the run lies within the slab's memory, which nobody writes, as the caller promises. Memory starts zeroed, so all of
-        // it is initialised.
+        // SAFETY: the run lies within the slab's memory, which nobody writes, as the caller
+        // promises. Memory starts zeroed, so all of it is initialised.
         let run = unsafe {
             let start = slab.memory.ptr().as_ptr().add(offset);
             std::slice::from_raw_parts(start, len)
@@ -139,8 +146,8 @@ pub(crate) unsafe fn write_part(
         bytes.extend_from_slice(run);
     }
     for Extent { ptr, len, .. } in extents {
-        // SAFETY: an arena has its extents for as long as it is not emptied, which takes the right to write the part; their memory
-        // starts zeroed.
+        // SAFETY: an arena has its extents for as long as it is not emptied, which takes the right
+        // to write the part; their memory starts zeroed.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), len) });
     }
     Ok(())

@@ -4,23 +4,27 @@ use std::sync::{OnceLock, Weak};
 
 use windrow_sync::atomic::{AtomicU32, Ordering};
 
-/// Does what workers in other processes cannot do: claims parts of a [`Ring`](crate::Ring) for them, names these to them, and
-/// commits or drops what they have reported.
+/// Does what workers in other processes cannot do: claims parts of a [`Ring`](crate::Ring) for
+/// them, names these to them, and commits or drops what they have reported.
 ///
 /// The threads that wait for the ring call it (ADR 0014). An implementation may rely on:
 ///
-/// * *No change is missed.* After each change that may let a worker go on (a request, a slab that was freed or taken, a resume, a
-///   moved end, a worker retired, a stop), and after each ring of the bell that a thread waits for, [`pump`](Self::pump) begins
-///   at least once more. It sees all that was written before.
-/// * *One at a time.* Two threads never run it at once: while one does, another that wants it run asks the first to do so once
-///   more, and goes on.
-/// * *No lock of the ring is held.* It may call [`try_claim`](crate::Ring::try_claim), and commit, shorten and drop parts. None of
-///   these calls it again. Other functions of the ring have it called once more after it has returned.
+/// * *No change is missed.* After each change that may let a worker go on (a request, a slab that
+///   was freed or taken, a resume, a moved end, a worker retired, a stop), and after each ring of
+///   the bell that a thread waits for, [`pump`](Self::pump) begins at least once more. It sees all
+///   that was written before.
+/// * *One at a time.* Two threads never run it at once: while one does, another that wants it run
+///   asks the first to do so once more, and goes on.
+/// * *No lock of the ring is held.* It may call [`try_claim`](crate::Ring::try_claim), and commit,
+///   shorten and drop parts. None of these calls it again. Other functions of the ring have it
+///   called once more after it has returned.
 ///
-/// A lock that it shares with other code is to be waited for: what it gave up there would be missed. For the same reason,
-/// nobody may call the ring's other functions while holding such a lock.
+/// A lock that it shares with other code is to be waited for: what it gave up there would be
+/// missed. For the same reason, nobody may call the ring's other functions while holding such a
+/// lock.
 pub trait Pump: Send + Sync {
-    /// Takes what workers have reported, and gives new parts to those that have none. Does not wait for workers.
+    /// Takes what workers have reported, and gives new parts to those that have none. Does not wait
+    /// for workers.
     fn pump(&self);
 }
 
@@ -46,7 +50,8 @@ impl Pumping {
         self.run();
     }
 
-    /// Runs the pump once more from its beginning: in this thread, or in the thread that runs it already.
+    /// Runs the pump once more from its beginning: in this thread, or in the thread that runs it
+    /// already.
     pub(super) fn run(&self) {
         if self.wanted.fetch_add(1, Ordering::AcqRel) > 0 {
             return;

@@ -118,8 +118,9 @@ pub(super) struct Taken {
     pub(super) commits: Vec<Commit>,
     /// See [`Lease::order`](crate::Lease::order).
     pub(super) order: Option<Vec<usize>>,
-    /// Whether a worker that waits may go on now. By arrival, one that left the last parts to others may take one; by worker, only a
-    /// request lets workers on, and one that is woken for nothing may come back on a core that another uses.
+    /// Whether a worker that waits may go on now. By arrival, one that left the last parts to
+    /// others may take one; by worker, only a request lets workers on, and one that is woken for
+    /// nothing may come back on a core that another uses.
     pub(super) lets_workers_on: bool,
 }
 
@@ -248,7 +249,8 @@ impl SlabStates {
         let part = reassigned.chain([worker]).min_by_key(next);
         let part = part.expect("A worker has a part of its own.");
         let seq = self.laps[part];
-        // Others were dropped. Which of the two is first in a slab must not depend on when its worker was lost.
+        // Others were dropped. Which of the two is first in a slab must not depend on when its
+        // worker was lost.
         if let Some(i) = self.dropped_by_others(worker, seq) {
             return Ok(self.orphans.swap_remove(i));
         }
@@ -257,7 +259,8 @@ impl SlabStates {
         Ok(Ticket { slot, part, seq })
     }
 
-    /// A part of a slab before `seq` that was dropped by a worker that has retired, and that `worker` fills.
+    /// A part of a slab before `seq` that was dropped by a worker that has retired, and that
+    /// `worker` fills.
     fn dropped_by_others(&self, worker: usize, seq: u64) -> Option<usize> {
         let is_next = |orphan: &Ticket| {
             orphan.seq < seq
@@ -289,8 +292,9 @@ impl SlabStates {
         Ok(Ticket { slot, part, seq })
     }
 
-    /// Whether, by arrival, `worker` has to leave the parts that may still be started to workers without a part in an undelivered
-    /// slab. Otherwise a quick worker could claim all of them, since it asks again before others are awake.
+    /// Whether, by arrival, `worker` has to leave the parts that may still be started to workers
+    /// without a part in an undelivered slab. Otherwise a quick worker could claim all of them,
+    /// since it asks again before others are awake.
     fn is_far_ahead(&self, worker: usize) -> bool {
         if !self.is_under_way(worker) {
             return false;
@@ -311,8 +315,8 @@ impl SlabStates {
         })
     }
 
-    /// A part that `worker` has dropped uncommitted. As long as it has not retired, no other worker fills it: its frames would then
-    /// lie before frames that it has collected earlier.
+    /// A part that `worker` has dropped uncommitted. As long as it has not retired, no other worker
+    /// fills it: its frames would then lie before frames that it has collected earlier.
     fn orphan_of(&self, worker: usize) -> Option<usize> {
         let is_of = |orphan: &Ticket| self.slots[orphan.slot].workers[orphan.part] == worker;
         self.orphans.iter().position(is_of)
@@ -369,7 +373,8 @@ impl SlabStates {
         Some(self.slots.len() - 1)
     }
 
-    /// Marks a part as written; the last one completes its slab. Returns whether a thread may wait for that.
+    /// Marks a part as written; the last one completes its slab. Returns whether a thread may wait
+    /// for that.
     pub(super) fn commit(&mut self, ticket: Ticket, commit: Commit) -> bool {
         self.lent -= 1;
         // After a stop, parts are cut short and no thread waits for them.
@@ -377,8 +382,8 @@ impl SlabStates {
         whole || self.is_awaited()
     }
 
-    /// Takes a part back unwritten. That of a retired worker counts as committed, unless others fill it. Returns whether a thread may
-    /// wait for that.
+    /// Takes a part back unwritten. That of a retired worker counts as committed, unless others
+    /// fill it. Returns whether a thread may wait for that.
     pub(super) fn orphan(&mut self, ticket: Ticket) -> bool {
         self.lent -= 1;
         let is_retired = self.retired[self.slots[ticket.slot].workers[ticket.part]];
@@ -397,7 +402,8 @@ impl SlabStates {
         self.paused && self.lent == 0
     }
 
-    /// Retires `worker`: it claims no more parts, but can still commit a claimed one. Returns whether its parts stay empty.
+    /// Retires `worker`: it claims no more parts, but can still commit a claimed one. Returns
+    /// whether its parts stay empty.
     pub(super) fn retire(&mut self, worker: usize) -> bool {
         if self.is_reassigned(worker) {
             return false;
@@ -420,7 +426,8 @@ impl SlabStates {
         own
     }
 
-    /// Retires `worker`, as [`retire`](Self::retire) does; by worker, others fill its parts in turn.
+    /// Retires `worker`, as [`retire`](Self::retire) does; by worker, others fill its parts in
+    /// turn.
     pub(super) fn reassign(&mut self, worker: usize) {
         if self.spec.order == Order::ByArrival {
             self.retire(worker);
@@ -475,7 +482,8 @@ impl SlabStates {
         true
     }
 
-    /// Whether the consumer need not wait: a slab is complete, or none comes, or there is no memory for one.
+    /// Whether the consumer need not wait: a slab is complete, or none comes, or there is no memory
+    /// for one.
     pub(super) fn answers(&mut self) -> bool {
         !self.ready.is_empty() || self.stopped || self.is_over() || self.make_room().is_err()
     }
@@ -514,7 +522,8 @@ impl SlabStates {
         lacking
     }
 
-    /// Makes sure that at least one slab is not leased, so that the consumer, and not a worker, learns of missing memory.
+    /// Makes sure that at least one slab is not leased, so that the consumer, and not a worker,
+    /// learns of missing memory.
     ///
     /// # Errors
     /// When no slab can be filled until a batch is dropped.

@@ -18,7 +18,8 @@ use crate::control::Control;
 use crate::spin::AdaptiveSpin;
 use crate::wait_queue::WaitQueue;
 
-/// The threads that wait for a ring. Call the functions that wake them after the lock of the states was released.
+/// The threads that wait for a ring. Call the functions that wake them after the lock of the states
+/// was released.
 #[derive(Debug)]
 pub(super) struct Waits {
     /// Workers wait here until they may fill another part.
@@ -30,8 +31,9 @@ pub(super) struct Waits {
     pumped: Option<Pumped>,
 }
 
-/// The wait of a ring whose workers are in other processes. They report in shared memory and ring a bell; the thread that waits for
-/// the ring wakes, and runs the pump to claim and commit parts for them (ADR 0014).
+/// The wait of a ring whose workers are in other processes. They report in shared memory and ring a
+/// bell; the thread that waits for the ring wakes, and runs the pump to claim and commit parts for
+/// them (ADR 0014).
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 struct Pumped {
@@ -125,8 +127,8 @@ impl Pumped {
         mut attempt: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
         let bell = &self.control.bell;
-        // The order matters: count, then look. A report that comes after the look rings the bell beyond `seen`, so that the sleep
-        // below returns at once.
+        // The order matters: count, then look. A report that comes after the look rings the bell
+        // beyond `seen`, so that the sleep below returns at once.
         let mut look = || {
             let seen = bell.count();
             self.pumping.run();

@@ -8,11 +8,11 @@ use futex::Futex;
 
 use crate::spin::AdaptiveSpin;
 
-/// Wakes threads of this and other processes after a change. Ringing it costs one atomic addition, and a system call while a thread
-/// sleeps.
+/// Wakes threads of this and other processes after a change. Ringing it costs one atomic addition,
+/// and a system call while a thread sleeps.
 ///
-/// A waiting thread reads the [count](Self::count), looks for the change, and [waits](Self::wait) if there is none. In this order it
-/// misses no change that was made before the bell was rung:
+/// A waiting thread reads the [count](Self::count), looks for the change, and [waits](Self::wait)
+/// if there is none. In this order it misses no change that was made before the bell was rung:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +35,9 @@ use crate::spin::AdaptiveSpin;
 /// });
 /// ```
 ///
-/// It may lie in shared memory, where zeroed bytes are a new bell. If a process dies while it waits, the bell still works; `asleep` then
-/// stays above 0, and each ring costs a system call. In models of concurrency a bell is made of the model's types, which cannot lie in
-/// shared memory.
+/// It may lie in shared memory, where zeroed bytes are a new bell. If a process dies while it
+/// waits, the bell still works; `asleep` then stays above 0, and each ring costs a system call. In
+/// models of concurrency a bell is made of the model's types, which cannot lie in shared memory.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bell {
@@ -65,7 +65,8 @@ impl Bell {
         }
     }
 
-    /// How often it was rung, for [`wait`](Self::wait). What was written before the last ring is visible after this call.
+    /// How often it was rung, for [`wait`](Self::wait). What was written before the last ring is
+    /// visible after this call.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.rings.value().load(Ordering::Acquire)
@@ -74,16 +75,17 @@ impl Bell {
     /// Wakes all threads that wait; a thread that is about to wait returns at once.
     pub fn ring(&self) {
         self.rings.value().fetch_add(1, Ordering::AcqRel);
-        // The fence pairs with that of `sleep`. Fences have one total order, so that either this thread sees `asleep` of the other, or
-        // the other sees the new count in the system call.
+        // The fence pairs with that of `sleep`. Fences have one total order, so that either this
+        // thread sees `asleep` of the other, or the other sees the new count in the system call.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) > 0 {
             self.rings.wake_all();
         }
     }
 
-    /// Waits until the bell has been rung since [`count`](Self::count) returned `seen`, or for `timeout`. It may return earlier: look
-    /// again in any case. Yields to other threads a few times before it sleeps, unless the wait before was long.
+    /// Waits until the bell has been rung since [`count`](Self::count) returned `seen`, or for
+    /// `timeout`. It may return earlier: look again in any case. Yields to other threads a few
+    /// times before it sleeps, unless the wait before was long.
     pub fn wait(&self, seen: u32, timeout: Option<Duration>) {
         let waiting = self.spin.begin();
         if !waiting.yield_until(|| self.count() != seen) {
@@ -127,8 +129,8 @@ mod futex {
         pub(super) fn wait(&self, expected: u32, timeout: Option<Duration>) {
             // A duration that the system cannot represent is no limit.
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-            // Without the flag for private futexes, since other processes share the word. An interrupted or spurious wait is no error:
-            // the caller looks again.
+            // Without the flag for private futexes, since other processes share the word. An
+            // interrupted or spurious wait is no error: the caller looks again.
             let _ = wait(&self.0, Flags::empty(), expected, timeout.as_ref());
         }
 

@@ -15,8 +15,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::free;
 
-/// An anonymous file that lives in memory, for as long as a process has it open or mapped. It has no name in any folder, and
-/// can grow but never shrink: bytes that were mapped stay there.
+/// An anonymous file that lives in memory, for as long as a process has it open or mapped. It has
+/// no name in any folder, and can grow but never shrink: bytes that were mapped stay there.
 ///
 /// ```
 /// use windrow_slab::SharedFile;
@@ -37,7 +37,8 @@ pub struct SharedFile {
 }
 
 impl SharedFile {
-    /// An empty file; `name` shows in `/proc/PID/maps`. A program that this one starts does not inherit it.
+    /// An empty file; `name` shows in `/proc/PID/maps`. A program that this one starts does not
+    /// inherit it.
     ///
     /// # Errors
     /// Errors of the system, such as too many open files.
@@ -50,13 +51,13 @@ impl SharedFile {
     /// The file behind a descriptor that another process passed on.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the file could shrink: reading bytes that are then missing would kill
-    /// this process.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the file could shrink: reading bytes that
+    /// are then missing would kill this process.
     ///
     /// # Safety
-    /// The processes that map the file must agree on the writer of each byte at any time. If a [`RemoteRing`](crate::RemoteRing) is
-    /// opened over it, the ring's owner names each part to one process at a time, and does not touch it until that process has returned
-    /// it or has ended.
+    /// The processes that map the file must agree on the writer of each byte at any time. If a
+    /// [`RemoteRing`](crate::RemoteRing) is opened over it, the ring's owner names each part to one
+    /// process at a time, and does not touch it until that process has returned it or has ended.
     pub unsafe fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let seals = fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
         match seals.contains(SealFlags::SHRINK) {
@@ -68,12 +69,13 @@ impl SharedFile {
         }
     }
 
-    /// Reserves memory for the bytes, so that writing them later cannot fail. New bytes are zero, existing ones stay. The file grows if
-    /// needed.
+    /// Reserves memory for the bytes, so that writing them later cannot fail. New bytes are zero,
+    /// existing ones stay. The file grows if needed.
     ///
     /// # Errors
-    /// [`OutOfMemory`](io::ErrorKind::OutOfMemory) or [`StorageFull`](io::ErrorKind::StorageFull) if there is too little memory,
-    /// [`FileTooLarge`](io::ErrorKind::FileTooLarge) beyond the process's limit for the size of files (`ulimit -f`).
+    /// [`OutOfMemory`](io::ErrorKind::OutOfMemory) or [`StorageFull`](io::ErrorKind::StorageFull)
+    /// if there is too little memory, [`FileTooLarge`](io::ErrorKind::FileTooLarge) beyond the
+    /// process's limit for the size of files (`ulimit -f`).
     pub fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
         // The system would not only refuse, but also send a signal that kills the process.
@@ -90,18 +92,20 @@ impl SharedFile {
         })?)
     }
 
-    /// Gives the memory of the bytes back, which are zero then and no longer reserved. Where the system refuses, they stay as they are.
+    /// Gives the memory of the bytes back, which are zero then and no longer reserved. Where the
+    /// system refuses, they stay as they are.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn release(&self, offset: u64, len: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ = retry_on_intr(|| fallocate(&self.fd, flags, offset, len));
     }
 
-    /// Maps `len` bytes from `offset` on, a multiple of the [page](Self::page)'s size. They are shared with all other mappings
-    /// of the file, in this process and in others.
+    /// Maps `len` bytes from `offset` on, a multiple of the [page](Self::page)'s size. They are
+    /// shared with all other mappings of the file, in this process and in others.
     ///
     /// # Errors
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the file ends before them, and errors of the system.
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the file ends before them, and errors
+    /// of the system.
     pub fn map(&self, offset: u64, len: usize) -> io::Result<Mapping> {
         let size = fstat(&self.fd)?.st_size as u64;
         let end = offset.checked_add(len as u64);
@@ -138,16 +142,19 @@ impl AsFd for SharedFile {
     }
 }
 
-/// Bytes of a [`SharedFile`] in this process's memory, unmapped on drop. They stay after the file itself was dropped.
+/// Bytes of a [`SharedFile`] in this process's memory, unmapped on drop. They stay after the file
+/// itself was dropped.
 ///
-/// It hands out its address and never touches its bytes. Code that does must expect other processes to change them.
+/// It hands out its address and never touches its bytes. Code that does must expect other processes
+/// to change them.
 #[derive(Debug)]
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: an address and a size; no method reads or writes the bytes, so moving or sharing it between threads cannot race.
+// SAFETY: an address and a size; no method reads or writes the bytes, so moving or sharing it
+// between threads cannot race.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -169,8 +176,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: these pages were mapped by `map` and by nothing else, and no reference into them outlives their owner. The
-        // call fails only for other arguments.
+        // SAFETY: these pages were mapped by `map` and by nothing else, and no reference into them
+        // outlives their owner. The call fails only for other arguments.
         let _ = unsafe { munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) };
     }
 }

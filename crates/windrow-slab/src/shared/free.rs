@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Bytes that this process can allocate before the system kills a process; `None` if the system does not say.
+/// Bytes that this process can allocate before the system kills a process; `None` if the system
+/// does not say.
 pub(super) fn bytes() -> Option<u64> {
     let machine = in_machine(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -23,7 +24,8 @@ fn in_machine(meminfo: &str) -> Option<u64> {
     free.checked_mul(1024)
 }
 
-/// The bytes left below the tightest limit of a control group or its ancestors, such as a container's; `None` without a limit.
+/// The bytes left below the tightest limit of a control group or its ancestors, such as a
+/// container's; `None` without a limit.
 fn in_groups(root: &Path, group: &str) -> Option<u64> {
     let group = root.join(group.trim_start_matches('/'));
     let around = group.ancestors().take_while(|dir| dir.starts_with(root));

@@ -17,9 +17,10 @@ use crate::{Layout, Part, SlabError};
 
 /// A ring that another process owns, in the process of a worker.
 ///
-/// The owner claims a part and sends its numbers: slab, part and sequence. The worker makes a [`Part`] of these and fills it like a part
-/// of its own ring. Committing or dropping it here only ends this process's right to write; the report to the owner is a message of
-/// the caller's. The owner then commits or drops the part that it has claimed.
+/// The owner claims a part and sends its numbers: slab, part and sequence. The worker makes a
+/// [`Part`] of these and fills it like a part of its own ring. Committing or dropping it here only
+/// ends this process's right to write; the report to the owner is a message of the caller's. The
+/// owner then commits or drops the part that it has claimed.
 #[derive(Debug)]
 pub struct RemoteRing {
     layout: Layout,
@@ -40,8 +41,8 @@ impl RemoteRing {
     /// The ring in `file`, whose slabs are laid out by `layout`.
     ///
     /// # Errors
-    /// [`SlabError::NoRing`] when the file holds something else, [`SlabError::OtherLayout`] when the ring's layout is another one,
-    /// [`SlabError::System`].
+    /// [`SlabError::NoRing`] when the file holds something else, [`SlabError::OtherLayout`] when
+    /// the ring's layout is another one, [`SlabError::System`].
     pub fn open(layout: Layout, file: SharedFile) -> Result<Arc<Self>, SlabError> {
         let (segment, control) = Segment::open(file, &layout)?;
         Ok(Arc::new(Self {
@@ -58,12 +59,13 @@ impl RemoteRing {
         &self.layout
     }
 
-    /// The part that the ring's owner names by its [slab](Part::slot), its [index](Part::index) in it and the slab's
-    /// [number](Part::seq). Maps the slab when it is named for the first time.
+    /// The part that the ring's owner names by its [slab](Part::slot), its [index](Part::index) in
+    /// it and the slab's [number](Part::seq). Maps the slab when it is named for the first time.
     ///
     /// # Errors
-    /// [`SlabError::NoSuchSlab`], [`SlabError::NoSuchPart`], and [`SlabError::StillLent`] while an earlier [`Part`] of the same
-    /// memory is alive; [`SlabError::System`] when the slab cannot be mapped.
+    /// [`SlabError::NoSuchSlab`], [`SlabError::NoSuchPart`], and [`SlabError::StillLent`] while an
+    /// earlier [`Part`] of the same memory is alive; [`SlabError::System`] when the slab cannot be
+    /// mapped.
     pub fn part(self: &Arc<Self>, slot: usize, part: usize, seq: u64) -> Result<Part, SlabError> {
         let parts = self.layout.parts.len();
         if part >= parts {
@@ -87,7 +89,8 @@ impl RemoteRing {
         Ok(Part::new(owner, slab, Ticket { slot, part, seq }))
     }
 
-    /// Wakes the thread that waits for the ring. Call it after a filled part was reported to the owner.
+    /// Wakes the thread that waits for the ring. Call it after a filled part was reported to the
+    /// owner.
     pub fn ring_bell(&self) {
         self.control.bell.ring();
     }

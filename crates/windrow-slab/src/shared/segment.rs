@@ -1,4 +1,5 @@
-//! The layout of a ring's shared memory: a page with a header and the ring's words, then slab after slab (ADR 0014).
+//! The layout of a ring's shared memory: a page with a header and the ring's words, then slab after
+//! slab (ADR 0014).
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use crate::control::Control;
 use crate::layout::Layout;
 use crate::slab::{Memory, Slab, arenas};
 
-/// The first word of every ring's memory. Change it with every change of the layout, so that other versions are refused.
+/// The first word of every ring's memory. Change it with every change of the layout, so that other
+/// versions are refused.
 const MAGIC: u64 = u64::from_be_bytes(*b"windrow1");
 
 /// Where in the file arenas begin, behind all slabs.
@@ -31,8 +33,8 @@ struct Header {
     fingerprint: u64,
 }
 
-/// The shared memory of one ring. Slab `i` begins `i` strides after the first page, so that its number is all that another
-/// process needs to map it.
+/// The shared memory of one ring. Slab `i` begins `i` strides after the first page, so that its
+/// number is all that another process needs to map it.
 #[derive(Debug)]
 pub(crate) struct Segment {
     file: Arc<SharedFile>,
@@ -46,7 +48,8 @@ impl Segment {
     /// New memory, with room for the first `slabs` slabs.
     ///
     /// # Errors
-    /// [`SlabError::NoMemory`], and [`SlabError::Descriptors`] when the process may open no more files.
+    /// [`SlabError::NoMemory`], and [`SlabError::Descriptors`] when the process may open no more
+    /// files.
     pub(crate) fn create(layout: &Layout, slabs: usize) -> Result<(Self, Control), SlabError> {
         let file = SharedFile::create("windrow-slabs").map_err(refused("memfd_create"))?;
         let segment = Self::over(file, layout, slabs)?;
@@ -68,7 +71,8 @@ impl Segment {
             magic: MAGIC,
             fingerprint: layout.fingerprint(),
         };
-        // SAFETY: the page is mapped, a page has room for a header, and nobody else knows the file yet.
+        // SAFETY: the page is mapped, a page has room for a header, and nobody else knows the file
+        // yet.
         unsafe { page.ptr().cast::<Header>().write(header) };
         Ok((segment, words(page)))
     }
@@ -76,7 +80,8 @@ impl Segment {
     /// The memory of a ring that another process owns.
     ///
     /// # Errors
-    /// [`SlabError::NoRing`] and [`SlabError::OtherLayout`] when it is something else; [`SlabError::System`].
+    /// [`SlabError::NoRing`] and [`SlabError::OtherLayout`] when it is something else;
+    /// [`SlabError::System`].
     pub(crate) fn open(file: SharedFile, layout: &Layout) -> Result<(Self, Control), SlabError> {
         let segment = Self::over(file, layout, 0)?;
         let no_ring = |got| SlabError::NoRing {
@@ -87,8 +92,8 @@ impl Segment {
             io::ErrorKind::UnexpectedEof => no_ring(0),
             _ => refused("mmap")(error),
         })?;
-        // SAFETY: the page is mapped and has room for a header, any bytes are one, and its writer was done before it let the
-        // file go.
+        // SAFETY: the page is mapped and has room for a header, any bytes are one, and its writer
+        // was done before it let the file go.
         let header = unsafe { page.ptr().cast::<Header>().read() };
         if header.magic != MAGIC {
             return Err(no_ring(header.magic));
@@ -122,13 +127,14 @@ impl Segment {
         let memory = Memory::Mapped(self.file.map(offset, self.stride)?);
         let arenas = arenas(layout, |part| self.arena(layout, &memory, slot, part));
         let arenas = arenas.ok_or(io::ErrorKind::FileTooLarge)?;
-        // SAFETY: a stride is as long as the layout, new bytes of a file are zero, and slabs at these offsets are of this
-        // layout: this process has chosen it, or has compared fingerprints.
+        // SAFETY: a stride is as long as the layout, new bytes of a file are zero, and slabs at
+        // these offsets are of this layout: this process has chosen it, or has compared
+        // fingerprints.
         Ok(unsafe { Slab::over(memory, layout, arenas) })
     }
 
-    /// Where the values of variable size of a part lie: behind all slabs, so far apart that each has room for any number. `None` if a
-    /// file cannot be so long.
+    /// Where the values of variable size of a part lie: behind all slabs, so far apart that each
+    /// has room for any number. `None` if a file cannot be so long.
     #[cfg(not(any(loom, shuttle)))]
     fn arena(&self, layout: &Layout, slab: &Memory, slot: usize, part: usize) -> Option<Arena> {
         let words = layout.arena_words(part)?;
@@ -221,8 +227,8 @@ mod mapped {
 
     impl MappedWords {
         pub(crate) fn get(&self) -> &Words {
-            // SAFETY: the words lie in the page, aligned, which stays mapped as long as `self`. They are atomics, for which zero
-            // is valid, and every process changes them as such.
+            // SAFETY: the words lie in the page, aligned, which stays mapped as long as `self`.
+            // They are atomics, for which zero is valid, and every process changes them as such.
             unsafe { self.page.ptr().add(OFFSET).cast::<Words>().as_ref() }
         }
     }

@@ -45,8 +45,8 @@ impl StoreRead<'_> {
     /// Copies rows into fresh memory, in the order given; rows may repeat. Result: `[rows.len()]`.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchRow`], and [`StoreError::NotFilled`] when a row holds no frame or was being written when the
-    /// reader was registered.
+    /// [`StoreError::NoSuchRow`], and [`StoreError::NotFilled`] when a row holds no frame or was
+    /// being written when the reader was registered.
     pub fn gather(&self, rows: &[u32]) -> Result<TensorDict, StoreError> {
         let layout = &self.store.layout;
         self.gather_of(rows, layout.leaves.iter().zip(&layout.fields))
@@ -55,7 +55,8 @@ impl StoreRead<'_> {
     /// As [`gather`](StoreRead::gather), for these entries alone.
     ///
     /// # Errors
-    /// The errors of [`gather`](StoreRead::gather), and [`StoreError::Missing`] when the store has no such entry.
+    /// The errors of [`gather`](StoreRead::gather), and [`StoreError::Missing`] when the store has
+    /// no such entry.
     pub fn gather_keys(&self, rows: &[u32], keys: &[NestedKey]) -> Result<TensorDict, StoreError> {
         let layout = &self.store.layout;
         let find = |key: &NestedKey| {
@@ -89,8 +90,9 @@ impl StoreRead<'_> {
         for (chunk, rows) in rows.chunks(CHUNK).enumerate() {
             for (_, field, tensor) in &targets {
                 let base = self.store.field(field).cast_const();
-                // SAFETY: `check` has found the rows filled and none of them pending, so no one writes them as long as
-                // this reader is registered; each tensor has room for all rows.
+                // SAFETY: `check` has found the rows filled and none of them pending, so no one
+                // writes them as long as this reader is registered; each tensor has room for all
+                // rows.
                 unsafe {
                     let to = tensor.data_ptr().as_ptr().add(chunk * CHUNK * field.bytes);
                     (field.copies.gather)(base, field.stride, rows, field.bytes, to);
@@ -122,8 +124,9 @@ impl StoreRead<'_> {
         let mut values: Vec<&[u8]> = Vec::with_capacity(rows.len() * count);
         for &row in rows {
             for element in 0..count {
-                // SAFETY: as in `gather_of`, nobody writes the row as long as this reader is registered, nor the blocks that its cells
-                // name, which are written before the row and freed with it. Memory of values is initialised.
+                // SAFETY: as in `gather_of`, nobody writes the row as long as this reader is
+                // registered, nor the blocks that its cells name, which are written before the row
+                // and freed with it. Memory of values is initialised.
                 let value = unsafe {
                     let cells = base.add(row as usize * field.stride).cast::<Cell>();
                     Extent::find(&extents, cells.add(element).read())

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use windrow::envs::{Outcomes, Reset, VecEnv};
 use windrow::{Key, RowBlock};
 
-/// Frames a second of `threads` threads, each with the environments that `make` gives for its number, which step for `run`.
+/// Frames a second of `threads` threads, each with the environments that `make` gives for its
+/// number, which step for `run`.
 pub fn rate<V: VecEnv>(threads: usize, run: Duration, make: impl Fn(usize) -> V + Sync) -> f64 {
     let frames = AtomicU64::new(0);
     let start = Instant::now();

@@ -1,4 +1,5 @@
-//! CartPole collected without windrow: the loop that one would write by hand, storing the same columns.
+//! CartPole collected without windrow: the loop that one would write by hand, storing the same
+//! columns.
 
 /// The columns of one batch, `[time][env]` each.
 #[derive(Default)]

@@ -23,7 +23,8 @@ pub enum Program {
     Network,
 }
 
-/// Reports the ratio of the rates of `ours` and of C, a second of processor time each, with `envs` environments and `frames` a batch.
+/// Reports the ratio of the rates of `ours` and of C, a second of processor time each, with `envs`
+/// environments and `frames` a batch.
 pub fn ratio(
     name: &str,
     target: f64,

@@ -21,8 +21,8 @@ pub fn ratio(name: &str, target: f64, ours: Work<'_>, theirs: Work<'_>) {
     }
 }
 
-/// Prints `name  value  target  ok|short` for the median of the ratios of pairs of rates, which is to be `target` at
-/// least; what it is the median of goes to standard error.
+/// Prints `name  value  target  ok|short` for the median of the ratios of pairs of rates, which is
+/// to be `target` at least; what it is the median of goes to standard error.
 pub fn report(name: &str, target: f64, mut pairs: Vec<(f64, f64)>) {
     pairs.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
     let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();

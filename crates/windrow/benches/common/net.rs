@@ -1,5 +1,6 @@
-//! The 4-64-64-2 tanh network as one would write it by hand: loops over rows, weights input by input so that the
-//! compiler can use vectors, a rational tanh instead of the library's. Each bench uses its share of it.
+//! The 4-64-64-2 tanh network as one would write it by hand: loops over rows, weights input by
+//! input so that the compiler can use vectors, a rational tanh instead of the library's. Each bench
+//! uses its share of it.
 #![allow(dead_code)]
 
 use windrow::{Weights, nn::Sequential};

@@ -62,7 +62,8 @@ pub fn idle() {
     });
 }
 
-/// From the kill of a worker to the error of the call that waits for its part; milliseconds, the 99th of a hundred.
+/// From the kill of a worker to the error of the call that waits for its part; milliseconds, the
+/// 99th of a hundred.
 pub fn death() {
     timing::at_most("death_to_error_p99_ms", 50.0, || {
         let mut times: Vec<f64> = (0..100).map(death_ms).collect();

@@ -11,7 +11,8 @@ use windrow::{
 
 use crate::{net, timing};
 
-/// A batch of one frame of each worker, asked for as soon as the one before has come; microseconds, the median of some.
+/// A batch of one frame of each worker, asked for as soon as the one before has come; microseconds,
+/// the median of some.
 pub fn handover() {
     const BATCHES: usize = 3000;
     if !timing::is_chosen("handover") {
@@ -81,7 +82,8 @@ pub fn cartpole() {
     timing::report("cartpole", 0.95, pairs.collect());
 }
 
-/// Frames a second of a collector that runs ahead, whose workers then rest while another one is timed.
+/// Frames a second of a collector that runs ahead, whose workers then rest while another one is
+/// timed.
 fn alone(collector: &mut Collector) -> f64 {
     // What was collected while the other side was timed does not count.
     for _ in 0..4 {

@@ -1,7 +1,9 @@
-//! A buffer on disk of as many rows as memory can cache: what a sample, the index and opening cost, and how that grows.
+//! A buffer on disk of as many rows as memory can cache: what a sample, the index and opening cost,
+//! and how that grows.
 //!
-//! `--rows N` measures 10^5, 10^6, … and N rows of 32 bytes. For each of these, a process of its own fills a buffer, goes on
-//! writing and is killed; this one opens what is left. Each sampled row is compared with the formula of its number, apart from the time.
+//! `--rows N` measures 10^5, 10^6, … and N rows of 32 bytes. For each of these, a process of its
+//! own fills a buffer, goes on writing and is killed; this one opens what is left. Each sampled row
+//! is compared with the formula of its number, apart from the time.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +21,8 @@ use super::timing;
 /// Frames of a uniform sample, and slices of a sliced one, of `STEPS` frames each.
 const BATCH: usize = 256;
 const STEPS: usize = 4;
-/// Frames that are written at once while the buffer fills, and while its process waits to be killed.
+/// Frames that are written at once while the buffer fills, and while its process waits to be
+/// killed.
 const FILL: usize = 1 << 18;
 const GO_ON: usize = 1 << 10;
 /// Frames of an episode on average.
@@ -95,7 +98,8 @@ fn ends(number: u64) -> bool {
     hash(number).is_multiple_of(EPISODE)
 }
 
-/// Frames `[n]` whose every column follows from their numbers: CartPole's without the next observation.
+/// Frames `[n]` whose every column follows from their numbers: CartPole's without the next
+/// observation.
 fn frames(first: u64, n: usize) -> TensorDict {
     let numbers = first..first + n as u64;
     let mut observations = Vec::with_capacity(4 * n);

@@ -1,4 +1,5 @@
-//! Which collector, what becomes of its batches, how its workers die, and what their loss does to it.
+//! Which collector, what becomes of its batches, how its workers die, and what their loss does to
+//! it.
 
 use windrow::{
     AsyncCollector, Collector, CollectorBuilder, FaultKind, MultiAsyncCollector,
@@ -76,13 +77,13 @@ pub(crate) const FRAMES_PER_DEATH: usize = 50 * FRAMES_PER_BATCH;
 /// Workers of the classes that have several, and most environments of each.
 const WORKERS: usize = 3;
 const MOST_ENVS: usize = 2;
-/// More frames than all workers fill before they die by themselves, and than they fill while those who kill them have to wait for
-/// a processor.
+/// More frames than all workers fill before they die by themselves, and than they fill while those
+/// who kill them have to wait for a processor.
 const MORE_THAN_A_LIFE: usize = 16 * LIFE as usize * WORKERS * MOST_ENVS;
 
 impl Cell {
-    /// Every class, every use, every death, every rule; in an order of its own each time. `deaths`: in the life of a collector
-    /// whose workers are replaced.
+    /// Every class, every use, every death, every rule; in an order of its own each time. `deaths`:
+    /// in the life of a collector whose workers are replaced.
     pub(crate) fn all(deaths: usize) -> Vec<Self> {
         use Class::{Async, Collector, MultiAsync, MultiSync};
         let mut cells = Vec::new();

@@ -74,7 +74,8 @@ fn check_back_to(room: Room, after: &str) {
     assert_eq!(Room::back_to(room), room, "after {after}");
 }
 
-/// Builds collectors until one fails: the others go on, and there is room again without them. How many there were.
+/// Builds collectors until one fails: the others go on, and there is room again without them. How
+/// many there were.
 fn more_and_more(room: Room) -> (usize, String) {
     // To count processes takes a descriptor for their folder, and one for a file in it.
     let spare = [(); 2].map(|()| File::open("/dev/null").unwrap());
@@ -134,7 +135,8 @@ fn with_few(room: Room) -> usize {
     0
 }
 
-/// Has a worker die with each number of free descriptors, up to the first with which another one takes its place.
+/// Has a worker die with each number of free descriptors, up to the first with which another one
+/// takes its place.
 fn replaced_with_few(room: Room) -> usize {
     for free in 0.. {
         let mut collector = collector().unwrap();
@@ -172,7 +174,8 @@ fn kill(collector: &Collector) {
     signal(worker.pid.unwrap(), Signal::KILL);
 }
 
-/// Whether a worker has taken the place of the first one for the `time`-th time, and has collected since.
+/// Whether a worker has taken the place of the first one for the `time`-th time, and has collected
+/// since.
 fn replaced(collector: &Collector, time: u64) -> bool {
     let worker = collector.worker_stats()[0];
     worker.restarts == time && worker.pid.is_some()

@@ -18,7 +18,8 @@ pub(crate) const MAX_LENGTH: i64 = 20;
 pub(crate) const PAYLOAD: usize = 96;
 /// Steps after which each environment dies by itself, in the middle of what it may draw.
 pub(crate) const LIFE: u64 = 6_000;
-/// How an environment that dies by itself says when: nanoseconds of a clock that all processes share.
+/// How an environment that dies by itself says when: nanoseconds of a clock that all processes
+/// share.
 pub(crate) const LAST_WORDS: &str = "dies at ";
 
 /// A ledger that leaves its process little memory.
@@ -79,7 +80,8 @@ fn starve() -> ! {
     }
 }
 
-/// A [`LedgerEnv`] with more to write, whose process may die between the first and the last byte of a row.
+/// A [`LedgerEnv`] with more to write, whose process may die between the first and the last byte of
+/// a row.
 struct Mortal {
     ledger: LedgerEnv,
     spec: EnvSpec,

@@ -17,9 +17,11 @@ pub(crate) struct Ledger {
     /// Newest version of weights that has acted.
     pub(crate) newest: i64,
     pub(crate) violations: Vec<String>,
-    /// Of each trajectory, by its id, the frame that was delivered last, and whether it was the end.
+    /// Of each trajectory, by its id, the frame that was delivered last, and whether it was the
+    /// end.
     trajectories: HashMap<i64, ([i64; 3], bool)>,
-    /// Of each environment, which is another one after each loss, the steps of its episodes that were delivered: a bit each.
+    /// Of each environment, which is another one after each loss, the steps of its episodes that
+    /// were delivered: a bit each.
     episodes: HashMap<i64, BTreeMap<i64, u32>>,
 }
 
@@ -72,7 +74,8 @@ impl Ledger {
         }
     }
 
-    /// Closes the books: what an environment has delivered is a whole beginning of what it has to tell.
+    /// Closes the books: what an environment has delivered is a whole beginning of what it has to
+    /// tell.
     fn close(&mut self, mode: Mode) {
         let environments = std::mem::take(&mut self.episodes);
         for (env, episodes) in environments {
@@ -81,7 +84,8 @@ impl Ledger {
                 let expected = LedgerEnv::length(env, episode, MAX_LENGTH);
                 let steps = episodes.get(&episode).copied().unwrap_or(0);
                 let got = i64::from(steps.count_ones());
-                // The last one may be cut, by a loss or by the end, where no whole trajectories are delivered.
+                // The last one may be cut, by a loss or by the end, where no whole trajectories are
+                // delivered.
                 let cut = episode == last && mode != Mode::Trajectories;
                 if got != expected && !(cut && (1..expected).contains(&got)) {
                     self.accuse(format!(

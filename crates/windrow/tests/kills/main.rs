@@ -1,10 +1,11 @@
-//! Worker processes die at any moment, in every way and below every class of collector: each row that is delivered is still
-//! what its environment wrote, delivered once, in its order and accounted for, and nothing is left behind. Nor is when the
-//! collecting process is killed, or when descriptors or memory run out.
+//! Worker processes die at any moment, in every way and below every class of collector: each row
+//! that is delivered is still what its environment wrote, delivered once, in its order and
+//! accounted for, and nothing is left behind. Nor is when the collecting process is killed, or when
+//! descriptors or memory run out.
 //!
-//! `WINDROW_KILLS` says how many workers are to die; `cargo xtask faults workers` sets it.
-//! It is a program and no set of tests: its `main` begins as that of every program with worker processes does, and it counts
-//! its own threads and descriptors.
+//! `WINDROW_KILLS` says how many workers are to die; `cargo xtask faults workers` sets it. It is a
+//! program and no set of tests: its `main` begins as that of every program with worker processes
+//! does, and it counts its own threads and descriptors.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 #[cfg(target_os = "linux")]

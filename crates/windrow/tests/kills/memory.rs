@@ -75,7 +75,8 @@ fn small() -> CollectorBuilder {
     ledgers(60)
 }
 
-/// Four million parameters are not published for want of memory, and the collector goes on; what the error says.
+/// Four million parameters are not published for want of memory, and the collector goes on; what
+/// the error says.
 fn unpublished() -> String {
     let net = Sequential::new()
         .linear(4, 2048)
@@ -112,7 +113,8 @@ fn collect(collector: &mut Collector) -> Result<TensorDict, NextError> {
     }
 }
 
-/// Keeps batches until there is no memory for another, which is there again without them. How many there were.
+/// Keeps batches until there is no memory for another, which is there again without them. How many
+/// there were.
 fn too_many_batches() -> usize {
     let mut collector = ledgers(MIB / FRAME).max_slabs(100).build().unwrap();
     let mut kept = Vec::new();

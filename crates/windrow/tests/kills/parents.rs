@@ -16,7 +16,8 @@ use crate::run::quantile;
 
 /// What this program is called that collects until it is killed.
 pub(crate) const ROLE: &str = "parent";
-/// It is killed at most so many microseconds after its start, be its workers there or not, or after its workers were.
+/// It is killed at most so many microseconds after its start, be its workers there or not, or after
+/// its workers were.
 const YOUTH: u64 = 150_000;
 
 /// A multiple of a batch, and more than anybody waits for.
@@ -40,7 +41,8 @@ pub(crate) fn run(times: u64) -> Parents {
     let cells = Cell::all(1).into_iter().cycle();
     let cells = cells.filter(|cell| (cell.rule, cell.way) == (Rule::Restart, Way::Kill));
     for (kill, cell) in (1..=times).zip(cells) {
-        // Another one for each cell in the next round of cells, of which there is a multiple of four.
+        // Another one for each cell in the next round of cells, of which there is a multiple of
+        // four.
         parents.kill(cell, (kill + kill / 12) % 4);
     }
     parents.gone.sort_unstable();

@@ -19,7 +19,8 @@ pub(crate) fn interrupt() -> Interrupt {
     })
 }
 
-/// The next batch, or [`NextError::WaitInterrupted`] after `patience`, of a collector with this [`interrupt`].
+/// The next batch, or [`NextError::WaitInterrupted`] after `patience`, of a collector with this
+/// [`interrupt`].
 pub(crate) fn next(
     collector: &mut Collector,
     patience: Duration,

@@ -91,8 +91,8 @@ impl Reaper {
         }
     }
 
-    /// Until the run is `over`: kills as many workers as the cell says, about evenly over the frames that are collected, unless
-    /// they die by themselves; publishes weights.
+    /// Until the run is `over`: kills as many workers as the cell says, about evenly over the
+    /// frames that are collected, unless they die by themselves; publishes weights.
     pub(crate) fn run(mut self, over: &AtomicBool) -> Harvest {
         let each = FRAMES_PER_DEATH as u64;
         let (mut next, mut left) = (random() % each, self.harvest.cell.deaths);

@@ -78,8 +78,9 @@ impl Actor {
         pids.filter(|&pid| !is_gone(pid)).collect()
     }
 
-    /// One of its workers, if there is any. A process that has just begun still has its parent's variables and has run nothing of its
-    /// own, so it is none yet: the system would not let it end with its parent if somebody stopped it there.
+    /// One of its workers, if there is any. A process that has just begun still has its parent's
+    /// variables and has run nothing of its own, so it is none yet: the system would not let it end
+    /// with its parent if somebody stopped it there.
     pub(crate) fn worker(&self) -> Option<u32> {
         let family = self.family();
         marked("WINDROW_WORKER=").find(|pid| family.contains(pid))

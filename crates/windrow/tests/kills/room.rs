@@ -42,8 +42,8 @@ impl Room {
     }
 }
 
-/// Files of shared memory that have a name, but for those of Python and PyTorch, which this program has not: others that run beside
-/// it come and go.
+/// Files of shared memory that have a name, but for those of Python and PyTorch, which this program
+/// has not: others that run beside it come and go.
 pub(crate) fn segments() -> usize {
     const OTHERS: [&str; 3] = ["sem.mp-", "psm_", "torch_"];
     let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();

@@ -9,7 +9,8 @@ use crate::role::Actor;
 use crate::room::Room;
 use crate::{descriptors, memory, parents};
 
-/// Most deaths in the life of a collector whose workers are replaced; fewer where there are not enough for all cells.
+/// Most deaths in the life of a collector whose workers are replaced; fewer where there are not
+/// enough for all cells.
 const DEATHS: u64 = 6;
 /// Most parents that die.
 const PARENTS: u64 = 1000;
@@ -34,8 +35,8 @@ struct Sum {
     violations: Vec<String>,
 }
 
-/// Has about `kills` workers die, and a tenth as many of their parents, and lets memory and descriptors run out; says what came of
-/// it. Whether all was well.
+/// Has about `kills` workers die, and a tenth as many of their parents, and lets memory and
+/// descriptors run out; says what came of it. Whether all was well.
 pub(crate) fn report(kills: u64) -> bool {
     let sum = run(kills);
     println!("{sum}");
@@ -67,8 +68,8 @@ pub(crate) fn report(kills: u64) -> bool {
     violations.is_empty()
 }
 
-/// Runs collectors of all cells in turn until `kills` of their workers have died. Where there are deaths for all cells, each of
-/// them is met.
+/// Runs collectors of all cells in turn until `kills` of their workers have died. Where there are
+/// deaths for all cells, each of them is met.
 fn run(kills: u64) -> Sum {
     let mut sum = Sum::default();
     let cells = Cell::all(1).len() as u64;

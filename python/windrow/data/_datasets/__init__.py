@@ -1,7 +1,8 @@
 """Data sets on disk: sinks that write whole episodes, and what reads them back.
 
-A sink takes batches as a replay buffer does: by hand, or as the ``replay_buffer`` of a collector. ``_episodes`` cuts them into episodes,
-``_folder`` makes files visible when they are whole, and the module of a format writes and reads its files.
+A sink takes batches as a replay buffer does: by hand, or as the ``replay_buffer`` of a collector.
+``_episodes`` cuts them into episodes, ``_folder`` makes files visible when they are whole, and the
+module of a format writes and reads its files.
 """
 
 from windrow.data._datasets._lerobot import LeRobotSink

@@ -1,4 +1,6 @@
-"""Frames as columns: one array for each entry, ``[rows, ...]``, in a data set under the names of its key, joined by dots."""
+"""Frames as columns: one array for each entry, ``[rows, ...]``, in a data set under the names of
+its key, joined by dots.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ DONE, TRUNCATED, TERMINATED = ("next", "done"), ("next", "truncated"), ("next", 
 EPISODE = ("episode_index",)
 
 
-def columns_of(batch: tensordict.TensorDictBase, keys: Iterable[Path] | None) -> tuple[Columns, tuple[int, ...]]:
+def columns_of(
+    batch: tensordict.TensorDictBase, keys: Iterable[Path] | None
+) -> tuple[Columns, tuple[int, ...]]:
     """The columns of a batch, views where that is possible, and the batch's shape.
 
     Args:
@@ -37,38 +41,56 @@ def columns_of(batch: tensordict.TensorDictBase, keys: Iterable[Path] | None) ->
         raise TypeError(f"expected a batch as a TensorDict, got {kind_of(batch)}")
     shape = tuple(frames.batch_size)
     if not shape:
-        raise ValueError("expected a batch [time] or [..., time], got a single frame without dimensions: frame.unsqueeze(0) is a batch")
+        raise ValueError(
+            "expected a batch [time] or [..., time], got a single frame without dimensions: frame.unsqueeze(0) is a batch"
+        )
     if 0 in shape:
         raise ValueError(f"expected a batch of at least one frame, got {list(shape)}")
     odd = dict(unheld(frames))
     wanted = None if keys is None else {*keys, IDS, MASK, DONE, TRUNCATED, TERMINATED}
     there = list(dict.fromkeys([*map(path_of, frames.keys(True, True)), *odd]))
     if keys is not None and (missing := [key for key in keys if key not in there]):
-        raise KeyError(f"the batch has no entry {missing[0]!r}; it has {', '.join(map(repr, there))}")
+        raise KeyError(
+            f"the batch has no entry {missing[0]!r}; it has {', '.join(map(repr, there))}"
+        )
     names = {".".join(key): key for key in there}
     if same := [key for key in there if names[".".join(key)] != key]:
-        raise ValueError(f"entries {same[0]!r} and {names['.'.join(same[0])]!r} have one name in a data set, {'.'.join(same[0])}: rename one")
+        raise ValueError(
+            f"entries {same[0]!r} and {names['.'.join(same[0])]!r} have one name in a data set, {'.'.join(same[0])}: rename one"
+        )
     columns = {}
     for key in there:
         if wanted is None or key in wanted:
-            why = None if key not in odd else "changes its shape from frame to frame" if odd[key] else "is no tensor"
+            why = (
+                None
+                if key not in odd
+                else "changes its shape from frame to frame"
+                if odd[key]
+                else "is no tensor"
+            )
             columns[key] = _array(key, None if why else frames.get(key), len(shape), why)
     flags = [columns[key] for key in (TERMINATED, TRUNCATED) if key in columns]
     if DONE not in columns:
         if not flags:
-            raise ValueError(f'expected an entry ("next", "done"), which says where episodes end; the batch has {", ".join(map(repr, there))}')
+            raise ValueError(
+                f'expected an entry ("next", "done"), which says where episodes end; the batch has {", ".join(map(repr, there))}'
+            )
         columns[DONE] = numpy.logical_or.reduce(flags)
     return columns, shape
 
 
 def _array(key: Path, value: Any, dims: int, why: str | None) -> Array:
-    """The values of an entry as an array ``[rows, ...]``; or the error that says ``why`` it is none."""
+    """The values of an entry as an array ``[rows, ...]``; or the error that says ``why`` it is
+    none.
+    """
     if why is None:
         try:
             return value.detach().cpu().numpy().reshape(-1, *value.shape[dims:])
         except TypeError:
             why = f"is {value.dtype}, for which numpy has no type"
-    raise TypeError(f"entry {'.'.join(key)} {why}: name the entries that are to be written, keys=[...], without it")
+    raise TypeError(
+        f"entry {'.'.join(key)} {why}: name the entries that are to be written, keys=[...], without it"
+    )
 
 
 def frames_from(columns: Columns) -> tensordict.TensorDictBase:
@@ -82,7 +104,11 @@ def frames_from(columns: Columns) -> tensordict.TensorDictBase:
 
 def joined(chunks: list[Columns]) -> Columns:
     """The rows of several chunks, one after the other."""
-    return chunks[0] if len(chunks) == 1 else {key: numpy.concatenate([chunk[key] for chunk in chunks]) for key in chunks[0]}
+    return (
+        chunks[0]
+        if len(chunks) == 1
+        else {key: numpy.concatenate([chunk[key] for chunk in chunks]) for key in chunks[0]}
+    )
 
 
 def size(columns: Columns) -> int:
@@ -96,14 +122,24 @@ Layout = dict[Path, tuple[str, tuple[int, ...]]]
 
 def layout_of(columns: Columns) -> Layout:
     """The layout of what a data set has of ``columns``."""
-    return {key: (values.dtype.name, values.shape[1:]) for key, values in columns.items() if key not in (IDS, MASK)}
+    return {
+        key: (values.dtype.name, values.shape[1:])
+        for key, values in columns.items()
+        if key not in (IDS, MASK)
+    }
 
 
 def described(layout: Layout) -> dict[str, dict[str, Any]]:
     """A layout in plain values, by the names that columns have in a data set."""
-    return {".".join(key): {"key": list(key), "dtype": dtype, "shape": list(shape)} for key, (dtype, shape) in layout.items()}
+    return {
+        ".".join(key): {"key": list(key), "dtype": dtype, "shape": list(shape)}
+        for key, (dtype, shape) in layout.items()
+    }
 
 
 def layout_from(described: dict[str, dict[str, Any]]) -> Layout:
     """The layout that :func:`described` was given."""
-    return {tuple(column["key"]): (column["dtype"], tuple(column["shape"])) for column in described.values()}
+    return {
+        tuple(column["key"]): (column["dtype"], tuple(column["shape"]))
+        for column in described.values()
+    }

@@ -12,9 +12,11 @@ Trajectory = tuple[int | None, int]
 
 
 class Episodes:
-    """Frames that no file has yet: those of whole episodes, and those of episodes that have not ended.
+    """Frames that no file has yet: those of whole episodes, and those of episodes that have not
+    ended.
 
-    A batch costs a few operations on arrays, and one more for each episode that it does not hold from its first frame to its last.
+    A batch costs a few operations on arrays, and one more for each episode that it does not hold
+    from its first frame to its last.
     """
 
     def __init__(self) -> None:
@@ -53,11 +55,18 @@ class Episodes:
         ends = numpy.flatnonzero(numpy.append((ids[1:] != ids[:-1]) | done[:-1], True)) + 1
         starts = numpy.concatenate([[0], ends[:-1]])
         numbers, has_ended = ids[starts], done[ends - 1]
-        # In pieces: episodes that began in an earlier batch, and those that have a piece without an end in this one.
+        # In pieces: episodes that began in an earlier batch, and those that have a piece without an
+        # end in this one.
         known = [number for owner, number in self.open if owner == author]
-        pieces = numpy.isin(numbers, numpy.concatenate([numbers[~has_ended], numpy.asarray(known, numbers.dtype)]))
+        pieces = numpy.isin(
+            numbers, numpy.concatenate([numbers[~has_ended], numpy.asarray(known, numbers.dtype)])
+        )
         whole = numpy.flatnonzero(numpy.repeat(~pieces, ends - starts))
-        new = [{key: values.take(whole, axis=0) for key, values in columns.items()}] if len(whole) else []
+        new = (
+            [{key: values.take(whole, axis=0) for key, values in columns.items()}]
+            if len(whole)
+            else []
+        )
         open = dict(self.open)
         for at in numpy.flatnonzero(pieces):
             trajectory = author, int(numbers[at])
@@ -83,7 +92,9 @@ class Episodes:
         self.whole = []
 
     def cut(self, *, keep: bool) -> None:
-        """Ends the episodes that have not ended: the last frame of each is marked as truncated, or all its frames are dropped."""
+        """Ends the episodes that have not ended: the last frame of each is marked as truncated, or
+        all its frames are dropped.
+        """
         for pieces in self.open.values() if keep else ():
             columns = joined(pieces)
             # A copy: an array of one piece may be one of the batch.
@@ -94,20 +105,33 @@ class Episodes:
             self.whole.append(columns)
         self.open = {}
 
-    def _marks(self, columns: Columns, shape: tuple[int, ...], author: int | None) -> tuple[Any, Any, dict[int, int]]:
-        """The number of each frame's episode, whether it ends with the frame, and the next ``_ended``. Takes the ids out of the columns."""
+    def _marks(
+        self, columns: Columns, shape: tuple[int, ...], author: int | None
+    ) -> tuple[Any, Any, dict[int, int]]:
+        """The number of each frame's episode, whether it ends with the frame, and the next
+        ``_ended``. Takes the ids out of the columns.
+        """
         rows = len(columns[DONE])
         done = columns[DONE].reshape(rows, -1).any(1)
         ids = columns.pop(IDS, None)
         if ids is not None:
             return ids.reshape(rows, -1)[:, 0], done, self._ended
         if author is not None:
-            raise ValueError('expected an entry ("collector", "traj_ids"), which track_traj_ids=False leaves out: episodes need it')
+            raise ValueError(
+                'expected an entry ("collector", "traj_ids"), which track_traj_ids=False leaves out: episodes need it'
+            )
         by_row = done.reshape(-1, shape[-1])
         before = numpy.cumsum(by_row, axis=1) - by_row
         first = numpy.array([self._ended.get(row, 0) for row in range(len(by_row))])
-        after = {**self._ended, **{row: int(first[row] + ended) for row, ended in enumerate(by_row.sum(1))}}
-        return ((first[:, None] + before) * _ROWS + numpy.arange(len(by_row))[:, None]).reshape(-1), done, after
+        after = {
+            **self._ended,
+            **{row: int(first[row] + ended) for row, ended in enumerate(by_row.sum(1))},
+        }
+        return (
+            ((first[:, None] + before) * _ROWS + numpy.arange(len(by_row))[:, None]).reshape(-1),
+            done,
+            after,
+        )
 
 
 #: Most rows of a batch without ids.

@@ -1,4 +1,6 @@
-"""The folder of a data set: its files become visible when they are whole, and one process at a time writes them."""
+"""The folder of a data set: its files become visible when they are whole, and one process at a time
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-#: Names of files that are being written end like this: no reader takes them for one of the data set.
+#: Names of files that are being written end like this: no reader takes them for one of the data
+#: set.
 TEMPORARY = ".partial"
 _LOCK = ".windrow.lock"
 
@@ -22,7 +25,8 @@ _holding = threading.Lock()
 
 
 class Folder:
-    """A folder that this process writes. Files that an earlier process was writing when it ended are removed.
+    """A folder that this process writes. Files that an earlier process was writing when it ended
+    are removed.
 
     Raises:
         RuntimeError: it is being written already.
@@ -64,7 +68,8 @@ class Folder:
         """Makes ``write`` write a file, which gets its name when all of it is on the disk.
 
         Raises:
-            OSError: that failed; the message has the path. There is no file then, or the one before.
+            OSError: that failed; the message has the path. There is no file then, or the one
+                before.
         """
         path = self.path / name
         partial = path.with_name(f".{path.name}{TEMPORARY}")
@@ -85,7 +90,8 @@ class Folder:
         self.publish(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def exchange(self, write: Callable[[Path], None]) -> None:
-        """Makes ``write`` add files to a folder of links to all files, which takes the place of this one when all of it is on the disk.
+        """Makes ``write`` add files to a folder of links to all files, which takes the place of
+        this one when all of it is on the disk.
 
         Raises:
             OSError: that failed; the message has the path. The folder is as it was.
@@ -131,8 +137,15 @@ def _linked(folder: Path, copy: Path) -> set[int]:
 
 def _exchange(one: Path, other: Path) -> None:
     """Exchanges the names of two folders at once or, where the system cannot, one after the other."""
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
-    if call is not None and call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+    call = (
+        getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if sys.platform == "linux"
+        else None
+    )
+    if (
+        call is not None
+        and call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+    ):
         return
     if call is not None and (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EINVAL):
         raise OSError(number, os.strerror(number))
@@ -164,7 +177,14 @@ def named_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        number = error.errno or next((one for one in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) if os.strerror(one) in str(error)), errno.EIO)
+        number = error.errno or next(
+            (
+                one
+                for one in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+                if os.strerror(one) in str(error)
+            ),
+            errno.EIO,
+        )
         reason = os.strerror(number) if number != errno.EIO else str(error)
         raise OSError(number, f"a data set could not be written: {reason}", str(path)) from error
 

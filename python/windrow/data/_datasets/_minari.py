@@ -11,7 +11,16 @@ from windrow import _needs
 from windrow._arguments import argument
 from windrow._lazy import gymnasium, numpy
 from windrow._types import Array
-from windrow.data._datasets._columns import DONE, TERMINATED, TRUNCATED, Columns, Layout, described, layout_from, layout_of
+from windrow.data._datasets._columns import (
+    DONE,
+    TERMINATED,
+    TRUNCATED,
+    Columns,
+    Layout,
+    described,
+    layout_from,
+    layout_of,
+)
 from windrow.data._datasets._columns import Path as Entry
 from windrow.data._datasets._folder import Folder, flush, named_errors
 from windrow.data._datasets._parquet import arrow_of
@@ -33,18 +42,23 @@ class MinariArguments(SinkArguments):
     )
     observation_space: Any = argument("of Gymnasium, in place of the environment's", default=None)
     action_space: Any = argument("of Gymnasium, in place of the environment's", default=None)
-    dataset_id: str | None = argument("``namespace/name-v0``; by default the name of the folder", default=None)
+    dataset_id: str | None = argument(
+        "``namespace/name-v0``; by default the name of the folder", default=None
+    )
 
 
 class MinariSink(Sink):
-    """Writes whole episodes as a data set of Minari, which ``minari.load_dataset`` loads from below ``MINARI_DATASETS_PATH``, and
-    ``minari.MinariDataset(path / "data")`` from anywhere.
+    """Writes whole episodes as a data set of Minari, which ``minari.load_dataset`` loads from below
+    ``MINARI_DATASETS_PATH``, and ``minari.MinariDataset(path / "data")`` from anywhere.
 
-    The data set has what the format has: observations, among them the last one of an episode, actions, rewards and flags. Actions of a
-    ``Discrete`` space are numbers, also where the collector's are one-hot. Pictures are kept as they are. An episode is visible when
-    ``metadata.json`` counts it, which happens when all of it is on the disk. A sink of a folder that is there goes on with it.
+    The data set has what the format has: observations, among them the last one of an episode,
+    actions, rewards and flags. Actions of a ``Discrete`` space are numbers, also where the
+    collector's are one-hot. Pictures are kept as they are. An episode is visible when
+    ``metadata.json`` counts it, which happens when all of it is on the disk. A sink of a folder
+    that is there goes on with it.
 
-    Each episode is a folder, as Minari reads it, so episodes of a few frames take longer than in other formats.
+    Each episode is a folder, as Minari reads it, so episodes of a few frames take longer than in
+    other formats.
 
     Raises:
         ImportError: Minari or pyarrow is not installed.
@@ -61,7 +75,9 @@ class MinariSink(Sink):
 
 
 class _MinariWriter(Writer):
-    def __init__(self, folder: Folder, minari: Any, parquet: Any, arguments: MinariArguments) -> None:
+    def __init__(
+        self, folder: Folder, minari: Any, parquet: Any, arguments: MinariArguments
+    ) -> None:
         super().__init__(folder)
         self._parquet = parquet
         self._data = folder.path / "data"
@@ -69,18 +85,28 @@ class _MinariWriter(Writer):
         if path.exists():
             self._about = json.loads(path.read_text())
             if "windrow_columns" not in self._about:
-                raise ValueError(f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder")
+                raise ValueError(
+                    f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder"
+                )
             self.rows, self.episodes = self._about["total_steps"], self._about["total_episodes"]
             self.layout = layout_from(self._about["windrow_columns"])
             read = minari.serialization.deserialize_space
-            self._spaces = tuple(read(self._about[name]) for name in ("observation_space", "action_space"))
+            self._spaces = tuple(
+                read(self._about[name]) for name in ("observation_space", "action_space")
+            )
         else:
             env = gymnasium.make(arguments.env) if isinstance(arguments.env, str) else arguments.env
             self._spaces = tuple(
                 given if given is not None else getattr(env, name, None)
-                for name, given in (("observation_space", arguments.observation_space), ("action_space", arguments.action_space))
+                for name, given in (
+                    ("observation_space", arguments.observation_space),
+                    ("action_space", arguments.action_space),
+                )
             )
-            self._about = {"minari_version": minari.__version__, "dataset_id": _identifier(folder.path, arguments.dataset_id)}
+            self._about = {
+                "minari_version": minari.__version__,
+                "dataset_id": _identifier(folder.path, arguments.dataset_id),
+            }
             spec: Any = getattr(env, "spec", None)
             if spec is not None:
                 self._about["env_spec"] = spec.to_json()
@@ -93,19 +119,27 @@ class _MinariWriter(Writer):
 
     def accept(self, columns: Columns) -> None:
         names = ("observation", "action")
-        self._spaces = tuple(_space_of(name, columns) if space is None else space for name, space in zip(names, self._spaces, strict=True))
+        self._spaces = tuple(
+            _space_of(name, columns) if space is None else space
+            for name, space in zip(names, self._spaces, strict=True)
+        )
         self._entries({key: values[:1] for key, values in columns.items()})
         if self.layout is None:
-            # Before there is an episode: a folder of episodes alone would be a data set of another format.
+            # Before there is an episode: a folder of episodes alone would be a data set of another
+            # format.
             self._count(0, 0, layout_of(columns))
 
     def save(self, columns: Columns, lengths: Any) -> None:
         ends = numpy.cumsum(lengths)
         for at, (start, end) in enumerate(zip(ends - lengths, ends, strict=True)):
-            self._save_episode(self.episodes + at, {key: values[start:end] for key, values in columns.items()})
+            self._save_episode(
+                self.episodes + at, {key: values[start:end] for key, values in columns.items()}
+            )
         with named_errors(self._data):
             flush(self._data)
-        self._count(self.rows + int(lengths.sum()), self.episodes + len(lengths), layout_of(columns))
+        self._count(
+            self.rows + int(lengths.sum()), self.episodes + len(lengths), layout_of(columns)
+        )
 
     def _count(self, rows: int, episodes: int, layout: Layout) -> None:
         """Makes episodes visible."""
@@ -133,7 +167,9 @@ class _MinariWriter(Writer):
             terminated = flag(DONE) & ~truncated
         ahead = {key[1:]: values[-1:] for key, values in columns.items() if key[0] == "next"}
         if _REWARD not in columns:
-            raise ValueError(f'expected an entry ("next", "reward"), which episodes of Minari have; there are {_listed(columns)}')
+            raise ValueError(
+                f'expected an entry ("next", "reward"), which episodes of Minari have; there are {_listed(columns)}'
+            )
         return {
             "observations": _encoded(self._spaces[0], ("observation",), columns, ahead),
             "actions": _encoded(self._spaces[1], ("action",), columns, {}),
@@ -170,7 +206,9 @@ def _space_of(name: str, columns: Columns) -> "gymnasium.Space[Any]":
     key = _entry((name,), columns)
     values = columns[key]
     if name == "action" and values.dtype.kind in "iu":
-        raise ValueError("action: expected a space for integers, which may stand for choices: give MinariSink env=... or action_space=...")
+        raise ValueError(
+            "action: expected a space for integers, which may stand for choices: give MinariSink env=... or action_space=..."
+        )
     if values.dtype == bool:
         return gymnasium.spaces.MultiBinary(values.shape[1:] or (1,))
     limits: Any = (-numpy.inf, numpy.inf) if values.dtype.kind == "f" else numpy.iinfo(values.dtype)
@@ -183,7 +221,9 @@ def _entry(key: Entry, columns: Columns) -> Entry:
     for found in (key, ("pixels",)) if key == ("observation",) else (key,):
         if found in columns:
             return found
-    raise ValueError(f"expected an entry {'.'.join(key)}, which the space of the data set has; there are {_listed(columns)}")
+    raise ValueError(
+        f"expected an entry {'.'.join(key)}, which the space of the data set has; there are {_listed(columns)}"
+    )
 
 
 def _listed(columns: Columns) -> str:
@@ -191,13 +231,17 @@ def _listed(columns: Columns) -> str:
 
 
 def _encoded(space: Any, key: Entry, columns: Columns, ahead: Columns) -> Any:
-    """Values of a space as Minari keeps them, and one row more: that of ``ahead`` or, where a frame has no successor, any."""
+    """Values of a space as Minari keeps them, and one row more: that of ``ahead`` or, where a frame
+    has no successor, any.
+    """
     import pyarrow
 
     parts: Any = getattr(space, "spaces", None)
     if isinstance(space, gymnasium.spaces.Dict):
         inner = () if key == ("observation",) else key
-        arrays = {name: _encoded(part, (*inner, name), columns, ahead) for name, part in parts.items()}
+        arrays = {
+            name: _encoded(part, (*inner, name), columns, ahead) for name, part in parts.items()
+        }
         return pyarrow.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
     key = _entry(key, columns)
     values = _lengthened(columns[key], ahead.get(key))
@@ -206,11 +250,19 @@ def _encoded(space: Any, key: Entry, columns: Columns, ahead: Columns) -> Any:
             # One-hot.
             values = values.reshape(len(values), -1).argmax(1) + space.start
         return pyarrow.array(values.reshape(len(values)).astype(space.dtype))
-    if not isinstance(space, (gymnasium.spaces.Box, gymnasium.spaces.MultiDiscrete, gymnasium.spaces.MultiBinary)):
-        raise ValueError(f"entry {'.'.join(key)}: expected a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of them, got {space}")
+    if not isinstance(
+        space, (gymnasium.spaces.Box, gymnasium.spaces.MultiDiscrete, gymnasium.spaces.MultiBinary)
+    ):
+        raise ValueError(
+            f"entry {'.'.join(key)}: expected a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of them, got {space}"
+        )
     if values[0].size != int(numpy.prod(space.shape)):
-        raise ValueError(f"entry {'.'.join(key)}: expected {list(space.shape)}, as its space has, got {list(values.shape[1:])}")
-    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values.astype(space.dtype, copy=False).reshape(-1)), values[0].size)
+        raise ValueError(
+            f"entry {'.'.join(key)}: expected {list(space.shape)}, as its space has, got {list(values.shape[1:])}"
+        )
+    return pyarrow.FixedSizeListArray.from_arrays(
+        pyarrow.array(values.astype(space.dtype, copy=False).reshape(-1)), values[0].size
+    )
 
 
 def _lengthened(values: Array, last: Array | None = None) -> Array:
@@ -221,7 +273,9 @@ def _lengthened(values: Array, last: Array | None = None) -> Array:
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The columns of the data set in a folder, several episodes at a time."""
     minari = _needs.module("a data set of Minari", "minari", "minari")
-    return read_dataset(minari.MinariDataset(path if (path / "metadata.json").exists() else path / "data"))
+    return read_dataset(
+        minari.MinariDataset(path if (path / "metadata.json").exists() else path / "data")
+    )
 
 
 def is_here(path: Path) -> bool:
@@ -231,14 +285,25 @@ def is_here(path: Path) -> bool:
 
 
 def read_dataset(dataset: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """The columns of a ``minari.MinariDataset``, several episodes at a time. Numbers of episodes are those of the data set."""
+    """The columns of a ``minari.MinariDataset``, several episodes at a time. Numbers of episodes
+    are those of the data set.
+    """
     waiting: list[dict[str, Any]] = []
     for episode in dataset:
         rows = len(episode.rewards)
         columns = {
-            **{name: numpy.asarray(values)[:rows] for name, values in _flat(episode.observations, "observation")},
-            **{f"next.{name}": numpy.asarray(values)[1 : rows + 1] for name, values in _flat(episode.observations, "observation")},
-            **{name: numpy.asarray(values) for name, values in _flat(episode.actions, "action", inside=True)},
+            **{
+                name: numpy.asarray(values)[:rows]
+                for name, values in _flat(episode.observations, "observation")
+            },
+            **{
+                f"next.{name}": numpy.asarray(values)[1 : rows + 1]
+                for name, values in _flat(episode.observations, "observation")
+            },
+            **{
+                name: numpy.asarray(values)
+                for name, values in _flat(episode.actions, "action", inside=True)
+            },
             "next.reward": numpy.asarray(episode.rewards, numpy.float32),
             "next.terminated": numpy.asarray(episode.terminations),
             "next.truncated": numpy.asarray(episode.truncations),
@@ -258,7 +323,9 @@ def _joined(several: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _flat(values: Any, name: str, *, inside: bool = False) -> Iterator[tuple[str, Any]]:
-    """Values of nested dictionaries and tuples by the names of windrow's entries, those of a dictionary of observations by their own."""
+    """Values of nested dictionaries and tuples by the names of windrow's entries, those of a
+    dictionary of observations by their own.
+    """
     if isinstance(values, dict):
         for key, inner in values.items():
             yield from _flat(inner, f"{name}.{key}" if inside else key, inside=True)

@@ -1,4 +1,6 @@
-"""Parquet, in the layout that ``datasets.load_dataset`` of Hugging Face reads: a card, and files in ``data``."""
+"""Parquet, in the layout that ``datasets.load_dataset`` of Hugging Face reads: a card, and files in
+``data``.
+"""
 
 import json
 from collections.abc import Iterator
@@ -39,11 +41,13 @@ class ParquetArguments(SinkArguments):
 
 
 class ParquetSink(Sink):
-    """Writes whole episodes into Parquet files, a row for each frame, which ``datasets.load_dataset(path)`` of Hugging Face loads.
+    """Writes whole episodes into Parquet files, a row for each frame, which
+    ``datasets.load_dataset(path)`` of Hugging Face loads.
 
-    A column has the names of its entry's key, joined by dots, such as ``next.reward``, and is a list of fixed size where a frame has several
-    values. ``episode_index`` numbers the episodes. A file appears when it is whole and on the disk, so a program that is killed at any moment
-    leaves a data set of whole episodes. A sink of a folder that is there goes on with it.
+    A column has the names of its entry's key, joined by dots, such as ``next.reward``, and is a
+    list of fixed size where a frame has several values. ``episode_index`` numbers the episodes. A
+    file appears when it is whole and on the disk, so a program that is killed at any moment leaves
+    a data set of whole episodes. A sink of a folder that is there goes on with it.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -78,7 +82,9 @@ class _ParquetWriter(Writer):
             self._files = max(self._files, int(path.stem.rpartition("-")[2] or -1) + 1)
             self.rows += metadata.num_rows
             if METADATA not in (metadata.metadata or {}):
-                raise ValueError(f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder")
+                raise ValueError(
+                    f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder"
+                )
             about = json.loads(metadata.metadata[METADATA])
             self.episodes, self.layout = about["end_episode"], layout_from(about["columns"])
         if not (folder.path / "README.md").exists():
@@ -88,19 +94,36 @@ class _ParquetWriter(Writer):
         import pyarrow
 
         rows, end = int(lengths.sum()), self.episodes + len(lengths)
-        about = {"rows": rows, "first_episode": self.episodes, "end_episode": end, "columns": described(layout_of(columns))}
+        about = {
+            "rows": rows,
+            "first_episode": self.episodes,
+            "end_episode": end,
+            "columns": described(layout_of(columns)),
+        }
         columns = {EPISODE: numpy.repeat(numpy.arange(self.episodes, end), lengths), **columns}
-        names, values = [".".join(key) for key in columns], [arrow_of(values) for values in columns.values()]
+        names, values = (
+            [".".join(key) for key in columns],
+            [arrow_of(values) for values in columns.values()],
+        )
         table = pyarrow.Table.from_arrays(values, names=names)
         table = table.replace_schema_metadata({METADATA: json.dumps(about)})
         # Floats do not repeat, and a dictionary of them takes most of the time.
-        options = {"compression": self._compression, "use_dictionary": False, "write_statistics": False}
-        self.folder.publish(f"data/train-{self._files:06}.parquet", lambda path: self._parquet.write_table(table, path, **options))
+        options = {
+            "compression": self._compression,
+            "use_dictionary": False,
+            "write_statistics": False,
+        }
+        self.folder.publish(
+            f"data/train-{self._files:06}.parquet",
+            lambda path: self._parquet.write_table(table, path, **options),
+        )
         self._files, self.rows, self.episodes = self._files + 1, self.rows + rows, end
 
 
 def arrow_of(values: Array) -> Any:
-    """An array ``[rows, ...]`` as one of Arrow: lists of fixed size, of lists where a row has several dimensions."""
+    """An array ``[rows, ...]`` as one of Arrow: lists of fixed size, of lists where a row has
+    several dimensions.
+    """
     import pyarrow
 
     shape = values.shape[1:]
@@ -124,28 +147,52 @@ def array_of(name: str, column: Any) -> Array:
     made = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
     if isinstance(made, pyarrow.ChunkedArray):
         made = pyarrow.concat_arrays(made.chunks)
-    while types.is_fixed_size_list(made.type) or types.is_list(made.type) or types.is_large_list(made.type):
+    while (
+        types.is_fixed_size_list(made.type)
+        or types.is_list(made.type)
+        or types.is_large_list(made.type)
+    ):
         lengths = compute.list_value_length(made).unique().to_pylist()
         # A list that is missing has the length None.
         if len(lengths) > 1 or None in lengths:
-            raise ValueError(f"column {name}: expected lists of one length, got {', '.join(map(str, lengths[:4]))}")
+            raise ValueError(
+                f"column {name}: expected lists of one length, got {', '.join(map(str, lengths[:4]))}"
+            )
         made = made.flatten()
         shape.append(lengths[0] if lengths else 0)
-    if made.null_count or not (types.is_boolean(made.type) or types.is_integer(made.type) or types.is_floating(made.type)):
-        raise ValueError(f"column {name}: expected numbers, got {made.type}" + (" with missing values" if made.null_count else ""))
+    if made.null_count or not (
+        types.is_boolean(made.type) or types.is_integer(made.type) or types.is_floating(made.type)
+    ):
+        raise ValueError(
+            f"column {name}: expected numbers, got {made.type}"
+            + (" with missing values" if made.null_count else "")
+        )
     values = made.to_numpy(zero_copy_only=False).reshape(shape)
     return values if values.flags.writeable else values.copy()
 
 
 def columns_in(table: Any) -> dict[str, Any]:
-    """The columns of a table by their names; those of windrow have the shapes that their entries had."""
-    found = {name: array_of(name, table.column(name)) for name in table.column_names if name != "__index_level_0__"}
+    """The columns of a table by their names; those of windrow have the shapes that their entries
+    had.
+    """
+    found = {
+        name: array_of(name, table.column(name))
+        for name in table.column_names
+        if name != "__index_level_0__"
+    }
     about = json.loads((table.schema.metadata or {}).get(METADATA, b"{}")).get("columns", {})
-    return {name: values.reshape(-1, *about[name]["shape"]) if name in about else values for name, values in found.items()}
+    return {
+        name: values.reshape(-1, *about[name]["shape"]) if name in about else values
+        for name, values in found.items()
+    }
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The columns of each file below ``path``, or of the file."""
     pq = _needs.module("a data set of Parquet files", "pyarrow.parquet", "parquet")
-    for file in [path] if path.is_file() else sorted(found for found in path.rglob("*.parquet") if not found.name.startswith(".")):
+    for file in (
+        [path]
+        if path.is_file()
+        else sorted(found for found in path.rglob("*.parquet") if not found.name.startswith("."))
+    ):
         yield columns_in(pq.read_table(file))

@@ -13,10 +13,13 @@ from windrow.data._datasets._sink import Sink, SinkArguments, Writer, takes
 
 
 class SafetensorsSink(Sink):
-    """Writes whole episodes into files of safetensors, each a tensor ``[rows, ...]`` for each entry, as they are in memory.
+    """Writes whole episodes into files of safetensors, each a tensor ``[rows, ...]`` for each
+    entry, as they are in memory.
 
-    A tensor has the names of its entry's key, joined by dots, such as ``next.reward``. ``episode_index`` numbers the episodes. The metadata of
-    a file count its rows and episodes. A file appears when it is whole and on the disk, and a sink of a folder that is there goes on with it.
+    A tensor has the names of its entry's key, joined by dots, such as ``next.reward``.
+    ``episode_index`` numbers the episodes. The metadata of a file count its rows and episodes. A
+    file appears when it is whole and on the disk, and a sink of a folder that is there goes on with
+    it.
 
     Raises:
         ImportError: safetensors is not installed.
@@ -38,17 +41,31 @@ class _SafetensorsWriter(Writer):
         for path in folder.names("*.safetensors"):
             about = _metadata(path)
             if "end_episode" not in about:
-                raise ValueError(f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder")
-            self._files, self.rows, self.episodes = int(path.stem) + 1, self.rows + int(about["rows"]), int(about["end_episode"])
+                raise ValueError(
+                    f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder"
+                )
+            self._files, self.rows, self.episodes = (
+                int(path.stem) + 1,
+                self.rows + int(about["rows"]),
+                int(about["end_episode"]),
+            )
             self.layout = layout_from(json.loads(about["columns"]))
 
     def save(self, columns: Columns, lengths: Any) -> None:
         rows, end = int(lengths.sum()), self.episodes + len(lengths)
         about = {"rows": rows, "first_episode": self.episodes, "end_episode": end}
-        metadata = {**{name: str(value) for name, value in about.items()}, "columns": json.dumps(described(layout_of(columns)))}
+        metadata = {
+            **{name: str(value) for name, value in about.items()},
+            "columns": json.dumps(described(layout_of(columns))),
+        }
         columns = {EPISODE: numpy.repeat(numpy.arange(self.episodes, end), lengths), **columns}
-        tensors = {".".join(key): numpy.ascontiguousarray(values) for key, values in columns.items()}
-        self.folder.publish(f"{self._files:06}.safetensors", lambda path: path.write_bytes(self._library.save(tensors, metadata)))
+        tensors = {
+            ".".join(key): numpy.ascontiguousarray(values) for key, values in columns.items()
+        }
+        self.folder.publish(
+            f"{self._files:06}.safetensors",
+            lambda path: path.write_bytes(self._library.save(tensors, metadata)),
+        )
         self._files, self.rows, self.episodes = self._files + 1, self.rows + rows, end
 
 
@@ -61,5 +78,9 @@ def _metadata(path: Path) -> dict[str, str]:
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The columns of each file in ``path``, or of the file."""
     library = _needs.module("a data set of safetensors files", "safetensors.numpy", "safetensors")
-    for file in [path] if path.is_file() else sorted(found for found in path.glob("*.safetensors") if not found.name.startswith(".")):
+    for file in (
+        [path]
+        if path.is_file()
+        else sorted(found for found in path.glob("*.safetensors") if not found.name.startswith("."))
+    ):
         yield library.load_file(file)

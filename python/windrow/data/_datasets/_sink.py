@@ -18,14 +18,18 @@ from windrow.envs._specs import path as path_of
 class SinkArguments(Arguments):
     """Arguments of every sink."""
 
-    path: str | os.PathLike[str] = argument("the folder of the data set; one that is there goes on", kw_only=False)
+    path: str | os.PathLike[str] = argument(
+        "the folder of the data set; one that is there goes on", kw_only=False
+    )
     rows_per_file: int | None = argument(
         "frames from which on a file is written; by default only bytes_per_file decides",
         more="a file has whole episodes, so it has more frames than that, by less than a batch and an episode",
         default=None,
         check=at_least(1),
     )
-    bytes_per_file: int = argument("bytes of frames from which on a file is written", default=64 * 2**20, check=at_least(1))
+    bytes_per_file: int = argument(
+        "bytes of frames from which on a file is written", default=64 * 2**20, check=at_least(1)
+    )
     unfinished: Literal["truncate", "drop"] = argument(
         "what becomes of episodes that have not ended",
         more='when the sink is closed: ``"truncate"`` marks the last frame of each as truncated, ``"drop"`` leaves them out',
@@ -80,15 +84,20 @@ class _Core:
         columns, shape = columns_of(batch, self.keys)
         with self.lock:
             if self.is_closed:
-                raise RuntimeError(f"the data set {self.writer.folder.path} is closed: make another sink, which goes on with it")
+                raise RuntimeError(
+                    f"the data set {self.writer.folder.path} is closed: make another sink, which goes on with it"
+                )
             layout = layout_of(columns)
             self._check(layout)
             if not self.is_accepted:
                 self.writer.accept(columns)
                 self.is_accepted = True
-            # Before the batch is taken: a batch whose write fails was not, and can be written again.
+            # Before the batch is taken: a batch whose write fails was not, and can be written
+            # again.
             rows = self.arguments.rows_per_file
-            if self.episodes.bytes >= self.arguments.bytes_per_file or (rows is not None and self.episodes.rows >= rows):
+            if self.episodes.bytes >= self.arguments.bytes_per_file or (
+                rows is not None and self.episodes.rows >= rows
+            ):
                 self._save()
             self.episodes.add(columns, shape, author)
             self.layout = layout
@@ -98,7 +107,9 @@ class _Core:
         for key in dict.fromkeys([*self.layout, *layout]) if self.layout else ():
             before, now = (_shown(found.get(key)) for found in (self.layout or {}, layout))
             if before != now:
-                raise ValueError(f"entry {'.'.join(key)}: expected {before}, as in the rest of {self.writer.folder.path}, got {now}")
+                raise ValueError(
+                    f"entry {'.'.join(key)}: expected {before}, as in the rest of {self.writer.folder.path}, got {now}"
+                )
 
     def flush(self) -> None:
         with self.lock:
@@ -128,7 +139,9 @@ def _shown(column: tuple[str, tuple[int, ...]] | None) -> str:
 
 
 class Sink:
-    """Writes batches into a data set. Give it to a collector as its ``replay_buffer``, or batches to :meth:`extend`."""
+    """Writes batches into a data set. Give it to a collector as its ``replay_buffer``, or batches
+    to :meth:`extend`.
+    """
 
     #: Collectors number their trajectories alike.
     _tells_writers_apart: ClassVar[bool] = True
@@ -147,23 +160,30 @@ class Sink:
     def extend(self, batch: Any) -> None:
         """Takes a batch, and first writes a file if the frames before fill one.
 
-        Episodes go on in the next batch: under the same id of ``("collector", "traj_ids")`` or, without ids, in the same row. Rows that the
-        entry ``("collector", "mask")`` leaves out are padding.
+        Episodes go on in the next batch: under the same id of ``("collector", "traj_ids")`` or,
+        without ids, in the same row. Rows that the entry ``("collector", "mask")`` leaves out are
+        padding.
 
         Args:
             batch: a TensorDict ``[time]`` or ``[..., time]``, with ``("next", "done")``.
 
         Raises:
-            OSError: the file could not be written; the message has its path. The batch was not taken, and those before are kept: what
-                was in the way can be removed, and the batch written again.
+            OSError: the file could not be written; the message has its path. The batch was not
+                taken, and those before are kept: what was in the way can be removed, and the batch
+                written again.
             TypeError: an entry is no tensor, or of a type that no data set has.
-            ValueError: entries differ from those of the batches before, or do not say where episodes end.
+            ValueError: entries differ from those of the batches before, or do not say where
+                episodes end.
             RuntimeError: the sink was closed.
         """
         self._target.write(batch, None)
 
-    def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> None:
-        """As :meth:`extend`, for the collector with this number. A write waits for the disk only, so it is not given up."""
+    def _write(
+        self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None
+    ) -> None:
+        """As :meth:`extend`, for the collector with this number. A write waits for the disk only,
+        so it is not given up.
+        """
         self._target.write(batch, collector)
 
     def flush(self) -> None:
@@ -175,7 +195,8 @@ class Sink:
         self._target.flush()
 
     def close(self) -> None:
-        """Writes what there is, ends the episodes that have not ended as ``unfinished`` says, and lets others write the folder.
+        """Writes what there is, ends the episodes that have not ended as ``unfinished`` says, and
+        lets others write the folder.
 
         A sink that is not closed is when it is freed, and at the end of the program.
 
@@ -197,7 +218,9 @@ class Sink:
 
     @property
     def num_rows(self) -> int:
-        """Frames in the files of the data set, those of earlier programs included. They are safe, however the program ends."""
+        """Frames in the files of the data set, those of earlier programs included. They are safe,
+        however the program ends.
+        """
         return self._target.writer.rows
 
     @property

@@ -1,4 +1,6 @@
-"""Frames of data sets, for buffers: those of windrow's sinks as they were, and those of others under windrow's keys."""
+"""Frames of data sets, for buffers: those of windrow's sinks as they were, and those of others
+under windrow's keys.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Named = dict[str, Any]
 #: Names that data sets have for entries of windrow.
 _KNOWN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("observations", "obs", "state", "observation.state"), ("observation",)),
-    **dict.fromkeys(("next_observations", "next_observation", "next_obs", "next_state"), ("next", "observation")),
+    **dict.fromkeys(
+        ("next_observations", "next_observation", "next_obs", "next_state"), ("next", "observation")
+    ),
     "actions": ("action",),
     **dict.fromkeys(("reward", "rewards"), ("next", "reward")),
     **dict.fromkeys(("terminations", "terminals", "terminated"), TERMINATED),
@@ -37,11 +41,14 @@ def frames_of_dataset(dataset: Any, keys: Mapping[str, Key] | None) -> Iterator[
     Raises:
         FileNotFoundError: there is nothing at a path.
         TypeError: it is no data set that is known, or ``keys`` is no dictionary.
-        ValueError: a column cannot be read, ``keys`` name one that is not there, or there are no frames.
+        ValueError: a column cannot be read, ``keys`` name one that is not there, or there are no
+            frames.
         ImportError: a package is missing that reads it.
     """
     if not isinstance(keys, Mapping | None):
-        raise TypeError(f"keys: expected a dictionary of columns and their entries, got {kind_of(keys)}")
+        raise TypeError(
+            f"keys: expected a dictionary of columns and their entries, got {kind_of(keys)}"
+        )
     is_empty = True
     for named in _pieces(dataset):
         columns = _columns(named, keys or {})
@@ -62,7 +69,9 @@ def _pieces(dataset: Any) -> Iterator[Named]:
     if isinstance(dataset, Mapping) and not is_frames(dataset):
         return iter([{name: _numbers(name, values) for name, values in dataset.items()}])
     known = ", ".join(f"{package}.{name}" for package, name in _OBJECTS)
-    raise TypeError(f"expected the path of a data set, or one of {known}, or a dictionary of arrays, got {kind_of(dataset)}")
+    raise TypeError(
+        f"expected the path of a data set, or one of {known}, or a dictionary of arrays, got {kind_of(dataset)}"
+    )
 
 
 def _numbers(name: object, values: Any) -> Array:
@@ -71,10 +80,15 @@ def _numbers(name: object, values: Any) -> Array:
     try:
         made = numpy.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"column {name}: expected an array of numbers [rows, ...]: {error}") from error
+        raise ValueError(
+            f"column {name}: expected an array of numbers [rows, ...]: {error}"
+        ) from error
     if made.dtype.kind not in "biuf" or made.ndim == 0:
-        raise ValueError(f"column {name}: expected an array of numbers [rows, ...], got {made.dtype} {list(made.shape)} of {kind_of(values)}")
-    # Memory as torch takes it: a view may run backwards, and a file's array may have another byte order.
+        raise ValueError(
+            f"column {name}: expected an array of numbers [rows, ...], got {made.dtype} {list(made.shape)} of {kind_of(values)}"
+        )
+    # Memory as torch takes it: a view may run backwards, and a file's array may have another byte
+    # order.
     return numpy.require(made, made.dtype.newbyteorder("="), ["C", "W"])
 
 
@@ -87,7 +101,9 @@ def _at(path: Path) -> Iterator[Named]:
     for suffix, read in ((".parquet", _parquet.read), (".safetensors", _safetensors.read)):
         if path.suffix == suffix or (path.is_dir() and any(path.rglob(f"*{suffix}"))):
             return read(path)
-    raise FileNotFoundError(f"expected a data set of Parquet or safetensors files, of Minari or of LeRobot at {path}; there is none")
+    raise FileNotFoundError(
+        f"expected a data set of Parquet or safetensors files, of Minari or of LeRobot at {path}; there is none"
+    )
 
 
 def _of_table(table: Any) -> Iterator[Named]:
@@ -101,13 +117,17 @@ def _of_datasets(dataset: Any) -> Iterator[Named]:
 
 def _of_splits(dataset: Any) -> Iterator[Named]:
     if len(dataset) != 1:
-        raise TypeError(f"expected one split of the data set, such as dataset[{next(iter(dataset))!r}], got {len(dataset)}")
+        raise TypeError(
+            f"expected one split of the data set, such as dataset[{next(iter(dataset))!r}], got {len(dataset)}"
+        )
     return _of_datasets(next(iter(dataset.values())))
 
 
 def _of_lerobot(dataset: Any) -> Iterator[Named]:
     if dataset.episodes is not None:
-        raise TypeError("expected all episodes of a data set of LeRobot, got a selection of them: leave episodes=... out")
+        raise TypeError(
+            "expected all episodes of a data set of LeRobot, got a selection of them: leave episodes=... out"
+        )
     return _lerobot.read(Path(dataset.root))
 
 
@@ -124,22 +144,31 @@ _OBJECTS: dict[tuple[str, str], Callable[[Any], Iterator[Named]]] = {
 def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
     """The columns under the keys of windrow; those of ``keys`` under the keys that it says."""
     if strange := [name for name in keys if name not in named]:
-        raise ValueError(f"keys: the data set has no column {strange[0]!r}; it has {', '.join(named)}")
+        raise ValueError(
+            f"keys: the data set has no column {strange[0]!r}; it has {', '.join(named)}"
+        )
     taken = {path_of(key) for key in keys.values()}
     columns: Columns = {}
     first, has_flags = next(iter(named), ""), any(".".join(key) in named for key in _FLAGS)
     for name, values in named.items():
         if values.shape[:1] != (rows := named[first].shape[:1]):
-            raise ValueError(f"column {name}: expected {list(rows)} rows, as column {first} has, got {list(values.shape[:1])}")
+            raise ValueError(
+                f"column {name}: expected {list(rows)} rows, as column {first} has, got {list(values.shape[:1])}"
+            )
         key = path_of(keys[name]) if name in keys else _KNOWN.get(name, tuple(name.split(".")))
-        # Another column has the entry, or flags at the root are those of TorchRL, beside the ones under next.
+        # Another column has the entry, or flags at the root are those of TorchRL, beside the ones
+        # under next.
         is_known = name in _KNOWN and (".".join(key) in named or (has_flags and key in _FLAGS))
         if name not in keys and (key in taken or key in columns or is_known):
             key = tuple(name.split("."))
         # The same entry, or one inside the other.
-        if clash := next((other for other in columns if other[: len(key)] == key[: len(other)]), None):
+        if clash := next(
+            (other for other in columns if other[: len(key)] == key[: len(other)]), None
+        ):
             there, here = ".".join(clash), ".".join(key)
-            raise ValueError(f"column {name}: it would be the entry {here}, and another one is {there}: name its entry, keys={{{name!r}: ...}}")
+            raise ValueError(
+                f"column {name}: it would be the entry {here}, and another one is {there}: name its entry, keys={{{name!r}: ...}}"
+            )
         columns[key] = values
     for key in (*_FLAGS, ("next", "reward")):
         # Flags and rewards are [1] in each frame.
@@ -148,11 +177,15 @@ def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
     for key in _FLAGS:
         if key in columns:
             columns[key] = _whole(key, columns[key], bool)
-    if DONE not in columns and (ends := [columns[key] for key in (TERMINATED, TRUNCATED) if key in columns]):
+    if DONE not in columns and (
+        ends := [columns[key] for key in (TERMINATED, TRUNCATED) if key in columns]
+    ):
         columns[DONE] = numpy.logical_or.reduce(ends)
     if IDS in columns:
         if columns[IDS].size != len(columns[IDS]):
-            raise ValueError(f"entry {'.'.join(IDS)}: expected one number for each row, got {list(columns[IDS].shape)}")
+            raise ValueError(
+                f"entry {'.'.join(IDS)}: expected one number for each row, got {list(columns[IDS].shape)}"
+            )
         columns[IDS] = _whole(IDS, columns[IDS].reshape(-1), numpy.int64)
     return columns
 
@@ -161,5 +194,7 @@ def _whole(key: tuple[str, ...], values: Array, kind: Any) -> Array:
     """Flags or ids as ``kind``, which data sets may have in other types."""
     made = values if values.dtype == kind else values.astype(kind)
     if made is not values and (odd := values[made != values]).size:
-        raise ValueError(f"entry {'.'.join(key)}: expected {'flags, 0 or 1' if kind is bool else 'whole numbers'}, got {odd.flat[0]}")
+        raise ValueError(
+            f"entry {'.'.join(key)}: expected {'flags, 0 or 1' if kind is bool else 'whole numbers'}, got {odd.flat[0]}"
+        )
     return made

@@ -4,7 +4,12 @@ from typing import TYPE_CHECKING
 
 from windrow import _fence as _fence
 from windrow._lazy import listing as _listing
-from windrow.data.replay_buffers import replay_buffers as _buffers, samplers as _samplers, storages as _storages, writers as _writers
+from windrow.data.replay_buffers import (
+    replay_buffers as _buffers,
+    samplers as _samplers,
+    storages as _storages,
+    writers as _writers,
+)
 from windrow.data.replay_buffers.replay_buffers import *
 from windrow.data.replay_buffers.samplers import *
 from windrow.data.replay_buffers.storages import *
@@ -16,5 +21,11 @@ __getattr__ = _fence.rest_of(__name__)
 
 if not TYPE_CHECKING:
     # Checkers that add up no lists take all that was imported.
-    __all__ = [*_ray.__all__, *_buffers.__all__, *_samplers.__all__, *_storages.__all__, *_writers.__all__]
+    __all__ = [
+        *_ray.__all__,
+        *_buffers.__all__,
+        *_samplers.__all__,
+        *_storages.__all__,
+        *_writers.__all__,
+    ]
     __dir__ = _listing(__name__, __all__)

@@ -1,4 +1,6 @@
-"""Buffers: the one that takes any parts, and those with parts of their own, under the names that TorchRL has for them."""
+"""Buffers: the one that takes any parts, and those with parts of their own, under the names that
+TorchRL has for them.
+"""
 
 from __future__ import annotations
 
@@ -30,35 +32,67 @@ from windrow.data._arguments import (
 from windrow.data._content import frames_of, is_frames, is_key, numbers, rows_of, whole
 from windrow.data._datasets._sources import frames_of_dataset
 from windrow.data._frames import FrameDataset
-from windrow.data._items import OBJECT, Objects, Orders, as_tree, batches, is_marked, map_tree, packed, packed_items, pinned, stacked, unpacked
+from windrow.data._items import (
+    OBJECT,
+    Objects,
+    Orders,
+    as_tree,
+    batches,
+    is_marked,
+    map_tree,
+    packed,
+    packed_items,
+    pinned,
+    stacked,
+    unpacked,
+)
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key, made
 from windrow.data._states import from_plain, to_plain
-from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler, consuming, function_of_sample
-from windrow.data.replay_buffers.storages import LazyTensorStorage, ListStorage, Storage, TensorStorage
+from windrow.data.replay_buffers.samplers import (
+    ConsumingSampler,
+    RandomSampler,
+    Sampler,
+    SliceSampler,
+    consuming,
+    function_of_sample,
+)
+from windrow.data.replay_buffers.storages import (
+    LazyTensorStorage,
+    ListStorage,
+    Storage,
+    TensorStorage,
+)
 from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
 
-__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
+__all__ = [
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "TensorDictPrioritizedReplayBuffer",
+    "TensorDictReplayBuffer",
+]
 
 T = TypeVar("T")
 Transform: TypeAlias = Callable[[Any], Any]
 
-#: In the place of frames that a transform keeps from being written, and of a sample whose frames are missing.
+#: In the place of frames that a transform keeps from being written, and of a sample whose frames
+#: are missing.
 _NOTHING: Any = object()
 
 
 class ReplayBuffer:
     """Keeps frames that collectors make, and gives learners samples of them.
 
-    All methods may be called from several threads at once. A sample that lacks frames waits for collectors that are writing to
-    the buffer.
+    All methods may be called from several threads at once. A sample that lacks frames waits for
+    collectors that are writing to the buffer.
 
-    When a collector that was started has failed, the next call on the buffer or on the collector raises its error, once. The
-    buffer keeps the frames written before, and stays usable.
+    When a collector that was started has failed, the next call on the buffer or on the collector
+    raises its error, once. The buffer keeps the frames written before, and stays usable.
 
     Raises:
         ValueError: parts do not suit each other.
-        TypeError: a part is of another library, two arguments exclude each other, or one is unknown.
+        TypeError: a part is of another library, two arguments exclude each other, or one is
+            unknown.
 
     Example:
         >>> from windrow.collectors import Collector
@@ -93,7 +127,8 @@ class ReplayBuffer:
         self._pins_memory, self._count_ahead = arguments.pin_memory, arguments.prefetch
         self._batch_size = arguments.batch_size
         transform = either("transform", arguments, "transform_factory", lambda make: make())
-        #: Samples go through them in order, written frames through their ``inv`` in the opposite order.
+        #: Samples go through them in order, written frames through their ``inv`` in the opposite
+        #: order.
         self._transforms: list[Transform] = []
         if transform is not None:
             self.append_transform(transform)
@@ -111,7 +146,8 @@ class ReplayBuffer:
         self.storage._attach(self)
         self._sampler._attach(self)
         self._iterator: Iterator[Any] | None = None
-        #: Whether the last sample ended a pass over the frames; only where samples are drawn ahead, since the engine tells of the last one drawn.
+        #: Whether the last sample ended a pass over the frames; only where samples are drawn ahead,
+        #: since the engine tells of the last one drawn.
         self._ends_pass = False
         if self._count_ahead:
             # A buffer that nobody has any more ends at once, and with it the use of its files.
@@ -132,34 +168,47 @@ class ReplayBuffer:
         )
 
     def _writer_options(self) -> dict[str, Any]:
-        reuses = isinstance(self._sampler, ConsumingSampler) and isinstance(self.writer, RoundRobinWriter)
+        reuses = isinstance(self._sampler, ConsumingSampler) and isinstance(
+            self.writer, RoundRobinWriter
+        )
         return {"kind": "ReuseWriter"} if reuses else self.writer._options()
 
     def _sampler_options(self, sampler: Sampler) -> dict[str, Any]:
         return {**sampler._options(), "priority_key": self.priority_key}
 
     @classmethod
-    def from_dataset(cls, dataset: Any, *, keys: Mapping[str, Key] | None = None, storage: Any = None, **arguments: Any) -> Any:
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        keys: Mapping[str, Key] | None = None,
+        storage: Any = None,
+        **arguments: Any,
+    ) -> Any:
         """A buffer with the frames of a data set.
 
-        Those that a sink has written, such as :class:`ParquetSink`, come as they were; their ``("collector", "traj_ids")`` are the numbers
-        of episodes in the data set. Columns of others have the entries that their names stand for: ``observations``, ``actions``, ``rewards``,
-        ``terminations``, ``episode_id`` and similar ones are windrow's ``"observation"``, ``"action"``, ``("next", "reward")``, …;
-        ``next.reward`` is ``("next", "reward")``; any other name is that of the entry, and so is that of a second column for one entry.
+        Those that a sink has written, such as :class:`ParquetSink`, come as they were; their
+        ``("collector", "traj_ids")`` are the numbers of episodes in the data set. Columns of others
+        have the entries that their names stand for: ``observations``, ``actions``, ``rewards``,
+        ``terminations``, ``episode_id`` and similar ones are windrow's ``"observation"``,
+        ``"action"``, ``("next", "reward")``, …; ``next.reward`` is ``("next", "reward")``; any
+        other name is that of the entry, and so is that of a second column for one entry.
 
         Args:
-            dataset: the folder, or file, of a data set of Parquet or safetensors files, of Minari or of LeRobot; or an object: a
-                ``datasets.Dataset``, a ``minari.MinariDataset``, a ``LeRobotDataset``, a ``pyarrow.Table``, or a dictionary of arrays
-                ``[rows, ...]``.
+            dataset: the folder, or file, of a data set of Parquet or safetensors files, of Minari
+                or of LeRobot; or an object: a ``datasets.Dataset``, a ``minari.MinariDataset``, a
+                ``LeRobotDataset``, a ``pyarrow.Table``, or a dictionary of arrays ``[rows, ...]``.
             keys: the entries of columns, by the columns' names, where the above is not meant.
             storage: with room for all frames; in memory by default.
             arguments: others of the buffer.
 
         Raises:
             FileNotFoundError: there is no data set at the path.
-            ValueError: a column is not of numbers, its rows differ in shape, or two are one entry; the storage has no room for all frames.
+            ValueError: a column is not of numbers, its rows differ in shape, or two are one entry;
+                the storage has no room for all frames.
             TypeError: it is no data set; an argument is unknown.
-            ImportError: a package is missing that reads it; the message names the extra that brings it.
+            ImportError: a package is missing that reads it; the message names the extra that brings
+                it.
 
         Example:
             >>> import torch
@@ -171,9 +220,13 @@ class ReplayBuffer:
         _needs.torch(f"{cls.__name__}.from_dataset")
         pieces = list(frames_of_dataset(dataset, keys))
         rows = sum(map(len, pieces))
-        buffer = cls(storage=LazyTensorStorage(max(rows, 1)) if storage is None else storage, **arguments)
+        buffer = cls(
+            storage=LazyTensorStorage(max(rows, 1)) if storage is None else storage, **arguments
+        )
         if (room := buffer._core.capacity()) < rows:
-            raise ValueError(f"the data set has {rows} frames, and the storage has room for {room}: give it more")
+            raise ValueError(
+                f"the data set has {rows} frames, and the storage has room for {room}: give it more"
+            )
         for piece in pieces:
             buffer.extend(piece)
         return buffer
@@ -201,7 +254,8 @@ class ReplayBuffer:
         self.set_sampler(sampler)
 
     def set_sampler(self, sampler: Sampler | Callable[[], Sampler]) -> Sampler:
-        """Replaces the sampler by one that begins with all frames of the buffer; returns the one before.
+        """Replaces the sampler by one that begins with all frames of the buffer; returns the one
+        before.
 
         Raises:
             RuntimeError: the sampler needs trajectories, and the frames do not say where these end.
@@ -242,13 +296,23 @@ class ReplayBuffer:
 
     @property
     def _takes_frames_as_they_are(self) -> bool:
-        return not (self._keeps_batches or any(hasattr(transform, "inv") for transform in self._transforms))
+        return not (
+            self._keeps_batches or any(hasattr(transform, "inv") for transform in self._transforms)
+        )
 
     @property
     def _keeps_batches(self) -> bool:
-        """Whether samples are cropped in time, and no sampler makes trajectories of single frames: then what is written has time in it."""
-        each = (one for transform in self._transforms for one in getattr(transform, "transforms", [transform]))
-        return not isinstance(self._sampler, SliceSampler) and any(hasattr(one, "sub_seq_len") for one in each)
+        """Whether samples are cropped in time, and no sampler makes trajectories of single frames:
+        then what is written has time in it.
+        """
+        each = (
+            one
+            for transform in self._transforms
+            for one in getattr(transform, "transforms", [transform])
+        )
+        return not isinstance(self._sampler, SliceSampler) and any(
+            hasattr(one, "sub_seq_len") for one in each
+        )
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
         """Adds a transform that is called with samples, after the others.
@@ -258,12 +322,16 @@ class ReplayBuffer:
         """
         return self.insert_transform(len(self._transforms), transform, invert=invert)
 
-    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
+    def insert_transform(
+        self, index: int, transform: Transform, *, invert: bool = False
+    ) -> ReplayBuffer:
         """As :meth:`append_transform`, but before the transform in place ``index``."""
         if isinstance(transform, torch.nn.Module):
             # Buffers use modules, and train none.
             transform.eval()
-        given = transform if hasattr(transform, "inv") else function_of_sample("transform", transform)
+        given = (
+            transform if hasattr(transform, "inv") else function_of_sample("transform", transform)
+        )
         self._transforms.insert(index, _Inverted(given) if invert else given)
         self._forget_ahead()
         return self
@@ -275,33 +343,44 @@ class ReplayBuffer:
     def extend(self, batch: object) -> torch.Tensor:
         """Writes frames, and returns the rows of those that were kept.
 
-        Every frame has a row of its own, whatever the shape of the batch: ``[envs, time]`` is written environment by
-        environment, and ``capacity`` counts frames. So ``[4, 100]`` is 400 frames, and a sample of 32 is ``[32]``. Only where the
-        buffer has TorchRL's ``RandomCropTensorDict`` and no :class:`SliceSampler`, ``[4, 100]`` is 4 items, each a batch ``[100]`` as
-        of :meth:`add`: there would be no time to crop in a sample of single frames.
+        Every frame has a row of its own, whatever the shape of the batch: ``[envs, time]`` is
+        written environment by environment, and ``capacity`` counts frames. So ``[4, 100]`` is 400
+        frames, and a sample of 32 is ``[32]``. Only where the buffer has TorchRL's
+        ``RandomCropTensorDict`` and no :class:`SliceSampler`, ``[4, 100]`` is 4 items, each a batch
+        ``[100]`` as of :meth:`add`: there would be no time to crop in a sample of single frames.
 
-        A trajectory continues in the next batch ``[time]`` if that begins with the same id or, without ids, if the same thread
-        writes it, up to the flag that ends the episode. It never continues in a collector's frames, nor after a state was loaded.
-        Batches of several collectors use the same ids for different trajectories: let the collectors write them
+        A trajectory continues in the next batch ``[time]`` if that begins with the same id or,
+        without ids, if the same thread writes it, up to the flag that ends the episode. It never
+        continues in a collector's frames, nor after a state was loaded. Batches of several
+        collectors use the same ids for different trajectories: let the collectors write them
         (``replay_buffer=``), or give them ids of your own.
 
         Args:
-            batch: a TensorDict, a tensorclass or a dictionary of tensors, ``[time]`` or ``[..., time]``, or a list of single
-                frames. Entries that are no tensors are kept as the objects they are. Or a tensor or a tuple of tensors, each
-                ``[items, ...]``, or a list of items that are one of these; samples are then what was given, with as many items.
-                A :class:`ListStorage` takes a list of any objects. The buffer takes the values at the time of the call, however
-                long the limiter makes the write wait.
+            batch: a TensorDict, a tensorclass or a dictionary of tensors, ``[time]`` or
+                ``[..., time]``, or a list of single frames. Entries that are no tensors are kept as
+                the objects they are. Or a tensor or a tuple of tensors, each ``[items, ...]``, or a
+                list of items that are one of these; samples are then what was given, with as many
+                items. A :class:`ListStorage` takes a list of any objects. The buffer takes the
+                values at the time of the call, however long the limiter makes the write wait.
 
         Raises:
             TypeError: it is something else.
             ValueError: the frames do not fit those that were written before.
-            RuntimeError: the limiter does not let the frames in within ``sample_timeout``, or never will.
+            RuntimeError: the limiter does not let the frames in within ``sample_timeout``, or never
+                will.
         """
         _ = self._checked
         return self._write(batch)
 
-    def _write(self, batch: object, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> torch.Tensor:
-        """As :meth:`extend`, for the collector with this number. With ``given_up``, waits without limit until that returns true."""
+    def _write(
+        self,
+        batch: object,
+        given_up: Callable[[], bool] | None = None,
+        collector: int | None = None,
+    ) -> torch.Tensor:
+        """As :meth:`extend`, for the collector with this number. With ``given_up``, waits without
+        limit until that returns true.
+        """
         frames = self._written(batch, 1)
         if frames is _NOTHING:
             return torch.zeros(0, dtype=torch.int64, device="cpu")
@@ -325,10 +404,18 @@ class ReplayBuffer:
     def _packed(self, data: object, dims: int) -> tensordict.TensorDictBase:
         """Frames as the engine keeps them."""
         if is_frames(data):
-            frames = batches(data, dims) if data.ndim > dims and (dims == 0 or self._keeps_batches) else data
+            frames = (
+                batches(data, dims)
+                if data.ndim > dims and (dims == 0 or self._keeps_batches)
+                else data
+            )
             frames = packed(frames, self._plain)
         elif isinstance(self.storage, ListStorage):
-            frames = packed_items(data, self._objects) if dims else packed_items([data], self._objects)[0]
+            frames = (
+                packed_items(data, self._objects)
+                if dims
+                else packed_items([data], self._objects)[0]
+            )
         else:
             frames = as_tree(data, dims, self._orders)
             frames = packed(frames, self._plain)
@@ -339,67 +426,90 @@ class ReplayBuffer:
         """The result of ``write``, and the items kept that the frames stand for."""
         if not self._is_packed or OBJECT not in frames.keys():
             return write(frames)
-        return self._objects.write(frames[OBJECT].flatten().tolist(), lambda: write(frames), self._core.get)
+        return self._objects.write(
+            frames[OBJECT].flatten().tolist(), lambda: write(frames), self._core.get
+        )
 
     @property
     def _plain(self) -> frozenset[tuple[str, ...]]:
         """The entries that the engine reads as numbers."""
         keys = (self.priority_key, getattr(self.writer, "rank_key", None))
-        return frozenset((key,) if isinstance(key, str) else tuple(key) for key in keys if key is not None)
+        return frozenset(
+            (key,) if isinstance(key, str) else tuple(key) for key in keys if key is not None
+        )
 
     def add(self, frame: object) -> int | None:
-        """Writes one frame, of batch size ``[]``, or one item, otherwise as :meth:`extend`; returns its row, if it was kept.
+        """Writes one frame, of batch size ``[]``, or one item, otherwise as :meth:`extend`; returns
+        its row, if it was kept.
 
-        A TensorDict ``[10]`` is one item too: it takes one row, and samples of the buffer are ``[items, 10]``. All items of a buffer
-        have the same shape. Samplers see no trajectories in them, and an entry of the sampler is repeated along the item.
+        A TensorDict ``[10]`` is one item too: it takes one row, and samples of the buffer are
+        ``[items, 10]``. All items of a buffer have the same shape. Samplers see no trajectories in
+        them, and an entry of the sampler is repeated along the item.
 
         Raises:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
         core = self._checked
         written = self._written(frame, 0)
-        return None if written is _NOTHING else self._put(written, lambda written: core.add(written))
+        return (
+            None if written is _NOTHING else self._put(written, lambda written: core.add(written))
+        )
 
     @overload
-    def sample(self, batch_size: int | None = None, return_info: Literal[False] = False) -> tensordict.TensorDictBase: ...
+    def sample(
+        self, batch_size: int | None = None, return_info: Literal[False] = False
+    ) -> tensordict.TensorDictBase: ...
 
     @overload
-    def sample(self, batch_size: int | None = None, *, return_info: Literal[True]) -> tuple[tensordict.TensorDictBase, dict[Key, torch.Tensor]]: ...
+    def sample(
+        self, batch_size: int | None = None, *, return_info: Literal[True]
+    ) -> tuple[tensordict.TensorDictBase, dict[Key, torch.Tensor]]: ...
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """A batch of frames in fresh memory, as they were written.
 
         Args:
             batch_size: number of frames; by default that of the buffer.
-            return_info: return a dictionary too, with ``"index"``, the rows that were drawn, and the other entries that the
-                sampler adds: ``"priority_weight"``, and of slices ``("next", "truncated")``, ``("next", "done")`` and
-                ``"is_init"``.
+            return_info: return a dictionary too, with ``"index"``, the rows that were drawn, and
+                the other entries that the sampler adds: ``"priority_weight"``, and of slices
+                ``("next", "truncated")``, ``("next", "done")`` and ``"is_init"``.
 
         Raises:
-            RuntimeError: there are not enough frames and no collector writes any, or the limiter has let none through within
-                ``sample_timeout``; no batch size was given.
+            RuntimeError: there are not enough frames and no collector writes any, or the limiter
+                has let none through within ``sample_timeout``; no batch size was given.
             Exception: the error that ended a collector that was writing to the buffer.
         """
         return self._sampled(batch_size, return_info, self._with_info)
 
     def _sampled(self, batch_size: int | None, return_info: bool, with_info: bool) -> Any:
         batch_size = whole_or_none("batch_size", batch_size, 1)
-        if self._prefetch is None or batch_size is not None or return_info or with_info != self._with_info:
+        if (
+            self._prefetch is None
+            or batch_size is not None
+            or return_info
+            or with_info != self._with_info
+        ):
             return self._sampled_now(batch_size, return_info, with_info)
         _ = self._checked
         ahead = self._prefetch.next()
         if ahead is None:
             ahead = self._sampled_now(None, False, with_info), self._core.ran_out()
-            self._prefetch.judge(ahead[0], bool(self._transforms or self.collate_fn or self._pins_memory))
+            self._prefetch.judge(
+                ahead[0], bool(self._transforms or self.collate_fn or self._pins_memory)
+            )
         batch, self._ends_pass = ahead
         return batch
 
     def _sampled_ahead(self) -> tuple[Any, bool] | None:
-        """A sample, and whether it ends a pass over the frames; None where it would have to wait for frames."""
+        """A sample, and whether it ends a pass over the frames; None where it would have to wait
+        for frames.
+        """
         batch = self._sampled_now(None, False, self._with_info, waits=False)
         return None if batch is _NOTHING else (batch, self._core.ran_out())
 
-    def _sampled_now(self, batch_size: int | None, return_info: bool, with_info: bool, waits: bool = True) -> Any:
+    def _sampled_now(
+        self, batch_size: int | None, return_info: bool, with_info: bool, waits: bool = True
+    ) -> Any:
         """A sample. Where frames are missing, it waits for them, or is ``_NOTHING``."""
         changes = self._sampler._changes_samples
         if with_info and not (return_info or self._is_packed or changes):
@@ -414,23 +524,42 @@ class ReplayBuffer:
             batch, info = self._sampler._changed(batch, info, batch_size or self._batch_size or 0)
         if with_info:
             if not is_frames(batch):
-                raise RuntimeError(f"a {type(self).__name__} adds entries to samples, which must be TensorDicts: use a ReplayBuffer")
+                raise RuntimeError(
+                    f"a {type(self).__name__} adds entries to samples, which must be TensorDicts: use a ReplayBuffer"
+                )
             # Along items that are batches, too.
             shape = batch.shape
-            added = info if len(shape) == 1 else info.apply(lambda it: tensordict.utils.expand_right(it, shape), batch_size=shape)
+            added = (
+                info
+                if len(shape) == 1
+                else info.apply(
+                    lambda it: tensordict.utils.expand_right(it, shape), batch_size=shape
+                )
+            )
             batch = batch.update(added)
         batch = self._finished(batch)
-        return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
+        return (
+            (batch, dict(info.items(include_nested=True, leaves_only=True)))
+            if return_info
+            else batch
+        )
 
-    def _drawn(self, draw: Callable[[ReplayBufferCore, int | None, bool], T], batch_size: int | None, waits: bool) -> T:
+    def _drawn(
+        self,
+        draw: Callable[[ReplayBufferCore, int | None, bool], T],
+        batch_size: int | None,
+        waits: bool,
+    ) -> T:
         if not waits:
-            # A thread that draws ahead leaves the failures of collectors to the next call of the user.
+            # A thread that draws ahead leaves the failures of collectors to the next call of the
+            # user.
             return draw(self._core, batch_size, False)
         core = self._checked
         try:
             return draw(core, batch_size, True)
         except RuntimeError:
-            # The sample may have waited for a collector, whose own error says why there are no frames.
+            # The sample may have waited for a collector, whose own error says why there are no
+            # frames.
             _ = self._checked
             raise
 
@@ -441,7 +570,9 @@ class ReplayBuffer:
     def _has_packed(self) -> bool:
         """Whether frames that the buffer has begun with may have to be unpacked."""
         # Of no rows there are all entries.
-        return self._core.len() > 0 and (isinstance(self.storage, ListStorage) or is_marked(self._core.get([])))
+        return self._core.len() > 0 and (
+            isinstance(self.storage, ListStorage) or is_marked(self._core.get([]))
+        )
 
     def _finished(self, batch: Any) -> object:
         """The sample that a batch of frames becomes."""
@@ -461,15 +592,19 @@ class ReplayBuffer:
         return batch if is_frames(batch) else stacked(batch)
 
     def __iter__(self) -> Iterator[tensordict.TensorDictBase]:
-        """Yields the samples of one pass over the frames if the sampler draws without replacement, and otherwise never ends.
+        """Yields the samples of one pass over the frames if the sampler draws without replacement,
+        and otherwise never ends.
 
-        A loop that is left early leaves the rest of the pass to the next loop. Frames that are written meanwhile take part.
+        A loop that is left early leaves the rest of the pass to the next loop. Frames that are
+        written meanwhile take part.
 
         Raises:
             RuntimeError: the buffer has no batch size; as :meth:`sample`.
         """
         if self._batch_size is None:
-            raise RuntimeError("cannot iterate over a buffer without a batch size: give it one when it is built")
+            raise RuntimeError(
+                "cannot iterate over a buffer without a batch size: give it one when it is built"
+            )
         over = False
         while not over:
             batch = self.sample()
@@ -489,8 +624,9 @@ class ReplayBuffer:
         """Copies of frames as they were written.
 
         Args:
-            index: a row or several, of any shape, a slice or a mask of rows; all are ``[frames]``, also if they were written
-                in batches ``[envs, time]``. Or the key of an entry, for its values in all rows.
+            index: a row or several, of any shape, a slice or a mask of rows; all are ``[frames]``,
+                also if they were written in batches ``[envs, time]``. Or the key of an entry, for
+                its values in all rows.
 
         Raises:
             IndexError: a row holds no frame, or a mask has another size.
@@ -517,12 +653,14 @@ class ReplayBuffer:
         """Replaces frames by others, which take over their order and priorities.
 
         Args:
-            index: rows as of :meth:`__getitem__`; with a key, ``frames`` are the entry's values for all rows.
+            index: rows as of :meth:`__getitem__`; with a key, ``frames`` are the entry's values for
+                all rows.
             frames: as many as rows, or one for all of them.
 
         Raises:
             IndexError: as :meth:`__getitem__`.
-            ValueError: the frames do not fit, or would end trajectories elsewhere, which the sampler relies on.
+            ValueError: the frames do not fit, or would end trajectories elsewhere, which the
+                sampler relies on.
         """
         if is_key(index):
             index, frames = slice(None), self[:].set(index, frames)
@@ -539,7 +677,9 @@ class ReplayBuffer:
             try:
                 frames = frames.expand(rows.shape)
             except RuntimeError:
-                raise ValueError(f"expected frames {expected}, as there are rows, or one for all of them, got {got}") from None
+                raise ValueError(
+                    f"expected frames {expected}, as there are rows, or one for all of them, got {got}"
+                ) from None
         core, numbers = self._checked, rows.flatten().tolist()
 
         def replace(frames: tensordict.TensorDictBase) -> list[int]:
@@ -552,7 +692,8 @@ class ReplayBuffer:
         self._put(kept, replace)
 
     def as_dataset(self) -> FrameDataset:
-        """The frames at this moment as a data set of torch, for a ``torch.utils.data.DataLoader``; a copy in shared memory.
+        """The frames at this moment as a data set of torch, for a ``torch.utils.data.DataLoader``;
+        a copy in shared memory.
 
         Raises:
             TypeError: the buffer has items that are no TensorDicts.
@@ -584,8 +725,9 @@ class ReplayBuffer:
         return self._checked.stats()
 
     def update_priority(self, index: object, priority: object) -> None:
-        """Sets the priorities of the rows in ``index``; one number is for all of them. Rows that hold no frame at this moment are
-        skipped: the buffer may have been emptied since they were sampled.
+        """Sets the priorities of the rows in ``index``; one number is for all of them. Rows that
+        hold no frame at this moment are skipped: the buffer may have been emptied since they were
+        sampled.
 
         Raises:
             IndexError: the buffer does not have a row.
@@ -594,7 +736,9 @@ class ReplayBuffer:
             ValueError: priorities are negative, or not as many as rows.
         """
         rows, priorities = numbers("index", index, whole), numbers("priority", priority, float)
-        self._checked.update_priority(rows, priorities * len(rows) if len(priorities) == 1 else priorities)
+        self._checked.update_priority(
+            rows, priorities * len(rows) if len(priorities) == 1 else priorities
+        )
 
     def set_beta(self, beta: float) -> None:
         """Changes the exponent of importance weights, as setting ``beta`` of the sampler does."""
@@ -603,8 +747,10 @@ class ReplayBuffer:
         self._sampler._set("beta", beta)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the buffer, frames included: dictionaries of tensors, which ``torch.load`` reads by default. Objects are in it
-        as they are: ``torch.load`` reads numbers and strings by default, and others with ``weights_only=False``."""
+        """The state of the buffer, frames included: dictionaries of tensors, which ``torch.load``
+        reads by default. Objects are in it as they are: ``torch.load`` reads numbers and strings by
+        default, and others with ``weights_only=False``.
+        """
         with self._objects:
             state = to_plain(self._checked.state_dict())
             if self._is_packed and OBJECT in state.get("frames", {}):
@@ -624,7 +770,9 @@ class ReplayBuffer:
         self._sampler._follow(self._core)
         frames = plain.get("frames", {})
         numbers = frames[OBJECT].tolist() if OBJECT in frames.keys() else []
-        self._objects.restore(state_dict.get("objects", {}), dict(zip(plain["rows"].tolist(), numbers)))
+        self._objects.restore(
+            state_dict.get("objects", {}), dict(zip(plain["rows"].tolist(), numbers))
+        )
         self._is_packed = "frames" in plain.keys() and is_marked(frames)
 
     def dumps(self, path: str | Path) -> None:
@@ -634,7 +782,9 @@ class ReplayBuffer:
             RuntimeError: items of the buffer are objects, which are in no checkpoint.
         """
         if self._objects.are_in(self._core.get):
-            raise RuntimeError("objects are not written to a checkpoint: save the buffer's state_dict() with torch.save")
+            raise RuntimeError(
+                "objects are not written to a checkpoint: save the buffer's state_dict() with torch.save"
+            )
         self._checked.save(Path(path))
 
     def loads(self, path: str | Path) -> None:
@@ -651,10 +801,16 @@ class ReplayBuffer:
             self._prefetch.clear()
 
     def close(self) -> None:
-        """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed once no collector writes to the buffer, and
-        the files of a mapped storage stay. Any other call raises ``RuntimeError`` from then on."""
+        """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed
+        once no collector writes to the buffer, and the files of a mapped storage stay. Any other
+        call raises ``RuntimeError`` from then on.
+        """
         self._sampler._detach(self)
-        self._core, self._iterator, self._objects = cast("ReplayBufferCore", _Closed()), None, Objects()
+        self._core, self._iterator, self._objects = (
+            cast("ReplayBufferCore", _Closed()),
+            None,
+            Objects(),
+        )
         if self._prefetch is not None:
             self._prefetch.close()
 
@@ -666,9 +822,17 @@ class ReplayBuffer:
 
     def __getstate__(self) -> dict[str, Any]:
         if (where := getattr(self.storage, "scratch_dir", None)) is not None:
-            raise TypeError(f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads")
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures", "_prefetch")}
-        spawning = getattr(sys.modules.get("multiprocessing.context"), "get_spawning_popen", lambda: None)
+            raise TypeError(
+                f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads"
+            )
+        state = {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_core", "_iterator", "_failures", "_prefetch")
+        }
+        spawning = getattr(
+            sys.modules.get("multiprocessing.context"), "get_spawning_popen", lambda: None
+        )
         if spawning() is not None:
             warn(
                 f"a {type(self).__name__} that is sent to another process is a copy there: what either process writes, the other does not "
@@ -695,7 +859,8 @@ class ReplayBuffer:
             "writer": repr(self.writer),
             "limiter": self.limiter and repr(self.limiter),
             "frames in a sample": self.batch_size,
-            "transforms": ", ".join(type(transform).__name__ for transform in self._transforms) or None,
+            "transforms": ", ".join(type(transform).__name__ for transform in self._transforms)
+            or None,
         }
 
     def __repr__(self) -> str:
@@ -717,9 +882,10 @@ class _Closed:
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A buffer whose samples have the entries that the sampler adds: ``"index"``, with a prioritized sampler
-    ``"priority_weight"``, and with slices ``("next", "truncated")`` and ``("next", "done")``, set with the last frame of each,
-    and ``"is_init"``, if frames have it, with the first.
+    """A buffer whose samples have the entries that the sampler adds: ``"index"``, with a
+    prioritized sampler ``"priority_weight"``, and with slices ``("next", "truncated")`` and
+    ``("next", "done")``, set with the last frame of each, and ``"is_init"``, if frames have it,
+    with the first.
     """
 
     _with_info = True
@@ -730,15 +896,27 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     @overload
     def sample(
-        self, batch_size: int | None = None, return_info: Literal[False] = False, include_info: bool | None = None
+        self,
+        batch_size: int | None = None,
+        return_info: Literal[False] = False,
+        include_info: bool | None = None,
     ) -> tensordict.TensorDictBase: ...
 
     @overload
     def sample(
-        self, batch_size: int | None = None, *, return_info: Literal[True], include_info: bool | None = None
+        self,
+        batch_size: int | None = None,
+        *,
+        return_info: Literal[True],
+        include_info: bool | None = None,
     ) -> tuple[tensordict.TensorDictBase, dict[Key, torch.Tensor]]: ...
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,
+    ) -> Any:
         """As :meth:`ReplayBuffer.sample`.
 
         Args:
@@ -752,8 +930,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return self._sampled(batch_size, return_info, include_info is not False)
 
     def update_tensordict_priority(self, data: tensordict.TensorDictBase) -> None:
-        """Sets the priorities of a sample's frames, if the sampler has priorities. Several values of a frame make one as the
-        sampler's ``reduction`` says.
+        """Sets the priorities of a sample's frames, if the sampler has priorities. Several values
+        of a frame make one as the sampler's ``reduction`` says.
 
         Raises:
             KeyError: the sample has no entry ``priority_key``, or no ``"index"``.
@@ -784,7 +962,9 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
 
 
 class _Inverted:
-    """A transform whose two directions are exchanged: it is called with written frames, and its ``inv`` with samples."""
+    """A transform whose two directions are exchanged: it is called with written frames, and its
+    ``inv`` with samples.
+    """
 
     def __init__(self, transform: Transform) -> None:
         self.inv = transform

@@ -34,7 +34,9 @@ class Sampler(Part):
     _changes_samples: ClassVar[bool] = False
 
     def _changed(self, batch: Any, info: Any, count: int) -> tuple[Any, Any]:
-        """The sample of ``count`` frames that the frames which were drawn become, and the entries that the sampler adds."""
+        """The sample of ``count`` frames that the frames which were drawn become, and the entries
+        that the sampler adds.
+        """
         return batch, info
 
     def _follow(self, core: "ReplayBufferCore") -> None:
@@ -46,17 +48,27 @@ class RandomSampler(Sampler, kind="RandomSampler"):
 
 
 class ConsumingSampler(Sampler, kind="ConsumingSampler"):
-    """Draws all frames with the same probability, and each at most ``max_sample_count`` times: the buffer then gives it up, and writes its row
-    before others lose their frames. No batch has a frame twice, and one larger than the buffer is short."""
+    """Draws all frames with the same probability, and each at most ``max_sample_count`` times: the
+    buffer then gives it up, and writes its row before others lose their frames. No batch has a
+    frame twice, and one larger than the buffer is short.
+    """
 
-    max_sample_count: int = argument("how often a frame is drawn", default=1, kw_only=False, check=at_least(1))
+    max_sample_count: int = argument(
+        "how often a frame is drawn", default=1, kw_only=False, check=at_least(1)
+    )
 
 
 class SamplerWithoutReplacement(Sampler, kind="SamplerWithoutReplacement"):
-    """Draws every frame once before any comes again: iteration over the buffer ends when each had its turn."""
+    """Draws every frame once before any comes again: iteration over the buffer ends when each had
+    its turn.
+    """
 
-    drop_last: bool = argument("leave out frames that do not fill a last batch", default=False, kw_only=False)
-    shuffle: bool = argument("draw in random order, not in that of the buffer", default=True, kw_only=False)
+    drop_last: bool = argument(
+        "leave out frames that do not fill a last batch", default=False, kw_only=False
+    )
+    shuffle: bool = argument(
+        "draw in random order, not in that of the buffer", default=True, kw_only=False
+    )
 
 
 class SliceSampler(Sampler, kind="SliceSampler"):
@@ -65,7 +77,8 @@ class SliceSampler(Sampler, kind="SliceSampler"):
     Either ``num_slices`` or ``slice_len`` is needed.
 
     Raises:
-        TypeError: both ``num_slices`` and ``slice_len`` are given, or neither is, or an argument is unknown.
+        TypeError: both ``num_slices`` and ``slice_len`` are given, or neither is, or an argument is
+            unknown.
         RuntimeError: both ``end_key`` and ``end_keys`` are given.
         ValueError: arguments contradict each other.
 
@@ -79,19 +92,27 @@ class SliceSampler(Sampler, kind="SliceSampler"):
 
     num_slices: int | None = argument("pieces in a batch", default=None, check=at_least(1))
     slice_len: int | None = argument("frames of each piece", default=None, check=at_least(1))
-    end_key: Key | None = argument('the flag that ends an episode; None stands for ("next", "done")', default=None)
+    end_key: Key | None = argument(
+        'the flag that ends an episode; None stands for ("next", "done")', default=None
+    )
     end_keys: list[Key] | None = argument("the same as a list of one key", default=None)
     traj_key: Key | None = argument(
-        "the id of the trajectory", more='None stands for ("collector", "traj_ids") or, where there is none, "episode"', default=None
+        "the id of the trajectory",
+        more='None stands for ("collector", "traj_ids") or, where there is none, "episode"',
+        default=None,
     )
     truncated_key: Key | None = argument(
-        "the flag that is set with the last frame of each piece; None leaves flags as they are", default=("next", "truncated")
+        "the flag that is set with the last frame of each piece; None leaves flags as they are",
+        default=("next", "truncated"),
     )
     strict_length: bool = argument(
-        "draw only from trajectories as long as a piece; otherwise shorter ones come whole", default=True
+        "draw only from trajectories as long as a piece; otherwise shorter ones come whole",
+        default=True,
     )
     pad_output: bool = argument(
-        "fill short pieces up by repeating their last frame", more='the entry ("collector", "mask") says which', default=False
+        "fill short pieces up by repeating their last frame",
+        more='the entry ("collector", "mask") says which',
+        default=False,
     )
     span: bool | int | Sequence[bool | int] = argument(
         "how many steps a piece may begin before its trajectory, or end behind it",
@@ -111,14 +132,22 @@ class SliceSampler(Sampler, kind="SliceSampler"):
         default=0,
         check=at_least(0),
     )
-    cache_values: bool = argument("the buffer always keeps the ends of trajectories, whatever is given", default=False)
+    cache_values: bool = argument(
+        "the buffer always keeps the ends of trajectories, whatever is given", default=False
+    )
     compile: object = ignored("nothing is compiled", default=False)
     use_gpu: object = ignored("slices are chosen on the CPU", default=False)
-    trajectories: object = ignored("trajectories are told apart by entries of the frames", default=None)
+    trajectories: object = ignored(
+        "trajectories are told apart by entries of the frames", default=None
+    )
     ends: object = ignored("trajectories are told apart by entries of the frames", default=None)
     init_key: Key = ignored('the entry is "is_init"', default="is_init")
-    step_key: Key | None = ignored("trajectories are told apart by their ids and ends", default=None)
-    fragmented: bool = ignored("pieces of a trajectory that were written apart count as several", default=False)
+    step_key: Key | None = ignored(
+        "trajectories are told apart by their ids and ends", default=None
+    )
+    fragmented: bool = ignored(
+        "pieces of a trajectory that were written apart count as several", default=False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,24 +159,35 @@ class SliceSampler(Sampler, kind="SliceSampler"):
         if self.end_keys is not None and len(self.end_keys) != 1:
             raise ValueError(f"end_keys must have one entry, got {len(self.end_keys)}")
         if self.pad_output and self.strict_length:
-            raise ValueError("pad_output=True needs strict_length=False, got strict_length=True: only short pieces are filled up")
+            raise ValueError(
+                "pad_output=True needs strict_length=False, got strict_length=True: only short pieces are filled up"
+            )
 
     def _options(self) -> dict[str, Any]:
         sides = self.span if isinstance(self.span, (list, tuple)) else (self.span, self.span)
         span = tuple(None if side is True else int(side) for side in sides)
-        return {**super()._options(), "end_key": self.end_keys[0] if self.end_keys else self.end_key, "span": span}
+        return {
+            **super()._options(),
+            "end_key": self.end_keys[0] if self.end_keys else self.end_key,
+            "span": span,
+        }
 
 
 class SliceSamplerWithoutReplacement(SliceSampler, kind="SliceSamplerWithoutReplacement"):
     """Draws pieces of trajectories, one of every trajectory before any has another.
 
-    Trajectories that are written meanwhile take part in a pass, and overwritten ones leave it. No batch has two pieces of one
-    trajectory: with fewer trajectories than pieces in a batch, the batch is shorter. Pieces begin at random places of their
-    trajectories. Iteration over the buffer ends with the pass.
+    Trajectories that are written meanwhile take part in a pass, and overwritten ones leave it. No
+    batch has two pieces of one trajectory: with fewer trajectories than pieces in a batch, the
+    batch is shorter. Pieces begin at random places of their trajectories. Iteration over the buffer
+    ends with the pass.
     """
 
-    drop_last: bool = argument("leave out trajectories at the end of a pass that do not fill a last batch", default=False)
-    shuffle: bool = argument("draw trajectories in random order, not in that in which they were written", default=True)
+    drop_last: bool = argument(
+        "leave out trajectories at the end of a pass that do not fill a last batch", default=False
+    )
+    shuffle: bool = argument(
+        "draw trajectories in random order, not in that in which they were written", default=True
+    )
 
 
 def function_of_sample(name: str, value: Any) -> Any:
@@ -158,12 +198,13 @@ def function_of_sample(name: str, value: Any) -> Any:
 
 
 class HERSampler(Sampler, kind="HERSampler"):
-    """Draws all frames with the same probability, and gives a share of each sample the goals that its trajectories reached later: hindsight
-    experience replay.
+    """Draws all frames with the same probability, and gives a share of each sample the goals that
+    its trajectories reached later: hindsight experience replay.
 
-    The desired goal of such a frame, at the root and under ``"next"``, becomes the goal that another frame has achieved by its step, and its
-    reward is what ``reward_fn`` returns; flags of ends stay as they are. These frames are the first of a sample. Goals come from the same
-    draw as frames, so that a collector can write meanwhile.
+    The desired goal of such a frame, at the root and under ``"next"``, becomes the goal that
+    another frame has achieved by its step, and its reward is what ``reward_fn`` returns; flags of
+    ends stay as they are. These frames are the first of a sample. Goals come from the same draw as
+    frames, so that a collector can write meanwhile.
 
     Raises:
         TypeError: ``reward_fn`` is no function.
@@ -181,7 +222,9 @@ class HERSampler(Sampler, kind="HERSampler"):
     _changes_samples: ClassVar[bool] = True
 
     reward_fn: Any = argument(
-        "takes the frames with new goals, and returns a reward for each", kw_only=False, check=function_of_sample
+        "takes the frames with new goals, and returns a reward for each",
+        kw_only=False,
+        check=function_of_sample,
     )
     her_ratio: float = argument("share of a sample that gets new goals", default=0.8, check=share)
     strategy: str = argument(
@@ -192,10 +235,16 @@ class HERSampler(Sampler, kind="HERSampler"):
         check=one_of("future", "final", "episode", "random"),
     )
     goal_key: Key = argument("the goal that is desired", default="desired_goal")
-    achieved_goal_key: Key = argument("the goal that is achieved, of which that under next is taken", default="achieved_goal")
+    achieved_goal_key: Key = argument(
+        "the goal that is achieved, of which that under next is taken", default="achieved_goal"
+    )
     reward_key: Key = argument("the reward", default=("next", "reward"))
-    end_key: Key | None = argument('the flag that ends an episode; None stands for ("next", "done")', default=None)
-    traj_key: Key | None = argument("the id of the trajectory", more="None stands for the same as in SliceSampler", default=None)
+    end_key: Key | None = argument(
+        'the flag that ends an episode; None stands for ("next", "done")', default=None
+    )
+    traj_key: Key | None = argument(
+        "the id of the trajectory", more="None stands for the same as in SliceSampler", default=None
+    )
 
     def _changed(self, batch: Any, info: Any, count: int) -> tuple[Any, Any]:
         # The goals of the first ones lie behind the frames.
@@ -209,13 +258,16 @@ class HERSampler(Sampler, kind="HERSampler"):
             old = new[self.reward_key]
             reward = torch.as_tensor(self.reward_fn(new.clone(recurse=False)))
             if reward.numel() != old.numel():
-                raise ValueError(f"reward_fn must return a reward for each of {len(new)} frames, {list(old.shape)}, got {list(reward.shape)}")
+                raise ValueError(
+                    f"reward_fn must return a reward for each of {len(new)} frames, {list(old.shape)}, got {list(reward.shape)}"
+                )
             old.copy_(reward.detach().reshape(old.shape))
         return frames, info[:count]
 
 
 class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
-    """Draws frames in proportion to ``(priority + eps) ** alpha``, and gives them ``"priority_weight"``.
+    """Draws frames in proportion to ``(priority + eps) ** alpha``, and gives them
+    ``"priority_weight"``.
 
     Raises:
         ValueError: the reduction is unknown.
@@ -224,11 +276,15 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
     has_priorities: ClassVar[bool] = True
     _settable = frozenset({"alpha", "beta"})
 
-    max_capacity: int | None = argument("of no use here: the buffer knows how many rows it has", default=None, kw_only=False)
+    max_capacity: int | None = argument(
+        "of no use here: the buffer knows how many rows it has", default=None, kw_only=False
+    )
     alpha: float = argument("exponent of priorities", default=0.7, kw_only=False, check=real)
     beta: float = argument("exponent of weights", default=0.9, kw_only=False, check=real)
     eps: float = argument("what is added to priorities", default=1e-8, kw_only=False, check=real)
-    dtype: "torch.dtype | None" = argument("no effect: priorities are float32", default=None, kw_only=False)
+    dtype: "torch.dtype | None" = argument(
+        "no effect: priorities are float32", default=None, kw_only=False
+    )
     reduction: str = argument(
         'how several priorities of a frame make one: "max", "min", "mean", "median" or "sum"',
         default="max",
@@ -236,7 +292,9 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
         check=one_of("max", "min", "mean", "median", "sum"),
     )
     device: object = ignored("priorities are kept on the CPU", default="cpu")
-    max_priority_within_buffer: bool = ignored("new frames have the highest priority ever given", default=False)
+    max_priority_within_buffer: bool = ignored(
+        "new frames have the highest priority ever given", default=False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -247,7 +305,9 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
         self._set("beta", core.beta())
 
     def reduced(self, priorities: object) -> "torch.Tensor":
-        """One priority for each frame of ``priorities``, ``[frames, several]``, as ``reduction`` says."""
+        """One priority for each frame of ``priorities``, ``[frames, several]``, as ``reduction``
+        says.
+        """
         reduced = getattr(priorities, self.reduction)(dim=-1)
         return reduced[0] if isinstance(reduced, tuple) else reduced
 
@@ -265,7 +325,9 @@ def consuming(sampler: Sampler, times: int) -> Sampler:
     if isinstance(sampler, ConsumingSampler) and sampler.max_sample_count == times:
         return sampler
     if type(sampler) is not RandomSampler:
-        raise ValueError(f"consume_after_n_samples={times} needs a RandomSampler or ConsumingSampler({times}), got {sampler!r}")
+        raise ValueError(
+            f"consume_after_n_samples={times} needs a RandomSampler or ConsumingSampler({times}), got {sampler!r}"
+        )
     return ConsumingSampler(times)
 
 

@@ -6,7 +6,13 @@ from typing import Any
 
 from windrow import _fence
 
-__all__ = ["LambdaScheduler", "LinearScheduler", "ParameterScheduler", "SchedulerList", "StepScheduler"]
+__all__ = [
+    "LambdaScheduler",
+    "LinearScheduler",
+    "ParameterScheduler",
+    "SchedulerList",
+    "StepScheduler",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,13 @@ from windrow.data._content import frames_of, is_frames
 from windrow.data._items import as_tree
 from windrow.data._part import Part
 
-__all__ = ["LazyMemmapStorage", "LazyStackStorage", "LazyTensorStorage", "ListStorage", "TensorStorage"]
+__all__ = [
+    "LazyMemmapStorage",
+    "LazyStackStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "TensorStorage",
+]
 
 _ROOM = "how many frames there is room for; a batch [4, 100] has 400"
 
@@ -39,7 +45,9 @@ def _zero(name: str, value: object) -> int:
 class Storage(Part):
     """Keeps frames, each in a row of its own. Indexed, it gives those of its buffer, as that does."""
 
-    device: Device | None = argument("where samples go; frames themselves are kept in the memory of the CPU", default="cpu")
+    device: Device | None = argument(
+        "where samples go; frames themselves are kept in the memory of the CPU", default="cpu"
+    )
     compilable: bool = ignored("nothing is compiled", default=False)
     consolidated: bool = ignored("each frame lies in one piece", default=False)
     shared_init: bool = ignored("memory is laid out when the first frames come", default=False)
@@ -50,7 +58,9 @@ class Storage(Part):
     @property
     def _buffer(self) -> Any:
         if len(self._buffers) != 1:
-            raise RuntimeError(f"expected a storage of one buffer, got one of {len(self._buffers)}: ask the buffer")
+            raise RuntimeError(
+                f"expected a storage of one buffer, got one of {len(self._buffers)}: ask the buffer"
+            )
         return self._buffers[0]
 
     @property
@@ -89,9 +99,17 @@ class TensorStorage(Storage, kind="LazyTensorStorage"):
     """Keeps frames in memory, and begins with some."""
 
     storage: object = argument(
-        "the first frames or items, as ReplayBuffer.extend takes them; they are copied", kw_only=False, check=lambda _, it: frames_of(it)
+        "the first frames or items, as ReplayBuffer.extend takes them; they are copied",
+        kw_only=False,
+        check=lambda _, it: frames_of(it),
     )
-    max_size: int | None = argument(_ROOM, more="as many as there are by default", default=None, kw_only=False, check=at_least(1))
+    max_size: int | None = argument(
+        _ROOM,
+        more="as many as there are by default",
+        default=None,
+        kw_only=False,
+        check=at_least(1),
+    )
     ndim: int = _dimensions()
 
     def __post_init__(self) -> None:
@@ -116,7 +134,9 @@ class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
         more="by default the file has no name, and disappears with its process, however that ends",
         default=None,
         # A TemporaryDirectory has the path as its name.
-        check=lambda _, path: path if isinstance(path, (str, os.PathLike)) else getattr(path, "name", path),
+        check=lambda _, path: (
+            path if isinstance(path, (str, os.PathLike)) else getattr(path, "name", path)
+        ),
     )
     ndim: int = _dimensions()
 
@@ -131,8 +151,9 @@ class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
 
 
 class ListStorage(Storage, kind="ListStorage"):
-    """Keeps frames one by one, for small things of unequal shape, or any objects. Frames that are sampled together must be alike;
-    objects that are not can be sampled with a ``collate_fn``."""
+    """Keeps frames one by one, for small things of unequal shape, or any objects. Frames that are
+    sampled together must be alike; objects that are not can be sampled with a ``collate_fn``.
+    """
 
     max_size: int = argument(_ROOM, default=2**32 - 1, kw_only=False, check=_room)
 

@@ -16,7 +16,8 @@ class Writer(Part):
 
     def register_storage(self, storage: object) -> NoReturn:
         """Refuses to be a writer of a buffer that windrow does not make."""
-        # TorchRL's ensembles call it first, and would take the parts of windrow's buffers for their own.
+        # TorchRL's ensembles call it first, and would take the parts of windrow's buffers for their
+        # own.
         raise TypeError(
             f"expected buffers of {_fence.LIBRARY}.data in an ensemble of TorchRL's, got one of windrow's, with {self!r}: sample each buffer and "
             "torch.stack the samples, or let OfflineToOnlineReplayBuffer mix two"
@@ -41,7 +42,9 @@ class TensorDictMaxValueWriter(Writer, kind="TensorDictMaxValueWriter"):
         check=lambda _, key: ("next", "reward") if key is None else key,
     )
     reduction: str = argument(
-        'how several values of one row make one: "sum", "mean", "max", "min" or "median"', default="sum", kw_only=False
+        'how several values of one row make one: "sum", "mean", "max", "min" or "median"',
+        default="sum",
+        kw_only=False,
     )
 
 

@@ -57,15 +57,25 @@ def _made_with(kwargs: dict[str, Any]) -> dict[str, Any]:
     if given.get("batch_size") is not None:
         given["batch_size"] = list(given["batch_size"])
     warn_all_ignored(given, _IGNORED)
-    return {name: value for name, value in kwargs.items() if name not in _IGNORED and (name, value) != ("disable_env_checker", None)}
+    return {
+        name: value
+        for name, value in kwargs.items()
+        if name not in _IGNORED and (name, value) != ("disable_env_checker", None)
+    }
 
 
 class ResetOptions:
-    """The options of an environment's resets: ``given`` for all of them, or returned by that for each."""
+    """The options of an environment's resets: ``given`` for all of them, or returned by that for
+    each.
+    """
 
-    def __init__(self, given: Mapping[str, Any] | Callable[[], Mapping[str, Any] | None] | None) -> None:
+    def __init__(
+        self, given: Mapping[str, Any] | Callable[[], Mapping[str, Any] | None] | None
+    ) -> None:
         if given is not None and not isinstance(given, Mapping) and not callable(given):
-            raise TypeError(f"expected options of resets, or a function that returns them, as reset_options, got {given!r}")
+            raise TypeError(
+                f"expected options of resets, or a function that returns them, as reset_options, got {given!r}"
+            )
         self.given = given
         self._once: Mapping[str, Any] | None = None
         #: Whether there were any.
@@ -109,28 +119,36 @@ class _Ids:
 class GymEnv(EnvBase):
     """An environment by its id: windrow's own where it has one, Gymnasium's otherwise.
 
-    An observation space that is no dictionary is observed as ``"observation"``, and as ``"pixels"`` where it is a picture in
-    colours, ``Box(0, 255, (height, width, 3))``. A number, ``Box`` of shape ``()``, is observed as ``[1]``, as in TorchRL.
+    An observation space that is no dictionary is observed as ``"observation"``, and as ``"pixels"``
+    where it is a picture in colours, ``Box(0, 255, (height, width, 3))``. A number, ``Box`` of
+    shape ``()``, is observed as ``[1]``, as in TorchRL.
 
     Args:
         env_name: an id such as ``"CartPole-v1"``; an environment of Gymnasium is taken as it is.
-        categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot vectors (``int64 [n]``).
+        categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot
+            vectors (``int64 [n]``).
         frame_skip: how many times each action is taken; rewards add up.
-        from_pixels: observe pictures of the environment as ``"pixels"`` (``uint8 [height, width, 3]``), as it renders itself
-            in the mode ``"rgb_array"``. One that observes pictures has them under this name in any case.
+        from_pixels: observe pictures of the environment as ``"pixels"``
+            (``uint8 [height, width, 3]``), as it renders itself in the mode ``"rgb_array"``. One
+            that observes pictures has them under this name in any case.
         pixels_only: with ``from_pixels``, observe nothing else.
-        info_keys: observe these entries of what the environment returns in ``info``: names, tuples of names for what lies in a
-            dictionary, such as ``[("episode", "r")]``; or a dictionary of such names, each with something that has the shape
-            and dtype of the entry, such as a spec or an array. Without that they are taken from a reset and a first step,
-            and what does not come there is a number (``float32``). Zeros stand where the environment returns none.
+        info_keys: observe these entries of what the environment returns in ``info``: names, tuples
+            of names for what lies in a dictionary, such as ``[("episode", "r")]``; or a dictionary
+            of such names, each with something that has the shape and dtype of the entry, such as a
+            spec or an array. Without that they are taken from a reset and a first step, and what
+            does not come there is a number (``float32``). Zeros stand where the environment returns
+            none.
         num_workers: more than 1 makes a :class:`ParallelEnv` of so many.
-        policy: a module; the environment, with transforms around it, observes what its recurrent states begin with, and where episodes do.
-        reset_options: options of every ``reset`` of Gymnasium's environment, or a function that returns those of the next episode. The
-            function is called where the environment is, in a worker process for one there.
-        num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
+        policy: a module; the environment, with transforms around it, observes what its recurrent
+            states begin with, and where episodes do.
+        reset_options: options of every ``reset`` of Gymnasium's environment, or a function that
+            returns those of the next episode. The function is called where the environment is, in a
+            worker process for one there.
+        num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a
+            single one without that dimension.
         device: where tensors are put.
-        backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
-            arguments.
+        backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the
+            environment with these arguments.
         kwargs: passed to ``gymnasium.make``, or to windrow's own environment where it takes them.
 
     Raises:
@@ -146,7 +164,13 @@ class GymEnv(EnvBase):
     #: Ids of environments, windrow's own and those that Gymnasium has registered.
     available_envs = _Ids()
 
-    def __new__(cls, *args: Any, num_workers: int | None = None, policy: torch.nn.Module | None = None, **kwargs: Any) -> Any:
+    def __new__(
+        cls,
+        *args: Any,
+        num_workers: int | None = None,
+        policy: torch.nn.Module | None = None,
+        **kwargs: Any,
+    ) -> Any:
         if policy is not None:
             if num_workers is not None:
                 kwargs["num_workers"] = num_workers
@@ -174,14 +198,18 @@ class GymEnv(EnvBase):
     ) -> None:
         super().__init__(device)
         if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
-            raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
+            raise TypeError(
+                f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}"
+            )
         self._name: Any = env_name
         self._kwargs = _made_with(kwargs)
         self._one_hot = not categorical_action_encoding
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
         #: None for all.
-        self._info_wanted: _info.Wanted | None = {} if info_keys is None else _info.wanted(info_keys)
+        self._info_wanted: _info.Wanted | None = (
+            {} if info_keys is None else _info.wanted(info_keys)
+        )
         #: Functions that make entries of info.
         self._readers: tuple[Any, ...] = ()
         #: None until they are asked for.
@@ -198,10 +226,14 @@ class GymEnv(EnvBase):
             raise ValueError(f"num_envs={num_envs} needs an id: one object is one environment")
 
     def _opened(self) -> Any:
-        """The environment of Gymnasium, which scripts reach for as ``_env``: from now on this one steps that object."""
+        """The environment of Gymnasium, which scripts reach for as ``_env``: from now on this one
+        steps that object.
+        """
         if isinstance(self._name, str):
             if self._num_envs or self._given_backend == "native":
-                raise AttributeError(f"{self!r} has no environment of Gymnasium, or several: GymEnv(id, backend='gymnasium') has one")
+                raise AttributeError(
+                    f"{self!r} has no environment of Gymnasium, or several: GymEnv(id, backend='gymnasium') has one"
+                )
             self.backend = "gymnasium"
             made: Any = self._single_recipe()
             self._name, self._from_pixels = made.env(), False
@@ -212,7 +244,8 @@ class GymEnv(EnvBase):
         given = vars(self)
         if name == "_env" and "_num_envs" in given:
             return self._opened()
-        # Other names with an underscore are asked for by the interpreter, by pickle and by windrow itself.
+        # Other names with an underscore are asked for by the interpreter, by pickle and by windrow
+        # itself.
         if name.startswith("_") or isinstance(given.get("_name", ""), str):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(given["_name"], name)
@@ -232,11 +265,17 @@ class GymEnv(EnvBase):
     def _native_arguments(self) -> str:
         """What windrow's own environment is made with, where it does what is asked for."""
         if self._from_pixels:
-            raise NotNative('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
+            raise NotNative(
+                'native environments cannot be drawn: from_pixels needs backend="gymnasium"'
+            )
         if self._options.given is not None:
             raise NotNative(_NO_OPTIONS)
         wanted = self._info_wanted
-        if self._readers or wanted is None or any(len(names) > 1 or spec is not None for names, spec in wanted.items()):
+        if (
+            self._readers
+            or wanted is None
+            or any(len(names) > 1 or spec is not None for names, spec in wanted.items())
+        ):
             raise NotNative(_NO_INFO)
         return arguments_of(self._name, self._kwargs, [names[0] for names in wanted])
 
@@ -254,7 +293,11 @@ class GymEnv(EnvBase):
             pixels = None if not self._from_pixels else "only" if self._pixels_only else "beside"
             env = by_id(self._name, self._kwargs, pixels)
         if self._readers:
-            env = _adapters.Reading(env, self._readers) if own else partial(_adapters.Reading.around, env, self._readers)
+            env = (
+                _adapters.Reading(env, self._readers)
+                if own
+                else partial(_adapters.Reading.around, env, self._readers)
+            )
         if not own:
             env = partial(self._options.around, env)
         elif self._options.is_used:
@@ -264,7 +307,9 @@ class GymEnv(EnvBase):
         return Gymnasium(env, own, self._one_hot, self._frame_skip, self._info_of(env, own))
 
     def _info_of(self, env: Any, own: bool) -> tuple[Entry, ...]:
-        """The entries of ``info`` that are observed of ``env``, as in a recipe; it is stepped where nothing else tells what they are."""
+        """The entries of ``info`` that are observed of ``env``, as in a recipe; it is stepped where
+        nothing else tells what they are.
+        """
         if self._info_entries is None:
             wanted, seen = self._info_wanted, {}
             if wanted is None or self._readers or any(spec is None for spec in wanted.values()):
@@ -280,13 +325,16 @@ class GymEnv(EnvBase):
             self._info_entries = tuple(_info.entries(wanted, seen))
         return self._info_entries
 
-    def set_info_dict_reader(self, info_dict_reader: object = None, ignore_private: bool = True) -> GymEnv:
+    def set_info_dict_reader(
+        self, info_dict_reader: object = None, ignore_private: bool = True
+    ) -> GymEnv:
         """This environment, which observes entries of ``info`` from now on.
 
         Args:
-            info_dict_reader: a ``default_info_dict_reader`` of TorchRL, whose keys and specs are taken; a function of the info and of a
-                TensorDict, to which it writes numbers, those that come with a reset and a first step being observed from now on; None
-                for all numbers of info that come with these.
+            info_dict_reader: a ``default_info_dict_reader`` of TorchRL, whose keys and specs are
+                taken; a function of the info and of a TensorDict, to which it writes numbers, those
+                that come with a reset and a first step being observed from now on; None for all
+                numbers of info that come with these.
             ignore_private: True: what begins with an underscore is never observed.
 
         Raises:
@@ -294,18 +342,29 @@ class GymEnv(EnvBase):
             ValueError: there is no info to read, or it was ``ignore_private=False``.
         """
         if not ignore_private:
-            raise ValueError("ignore_private=False: entries of info that begin with an underscore are not observed")
-        keys, specs = getattr(info_dict_reader, "keys", None), getattr(info_dict_reader, "info_spec", None)
+            raise ValueError(
+                "ignore_private=False: entries of info that begin with an underscore are not observed"
+            )
+        keys, specs = (
+            getattr(info_dict_reader, "keys", None),
+            getattr(info_dict_reader, "info_spec", None),
+        )
         if info_dict_reader is not None and not hasattr(info_dict_reader, "keys"):
             if not callable(info_dict_reader):
-                raise TypeError(f"expected a function of info and a TensorDict, got {type(info_dict_reader).__name__}")
+                raise TypeError(
+                    f"expected a function of info and a TensorDict, got {type(info_dict_reader).__name__}"
+                )
             if isinstance(self._name, gymnasium.vector.VectorEnv):
-                raise TypeError("info of a vector is read by its names: expected a default_info_dict_reader, or None, got a function")
+                raise TypeError(
+                    "info of a vector is read by its names: expected a default_info_dict_reader, or None, got a function"
+                )
             self._readers += (info_dict_reader,)
             keys = {} if specs is None else dict(specs.items())
         elif specs is not None:
             # A reader that was given names alone takes each for a number.
-            keys = {key: spec if tuple(spec.shape) else None for key, spec in specs.items(True, True)}
+            keys = {
+                key: spec if tuple(spec.shape) else None for key, spec in specs.items(True, True)
+            }
         if keys is None or self._info_wanted is None:
             self._info_wanted = None
         else:
@@ -329,7 +388,9 @@ class GymEnv(EnvBase):
         """Lets itself be filmed; an environment that is made from an id is made with pictures."""
         if isinstance(self._name, str):
             if self._given_backend == "native":
-                raise ValueError(f'native environments cannot be drawn: video needs {self._name} with backend="gymnasium"')
+                raise ValueError(
+                    f'native environments cannot be drawn: video needs {self._name} with backend="gymnasium"'
+                )
             self.backend, self._kwargs = "gymnasium", {"render_mode": "rgb_array", **self._kwargs}
         self._video = video
 
@@ -338,7 +399,9 @@ class GymEnv(EnvBase):
         """The functions that read entries of ``info``."""
         return list(self._readers)
 
-    def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: object = None) -> GymEnv:
+    def auto_register_info_dict(
+        self, ignore_private: bool = True, *, info_dict_reader: object = None
+    ) -> GymEnv:
         """The same as :meth:`set_info_dict_reader`."""
         return self.set_info_dict_reader(info_dict_reader, ignore_private)
 
@@ -360,13 +423,13 @@ class GymWrapper(GymEnv):
     """An environment of Gymnasium that was made already, or a vector of them.
 
     Args:
-        env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes, an EnvPool, an environment of
-            ``dm_env``, or a ``VecEnv`` of Stable-Baselines3.
+        env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes,
+            an EnvPool, an environment of ``dm_env``, or a ``VecEnv`` of Stable-Baselines3.
 
-    The other arguments are those of :class:`GymEnv`, but for ``num_envs``, ``num_workers``, ``backend`` and those of ``gymnasium.make``.
-    An environment that ``from_pixels`` draws was made with
-    ``render_mode="rgb_array"``. Vectors take neither ``frame_skip`` nor ``from_pixels``, and the shapes of their ``info_keys`` are
-    those of one environment.
+    The other arguments are those of :class:`GymEnv`, but for ``num_envs``, ``num_workers``,
+    ``backend`` and those of ``gymnasium.make``. An environment that ``from_pixels`` draws was made
+    with ``render_mode="rgb_array"``. Vectors take neither ``frame_skip`` nor ``from_pixels``, and
+    the shapes of their ``info_keys`` are those of one environment.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Policies that windrow evaluates itself, as graphs of what torch computes.
 
-:func:`lower` has two steps. A :class:`~windrow.policies.lower.trace.Trace` follows a policy's operations, whatever its class, for two numbers of rows,
-and gives a graph, or raises :class:`NotLowerable`. Then the graph has to give the same numbers as the policy for random inputs, with the
-same draws. Otherwise torch evaluates the policy.
+:func:`lower` has two steps. A :class:`~windrow.policies.lower.trace.Trace` follows a policy's
+operations, whatever its class, for two numbers of rows, and gives a graph, or raises
+:class:`NotLowerable`. Then the graph has to give the same numbers as the policy for random inputs,
+with the same draws. Otherwise torch evaluates the policy.
 """
 
 from __future__ import annotations
@@ -47,18 +48,22 @@ ROWS = (37, 41)
 KNOWN = 2
 #: Rows of other calls that the graph is compared with: as of one environment alone, and of few.
 FEWER = (None, 1, 2)
-#: Names by which code asks how many rows there are, and the largest number that it is taken to compare them with.
+#: Names by which code asks how many rows there are, and the largest number that it is taken to
+#: compare them with.
 SIZES, MANY = {"shape", "size", "len", "numel", "__len__", "batch_size"}, 4096
 #: How many such numbers are tried.
 TRIED = 16
-#: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
-#: hundred times as much for log-probabilities.
+#: Relative and absolute difference allowed between torch and the graph, which adds in another order
+#: and approximates tanh and exp; a hundred times as much for log-probabilities.
 TOLERANCE = (1e-4, 1e-5)
 #: Of eight rows that are drawn, which one has large numbers, and which one small ones.
 LARGE, SMALL = 1, 2
 
+
 class Leaf(NamedTuple):
-    """An observation of one environment; its bounds, where they are known, in this shape or for all of it."""
+    """An observation of one environment; its bounds, where they are known, in this shape or for all
+    of it.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -75,7 +80,8 @@ class Lowered:
         inputs: the names of what the graph reads.
         graph: gives the graph that the policy is by now, as bytes.
         source: the module that has the weights.
-        audit: compares rows that were delivered; None for a policy with a state, and for one that reads no observation.
+        audit: compares rows that were delivered; None for a policy with a state, and for one that
+            reads no observation.
     """
 
     core: dict[str, Any]
@@ -90,7 +96,8 @@ def lower(policy: Callable[..., Any], conditions: Conditions, env: object = None
 
     Args:
         conditions: how it is called.
-        env: an environment, which tells what is observed, or a function that makes one, which does not.
+        env: an environment, which tells what is observed, or a function that makes one, which does
+            not.
 
     Raises:
         NotLowerable: torch has to evaluate the policy.
@@ -107,17 +114,31 @@ def lower(policy: Callable[..., Any], conditions: Conditions, env: object = None
         return _lowered(policy, source, conditions, env)
 
 
-def _lowered(policy: Callable[..., Any], source: nn.Module, conditions: Conditions, env: object) -> Lowered:
-    known, is_lazy = _observed(env, policy, conditions), any(map(nn.parameter.is_lazy, source.parameters()))
+def _lowered(
+    policy: Callable[..., Any], source: nn.Module, conditions: Conditions, env: object
+) -> Lowered:
+    known, is_lazy = (
+        _observed(env, policy, conditions),
+        any(map(nn.parameter.is_lazy, source.parameters())),
+    )
     if is_lazy and not known:
-        raise NotLowerable("it has lazy layers, whose sizes are not known before the environment is made")
+        raise NotLowerable(
+            "it has lazy layers, whose sizes are not known before the environment is made"
+        )
     asked = [iter(known)] if known else _asked(policy, conditions, env)
     first: NotLowerable | None = None
     for observed, actions in itertools.chain.from_iterable(asked):
         try:
             if is_lazy:
                 # Before it is copied: a copy would get weights of its own.
-                _Reading(policy, source, replace(conditions, threads=False, evaluates=False, served=False), observed, actions, ROWS[0])
+                _Reading(
+                    policy,
+                    source,
+                    replace(conditions, threads=False, evaluates=False, served=False),
+                    observed,
+                    actions,
+                    ROWS[0],
+                )
             return _Follower(policy, source, conditions, observed, actions).lowered()
         except NotLowerable as reason:
             first = first or reason
@@ -125,13 +146,17 @@ def _lowered(policy: Callable[..., Any], source: nn.Module, conditions: Conditio
                 # It can be called with float64, and computes something else with float32.
                 break
         except Exception as error:
-            first = first or NotLowerable(f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0])
+            first = first or NotLowerable(
+                f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0]
+            )
     raise first or NotLowerable("what it observes is not known before the environment is made")
 
 
 @contextlib.contextmanager
 def _as_usual() -> Iterator[None]:
-    """A context in which tensors are made on the CPU, and operations can be recorded, whatever the program has chosen."""
+    """A context in which tensors are made on the CPU, and operations can be recorded, whatever the
+    program has chosen.
+    """
     with contextlib.ExitStack() as stack:
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
@@ -148,7 +173,12 @@ class _Follower:
     """
 
     def __init__(
-        self, policy: Callable[..., Any], source: nn.Module, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]
+        self,
+        policy: Callable[..., Any],
+        source: nn.Module,
+        conditions: Conditions,
+        observed: dict[Key, Leaf],
+        actions: list[Key],
     ) -> None:
         self._policy, self._source, self._conditions = policy, source, conditions
         self._observed, self._actions = observed, actions
@@ -162,19 +192,28 @@ class _Follower:
 
     def lowered(self) -> Lowered:
         text, used, reads_init = self._graph
-        core = {"graph": text, "weights": tensors_of(self._source), "used": used, "reads_init": reads_init}
+        core = {
+            "graph": text,
+            "weights": tensors_of(self._source),
+            "used": used,
+            "reads_init": reads_init,
+        }
         # Rows are compared by what was observed in them.
         compares = self._reading.memory is None and self._reading.inputs
         audit = Audit(self._difference, self._reading.inputs) if compares else None
         return Lowered(core, self._reading.inputs, self._now, self._source, audit)
 
     def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:
-        """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
+        """The graph, and all that was read beside weights; ``before`` is what was to be read a
+        moment ago, as far as that is known.
+        """
         like = (self._graph[0], self._reading.tried) if self._known else None
         for _ in range(3):
             with borrowing(), _as_usual():
                 theirs = _copied(self._policy)
-                graph, reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
+                graph, reading = _compared(
+                    theirs, self._conditions, self._observed, self._actions, like
+                )
                 like = graph[0], reading.tried
                 reading.forget()
             state = State(self._policy, reading.watch.codes, self._tensors())
@@ -190,7 +229,8 @@ class _Follower:
         return tensors_of(self._source).values()
 
     def _now(self) -> bytes:
-        """The graph as the engine reads it, which is read again where something that it read has changed.
+        """The graph as the engine reads it, which is read again where something that it read has
+        changed.
 
         Raises:
             RuntimeError: the engine cannot evaluate what the policy computes by now.
@@ -229,7 +269,9 @@ class _Follower:
         self._written = _as_bytes(graph)
 
     def _difference(self, given: dict[Key, torch.Tensor]) -> tuple[int, str] | None:
-        """The first row of the observations ``given`` for which the user's module and the graph compute something else, and what."""
+        """The first row of the observations ``given`` for which the user's module and the graph
+        compute something else, and what.
+        """
         if not self._state.is_same():
             # It is read again before the next batch.
             return None
@@ -239,16 +281,21 @@ class _Follower:
             assert module is not None
             if self._conditions.evaluates:
                 module.eval()
-            called = _Reading(theirs, module, self._reading.conditions, self._observed, self._actions, rows)
+            called = _Reading(
+                theirs, module, self._reading.conditions, self._observed, self._actions, rows
+            )
             called.given = {**called.given, **given}
             found = self._reading.difference(self._graph[0], called)
             if found is None or not self._state.is_same():
                 return None
-            # A row that rounding decides, such as one with two actions that are as good, is none to complain of.
-            called.given = {key: value * (1 + 1e-5) if value.is_floating_point() else value for key, value in called.given.items()}
+            # A row that rounding decides, such as one with two actions that are as good, is none to
+            # complain of.
+            called.given = {
+                key: value * (1 + 1e-5) if value.is_floating_point() else value
+                for key, value in called.given.items()
+            }
             again = self._reading.difference(self._graph[0], called)
         return found if again is not None and again[0] == found[0] else None
-
 
 
 def _copied(policy: Any) -> nn.Module | MethodType:
@@ -261,9 +308,12 @@ def _copied(policy: Any) -> nn.Module | MethodType:
 # What the policy reads
 
 
-def _observed(env: Any, policy: Callable[..., Any], conditions: Conditions) -> list[tuple[dict[Key, Leaf], list[Key]]]:
-    """The observations of an environment that ``policy`` gets, and the actions, with float32 in place of float64 second; none where that is
-    not known yet."""
+def _observed(
+    env: Any, policy: Callable[..., Any], conditions: Conditions
+) -> list[tuple[dict[Key, Leaf], list[Key]]]:
+    """The observations of an environment that ``policy`` gets, and the actions, with float32 in
+    place of float64 second; none where that is not known yet.
+    """
     if env is None or is_function(env):
         return []
     try:
@@ -276,12 +326,21 @@ def _observed(env: Any, policy: Callable[..., Any], conditions: Conditions) -> l
         leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
         observed = {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
         info = env._known().info if hasattr(env, "_known") else ()
-        observed = {key: observed[key] for key in read_by(policy, conditions.trust, list(observed), info)}
+        observed = {
+            key: observed[key] for key in read_by(policy, conditions.trust, list(observed), info)
+        }
     except Exception:
         # Said where it is made.
         return []
-    single = {key: leaf._replace(dtype=torch.float32) if leaf.dtype == torch.float64 else leaf for key, leaf in observed.items()}
-    return [(observed, actions)] if all(leaf is single[key] for key, leaf in observed.items()) else [(observed, actions), (single, actions)]
+    single = {
+        key: leaf._replace(dtype=torch.float32) if leaf.dtype == torch.float64 else leaf
+        for key, leaf in observed.items()
+    }
+    return (
+        [(observed, actions)]
+        if all(leaf is single[key] for key, leaf in observed.items())
+        else [(observed, actions), (single, actions)]
+    )
 
 
 def _leaf(spec: Any) -> Leaf:
@@ -298,8 +357,12 @@ def _leaf(spec: Any) -> Leaf:
     return Leaf(shape, dtype, torch.as_tensor(low), torch.as_tensor(high))
 
 
-def _asked(policy: Callable[..., Any], conditions: Conditions, env: object) -> list[Iterator[tuple[dict[Key, Leaf], list[Key]]]]:
-    """Where observations are looked for that nobody knows: a guess, and then the environment, which is made for that only if it has to be."""
+def _asked(
+    policy: Callable[..., Any], conditions: Conditions, env: object
+) -> list[Iterator[tuple[dict[Key, Leaf], list[Key]]]]:
+    """Where observations are looked for that nobody knows: a guess, and then the environment, which
+    is made for that only if it has to be.
+    """
     keys = _inputs(policy)
     # Groups of agents have dimensions of their own, which no layer tells.
     is_nested = any(isinstance(key, tuple) for key in keys) or takes_dictionary(policy)
@@ -309,8 +372,12 @@ def _asked(policy: Callable[..., Any], conditions: Conditions, env: object) -> l
     return asked
 
 
-def _made(env: Any, policy: Callable[..., Any], conditions: Conditions) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
-    """As :func:`_observed`, of an environment that the function ``env`` makes for it: of several observations, nobody guesses the sizes."""
+def _made(
+    env: Any, policy: Callable[..., Any], conditions: Conditions
+) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
+    """As :func:`_observed`, of an environment that the function ``env`` makes for it: of several
+    observations, nobody guesses the sizes.
+    """
     try:
         made = env()
     except Exception:
@@ -329,10 +396,20 @@ def _inputs(policy: Callable[..., Any]) -> list[Key]:
     if read is None:
         parameters = inspect.signature(getattr(policy, "forward", policy)).parameters.values()
         kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = [one.name for one in parameters if one.kind in kinds and one.default is inspect.Parameter.empty]
+        names = [
+            one.name
+            for one in parameters
+            if one.kind in kinds and one.default is inspect.Parameter.empty
+        ]
         return list(names) if len(names) > 1 else ["observation"]
-    written = {key for out in recurrent.keys_of(policy, "out_keys") or () for key in (out, path(out)[1:])}
-    return [key for key in read if key not in written and path(key) not in written and key != recurrent.IS_INIT]
+    written = {
+        key for out in recurrent.keys_of(policy, "out_keys") or () for key in (out, path(out)[1:])
+    }
+    return [
+        key
+        for key in read
+        if key not in written and path(key) not in written and key != recurrent.IS_INIT
+    ]
 
 
 def _guessed(policy: Callable[..., Any]) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
@@ -340,7 +417,11 @@ def _guessed(policy: Callable[..., Any]) -> Iterator[tuple[dict[Key, Leaf], list
     keys = _inputs(policy)
     choices = []
     for key in keys:
-        parts = [part for part in source_of(policy).modules() if key in (recurrent.keys_of(part, "in_keys") or ())]  # type: ignore[union-attr]
+        parts = [
+            part
+            for part in source_of(policy).modules()
+            if key in (recurrent.keys_of(part, "in_keys") or ())
+        ]  # type: ignore[union-attr]
         # The innermost one.
         layers = (parts[-1] if parts else source_of(policy)).modules()  # type: ignore[union-attr]
         choices.append(list(dict.fromkeys(itertools.chain.from_iterable(map(_widths, layers))))[:6])
@@ -361,15 +442,21 @@ def _as_bytes(graph: _Graph) -> bytes:
     return json.dumps({"graph": graph[0], "used": graph[1]}).encode()
 
 
-#: The graph of a policy as JSON, the names of the weights that it reads, and whether it reads where episodes begin.
+#: The graph of a policy as JSON, the names of the weights that it reads, and whether it reads where
+#: episodes begin.
 _Graph = tuple[str, list[str], bool]
 
 
 def _compared(
-    theirs: Callable[..., Any], conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key], like: tuple[str, list[int]] | None
+    theirs: Callable[..., Any],
+    conditions: Conditions,
+    observed: dict[Key, Leaf],
+    actions: list[Key],
+    like: tuple[str, list[int]] | None,
 ) -> tuple[_Graph, _Reading]:
-    """The graph of ``theirs``, a copy of the policy, and how it was read. One that has other constants than the graph
-    ``like``, and is the same otherwise, is compared with torch once, and for numbers of rows that were not tried with that.
+    """The graph of ``theirs``, a copy of the policy, and how it was read. One that has other
+    constants than the graph ``like``, and is the same otherwise, is compared with torch once, and
+    for numbers of rows that were not tried with that.
     """
     module = source_of(theirs)
     assert module is not None
@@ -407,7 +494,9 @@ def _compared(
         part.training = mode
     if not is_same:
         if module.training:
-            raise NotLowerable("it computes something else in training mode, such as Dropout or batch normalisation: call eval()")
+            raise NotLowerable(
+                "it computes something else in training mode, such as Dropout or batch normalisation: call eval()"
+            )
         if many.trace() != graph:
             raise NotLowerable("it computes something else for another number of rows")
     few.compare(text, few)
@@ -418,27 +507,41 @@ def _compared(
 
 
 def _thresholds(codes: Iterable[CodeType], facts: dict[str, Any]) -> list[int]:
-    """Numbers of rows for which code that looks at sizes may do something else: the whole numbers in it, and those among the ``facts`` that
-    it reads under a name in it, each with the next one."""
+    """Numbers of rows for which code that looks at sizes may do something else: the whole numbers
+    in it, and those among the ``facts`` that it reads under a name in it, each with the next one.
+    """
     asking = [code for code in codes if SIZES & set(code.co_names)]
     held = [constant for code in asking for constant in code.co_consts]
     named = {name for code in asking for name in (*code.co_names, *code.co_freevars)}
     # Keys of dictionaries are texts in code, and defaults have no name.
-    named.update(("__defaults__", "__kwdefaults__"), (text for text in held if isinstance(text, str)))
+    named.update(
+        ("__defaults__", "__kwdefaults__"), (text for text in held if isinstance(text, str))
+    )
     # What is read in a list has the name of the list.
-    held += [value for path, value in facts.items() if type(value) is int and re.split(r"\.|'s ", re.sub(r"\[.*?\]", "", path))[-1] in named]
+    held += [
+        value
+        for path, value in facts.items()
+        if type(value) is int and re.split(r"\.|'s ", re.sub(r"\[.*?\]", "", path))[-1] in named
+    ]
     numbers = {number for number in held if type(number) is int and 2 < number <= MANY}
     return sorted({rows for number in sorted(numbers)[:TRIED] for rows in (number, number + 1)})
 
 
 def _shape(graph: dict[str, Any]) -> dict[str, Any]:
     """``graph`` without its numbers, by which no code decides what is computed."""
-    nodes = [{**node, "op": {"Constant": len(node["op"]["Constant"])}} if "Constant" in node["op"] else node for node in graph["graph"]["nodes"]]
+    nodes = [
+        {**node, "op": {"Constant": len(node["op"]["Constant"])}}
+        if "Constant" in node["op"]
+        else node
+        for node in graph["graph"]["nodes"]
+    ]
     return {**graph, "graph": {**graph["graph"], "nodes": nodes}}
 
 
 class _Reading:
-    """One way of calling a policy: with ``rows`` rows of observations, or with one observation alone where that is None."""
+    """One way of calling a policy: with ``rows`` rows of observations, or with one observation
+    alone where that is None.
+    """
 
     def __init__(
         self,
@@ -475,12 +578,20 @@ class _Reading:
         self.first: dict[Key, torch.Tensor] = {}
         if self.memory is not None:
             if self.memory._began:
-                raise NotLowerable(f"it carries on {next(iter(self.memory._began))!r}, which is observed")
-            if any(not torch.equal(one, other) for one, other in zip(self.memory._draw().values(), self.memory._draw().values())):
+                raise NotLowerable(
+                    f"it carries on {next(iter(self.memory._began))!r}, which is observed"
+                )
+            if any(
+                not torch.equal(one, other)
+                for one, other in zip(self.memory._draw().values(), self.memory._draw().values())
+            ):
                 raise NotLowerable("its first states are drawn")
             self.first = {key: value.clone() for key, value in self.memory._draw().items()}
             # Any numbers will do, as long as they differ by row.
-            states = {key: torch.randn(value.shape, generator=self._generator).to(value) for key, value in self.first.items()}
+            states = {
+                key: torch.randn(value.shape, generator=self._generator).to(value)
+                for key, value in self.first.items()
+            }
             self.given = {**self.given, **states}
 
     def _bind(self, actions: list[Key]) -> list[tuple[list[str], torch.Tensor]]:
@@ -493,13 +604,20 @@ class _Reading:
         del self.policy, self.module, self.results, self.facts
 
     def _observations(self) -> dict[Key, torch.Tensor]:
-        drawn = {key: _drawn(leaf, self.rows, self._generator, is_small=self._is_small) for key, leaf in self._leaves.items()}
+        drawn = {
+            key: _drawn(leaf, self.rows, self._generator, is_small=self._is_small)
+            for key, leaf in self._leaves.items()
+        }
         return {key: value.reshape(*self._batch, *value.shape[1:]) for key, value in drawn.items()}
 
     def call(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The outputs of the policy and its next states."""
         given = list(self.given.values())
-        with acting(self.conditions.exploration_type, self.conditions.aggregates), unchecked(), torch.random.fork_rng(devices=[]):
+        with (
+            acting(self.conditions.exploration_type, self.conditions.aggregates),
+            unchecked(),
+            torch.random.fork_rng(devices=[]),
+        ):
             if self.memory is None:
                 return list(self.policy.call(*given)), []
             with self.policy.stepwise:
@@ -522,7 +640,8 @@ class _Reading:
             # Not while operations are traced, when thousands of functions run for each.
             with self.watch:
                 self.call()
-            # Functions that did not run when the policy was called first may change what nobody has looked at.
+            # Functions that did not run when the policy was called first may change what nobody has
+            # looked at.
             if known == self.watch.codes.keys():
                 break
         after = self._state()
@@ -535,7 +654,8 @@ class _Reading:
         return self.trace()
 
     def _state(self) -> State:
-        # Parts of the policy that have weights of their own are parts of the module, which may be a part of the policy.
+        # Parts of the policy that have weights of their own are parts of the module, which may be a
+        # part of the policy.
         return State(self.policy.policy, dict(self.watch.codes), [])
 
     def trace(self) -> dict[str, Any]:
@@ -545,7 +665,13 @@ class _Reading:
         for key, tensor in self.given.items():
             leaf = self._leaves.get(key)
             low, high = (None, None) if leaf is None else leaf[2:]
-            trace.input(tensor, is_flag=key == recurrent.IS_INIT, is_state=key in self.first, low=low, high=high)
+            trace.input(
+                tensor,
+                is_flag=key == recurrent.IS_INIT,
+                is_state=key in self.first,
+                low=low,
+                high=high,
+            )
         try:
             with trace, Calls(trace):
                 outputs, states = self.call()
@@ -564,28 +690,52 @@ class _Reading:
         self.outputs = list(zip(self.names, outputs, values))
         self.inputs = [list(self.given)[index] for index in inputs]
         self.states = values[len(outputs) :]
-        written = {key: nodes[len(outputs) + number] for number, key in enumerate(self.memory._sources if self.memory else ())}
-        columns = [[self._leaf(names, tensor), node] for (names, tensor, _), node in zip(self.outputs, nodes)]
+        written = {
+            key: nodes[len(outputs) + number]
+            for number, key in enumerate(self.memory._sources if self.memory else ())
+        }
+        columns = [
+            [self._leaf(names, tensor), node]
+            for (names, tensor, _), node in zip(self.outputs, nodes)
+        ]
         # Not columns, but values to compare.
         self.extra = nodes[len(values) :]
         read = [self._input(key, written) for key in self.inputs]
         return {"graph": graph, "inputs": read, "outputs": columns}
 
     def _by_row(self, trace: Trace, tensor: object) -> Value:
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or tensor.shape[0] != self.rows or tensor.dtype not in DTYPES:
-            what = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.dim() == 0
+            or tensor.shape[0] != self.rows
+            or tensor.dtype not in DTYPES
+        ):
+            what = (
+                f"{tensor.dtype} {list(tensor.shape)}"
+                if isinstance(tensor, torch.Tensor)
+                else type(tensor).__name__
+            )
             raise NotLowerable(f"an output is {what}, expected one entry for each row")
         return trace.spread(trace.output(tensor), tensor.shape, 0)
 
     def _leaf(self, names: list[str], tensor: torch.Tensor) -> dict[str, Any]:
-        return {"key": names, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
+        return {
+            "key": names,
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape[1:]),
+        }
 
     def _input(self, key: Key, written: dict[Key, int]) -> dict[str, Any]:
         if key in written:
             first = self.first[key]
             if bool((first != first[:1]).any()):
                 raise NotLowerable("its first states differ by row")
-            return {"State": {"next": written[key], "first": [float(number) for number in first[0].flatten()]}}
+            return {
+                "State": {
+                    "next": written[key],
+                    "first": [float(number) for number in first[0].flatten()],
+                }
+            }
         return {"Observation": self._leaf(list(path(key)), self.given[key])}
 
     # Comparing
@@ -618,22 +768,41 @@ class _Reading:
                 try:
                     _check_equal(what, theirs, ours)
                 except NotLowerable:
-                    return row, f"expected {what} {theirs.tolist()}, as the module computes it, got {ours.tolist()}"
+                    return (
+                        row,
+                        f"expected {what} {theirs.tolist()}, as the module computes it, got {ours.tolist()}",
+                    )
         return None
 
-    def _both(self, graph: str, called: _Reading) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Each output and state by its name: what torch computes, as it is ``called``, and what ``graph`` does."""
+    def _both(
+        self, graph: str, called: _Reading
+    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Each output and state by its name: what torch computes, as it is ``called``, and what
+        ``graph`` does.
+        """
         described = json.loads(graph)
         # Draws are outputs too.
         for number, (node, (value, dtype)) in enumerate(zip(self.extra, self._draws)):
             shape = [self.rows, math.prod(value.shape) // self.rows]
-            described["outputs"].append([self._leaf(["draw", str(number)], torch.empty(shape)), node])
+            described["outputs"].append(
+                [self._leaf(["draw", str(number)], torch.empty(shape)), node]
+            )
         weights = tensors_of(called.module)
-        asked = {"graph": json.dumps(described), "weights": weights, "used": self.used, "reads_init": False}
-        flat = [called.given[key].reshape(called.rows, -1).float().contiguous() for key in self.inputs]
+        asked = {
+            "graph": json.dumps(described),
+            "weights": weights,
+            "used": self.used,
+            "reads_init": False,
+        }
+        flat = [
+            called.given[key].reshape(called.rows, -1).float().contiguous() for key in self.inputs
+        ]
         own = evaluate_graph(asked, flat, called.rows)
         count = len(self.outputs)
-        draws = [self._tensor(value, dtype, given, called.rows) for (value, dtype), given in zip(self._draws, own[count:])]
+        draws = [
+            self._tensor(value, dtype, given, called.rows)
+            for (value, dtype), given in zip(self._draws, own[count:])
+        ]
         try:
             with Replay(draws):
                 outputs, states = called.call()
@@ -644,37 +813,58 @@ class _Reading:
             raise
         for (names, _, _), expected, got in zip(self.outputs, outputs, own):
             yield ".".join(names), expected, got
-        kept = [key for key in self.inputs if self.memory is not None and key in self.memory._sources]
+        kept = [
+            key for key in self.inputs if self.memory is not None and key in self.memory._sources
+        ]
         sources = list(self.memory._sources) if self.memory is not None else []
         for key, got in zip(kept, own[count + len(self._draws) :]):
             yield f"state {key!r}", states[sources.index(key)], got
 
-    def _tensor(self, value: Value, dtype: torch.dtype, own: torch.Tensor, rows: int) -> torch.Tensor:
+    def _tensor(
+        self, value: Value, dtype: torch.dtype, own: torch.Tensor, rows: int
+    ) -> torch.Tensor:
         """A draw as torch would have given it for ``rows`` rows."""
         before, _, batch, after = value.split(self.rows)
-        shape = [size // self.rows * rows if dim == int(value.batch or 0) else size for dim, size in enumerate(value.shape)]
+        shape = [
+            size // self.rows * rows if dim == int(value.batch or 0) else size
+            for dim, size in enumerate(value.shape)
+        ]
         return own.view(rows, before, batch, after).transpose(0, 1).reshape(shape).to(dtype)
 
 
-def _drawn(leaf: Leaf, rows: int, generator: torch.Generator, *, is_small: bool = False) -> torch.Tensor:
-    """Random observations that differ by row: integers from all that their bounds, or the type, allow, or 0 and 1 alone if ``is_small``. Of eight rows, one has what is largest, and two have zeros and ones, as masks have them."""
+def _drawn(
+    leaf: Leaf, rows: int, generator: torch.Generator, *, is_small: bool = False
+) -> torch.Tensor:
+    """Random observations that differ by row: integers from all that their bounds, or the type,
+    allow, or 0 and 1 alone if ``is_small``. Of eight rows, one has what is largest, and two have
+    zeros and ones, as masks have them.
+    """
     (inner, dtype, low, high), shape = leaf, (rows, *leaf.shape)
     row = torch.arange(rows).view(rows, *(1 for _ in inner)) % 8
     if dtype.is_floating_point:
         scale = torch.where(row == LARGE, 20.0, torch.where(row == SMALL, 0.01, 1.0))
         return (2 * scale * torch.randn(shape, generator=generator)).to(dtype)
-    least, most = (0, 1) if is_small or dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    least, most = (
+        (0, 1)
+        if is_small or dtype == torch.bool
+        else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    )
     ends = [torch.full(inner, end, dtype=torch.int64) for end in (least, most)]
     if not is_small and low is not None and high is not None:
         least, most = max(least, -(2**62)), min(most, 2**62)
-        ends = [torch.as_tensor(end).double().clamp(least, most).to(torch.int64).expand(inner) for end in (low, high)]
+        ends = [
+            torch.as_tensor(end).double().clamp(least, most).to(torch.int64).expand(inner)
+            for end in (low, high)
+        ]
     # Without bounds, most integers are small.
     near = [end.clamp(-(2**15), 2**15) for end in ends]
     unit = torch.rand(shape, generator=generator, dtype=torch.float64)
     drawn = near[0] + (unit * (near[1] - near[0] + 1).double()).to(torch.int64)
     drawn = torch.where(row == LARGE, torch.where(unit < 0.5, ends[0], ends[1]), drawn)
     if bool(((ends[0] <= 0) & (ends[1] >= 1)).all()):
-        drawn = torch.where((row == SMALL) | (row == SMALL + 1), (unit < 0.5).to(torch.int64), drawn)
+        drawn = torch.where(
+            (row == SMALL) | (row == SMALL + 1), (unit < 0.5).to(torch.int64), drawn
+        )
         if shape[-1] > 1:
             # A mask that allows something.
             drawn[..., 0] |= (drawn == 0).all(-1)
@@ -690,10 +880,16 @@ def _check_equal(what: str, expected: torch.Tensor, own: torch.Tensor) -> None:
         is_large = bool(rows[LARGE]) if len(own) > LARGE else False
         # Sums of large numbers may be small: what is lost is a share of those.
         usual = theirs.nan_to_num(0.0, 0.0, 0.0).double().square().mean(0).sqrt().float()
-        allowed = atol * (20 if is_large else 1) + rtol * (theirs.abs() + (usual if is_large else 0.1 * usual))
-        same = torch.isclose(theirs, ours, rtol=rtol, atol=atol, equal_nan=True) | ((theirs - ours).abs() <= allowed)
+        allowed = atol * (20 if is_large else 1) + rtol * (
+            theirs.abs() + (usual if is_large else 0.1 * usual)
+        )
+        same = torch.isclose(theirs, ours, rtol=rtol, atol=atol, equal_nan=True) | (
+            (theirs - ours).abs() <= allowed
+        )
         if not bool(same.all() if not is_large or "log_prob" not in what else True):
-            raise NotLowerable(f"{what}: torch and the graph differ by {float((theirs - ours).abs().max()):.2g}")
+            raise NotLowerable(
+                f"{what}: torch and the graph differ by {float((theirs - ours).abs().max()):.2g}"
+            )
 
 
 def _generators() -> tuple[Any, Any]:

@@ -1,7 +1,8 @@
 """Which numbers the values of a graph may be.
 
-A range holds for all inputs and weights. It is computed operation by operation, as the engine computes: in float32, where rounding never
-changes an order. Numbers that are none are left out: torch has no integers for them.
+A range holds for all inputs and weights. It is computed operation by operation, as the engine
+computes: in float32, where rounding never changes an order. Numbers that are none are left out:
+torch has no integers for them.
 """
 
 from __future__ import annotations
@@ -151,7 +152,11 @@ def _reduced(kind: str, run: int, own: Range) -> Range:
         return 0.0, run - 1.0
     if kind == "Sum":
         # Sums of integers are exact, others are rounded.
-        exact = float(low).is_integer() and float(high).is_integer() and run * max(abs(low), abs(high)) <= 2**24
+        exact = (
+            float(low).is_integer()
+            and float(high).is_integer()
+            and run * max(abs(low), abs(high)) <= 2**24
+        )
         spare = 0.0 if exact else 1e-5 * run * max(abs(low), abs(high))
         return low * run - spare, high * run + spare
     most = max(abs(low), abs(high))

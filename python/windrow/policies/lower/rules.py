@@ -1,7 +1,8 @@
-"""What each operation of torch is in a graph of the engine: rules of :class:`windrow.policies.lower.trace.Trace`.
+"""What each operation of torch is in a graph of the engine: rules of
+:class:`windrow.policies.lower.trace.Trace`.
 
-A rule is called with the trace and the operation. It returns the value of the result, or one for each of several results; None where a
-graph has none.
+A rule is called with the trace and the operation. It returns the value of the result, or one for
+each of several results; None where a graph has none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ from typing import Any
 
 import torch
 
-from windrow.policies.lower.trace import ELEMENT, MOVING, ROW, RULES, SOURCE, Found, Operand, Operation, Trace, Value
+from windrow.policies.lower.trace import (
+    ELEMENT,
+    MOVING,
+    ROW,
+    RULES,
+    SOURCE,
+    Found,
+    Operand,
+    Operation,
+    Trace,
+    Value,
+)
 
 Rule = Callable[[Trace, Operation], Found]
 
@@ -38,7 +50,9 @@ def _moved(trace: Trace, op: Operation) -> Found:
     given = first if many else [first]
     values = [trace.of(tensor) if tensor.numel() else None for tensor in given]
     placed = [
-        torch.empty(tensor.shape, dtype=torch.int64) if value is None else trace.places(value, number)
+        torch.empty(tensor.shape, dtype=torch.int64)
+        if value is None
+        else trace.places(value, number)
         for number, (tensor, value) in enumerate(zip(given, values))
     ]
     moved = op.func(placed if many else placed[0], *rest, **op.kwargs)
@@ -50,7 +64,9 @@ def _moved(trace: Trace, op: Operation) -> Found:
             results.append(None)
             continue
         table, shape, batch = trace.by_row(one, None)
-        results.append(Value(trace.taken((nodes[table >> SOURCE] << ROW) | (table & ELEMENT)), shape, batch))
+        results.append(
+            Value(trace.taken((nodes[table >> SOURCE] << ROW) | (table & ELEMENT)), shape, batch)
+        )
     return results if several else results[0]
 
 
@@ -63,7 +79,11 @@ def _as_type(trace: Trace, x: torch.Tensor, dtype: torch.dtype) -> Value:
     value = trace.of(x)
     if dtype == torch.bool and x.dtype != torch.bool:
         return trace.zip("Ne", value, 0.0)
-    return trace.map("Trunc", value) if x.is_floating_point() and not dtype.is_floating_point else value
+    return (
+        trace.map("Trunc", value)
+        if x.is_floating_point() and not dtype.is_floating_point
+        else value
+    )
 
 
 @rule("copy")
@@ -83,7 +103,12 @@ def _index(trace: Trace, op: Operation) -> Found:
     if len(indices) == 1 and value.batch is None:
         return _looked_up(trace, value, _wrapped(trace, given[0], x.shape[0]), op.out)
     # x[arange(rows), index]
-    if len(given) == 2 and x.dim() == 2 and value.batch == 0 and torch.equal(given[0], torch.arange(trace.rows)):
+    if (
+        len(given) == 2
+        and x.dim() == 2
+        and value.batch == 0
+        and torch.equal(given[0], torch.arange(trace.rows))
+    ):
         index = _wrapped(trace, given[1], x.shape[1])
         return trace.like({"Gather": x.shape[1]}, [value, index], op.out.shape, index.batch)
     trace.refuse("indices that differ by row")
@@ -94,7 +119,9 @@ def _wrapped(trace: Trace, index: torch.Tensor, size: int) -> Value:
     value = trace.of(index)
     if trace.ranges[value.node][0] >= 0:
         return value
-    return trace.each("Where", [trace.zip("Lt", value, 0.0), trace.zip("Add", value, float(size)), value])
+    return trace.each(
+        "Where", [trace.zip("Lt", value, 0.0), trace.zip("Add", value, float(size)), value]
+    )
 
 
 @rule("index_select")
@@ -112,7 +139,9 @@ def _embedding(trace: Trace, op: Operation) -> Value:
 def _looked_up(trace: Trace, table: Value, places: Value, out: torch.Tensor) -> Value:
     if table.batch is not None:
         trace.refuse("a table that differs by row")
-    return trace.like({"Lookup": math.prod(table.shape[1:])}, [table, places], out.shape, places.batch)
+    return trace.like(
+        {"Lookup": math.prod(table.shape[1:])}, [table, places], out.shape, places.batch
+    )
 
 
 @rule("gather")
@@ -123,7 +152,9 @@ def _gather(trace: Trace, op: Operation) -> Value:
     if any(a != b for d, (a, b) in enumerate(zip(x.shape, index.shape)) if d != dim):
         trace.refuse("gather of a part")
     order = [d for d in range(ndim) if d != dim] + [dim]
-    value, places = (trace.move(lambda placed: placed.permute(order), trace.of(tensor)) for tensor in (x, index))
+    value, places = (
+        trace.move(lambda placed: placed.permute(order), trace.of(tensor)) for tensor in (x, index)
+    )
     if value.batch is None:
         value = trace.spread(value, value.shape, places.batch)
     if value.batch is not None and places.batch is None:
@@ -155,8 +186,14 @@ FUNCTIONS: dict[str, Any] = {
     )
 } | {"logical_not": "Not"}
 ACTIVATIONS = {
-    "tanh": "Tanh", "relu": "ReLU", "sigmoid": "Sigmoid", "silu": "SiLU", "mish": "Mish", "hardsigmoid": "Hardsigmoid",
-    "hardswish": "Hardswish", "selu": "SELU",
+    "tanh": "Tanh",
+    "relu": "ReLU",
+    "sigmoid": "Sigmoid",
+    "silu": "SiLU",
+    "mish": "Mish",
+    "hardsigmoid": "Hardsigmoid",
+    "hardswish": "Hardswish",
+    "selu": "SELU",
 }
 #: Activations with numbers, and the names of these in torch and in the engine.
 SHAPED = {
@@ -176,13 +213,18 @@ def _mapped(function: Any) -> Rule:
 
 def _shaped(name: str, numbers: dict[str, str]) -> Rule:
     def add(trace: Trace, op: Operation) -> Value:
-        return trace.activation({name: {own: float(op(theirs)) for own, theirs in numbers.items()}}, trace.of(op("self")))
+        return trace.activation(
+            {name: {own: float(op(theirs)) for own, theirs in numbers.items()}},
+            trace.of(op("self")),
+        )
 
     return add
 
 
 RULES.update({name: _mapped(function) for name, function in FUNCTIONS.items()})
-RULES.update({name: _mapped({"Activation": activation}) for name, activation in ACTIVATIONS.items()})
+RULES.update(
+    {name: _mapped({"Activation": activation}) for name, activation in ACTIVATIONS.items()}
+)
 RULES.update({name: _shaped(*activation) for name, activation in SHAPED.items()})
 
 
@@ -202,7 +244,9 @@ def _bitwise_not(trace: Trace, op: Operation) -> Value:
 
 @rule("gelu")
 def _gelu(trace: Trace, op: Operation) -> Value:
-    return trace.activation("GELUTanh" if op("approximate") == "tanh" else "GELU", trace.of(op("self")))
+    return trace.activation(
+        "GELUTanh" if op("approximate") == "tanh" else "GELU", trace.of(op("self"))
+    )
 
 
 @rule("elu")
@@ -219,7 +263,9 @@ def _elu(trace: Trace, op: Operation) -> Value:
 @rule("_prelu_kernel")
 def _prelu(trace: Trace, op: Operation) -> Value:
     value = trace.of(op("self"))
-    return trace.each("Where", [trace.zip("Gt", value, 0.0), value, trace.zip("Mul", value, op("weight"))])
+    return trace.each(
+        "Where", [trace.zip("Gt", value, 0.0), value, trace.zip("Mul", value, op("weight"))]
+    )
 
 
 @rule("log_sigmoid_forward")
@@ -236,8 +282,18 @@ def _clamp(trace: Trace, op: Operation) -> Value:
 
 
 ZIPS = {
-    "maximum": "Max", "minimum": "Min", "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge",
-    "logical_and": "And", "logical_or": "Or", "mul": "Mul", "xlogy": "Xlogy",
+    "maximum": "Max",
+    "minimum": "Min",
+    "eq": "Eq",
+    "ne": "Ne",
+    "lt": "Lt",
+    "le": "Le",
+    "gt": "Gt",
+    "ge": "Ge",
+    "logical_and": "And",
+    "logical_or": "Or",
+    "mul": "Mul",
+    "xlogy": "Xlogy",
 }
 
 
@@ -265,7 +321,9 @@ def _pow(trace: Trace, op: Operation) -> Value:
 def _bitwise(trace: Trace, op: Operation) -> Value:
     if op.out.dtype != torch.bool:
         trace.refuse("bits of integers")
-    return trace.zip({"and": "And", "or": "Or", "xor": "Ne"}[op.name.rsplit("_", 1)[-1]], op("self"), op("other"))
+    return trace.zip(
+        {"and": "And", "or": "Or", "xor": "Ne"}[op.name.rsplit("_", 1)[-1]], op("self"), op("other")
+    )
 
 
 @rule("add", "sub", "rsub")
@@ -289,14 +347,19 @@ def _div(trace: Trace, op: Operation) -> Value:
         _check_divisor(trace, b)
     elif rounding == "floor":
         # Exact, where the quotient may be rounded up to an integer.
-        whole = trace.map("Round", trace.zip("Div", trace.zip("Sub", a, trace.zip("Remainder", a, b)), b))
+        whole = trace.map(
+            "Round", trace.zip("Div", trace.zip("Sub", a, trace.zip("Remainder", a, b)), b)
+        )
         return trace.each("Where", [trace.zip("Eq", b, 0.0), quotient, whole])
     return trace.map(rounding.capitalize(), quotient)
 
 
 def _check_divisor(trace: Trace, divisor: Value) -> None:
     """Integers divided by 0 are an error."""
-    trace.claim("divides by integers", *((divisor.node, limits) for limits in ((1.0, math.inf), (-math.inf, -1.0))))
+    trace.claim(
+        "divides by integers",
+        *((divisor.node, limits) for limits in ((1.0, math.inf), (-math.inf, -1.0))),
+    )
 
 
 @rule("remainder")
@@ -309,7 +372,9 @@ def _remainder(trace: Trace, op: Operation) -> Value:
 @rule("glu")
 def _glu(trace: Trace, op: Operation) -> Value:
     value, dim = trace.of(op("self")), op("dim")
-    a, b = (trace.move(lambda placed, half=half: placed.chunk(2, dim)[half], value) for half in (0, 1))
+    a, b = (
+        trace.move(lambda placed, half=half: placed.chunk(2, dim)[half], value) for half in (0, 1)
+    )
     return trace.zip("Mul", a, trace.activation("Sigmoid", b))
 
 
@@ -327,12 +392,16 @@ def _lerp(trace: Trace, op: Operation) -> Value:
 
 @rule("where")
 def _where(trace: Trace, op: Operation) -> Value:
-    return trace.each("Where", [trace.of(op(name)) for name in ("condition", "self", "other")], op.out.shape)
+    return trace.each(
+        "Where", [trace.of(op(name)) for name in ("condition", "self", "other")], op.out.shape
+    )
 
 
 @rule("masked_fill")
 def _masked_fill(trace: Trace, op: Operation) -> Value:
-    return trace.each("Where", [trace.of(op(name)) for name in ("mask", "value", "self")], op.out.shape)
+    return trace.each(
+        "Where", [trace.of(op(name)) for name in ("mask", "value", "self")], op.out.shape
+    )
 
 
 @rule("atanh")
@@ -349,7 +418,9 @@ def _erfc(trace: Trace, op: Operation) -> Value:
 
 @rule("isfinite", "isinf")
 def _isfinite(trace: Trace, op: Operation) -> Value:
-    return trace.zip("Lt" if op.name == "isfinite" else "Eq", trace.map("Abs", trace.of(op("self"))), math.inf)
+    return trace.zip(
+        "Lt" if op.name == "isfinite" else "Eq", trace.map("Abs", trace.of(op("self"))), math.inf
+    )
 
 
 @rule("nan_to_num")
@@ -358,7 +429,10 @@ def _nan_to_num(trace: Trace, op: Operation) -> Value:
         return trace.of(op("self"))
     value, limits = trace.of(op("self")), torch.finfo(op.out.dtype)
     value = trace.each("Where", [trace.map("Isnan", value), trace.of(op("nan") or 0.0), value])
-    for infinity, given, limit in ((math.inf, op("posinf"), limits.max), (-math.inf, op("neginf"), limits.min)):
+    for infinity, given, limit in (
+        (math.inf, op("posinf"), limits.max),
+        (-math.inf, op("neginf"), limits.min),
+    ):
         replaced = trace.of(limit if given is None else given)
         value = trace.each("Where", [trace.zip("Eq", value, infinity), replaced, value])
     return value
@@ -366,7 +440,11 @@ def _nan_to_num(trace: Trace, op: Operation) -> Value:
 
 @rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "fill", "zero")
 def _alike(trace: Trace, op: Operation) -> Value:
-    return trace.spread(trace.of(op("value")), op.out.shape) if op.name == "fill" else trace.constant(op.out)
+    return (
+        trace.spread(trace.of(op("value")), op.out.shape)
+        if op.name == "fill"
+        else trace.constant(op.out)
+    )
 
 
 @rule("empty_like", "new_empty")
@@ -376,7 +454,15 @@ def _empty(trace: Trace, op: Operation) -> None:
 
 # Along dimensions
 
-REDUCTIONS = {"sum": "Sum", "prod": "Prod", "amax": "Max", "amin": "Min", "logsumexp": "Logsumexp", "any": "Max", "all": "Min"}
+REDUCTIONS = {
+    "sum": "Sum",
+    "prod": "Prod",
+    "amax": "Max",
+    "amin": "Min",
+    "logsumexp": "Logsumexp",
+    "any": "Max",
+    "all": "Min",
+}
 
 
 @rule(*REDUCTIONS, "mean")
@@ -418,7 +504,10 @@ def _extreme(trace: Trace, op: Operation) -> Found:
         return trace.zip(kind, op("self"), other)
     if dim is None:
         return trace.reduce(kind, trace.of(op("self")), None)
-    return [trace.reduce(one, trace.of(op("self")), dim, op("keepdim")) for one in (kind, f"Arg{op.name}")]
+    return [
+        trace.reduce(one, trace.of(op("self")), dim, op("keepdim"))
+        for one in (kind, f"Arg{op.name}")
+    ]
 
 
 @rule("linalg_vector_norm")
@@ -436,7 +525,10 @@ def _length(trace: Trace, value: Value, dims: Any, keepdim: bool) -> Value:
 def _weight_norm(trace: Trace, op: Operation) -> Found:
     value = trace.of(op("v"))
     others = [one for one in range(len(value.shape)) if one != op("dim") % len(value.shape)]
-    return [trace.zip("Mul", value, trace.zip("Div", op("g"), _length(trace, value, others, True))), None]
+    return [
+        trace.zip("Mul", value, trace.zip("Div", op("g"), _length(trace, value, others, True))),
+        None,
+    ]
 
 
 @rule("_softmax", "_log_softmax")
@@ -449,7 +541,9 @@ def _softmax(trace: Trace, op: Operation) -> Value:
 def _layer_norm(trace: Trace, op: Operation) -> Found:
     value, shape = trace.of(op("input")), op("normalized_shape")
     dims = range(len(value.shape) - len(shape), len(value.shape))
-    result = trace.runs(lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, value, dims, reduces=False)
+    result = trace.runs(
+        lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, value, dims, reduces=False
+    )
     return [_scaled(trace, result, op("weight"), op("bias")), None, None]
 
 
@@ -458,7 +552,9 @@ def _group_norm(trace: Trace, op: Operation) -> Found:
     value, groups = trace.of(op("input")), op("group")
     shape = value.shape
     grouped = trace.move(lambda placed: placed.reshape(shape[0], groups, -1), value)
-    normal = trace.runs(lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, grouped, [-1], reduces=False)
+    normal = trace.runs(
+        lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, grouped, [-1], reduces=False
+    )
     normal = trace.move(lambda placed: placed.reshape(shape), normal)
     given = [op(name) for name in ("weight", "bias")]
     scales = [None if one is None else _channel(trace, one, len(shape)) for one in given]
@@ -487,7 +583,11 @@ def _batch_norm(trace: Trace, op: Operation) -> Found:
     scale = trace.map("Rsqrt", trace.zip("Add", op("running_var"), op("eps")))
     scale = scale if weight is None else trace.zip("Mul", scale, weight)
     centred = trace.zip("Sub", value, channel(op("running_mean")))
-    return [_scaled(trace, centred, channel(scale), None if bias is None else channel(bias)), None, None]
+    return [
+        _scaled(trace, centred, channel(scale), None if bias is None else channel(bias)),
+        None,
+        None,
+    ]
 
 
 # Products
@@ -515,7 +615,9 @@ def _attention(trace: Trace, op: Operation) -> Found:
         return trace.move(lambda placed: placed.flatten(0, 1), given)
 
     turned = trace.move(lambda placed: placed.transpose(1, 2), flat(key))
-    scores = trace.matmul(flat(trace.zip("Mul", query, width**-0.5 if scale is None else scale)), turned)
+    scores = trace.matmul(
+        flat(trace.zip("Mul", query, width**-0.5 if scale is None else scale)), turned
+    )
     scores = trace.move(lambda placed: placed.unflatten(0, tuple(heads)), scores)
     if op("is_causal"):
         scores = trace.zip("Add", scores, torch.full((length, others), -math.inf).triu(1))
@@ -573,7 +675,11 @@ def _mv(trace: Trace, op: Operation) -> Value:
 
 @rule("dot", "vdot")
 def _dot(trace: Trace, op: Operation) -> Value:
-    return trace.reduce("Sum", trace.zip("Mul", op("self"), op("other", None) if op.has("other") else op("tensor")), None)
+    return trace.reduce(
+        "Sum",
+        trace.zip("Mul", op("self"), op("other", None) if op.has("other") else op("tensor")),
+        None,
+    )
 
 
 @rule("mkldnn_rnn_layer")
@@ -587,24 +693,41 @@ def _lstm_layer(trace: Trace, op: Operation) -> Found:
 
     old, state = flat(op("cx_")), flat(op("hx_"))
     weights = [trace.of(op(f"weight{number}")) for number in range(4)]
-    gates = trace.zip("Add", trace.linear(flat(x), weights[0], weights[2]), trace.linear(state, weights[1], weights[3]))
-    i, f, g, o = (trace.move(lambda placed, k=k: placed[:, k * size : (k + 1) * size], gates) for k in range(4))
+    gates = trace.zip(
+        "Add",
+        trace.linear(flat(x), weights[0], weights[2]),
+        trace.linear(state, weights[1], weights[3]),
+    )
+    i, f, g, o = (
+        trace.move(lambda placed, k=k: placed[:, k * size : (k + 1) * size], gates)
+        for k in range(4)
+    )
     i, f, o = (trace.activation("Sigmoid", gate) for gate in (i, f, o))
     kept = trace.zip("Mul", f, old)
     new = trace.zip("Add", kept, trace.zip("Mul", i, trace.activation("Tanh", g)))
     given = trace.zip("Mul", o, trace.activation("Tanh", new))
     results = zip((given, given, new), op.out)
-    return [*(trace.move(lambda placed, shape=one.shape: placed.reshape(shape), value) for value, one in results), None]
+    return [
+        *(
+            trace.move(lambda placed, shape=one.shape: placed.reshape(shape), value)
+            for value, one in results
+        ),
+        None,
+    ]
 
 
 # Random numbers
 
 
 def _noise(trace: Trace, kind: str, op: Operation) -> Value:
-    """Random numbers in the shape of the result, whose rows are along the same dimension as those of the first argument."""
+    """Random numbers in the shape of the result, whose rows are along the same dimension as those
+    of the first argument.
+    """
     first = op.args[0] if op.args else None
     known = trace.known(first) if isinstance(first, torch.Tensor) else None
-    return trace.noise(kind, op.out.shape, None if known is None or known.shape != op.out.shape else known.batch)
+    return trace.noise(
+        kind, op.out.shape, None if known is None or known.shape != op.out.shape else known.batch
+    )
 
 
 @rule("rand", "rand_like", "randn", "randn_like")
@@ -615,7 +738,11 @@ def _fresh(trace: Trace, op: Operation) -> Value:
 @rule("normal", "normal_functional")
 def _normal(trace: Trace, op: Operation) -> Value:
     mean, deviation = op("mean"), op("std")
-    given = [trace.spread(trace.of(one), op.out.shape) for one in (mean, deviation) if isinstance(one, torch.Tensor)]
+    given = [
+        trace.spread(trace.of(one), op.out.shape)
+        for one in (mean, deviation)
+        if isinstance(one, torch.Tensor)
+    ]
     batch = next((value.batch for value in given if value.batch is not None), None)
     noise = trace.noise("Normal", op.out.shape, batch)
     return trace.zip("Add", trace.zip("Mul", noise, deviation), mean)
@@ -629,12 +756,18 @@ def _uniform(trace: Trace, op: Operation) -> Value:
 
 @rule("exponential")
 def _exponential(trace: Trace, op: Operation) -> Value:
-    return trace.zip("Mul", trace.map("Log1p", trace.map("Neg", _noise(trace, "Uniform", op))), -1.0 / op("lambd"))
+    return trace.zip(
+        "Mul",
+        trace.map("Log1p", trace.map("Neg", _noise(trace, "Uniform", op))),
+        -1.0 / op("lambd"),
+    )
 
 
 @rule("bernoulli")
 def _bernoulli(trace: Trace, op: Operation) -> Value:
-    return trace.zip("Lt", _noise(trace, "Uniform", op), op("p", None) if op.has("p") else op("self"))
+    return trace.zip(
+        "Lt", _noise(trace, "Uniform", op), op("p", None) if op.has("p") else op("self")
+    )
 
 
 @rule("randint", "randint_like", "random")
@@ -650,7 +783,11 @@ def _randint(trace: Trace, op: Operation) -> Value:
 def _gamma(trace: Trace, op: Operation) -> Value:
     value = trace.of(op("self"))
     if value.batch is None:
-        value = trace.spread(value, value.shape, next((d for d, n in enumerate(value.shape) if n % trace.rows == 0), None))
+        value = trace.spread(
+            value,
+            value.shape,
+            next((d for d, n in enumerate(value.shape) if n % trace.rows == 0), None),
+        )
     sample = trace.like({"Gamma": trace.branch()}, [value], value.shape, value.batch)
     if op.name == "_standard_gamma":
         return sample
@@ -663,6 +800,12 @@ def _multinomial(trace: Trace, op: Operation) -> Value:
     if op("num_samples") != 1:
         trace.refuse(f"{op('num_samples')} choices at once")
     if value.batch is None:
-        value = trace.spread(value, value.shape, next((d for d, n in enumerate(shape) if n % trace.rows == 0), None))
-    return trace.like({"Pick": value.shape[-1]}, [value, trace.noise("Uniform", shape, value.batch)], shape, value.batch)
-
+        value = trace.spread(
+            value, value.shape, next((d for d, n in enumerate(shape) if n % trace.rows == 0), None)
+        )
+    return trace.like(
+        {"Pick": value.shape[-1]},
+        [value, trace.noise("Uniform", shape, value.batch)],
+        shape,
+        value.batch,
+    )

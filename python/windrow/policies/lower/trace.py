@@ -1,7 +1,8 @@
 """What torch computes, as a graph that the engine evaluates.
 
-:class:`Trace` sees every operation of torch below it, whatever module or function asks for it. It follows those that depend on inputs or
-weights, row by row: each tensor it follows is a :class:`Value`, which has the same layout in every row. All others are constants.
+:class:`Trace` sees every operation of torch below it, whatever module or function asks for it. It
+follows those that depend on inputs or weights, row by row: each tensor it follows is a
+:class:`Value`, which has the same layout in every row. All others are constants.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from windrow.policies.lower import ranges
 DTYPES = {torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
 #: What changes nothing.
 NOTHING = {("Add", 0), ("Sub", 0), ("Mul", 1), ("Div", 1)}
-#: How places are encoded: the number of a value, the row (from 1; 0 holds for all rows), and the element of a row.
+#: How places are encoded: the number of a value, the row (from 1; 0 holds for all rows), and the
+#: element of a row.
 SOURCE, ROW = 48, 32
 ELEMENT = (1 << ROW) - 1
 
@@ -34,25 +36,109 @@ ELEMENT = (1 << ROW) - 1
 RULES: dict[str, Callable[[Any, Any], Any]] = {}
 #: Operations that move elements alone.
 MOVING = {
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand", "t", "transpose", "permute", "select", "slice",
-    "split", "split_with_sizes", "unbind", "alias", "detach", "clone", "contiguous", "repeat", "flip", "roll", "movedim", "diagonal",
-    "unfold", "narrow", "lift_fresh", "lift", "cat", "stack", "chunk", "unsafe_chunk", "unsafe_split", "expand_copy",
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "_reshape_alias",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "t",
+    "transpose",
+    "permute",
+    "select",
+    "slice",
+    "split",
+    "split_with_sizes",
+    "unbind",
+    "alias",
+    "detach",
+    "clone",
+    "contiguous",
+    "repeat",
+    "flip",
+    "roll",
+    "movedim",
+    "diagonal",
+    "unfold",
+    "narrow",
+    "lift_fresh",
+    "lift",
+    "cat",
+    "stack",
+    "chunk",
+    "unsafe_chunk",
+    "unsafe_split",
+    "expand_copy",
 }
-#: Operations of integers that give the same for the nearest float32: they move numbers, keep their order, or ask for the sign alone.
+#: Operations of integers that give the same for the nearest float32: they move numbers, keep their
+#: order, or ask for the sign alone.
 KEEPING: set[str] = {
-    "_to_copy", "to", "copy", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "amax", "amin", "where", "masked_fill", "index",
-    "embedding", "gather", "nll_loss_forward", "sign", "any", "all", "logical_not", "logical_and", "logical_or", "fill",
+    "_to_copy",
+    "to",
+    "copy",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "maximum",
+    "minimum",
+    "amax",
+    "amin",
+    "where",
+    "masked_fill",
+    "index",
+    "embedding",
+    "gather",
+    "nll_loss_forward",
+    "sign",
+    "any",
+    "all",
+    "logical_not",
+    "logical_and",
+    "logical_or",
+    "fill",
 }
 #: Those that may give -0.
-SIGNED = {"_to_copy", "to", "copy", "neg", "mul", "div", "floor_divide", "remainder", "pow", "prod", "round", "trunc", "floor", "ceil"}
+SIGNED = {
+    "_to_copy",
+    "to",
+    "copy",
+    "neg",
+    "mul",
+    "div",
+    "floor_divide",
+    "remainder",
+    "pow",
+    "prod",
+    "round",
+    "trunc",
+    "floor",
+    "ceil",
+}
 #: Those that read float64, and round it.
 CASTING = {"_to_copy", "to", "copy"}
 #: Those of two integers, one of which may be the nearest float32 if the other is exact.
 COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
 #: Those that compute in the type that they give, where they read nothing but integers.
 COMPUTING = COMPARING | {
-    "add", "sub", "rsub", "mul", "pow", "floor_divide", "remainder", "div", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "where",
-    "masked_fill", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "add",
+    "sub",
+    "rsub",
+    "mul",
+    "pow",
+    "floor_divide",
+    "remainder",
+    "div",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "maximum",
+    "minimum",
+    "where",
+    "masked_fill",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
 }
 
 
@@ -69,7 +155,9 @@ class Doubtful(NotLowerable):
 
 
 class Along(int):
-    """A dimension that rows are along several times: ``[times, rows, ...]`` made flat. An ``int`` is one that they are along once."""
+    """A dimension that rows are along several times: ``[times, rows, ...]`` made flat. An ``int``
+    is one that they are along once.
+    """
 
     times: int
 
@@ -79,7 +167,11 @@ class Along(int):
         return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, int) and int(self) == int(other) and self.times == getattr(other, "times", 1)
+        return (
+            isinstance(other, int)
+            and int(self) == int(other)
+            and self.times == getattr(other, "times", 1)
+        )
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -90,18 +182,26 @@ class Along(int):
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of ``shape`` as a node of the graph. ``batch`` is the dimension that rows are along, each with several entries of it if need
-    be; None for a value that is the same in all rows. A node holds the elements of a row in the order of the other dimensions."""
+    """A tensor of ``shape`` as a node of the graph. ``batch`` is the dimension that rows are along,
+    each with several entries of it if need be; None for a value that is the same in all rows. A
+    node holds the elements of a row in the order of the other dimensions.
+    """
 
     node: int
     shape: tuple[int, ...]
     batch: int | None
 
     def split(self, rows: int) -> tuple[int, int, int, int]:
-        """Elements before the rows, rows, and elements of a row: of the batch dimension, and behind it."""
+        """Elements before the rows, rows, and elements of a row: of the batch dimension, and behind
+        it.
+        """
         if self.batch is None:
             return 1, 1, 1, math.prod(self.shape)
-        before, own, after = self.shape[: self.batch], self.shape[self.batch], self.shape[self.batch + 1 :]
+        before, own, after = (
+            self.shape[: self.batch],
+            self.shape[self.batch],
+            self.shape[self.batch + 1 :],
+        )
         times = getattr(self.batch, "times", 1)
         return math.prod(before) * times, rows, own // rows // times, math.prod(after)
 
@@ -113,7 +213,9 @@ Found = Value | Sequence[Value | None] | None
 
 
 class Operation:
-    """A call of an operation of torch: its name, without the underscore of those that work in place, its arguments and its result."""
+    """A call of an operation of torch: its name, without the underscore of those that work in
+    place, its arguments and its result.
+    """
 
     out: Any
 
@@ -126,7 +228,9 @@ class Operation:
         return any(argument.name == name for argument in self.func._schema.arguments)
 
     def __call__(self, name: str, *other: Any) -> Any:
-        """The argument of this name, or its default; ``other`` where the operation has no such argument."""
+        """The argument of this name, or its default; ``other`` where the operation has no such
+        argument.
+        """
         for place, argument in enumerate(self.func._schema.arguments):
             if argument.name == name:
                 if name in self.kwargs or place >= len(self.args) or argument.kwarg_only:
@@ -149,11 +253,13 @@ class Trace(TorchDispatchMode):
         super().__init__()
         self.rows = rows
         self.weights = weights
-        #: Operation and sources of each node, the elements of a row, and for those that only move elements: which ones.
+        #: Operation and sources of each node, the elements of a row, and for those that only move
+        #: elements: which ones.
         self.nodes: list[tuple[Any, tuple[int, ...]]] = []
         self.sizes: list[int] = []
         self._varying: list[bool] = []
-        #: The numbers that each node may be, if observations are within the bounds that were given for them.
+        #: The numbers that each node may be, if observations are within the bounds that were given
+        #: for them.
         self.ranges: list[ranges.Range] = []
         #: What has to hold of ranges: one of several nodes is within limits.
         self._claims: list[list[tuple[int, ranges.Range]]] = []
@@ -163,7 +269,8 @@ class Trace(TorchDispatchMode):
         #: Results of random operations, in order.
         self.draws: list[tuple[Value, torch.dtype]] = []
         self.inputs: list[Value] = []
-        #: Inputs of which code may ask whether any row has them, if it computes the same where none does; and whether it did.
+        #: Inputs of which code may ask whether any row has them, if it computes the same where none
+        #: does; and whether it did.
         self.flags: set[int] = set()
         self.asked = False
         self.doubt: str | None = None
@@ -172,7 +279,9 @@ class Trace(TorchDispatchMode):
         self._kept: list[Any] = []
         self._cache: dict[Any, int] = {}
         self._noises = 0
-        self._names: dict[tuple[Any, ...], str] = {self._place(tensor): name for name, tensor in weights.items() if tensor.numel()}
+        self._names: dict[tuple[Any, ...], str] = {
+            self._place(tensor): name for name, tensor in weights.items() if tensor.numel()
+        }
         self._owned = {tensor.untyped_storage()._cdata for tensor in weights.values()}
 
     # Nodes
@@ -194,14 +303,22 @@ class Trace(TorchDispatchMode):
         if self._is_exact:
             self.claim("integers", (len(self.nodes) - 1, ranges.EXACT))
 
-    def like(self, op: ranges.Op, sources: Sequence[Value], shape: Sequence[int], batch: int | None) -> Value:
+    def like(
+        self, op: ranges.Op, sources: Sequence[Value], shape: Sequence[int], batch: int | None
+    ) -> Value:
         """The value of an operation, of ``shape``."""
         value = Value(-1, tuple(shape), batch)
         before, _, own, after = value.split(self.rows)
-        return Value(self.node(op, [source.node for source in sources], before * own * after), tuple(shape), batch)
+        return Value(
+            self.node(op, [source.node for source in sources], before * own * after),
+            tuple(shape),
+            batch,
+        )
 
     def constant(self, tensor: torch.Tensor) -> Value:
-        """``tensor``, which is the same in every row: it has no dimension for them, or one along which nothing changes."""
+        """``tensor``, which is the same in every row: it has no dimension for them, or one along
+        which nothing changes.
+        """
         tensor = tensor.detach()
         if tensor.numel() == 0 or tensor.is_complex() or tensor.is_sparse:
             self.refuse(f"a constant of shape {list(tensor.shape)} and type {tensor.dtype}")
@@ -227,8 +344,10 @@ class Trace(TorchDispatchMode):
         low: torch.Tensor | float | None = None,
         high: torch.Tensor | float | None = None,
     ) -> None:
-        """Makes ``tensor``, ``[rows, ...]``, the next input, whose numbers are from ``low`` to ``high`` if it has integers, and not large if
-        it is a state. Where a graph rests on that, the engine looks at them."""
+        """Makes ``tensor``, ``[rows, ...]``, the next input, whose numbers are from ``low`` to
+        ``high`` if it has integers, and not large if it is a state. Where a graph rests on that,
+        the engine looks at them.
+        """
         value = self.like({"Input": len(self.inputs)}, (), tensor.shape, 0)
         self.inputs.append(value)
         whole = ranges.of_dtype(tensor.dtype)
@@ -236,7 +355,10 @@ class Trace(TorchDispatchMode):
         if is_state:
             low, high = LARGEST_STATE
         if low is not None and high is not None and not tensor.dtype.is_floating_point:
-            bounds = max(float(torch.as_tensor(low).min()), whole[0]), min(float(torch.as_tensor(high).max()), whole[1])
+            bounds = (
+                max(float(torch.as_tensor(low).min()), whole[0]),
+                min(float(torch.as_tensor(high).max()), whole[1]),
+            )
             if bounds != whole and bounds[0] <= bounds[1]:
                 self.ranges[value.node] = bounds
                 self._bounds[value.node] = bounds, whole
@@ -274,12 +396,16 @@ class Trace(TorchDispatchMode):
         if isinstance(given, Value):
             return given
         if not isinstance(given, torch.Tensor):
-            return self.constant(torch.tensor(given, dtype=torch.float64 if isinstance(given, float) else None))
+            return self.constant(
+                torch.tensor(given, dtype=torch.float64 if isinstance(given, float) else None)
+            )
         found = self.known(given)
         if found is not None:
             return found
         if given.requires_grad:
-            self.refuse(f"a parameter of shape {list(given.shape)} that is none of the policy's own")
+            self.refuse(
+                f"a parameter of shape {list(given.shape)} that is none of the policy's own"
+            )
         return self.constant(given)
 
     def known(self, tensor: torch.Tensor) -> Value | None:
@@ -295,7 +421,9 @@ class Trace(TorchDispatchMode):
             value = self.like({"Parameter": name}, (), tensor.shape, None)
             self._keep(tensor, value)
         elif value is None and (place[0] in self._storages or place[0] in self._owned):
-            self.refuse(f"a view of {list(tensor.shape)} numbers that were made or changed elsewhere")
+            self.refuse(
+                f"a view of {list(tensor.shape)} numbers that were made or changed elsewhere"
+            )
         return value
 
     def follows(self, given: object) -> bool:
@@ -309,29 +437,45 @@ class Trace(TorchDispatchMode):
         return ranges.is_within(self.ranges[self.of(index).node], (0.0, count - 1.0))
 
     def claim(self, what: str, *alternatives: tuple[int, ranges.Range]) -> None:
-        """Refuses what reads or gives numbers that are not shown to be within limits, of one of these nodes."""
+        """Refuses what reads or gives numbers that are not shown to be within limits, of one of
+        these nodes.
+        """
         if not any(ranges.is_within(self.ranges[node], limits) for node, limits in alternatives):
             low, high = self.ranges[alternatives[0][0]]
-            self.refuse(f"{what} from {low:.9g} to {high:.9g}, which windrow may not compute as torch does")
+            self.refuse(
+                f"{what} from {low:.9g} to {high:.9g}, which windrow may not compute as torch does"
+            )
         self._claims.append(list(alternatives))
 
     def _check_read(self, op: Operation) -> bool:
         """Whether ``op`` reads and gives integers alone, which have to be exact from here on."""
         outs = list(_tensors(op.out))
-        if op.name not in CASTING and op.name not in MOVING and any(tensor.dtype == torch.float64 and tensor.dim() for tensor in _tensors((op.args, op.kwargs))):
+        if (
+            op.name not in CASTING
+            and op.name not in MOVING
+            and any(
+                tensor.dtype == torch.float64 and tensor.dim()
+                for tensor in _tensors((op.args, op.kwargs))
+            )
+        ):
             self.refuse(f"{op.name} of float64")
         if not outs or any(out.dtype.is_floating_point for out in outs):
             # Computed from the nearest float32 in torch, too.
             return False
         tensors = list(_tensors((op.args, op.kwargs)))
-        numbers = [number for number in (*op.args, *op.kwargs.values()) if type(number) in (int, float)]
+        numbers = [
+            number for number in (*op.args, *op.kwargs.values()) if type(number) in (int, float)
+        ]
         if any(tensor.dtype.is_floating_point for tensor in tensors) or float in map(type, numbers):
             return False
         is_kept = op.name in KEEPING or op.name in MOVING
         if op.name in COMPUTING:
             dtype = torch.result_type(*op.args[:2]) if op.name in COMPARING else outs[0].dtype
             limits = ranges.rounded(ranges.of_dtype(dtype))
-            read = [self.of(given).node for given in (*(t for t in tensors if t.dtype != torch.bool), *numbers)]
+            read = [
+                self.of(given).node
+                for given in (*(t for t in tensors if t.dtype != torch.bool), *numbers)
+            ]
             for node in read:
                 self.claim(f"{op.name} of {dtype} reads integers", (node, limits))
             if op.name in COMPARING and len(read) == 2:
@@ -348,11 +492,15 @@ class Trace(TorchDispatchMode):
         exact = max(whole[0], ranges.EXACT[0]), min(whole[1], ranges.EXACT[1])
         claims = [(value.node, exact)]
         is_kept = op.name in KEEPING or op.name in MOVING
-        if is_kept and not any(given.dtype.is_floating_point for given in _tensors((op.args, op.kwargs))):
+        if is_kept and not any(
+            given.dtype.is_floating_point for given in _tensors((op.args, op.kwargs))
+        ):
             claims.append((value.node, ranges.rounded(whole)))
         self.claim(f"{op.name} gives {str(tensor.dtype).removeprefix('torch.')}", *claims)
         sources = self.nodes[value.node][1]
-        if op.name not in SIGNED or (op.name != "neg" and all(self.ranges[source][0] >= 0 for source in sources)):
+        if op.name not in SIGNED or (
+            op.name != "neg" and all(self.ranges[source][0] >= 0 for source in sources)
+        ):
             return value
         # Integers have one 0 alone.
         return self.each({"Zip": "Add"}, [value, self.of(0.0)], value.shape)
@@ -372,7 +520,10 @@ class Trace(TorchDispatchMode):
                 free[node] = self._bounds[node][1]
             elif sources:
                 free[node] = ranges.of(op, [free[source] for source in sources])
-        return not all(any(ranges.is_within(free[node], limits) for node, limits in claim) for claim in self._claims)
+        return not all(
+            any(ranges.is_within(free[node], limits) for node, limits in claim)
+            for claim in self._claims
+        )
 
     def refuse(self, reason: str) -> NoReturn:
         """Raises the reason, and remembers it, since code may catch any error."""
@@ -382,15 +533,23 @@ class Trace(TorchDispatchMode):
     # Moving elements
 
     def places(self, value: Value, source: int) -> torch.Tensor:
-        """For each element of ``value``: the number of the ``source``, row and element. ``value.shape``"""
+        """For each element of ``value``: the number of the ``source``, row and element.
+        ``value.shape``
+        """
         before, rows, own, after = value.split(self.rows)
         base = torch.arange(before * own * after).view(before, 1, own, after) + (source << SOURCE)
         if value.batch is not None:
-            row = torch.arange(1, rows + 1) if self.varies(value.node) else torch.zeros(rows, dtype=torch.int64)
+            row = (
+                torch.arange(1, rows + 1)
+                if self.varies(value.node)
+                else torch.zeros(rows, dtype=torch.int64)
+            )
             base = base + (row << ROW).view(1, rows, 1, 1)
         return base.reshape(value.shape)
 
-    def move(self, function: Callable[..., torch.Tensor], *values: Value, batch: int | None = None) -> Value:
+    def move(
+        self, function: Callable[..., torch.Tensor], *values: Value, batch: int | None = None
+    ) -> Value:
         """What ``function`` makes of ``values``, where it moves and copies elements alone."""
         placed = function(*(self.places(value, number) for number, value in enumerate(values)))
         table, shape, found = self.by_row(placed, batch)
@@ -398,8 +557,12 @@ class Trace(TorchDispatchMode):
         table = (nodes[table >> SOURCE] << ROW) | (table & ELEMENT)
         return Value(self.taken(table), shape, found)
 
-    def by_row(self, placed: torch.Tensor, batch: int | None) -> tuple[torch.Tensor, tuple[int, ...], int | None]:
-        """One row of ``placed``, its shape, and the dimension that rows are along; ``batch`` where no value says which it is."""
+    def by_row(
+        self, placed: torch.Tensor, batch: int | None
+    ) -> tuple[torch.Tensor, tuple[int, ...], int | None]:
+        """One row of ``placed``, its shape, and the dimension that rows are along; ``batch`` where
+        no value says which it is.
+        """
         shape = tuple(placed.shape)
         if placed.numel() == 0:
             self.refuse("a value without elements")
@@ -421,7 +584,10 @@ class Trace(TorchDispatchMode):
         """The dimensions that rows may be along."""
         dims = [dim for dim, size in enumerate(shape) if size % self.rows == 0]
         times = [(dim, times) for dim in dims for times in range(2, shape[dim] // self.rows + 1)]
-        return [*dims, *(Along(dim, many) for dim, many in times if shape[dim] // self.rows % many == 0)]
+        return [
+            *dims,
+            *(Along(dim, many) for dim, many in times if shape[dim] // self.rows % many == 0),
+        ]
 
     def taken(self, table: torch.Tensor) -> int:
         """The node with the elements of ``table``: node and element for each."""
@@ -447,16 +613,27 @@ class Trace(TorchDispatchMode):
 
     # Computing
 
-    def each(self, op: ranges.Op, values: Sequence[Value], shape: Sequence[int] | None = None) -> Value:
+    def each(
+        self, op: ranges.Op, values: Sequence[Value], shape: Sequence[int] | None = None
+    ) -> Value:
         """An element-wise operation of values that are broadcast."""
-        shape = torch.broadcast_shapes(*(value.shape for value in values)) if shape is None else shape
+        shape = (
+            torch.broadcast_shapes(*(value.shape for value in values)) if shape is None else shape
+        )
         wide = [self.spread(value, shape) for value in values]
-        found = [value.batch for value in wide if value.batch is not None and self.varies(value.node)]
-        batch = next(iter(found), next((value.batch for value in wide if value.batch is not None), None))
+        found = [
+            value.batch for value in wide if value.batch is not None and self.varies(value.node)
+        ]
+        batch = next(
+            iter(found), next((value.batch for value in wide if value.batch is not None), None)
+        )
         if any(one != batch for one in found):
             self.refuse("rows are mixed")
         # The others give the same elements for each row.
-        wide = [own if own.batch == batch else self.spread(value, shape, batch) for own, value in zip(wide, values)]
+        wide = [
+            own if own.batch == batch else self.spread(value, shape, batch)
+            for own, value in zip(wide, values)
+        ]
         return self.like(op, wide, shape, batch)
 
     def map(self, function: Any, value: Value) -> Value:
@@ -470,7 +647,15 @@ class Trace(TorchDispatchMode):
     def activation(self, name: Any, value: Value) -> Value:
         return self.map({"Activation": name}, value)
 
-    def runs(self, op: Callable[[int], Any], value: Value, dims: Sequence[int], *, reduces: bool, keepdim: bool = True) -> Value:
+    def runs(
+        self,
+        op: Callable[[int], Any],
+        value: Value,
+        dims: Sequence[int],
+        *,
+        reduces: bool,
+        keepdim: bool = True,
+    ) -> Value:
         """An operation on each run of the elements along ``dims``."""
         ndim = len(value.shape)
         dims = sorted({dim % ndim for dim in dims}) if ndim else []
@@ -488,13 +673,19 @@ class Trace(TorchDispatchMode):
             return result
         result = self.like(op(run), [last], last.shape, last.batch)
         order = [*kept, *dims]
-        return self.move(lambda placed: placed.permute(*(order.index(dim) for dim in range(ndim))), result)
+        return self.move(
+            lambda placed: placed.permute(*(order.index(dim) for dim in range(ndim))), result
+        )
 
-    def reduce(self, kind: str, value: Value, dims: int | Iterable[int] | None, keepdim: bool = False) -> Value:
+    def reduce(
+        self, kind: str, value: Value, dims: int | Iterable[int] | None, keepdim: bool = False
+    ) -> Value:
         if dims is None or dims == []:
             dims = range(len(value.shape))
         dims = [dims] if isinstance(dims, int) else list(dims)
-        return self.runs(lambda run: {"Reduce": [kind, run]}, value, dims, reduces=True, keepdim=keepdim)
+        return self.runs(
+            lambda run: {"Reduce": [kind, run]}, value, dims, reduces=True, keepdim=keepdim
+        )
 
     def matmul(self, a: Value, b: Value) -> Value:
         """Products of matrices of three dimensions, the first of which counts them."""
@@ -505,25 +696,47 @@ class Trace(TorchDispatchMode):
             a = self.spread(a, a.shape, b.batch)
         batch = next((value.batch for value in (a, b) if value.batch is not None), None)
         # Products of a row read that row alone.
-        if (a.batch != b.batch or int(batch or 0) != 0) and (a.batch, b.batch) not in {(1, None), (None, 2)}:
+        if (a.batch != b.batch or int(batch or 0) != 0) and (a.batch, b.batch) not in {
+            (1, None),
+            (None, 2),
+        }:
             self.refuse("rows are mixed")
         if count == 1 and a.batch == 1 and not self.varies(b.node):
-            flat, weight = self.move(lambda placed: placed[0], a), self.move(lambda placed: placed[0].t(), b)
+            flat, weight = (
+                self.move(lambda placed: placed[0], a),
+                self.move(lambda placed: placed[0].t(), b),
+            )
             return self.move(lambda placed: placed.unsqueeze(0), self.linear(flat, weight))
-        own_rows, own_columns = rows // self.rows if batch == 1 else rows, columns // self.rows if batch == 2 else columns
+        own_rows, own_columns = (
+            rows // self.rows if batch == 1 else rows,
+            columns // self.rows if batch == 2 else columns,
+        )
         op = {"MatMul": {"rows": own_rows, "inner": inner, "columns": own_columns}}
         return self.like(op, [a, b], (count, rows, columns), batch)
 
     def linear(self, x: Value, weight: Value, bias: Value | None = None) -> Value:
         """``x Wᵀ + b``; ``x`` and ``weight`` have two dimensions."""
         if weight.batch is not None or self.varies(weight.node) or int(x.batch or 0) != 0:
-            a, b = (self.move(lambda placed: placed.unsqueeze(0), value) for value in (x, self.move(lambda placed: placed.t(), weight)))
+            a, b = (
+                self.move(lambda placed: placed.unsqueeze(0), value)
+                for value in (x, self.move(lambda placed: placed.t(), weight))
+            )
             product = self.move(lambda placed: placed.squeeze(0), self.matmul(a, b))
             return product if bias is None else self.zip("Add", product, bias)
         outputs, inputs = weight.shape
-        fits = bias is not None and bias.shape == (outputs,) and bias.batch is None and not self.varies(bias.node)
+        fits = (
+            bias is not None
+            and bias.shape == (outputs,)
+            and bias.batch is None
+            and not self.varies(bias.node)
+        )
         values = [x, weight, bias] if fits and bias is not None else [x, weight]
-        result = self.like({"Linear": {"outputs": outputs, "inputs": inputs}}, values, (x.shape[0], outputs), x.batch)
+        result = self.like(
+            {"Linear": {"outputs": outputs, "inputs": inputs}},
+            values,
+            (x.shape[0], outputs),
+            x.batch,
+        )
         return result if fits or bias is None else self.zip("Add", result, bias)
 
     def varies(self, node: int) -> bool:
@@ -535,12 +748,16 @@ class Trace(TorchDispatchMode):
     def noise(self, kind: str, shape: Sequence[int], batch: int | None = None) -> Value:
         """Fresh random numbers of ``shape``."""
         if batch is None:
-            batch = next((dim for dim, size in enumerate(shape) if size and size % self.rows == 0), None)
+            batch = next(
+                (dim for dim, size in enumerate(shape) if size and size % self.rows == 0), None
+            )
         if batch is None:
             self.refuse(f"random numbers of shape {list(shape)}, the same in all rows")
         before, _, own, after = Value(-1, tuple(shape), batch).split(self.rows)
         size = before * own * after
-        return Value(self.node({"Noise": [kind, size, self.branch()]}, (), size), tuple(shape), batch)
+        return Value(
+            self.node({"Noise": [kind, size, self.branch()]}, (), size), tuple(shape), batch
+        )
 
     def branch(self) -> int:
         """The number of a stream of random numbers that nothing else reads."""
@@ -575,7 +792,10 @@ class Trace(TorchDispatchMode):
             if target.untyped_storage()._cdata in self._owned:
                 self.refuse("it changes its own weights")
             # What it was before.
-            op.args = (target.detach() if self.known(target) is not None else target.clone(), *args[1:])
+            op.args = (
+                target.detach() if self.known(target) is not None else target.clone(),
+                *args[1:],
+            )
         out = op.out = func(*args, **kwargs)
         self._is_exact = not is_random and self._check_read(op)
         result = rule(self, op)
@@ -584,10 +804,14 @@ class Trace(TorchDispatchMode):
             self._forget(self._place(out))
         if is_random:
             self.draws.append((result, out.dtype))
-        for tensor, value in zip(_tensors(out), result if isinstance(result, (tuple, list)) else [result]):
+        for tensor, value in zip(
+            _tensors(out), result if isinstance(result, (tuple, list)) else [result]
+        ):
             if value is None:
                 continue
-            if tensor.dtype not in DTYPES and (tensor.dtype != torch.float64 or (self.varies(value.node) and op.name not in MOVING)):
+            if tensor.dtype not in DTYPES and (
+                tensor.dtype != torch.float64 or (self.varies(value.node) and op.name not in MOVING)
+            ):
                 self.refuse(f"{name} gives {tensor.dtype}")
             if tuple(tensor.shape) != value.shape:
                 self.refuse(f"{name} of shape {list(value.shape)}, expected {list(tensor.shape)}")
@@ -598,9 +822,12 @@ class Trace(TorchDispatchMode):
 
     # The graph
 
-    def graph(self, outputs: Sequence[Value]) -> tuple[dict[str, Any], list[int], list[int], list[str]]:
-        """What the engine reads: the nodes that ``outputs`` need, the numbers of these among them, the inputs that they read, and the
-        names of the weights."""
+    def graph(
+        self, outputs: Sequence[Value]
+    ) -> tuple[dict[str, Any], list[int], list[int], list[str]]:
+        """What the engine reads: the nodes that ``outputs`` need, the numbers of these among them,
+        the inputs that they read, and the names of the weights.
+        """
         needed = [False] * len(self.nodes)
         for value in outputs:
             needed[value.node] = True
@@ -641,14 +868,39 @@ class Trace(TorchDispatchMode):
 
 #: Functions that read numbers, or hand out their memory, below the operations that a trace sees.
 LOOKS = {
-    "numpy", "tolist", "__array__", "__dlpack__", "__dlpack_device__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "to_dlpack",
-    "__repr__", "__str__", "__format__", "__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__", "storage", "untyped_storage",
-    "_typed_storage", "apply_", "map_", "map2_", "save", "set_", "share_memory_", "resize_",
+    "numpy",
+    "tolist",
+    "__array__",
+    "__dlpack__",
+    "__dlpack_device__",
+    "data_ptr",
+    "const_data_ptr",
+    "mutable_data_ptr",
+    "to_dlpack",
+    "__repr__",
+    "__str__",
+    "__format__",
+    "__deepcopy__",
+    "__reduce_ex__",
+    "__reduce__",
+    "__getstate__",
+    "storage",
+    "untyped_storage",
+    "_typed_storage",
+    "apply_",
+    "map_",
+    "map2_",
+    "save",
+    "set_",
+    "share_memory_",
+    "resize_",
 }
 
 
 class Calls(TorchFunctionMode):
-    """Refuses what reads numbers behind the back of a :class:`Trace`, and computes one-hot vectors without looking at numbers."""
+    """Refuses what reads numbers behind the back of a :class:`Trace`, and computes one-hot vectors
+    without looking at numbers.
+    """
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -666,7 +918,9 @@ class Calls(TorchFunctionMode):
                 return torch.embedding(torch.eye(options, dtype=torch.int64), index)
         caller = sys._getframe(1).f_globals.get("__name__", "")
         # Distributions ask whether numbers are valid.
-        checks = caller.startswith(("torch.distributions.", f"{_fence.LIBRARY}.modules.distributions."))
+        checks = caller.startswith(
+            ("torch.distributions.", f"{_fence.LIBRARY}.modules.distributions.")
+        )
         if checks and name in ("any", "all") and len(args) == 1 and not kwargs:
             with _disable_current_modes():
                 return func(*args)
@@ -716,7 +970,9 @@ def _tensors(given: object) -> Iterator[torch.Tensor]:
 
 
 def _runs(table: torch.Tensor, sources: tuple[int, ...]) -> list[list[int]]:
-    """``table`` as runs of equally distant elements of one source: its number, the first, how many, the distance."""
+    """``table`` as runs of equally distant elements of one source: its number, the first, how many,
+    the distance.
+    """
     runs: list[list[int]] = []
     numbers = {source: number for number, source in enumerate(sources)}
     for place in table.tolist():

@@ -1,4 +1,5 @@
-"""Operators of ONNX as functions of torch, so that a trace reads them as it reads any module: those that graphs of the engine have.
+"""Operators of ONNX as functions of torch, so that a trace reads them as it reads any module: those
+that graphs of the engine have.
 
 Each takes a node's inputs, None for one that is left out, and its attributes.
 """
@@ -17,8 +18,16 @@ Inputs = Sequence[torch.Tensor | None]
 OPERATORS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {}
 #: Element types by their numbers in ONNX.
 TYPES = {
-    1: torch.float32, 2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16,
-    11: torch.float64, 16: torch.bfloat16,
+    1: torch.float32,
+    2: torch.uint8,
+    3: torch.int8,
+    5: torch.int16,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    10: torch.float16,
+    11: torch.float64,
+    16: torch.bfloat16,
 }
 
 
@@ -45,11 +54,38 @@ OPERATORS.update(
     {
         name: _each(getattr(torch, function))
         for name, function in {
-            "Abs": "abs", "Neg": "neg", "Sign": "sign", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Floor": "floor",
-            "Ceil": "ceil", "Round": "round", "Sin": "sin", "Cos": "cos", "Erf": "erf", "Not": "logical_not", "IsNaN": "isnan", "Tanh": "tanh",
-            "Sigmoid": "sigmoid", "Relu": "relu", "Add": "add", "Sub": "sub", "Mul": "mul", "Equal": "eq", "Less": "lt", "LessOrEqual": "le",
-            "Greater": "gt", "GreaterOrEqual": "ge", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor", "Where": "where",
-            "MatMul": "matmul", "IsInf": "isinf",
+            "Abs": "abs",
+            "Neg": "neg",
+            "Sign": "sign",
+            "Exp": "exp",
+            "Log": "log",
+            "Sqrt": "sqrt",
+            "Reciprocal": "reciprocal",
+            "Floor": "floor",
+            "Ceil": "ceil",
+            "Round": "round",
+            "Sin": "sin",
+            "Cos": "cos",
+            "Erf": "erf",
+            "Not": "logical_not",
+            "IsNaN": "isnan",
+            "Tanh": "tanh",
+            "Sigmoid": "sigmoid",
+            "Relu": "relu",
+            "Add": "add",
+            "Sub": "sub",
+            "Mul": "mul",
+            "Equal": "eq",
+            "Less": "lt",
+            "LessOrEqual": "le",
+            "Greater": "gt",
+            "GreaterOrEqual": "ge",
+            "And": "logical_and",
+            "Or": "logical_or",
+            "Xor": "logical_xor",
+            "Where": "where",
+            "MatMul": "matmul",
+            "IsInf": "isinf",
         }.items()
     }
 )
@@ -65,7 +101,9 @@ OPERATORS.update(
         "LeakyRelu": lambda x, a: functional.leaky_relu(x[0], a.get("alpha", 0.01)),
         "Elu": lambda x, a: functional.elu(x[0], a.get("alpha", 1.0)),
         "Celu": lambda x, a: functional.celu(x[0], a.get("alpha", 1.0)),
-        "HardSigmoid": lambda x, a: (x[0] * a.get("alpha", 0.2) + a.get("beta", 0.5)).clamp(0.0, 1.0),
+        "HardSigmoid": lambda x, a: (x[0] * a.get("alpha", 0.2) + a.get("beta", 0.5)).clamp(
+            0.0, 1.0
+        ),
         "ThresholdedRelu": lambda x, a: functional.threshold(x[0], a.get("alpha", 1.0), 0.0),
         "Swish": lambda x, a: x[0] * torch.sigmoid(x[0] * a.get("alpha", 1.0)),
         "Gelu": lambda x, a: functional.gelu(x[0], approximate=a.get("approximate", "none")),
@@ -75,13 +113,23 @@ OPERATORS.update(
         "Concat": lambda x, a: torch.cat(list(x), a["axis"]),
         "Transpose": lambda x, a: x[0].permute(a.get("perm", list(range(x[0].dim()))[::-1])),
         "Flatten": lambda x, a: x[0].reshape(math.prod(x[0].shape[: a.get("axis", 1)]), -1),
-        "Shape": lambda x, a: torch.tensor(list(x[0].shape)[a.get("start", 0) : a.get("end", None)], dtype=torch.int64),
+        "Shape": lambda x, a: torch.tensor(
+            list(x[0].shape)[a.get("start", 0) : a.get("end", None)], dtype=torch.int64
+        ),
         "Size": lambda x, a: torch.tensor(x[0].numel()),
-        "Expand": lambda x, a: x[0].expand(torch.broadcast_shapes(x[0].shape, tuple(x[1].tolist()))),
+        "Expand": lambda x, a: x[0].expand(
+            torch.broadcast_shapes(x[0].shape, tuple(x[1].tolist()))
+        ),
         "Tile": lambda x, a: x[0].repeat(x[1].tolist()),
-        "GatherElements": lambda x, a: torch.gather(x[0], a.get("axis", 0), _wrapped(x[1], x[0].shape[a.get("axis", 0)])),
-        "RandomNormalLike": lambda x, a: torch.randn_like(x[0]) * a.get("scale", 1.0) + a.get("mean", 0.0),
-        "RandomUniformLike": lambda x, a: torch.rand_like(x[0]) * (a.get("high", 1.0) - a.get("low", 0.0)) + a.get("low", 0.0),
+        "GatherElements": lambda x, a: torch.gather(
+            x[0], a.get("axis", 0), _wrapped(x[1], x[0].shape[a.get("axis", 0)])
+        ),
+        "RandomNormalLike": lambda x, a: (
+            torch.randn_like(x[0]) * a.get("scale", 1.0) + a.get("mean", 0.0)
+        ),
+        "RandomUniformLike": lambda x, a: (
+            torch.rand_like(x[0]) * (a.get("high", 1.0) - a.get("low", 0.0)) + a.get("low", 0.0)
+        ),
     }
 )
 
@@ -92,7 +140,10 @@ def _wrapped(index: torch.Tensor, size: int) -> torch.Tensor:
 
 @operator("Selu")
 def _selu(x: Any, a: dict[str, Any]) -> torch.Tensor:
-    alpha, gamma = a.get("alpha", 1.67326319217681884765625), a.get("gamma", 1.05070102214813232421875)
+    alpha, gamma = (
+        a.get("alpha", 1.67326319217681884765625),
+        a.get("gamma", 1.05070102214813232421875),
+    )
     return functional.elu(x[0], alpha) * gamma
 
 
@@ -129,11 +180,16 @@ def _gemm(x: Any, a: dict[str, Any]) -> torch.Tensor:
 
 @operator("Clip")
 def _clip(x: Any, a: dict[str, Any]) -> torch.Tensor:
-    low, high = (bound if bound is not None else a.get(name) for bound, name in zip([*x[1:], None, None], ("min", "max")))
+    low, high = (
+        bound if bound is not None else a.get(name)
+        for bound, name in zip([*x[1:], None, None], ("min", "max"))
+    )
     result = x[0]
     if low is not None:
         result = torch.maximum(result, torch.as_tensor(low, dtype=result.dtype))
-    return result if high is None else torch.minimum(result, torch.as_tensor(high, dtype=result.dtype))
+    return (
+        result if high is None else torch.minimum(result, torch.as_tensor(high, dtype=result.dtype))
+    )
 
 
 @operator("Max", "Min", "Sum", "Mean")
@@ -192,7 +248,10 @@ def _slice(x: Any, a: dict[str, Any]) -> torch.Tensor:
 
 @operator("Split")
 def _split(x: Any, a: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-    axis, sizes = a.get("axis", 0), x[1].tolist() if len(x) > 1 and x[1] is not None else a.get("split")
+    axis, sizes = (
+        a.get("axis", 0),
+        x[1].tolist() if len(x) > 1 and x[1] is not None else a.get("split"),
+    )
     if sizes is None:
         size = -(-x[0].shape[axis] // a["outputs"])
         return tuple(torch.split(x[0], size, axis))
@@ -259,7 +318,9 @@ def _softmax(x: Any, a: dict[str, Any]) -> torch.Tensor:
 @operator("LayerNormalization")
 def _layer_norm(x: Any, a: dict[str, Any]) -> torch.Tensor:
     axis = a.get("axis", -1) % x[0].dim()
-    return functional.layer_norm(x[0], list(x[0].shape[axis:]), x[1], x[2] if len(x) > 2 else None, a.get("epsilon", 1e-5))
+    return functional.layer_norm(
+        x[0], list(x[0].shape[axis:]), x[1], x[2] if len(x) > 2 else None, a.get("epsilon", 1e-5)
+    )
 
 
 @operator("BatchNormalization")
@@ -267,4 +328,6 @@ def _batch_norm(x: Any, a: dict[str, Any]) -> torch.Tensor:
     if a.get("training_mode", 0):
         raise UnknownOperator("BatchNormalization in training mode")
     scale, bias, mean, variance = x[1:5]
-    return functional.batch_norm(x[0], mean, variance, scale, bias, False, 0.0, a.get("epsilon", 1e-5))
+    return functional.batch_norm(
+        x[0], mean, variance, scale, bias, False, 0.0, a.get("epsilon", 1e-5)
+    )

@@ -1,5 +1,6 @@
-"""Models of ONNX as policies: modules of torch that windrow reads as graphs where they have the operators of these, otherwise sessions of
-onnxruntime."""
+"""Models of ONNX as policies: modules of torch that windrow reads as graphs where they have the
+operators of these, otherwise sessions of onnxruntime.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +27,15 @@ NEXT = "next."
 
 
 def policy_of(model: Any, backend: str) -> OfArray | OfEntries:
-    """The policy that ``model``, a path or a loaded model, describes: a module that windrow can read as a graph if the model has no other
-    operators than graphs do, otherwise one that onnxruntime evaluates; so does it for the ``backend`` ``"torch"``, if it is installed.
+    """The policy that ``model``, a path or a loaded model, describes: a module that windrow can
+    read as a graph if the model has no other operators than graphs do, otherwise one that
+    onnxruntime evaluates; so does it for the ``backend`` ``"torch"``, if it is installed.
 
     Raises:
-        ValueError: it is no model of ONNX, or the backend is ``"native"`` and graphs do not have an operator.
-        ImportError: ``onnx`` is not installed, or graphs do not have an operator and ``onnxruntime`` is not installed.
+        ValueError: it is no model of ONNX, or the backend is ``"native"`` and graphs do not have an
+            operator.
+        ImportError: ``onnx`` is not installed, or graphs do not have an operator and
+            ``onnxruntime`` is not installed.
     """
     model, name = _loaded(model)
     if backend == "torch" and _finds("onnxruntime"):
@@ -49,9 +53,15 @@ def policy_of(model: Any, backend: str) -> OfArray | OfEntries:
 
 
 def in_python(policy: Any) -> Any:
-    """What Python calls in the place of ``policy``, which windrow cannot read as a graph: onnxruntime's form of a model, if it is installed."""
+    """What Python calls in the place of ``policy``, which windrow cannot read as a graph:
+    onnxruntime's form of a model, if it is installed.
+    """
     program = getattr(policy, "program", None)
-    return _shell(_Session(program.written, program.name)) if isinstance(program, _Program) and _finds("onnxruntime") else policy
+    return (
+        _shell(_Session(program.written, program.name))
+        if isinstance(program, _Program) and _finds("onnxruntime")
+        else policy
+    )
 
 
 def _loaded(model: Any) -> tuple[Any, str]:
@@ -60,11 +70,15 @@ def _loaded(model: Any) -> tuple[Any, str]:
         return model, f"the model {model.graph.name!r}"
     file = Path(model)
     if not file.is_file():
-        raise ValueError(f"policy={str(model)!r}: expected the path of an ONNX file, and there is no such file")
+        raise ValueError(
+            f"policy={str(model)!r}: expected the path of an ONNX file, and there is no such file"
+        )
     try:
         return onnx.load(file), str(file)
     except Exception as error:
-        raise ValueError(f"policy={str(model)!r}: expected an ONNX file, which it is not: {error}") from error
+        raise ValueError(
+            f"policy={str(model)!r}: expected an ONNX file, which it is not: {error}"
+        ) from error
 
 
 def _finds(package: str) -> bool:
@@ -84,13 +98,24 @@ class _Port(NamedTuple):
 def _ports(values: Any) -> Iterator[_Port]:
     for value in values:
         kind = value.type.tensor_type
-        shape = [size.dim_value if size.HasField("dim_value") else None for size in kind.shape.dim] if kind.HasField("shape") else None
-        yield _Port(value.name, short(tuple(value.name.split("."))), TYPES.get(kind.elem_type), shape)
+        shape = (
+            [size.dim_value if size.HasField("dim_value") else None for size in kind.shape.dim]
+            if kind.HasField("shape")
+            else None
+        )
+        yield _Port(
+            value.name, short(tuple(value.name.split("."))), TYPES.get(kind.elem_type), shape
+        )
 
 
 def _keyed(outputs: list[_Port]) -> list[_Port]:
-    """The outputs, of which the first is the action unless one is called so. Exporters name others by numbers where nobody has named them."""
-    outputs = [port if not port.name[:1].isdigit() else port._replace(key=f"output{number}") for number, port in enumerate(outputs)]
+    """The outputs, of which the first is the action unless one is called so. Exporters name others
+    by numbers where nobody has named them.
+    """
+    outputs = [
+        port if not port.name[:1].isdigit() else port._replace(key=f"output{number}")
+        for number, port in enumerate(outputs)
+    ]
     if any(path(port.key)[0] == "action" for port in outputs):
         return outputs
     return [outputs[0]._replace(key="action"), *outputs[1:]]
@@ -114,13 +139,23 @@ class _Model(nn.Module):
             if port.shape is not None:
                 inner = len(port.shape) - 1
                 batch = value.shape[: value.dim() - inner]
-                if value.dim() < inner or any(one not in (None, other) for one, other in zip(port.shape[1:], value.shape[len(batch) :])):
+                if value.dim() < inner or any(
+                    one not in (None, other)
+                    for one, other in zip(port.shape[1:], value.shape[len(batch) :])
+                ):
                     wanted = ["N" if size is None else size for size in port.shape]
-                    raise TypeError(f"{self.name}: the input {port.name!r} has the shape {wanted}, N rows, got {list(value.shape)}")
+                    raise TypeError(
+                        f"{self.name}: the input {port.name!r} has the shape {wanted}, N rows, got {list(value.shape)}"
+                    )
                 value = value.reshape(-1, *value.shape[len(batch) :])
             rows.append(value)
         found = zip(self.outputs, self.evaluate(rows))
-        return {port.key: value.reshape(*batch, *value.shape[1:]) if self.inputs[0].shape is not None else value for port, value in found}
+        return {
+            port.key: value.reshape(*batch, *value.shape[1:])
+            if self.inputs[0].shape is not None
+            else value
+            for port, value in found
+        }
 
 
 class _Program(_Model):
@@ -132,15 +167,27 @@ class _Program(_Model):
 
     def __init__(self, model: Any, name: str) -> None:
         super().__init__()
-        helper, arrays = importlib.import_module("onnx.helper"), importlib.import_module("onnx.numpy_helper")
+        helper, arrays = (
+            importlib.import_module("onnx.helper"),
+            importlib.import_module("onnx.numpy_helper"),
+        )
         if len(model.functions):
             model = importlib.import_module("onnx.inliner").inline_local_functions(model)
         self.written, self.name = model.SerializeToString(), name
-        version = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=1)
+        version = max(
+            (one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=1
+        )
         graph = model.graph
-        held = {tensor.name: torch.from_numpy(arrays.to_array(tensor).copy()) for tensor in graph.initializer}
+        held = {
+            tensor.name: torch.from_numpy(arrays.to_array(tensor).copy())
+            for tensor in graph.initializer
+        }
         #: What is no weight, by name.
-        self.constants = {one: tensor for one, tensor in held.items() if tensor.dtype != torch.float32 or not tensor.dim()}
+        self.constants = {
+            one: tensor
+            for one, tensor in held.items()
+            if tensor.dtype != torch.float32 or not tensor.dim()
+        }
         self._named: dict[str, str] = {}
         for one, tensor in held.items():
             if one not in self.constants:
@@ -185,7 +232,11 @@ def _constant(given: dict[str, Any], arrays: Any) -> torch.Tensor:
 def _attribute(value: object, arrays: Any) -> object:
     if isinstance(value, bytes):
         return value.decode()
-    return torch.from_numpy(arrays.to_array(value).copy()) if type(value).__name__ == "TensorProto" else value
+    return (
+        torch.from_numpy(arrays.to_array(value).copy())
+        if type(value).__name__ == "TensorProto"
+        else value
+    )
 
 
 class _Session(_Model):
@@ -201,7 +252,9 @@ class _Session(_Model):
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        self.session = runtime.InferenceSession(self.written, options, providers=["CPUExecutionProvider"])
+        self.session = runtime.InferenceSession(
+            self.written, options, providers=["CPUExecutionProvider"]
+        )
         graph = importlib.import_module("onnx").load_from_string(self.written).graph
         held = {tensor.name for tensor in graph.initializer}
         self.inputs = [port for port in _ports(graph.input) if port.name not in held]
@@ -211,10 +264,15 @@ class _Session(_Model):
         names, fixed = [port.name for port in self.outputs], self.inputs[0].shape
         rows = 1 if fixed and fixed[0] == 1 else len(given[0])
         if fixed and fixed[0] not in (None, rows):
-            raise TypeError(f"{self.name} takes {fixed[0]} rows, got {len(given[0])}: export it with a first dimension that is not fixed")
+            raise TypeError(
+                f"{self.name} takes {fixed[0]} rows, got {len(given[0])}: export it with a first dimension that is not fixed"
+            )
         found = []
         for first in range(0, len(given[0]), max(rows, 1)):
-            arrays = {port.name: to_numpy(value[first : first + rows]) for port, value in zip(self.inputs, given)}
+            arrays = {
+                port.name: to_numpy(value[first : first + rows])
+                for port, value in zip(self.inputs, given)
+            }
             found.append([torch.from_numpy(array) for array in self.session.run(names, arrays)])
         return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*found)]
 
@@ -227,7 +285,9 @@ class _Session(_Model):
 
 
 def _shell(program: _Model) -> OfArray | OfEntries:
-    is_single = len(program.inputs) == 1 and not any(port.name.startswith(NEXT) for port in program.outputs)
+    is_single = len(program.inputs) == 1 and not any(
+        port.name.startswith(NEXT) for port in program.outputs
+    )
     return OfArray(program) if is_single else OfEntries(program)
 
 
@@ -249,7 +309,8 @@ class OfArray(nn.Module):
 
 
 class OfEntries(TensorDictModuleBase):
-    """A model with several inputs, which are observations, and states that it writes as outputs under ``next.``, by their names.
+    """A model with several inputs, which are observations, and states that it writes as outputs
+    under ``next.``, by their names.
 
     Attributes:
         reason: as of :class:`OfArray`.
@@ -260,10 +321,17 @@ class OfEntries(TensorDictModuleBase):
     def __init__(self, program: _Model) -> None:
         super().__init__()
         self.program = program
-        self.in_keys, self.out_keys = [port.key for port in program.inputs], [port.key for port in program.outputs]
+        self.in_keys, self.out_keys = (
+            [port.key for port in program.inputs],
+            [port.key for port in program.outputs],
+        )
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.update(self.program.outputs_for([self._given(tensordict, port) for port in self.program.inputs]))
+        return tensordict.update(
+            self.program.outputs_for(
+                [self._given(tensordict, port) for port in self.program.inputs]
+            )
+        )
 
     def _given(self, tensordict: TensorDictBase, port: _Port) -> torch.Tensor:
         value = tensordict.get(port.key, None)

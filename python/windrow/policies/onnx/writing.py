@@ -1,4 +1,6 @@
-"""Graphs of the engine as models of ONNX. A value of a graph is ``[rows, numbers]`` there too, with one row where it is the same in all."""
+"""Graphs of the engine as models of ONNX. A value of a graph is ``[rows, numbers]`` there too, with
+one row where it is the same in all.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,38 @@ from windrow.policies.onnx.reading import NEXT
 #: What is written, by versions of its operators, and of the format.
 VERSION, FORMAT = 18, 9
 
-FUNCTIONS = {name: name for name in "Abs Neg Sign Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Erf".split()}
-ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "Sigmoid": "Sigmoid", "Softsign": "Softsign", "SELU": "Selu", "Hardswish": "HardSwish"}
+FUNCTIONS = {
+    name: name
+    for name in "Abs Neg Sign Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Erf".split()
+}
+ACTIVATIONS = {
+    "Tanh": "Tanh",
+    "ReLU": "Relu",
+    "Sigmoid": "Sigmoid",
+    "Softsign": "Softsign",
+    "SELU": "Selu",
+    "Hardswish": "HardSwish",
+}
 ZIPS = {name: name for name in "Add Sub Mul Div Pow Max Min".split()}
-COMPARISONS = {"Eq": "Equal", "Lt": "Less", "Le": "LessOrEqual", "Gt": "Greater", "Ge": "GreaterOrEqual"}
-REDUCTIONS = {"Sum": "ReduceSum", "Prod": "ReduceProd", "Max": "ReduceMax", "Min": "ReduceMin", "Logsumexp": "ReduceLogSumExp"}
+COMPARISONS = {
+    "Eq": "Equal",
+    "Lt": "Less",
+    "Le": "LessOrEqual",
+    "Gt": "Greater",
+    "Ge": "GreaterOrEqual",
+}
+REDUCTIONS = {
+    "Sum": "ReduceSum",
+    "Prod": "ReduceProd",
+    "Max": "ReduceMax",
+    "Min": "ReduceMin",
+    "Logsumexp": "ReduceLogSumExp",
+}
 
 
-def model_of(described: dict[str, Any], weights: dict[str, torch.Tensor], inputs: Sequence[Key]) -> Any:
+def model_of(
+    described: dict[str, Any], weights: dict[str, torch.Tensor], inputs: Sequence[Key]
+) -> Any:
     """The model of a graph.
 
     Args:
@@ -53,14 +79,22 @@ class _Writer:
         ports, self._inputs = [], []
         shapes = {".".join(leaf["key"]): leaf["shape"] for leaf, _ in described["outputs"]}
         for name, read, size in zip(names, described["inputs"], self._graph["inputs"]):
-            leaf = read.get("Observation", {"dtype": "float32", "shape": shapes.get(NEXT + name, [size])})
+            leaf = read.get(
+                "Observation", {"dtype": "float32", "shape": shapes.get(NEXT + name, [size])}
+            )
             ports.append(self._port(name, leaf))
             cast = name if leaf["dtype"] == "float32" else self.add("Cast", [name], to=1)
             self._inputs.append(self.shaped(cast, -1, size))
         if not self._inputs:
-            raise ValueError("the policy reads no observation: a model of ONNX has as many rows as its inputs")
+            raise ValueError(
+                "the policy reads no observation: a model of ONNX has as many rows as its inputs"
+            )
         #: ``[1, 1]``, and with as many rows as inputs.
-        rows = self.add("Concat", [self.add("Shape", [names[0]], start=0, end=1), self.hold(np.ones(1, np.int64))], axis=0)
+        rows = self.add(
+            "Concat",
+            [self.add("Shape", [names[0]], start=0, end=1), self.hold(np.ones(1, np.int64))],
+            axis=0,
+        )
         self._rows = rows
         for node in self._graph["nodes"]:
             self._values.append(self._value(node["op"], node["from"]))
@@ -73,11 +107,17 @@ class _Writer:
         for name, read in zip(names, described["inputs"]):
             if "State" in read and NEXT + name not in shapes:
                 size = self._values[read["State"]["next"]][1]
-                results.append(self._result(NEXT + name, {"dtype": "float32", "shape": [size]}, read["State"]["next"]))
+                results.append(
+                    self._result(
+                        NEXT + name, {"dtype": "float32", "shape": [size]}, read["State"]["next"]
+                    )
+                )
         held = [self._arrays.from_array(array, name) for name, array in self._held.items()]
         graph = self._helper.make_graph(self._nodes, "policy", ports, results, held)
         opset = [self._helper.make_opsetid("", VERSION)]
-        return self._helper.make_model(graph, opset_imports=opset, ir_version=FORMAT, producer_name="windrow")
+        return self._helper.make_model(
+            graph, opset_imports=opset, ir_version=FORMAT, producer_name="windrow"
+        )
 
     def _port(self, name: str, leaf: dict[str, Any]) -> Any:
         kind = self._helper.np_dtype_to_tensor_dtype(np.dtype(leaf["dtype"]))
@@ -85,8 +125,12 @@ class _Writer:
 
     def _result(self, name: str, leaf: dict[str, Any], node: int) -> Any:
         port = self._port(name, leaf)
-        wide = self.add("Reshape", [self.wide(node), self.hold(np.array([-1, *leaf["shape"]], np.int64))])
-        self._nodes.append(self._helper.make_node("Cast", [wide], [name], to=port.type.tensor_type.elem_type))
+        wide = self.add(
+            "Reshape", [self.wide(node), self.hold(np.array([-1, *leaf["shape"]], np.int64))]
+        )
+        self._nodes.append(
+            self._helper.make_node("Cast", [wide], [name], to=port.type.tensor_type.elem_type)
+        )
         return port
 
     # Parts
@@ -141,7 +185,10 @@ class _Writer:
 
     def _parameter(self, index: int, *_: object) -> tuple[str, int]:
         parameter = self._graph["parameters"][index]
-        name, values = parameter["name"], self._weights[parameter["name"]].detach().cpu().float().numpy()
+        name, values = (
+            parameter["name"],
+            self._weights[parameter["name"]].detach().cpu().float().numpy(),
+        )
         self._held[name] = values
         return self.shaped(name, 1, values.size), values.size
 
@@ -149,9 +196,14 @@ class _Writer:
         values = np.array(bits, np.uint32).view(np.float32).reshape(1, -1)
         return self.hold(values), len(bits)
 
-    def _linear(self, op: dict[str, int], names: list[str], sizes: list[int], sources: list[int]) -> tuple[str, int]:
+    def _linear(
+        self, op: dict[str, int], names: list[str], sizes: list[int], sources: list[int]
+    ) -> tuple[str, int]:
         outputs, inputs = op["outputs"], op["inputs"]
-        weight, *bias = self._matrix(sources[1], outputs, inputs), *(self.shaped(name, outputs) for name in names[2:])
+        weight, *bias = (
+            self._matrix(sources[1], outputs, inputs),
+            *(self.shaped(name, outputs) for name in names[2:]),
+        )
         flat = names[0] if sizes[0] == inputs else self.shaped(names[0], -1, inputs)
         size = sizes[0] // inputs * outputs
         product = self.add("Gemm", [flat, weight, *bias], transB=1)
@@ -160,15 +212,24 @@ class _Writer:
     def _matrix(self, node: int, outputs: int, inputs: int) -> str:
         """A weight as it is held, so that it has its own shape in the model."""
         op = self._graph["nodes"][node]["op"]
-        parameter = self._graph["parameters"][op["Parameter"]] if isinstance(op, dict) and "Parameter" in op else None
+        parameter = (
+            self._graph["parameters"][op["Parameter"]]
+            if isinstance(op, dict) and "Parameter" in op
+            else None
+        )
         if parameter is not None and parameter["shape"] == [outputs, inputs]:
             return str(parameter["name"])
         return self.shaped(self._values[node][0], outputs, inputs)
 
-    def _matmul(self, op: dict[str, int], names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
+    def _matmul(
+        self, op: dict[str, int], names: list[str], sizes: list[int], _: object
+    ) -> tuple[str, int]:
         rows, inner, columns = op["rows"], op["inner"], op["columns"]
         times = sizes[0] // (rows * inner)
-        a, b = self.shaped(names[0], -1, times, rows, inner), self.shaped(names[1], -1, times, inner, columns)
+        a, b = (
+            self.shaped(names[0], -1, times, rows, inner),
+            self.shaped(names[1], -1, times, inner, columns),
+        )
         size = times * rows * columns
         return self.shaped(self.add("MatMul", [a, b]), -1, size), size
 
@@ -188,7 +249,9 @@ class _Writer:
             case "Square":
                 return self.add("Mul", [x, x])
             case "Trunc":
-                return self.add("Mul", [self.add("Sign", [x]), self.add("Floor", [self.add("Abs", [x])])])
+                return self.add(
+                    "Mul", [self.add("Sign", [x]), self.add("Floor", [self.add("Abs", [x])])]
+                )
             case "Not":
                 return self.flags(self.add("Equal", [x, self.number(0.0)]))
             case "Isnan":
@@ -198,7 +261,9 @@ class _Writer:
         raise ValueError(f"ONNX has no operator for {function}, which the policy computes")
 
     def _activated(self, activation: Any, x: str) -> str:
-        name, given = (activation, {}) if isinstance(activation, str) else next(iter(activation.items()))
+        name, given = (
+            (activation, {}) if isinstance(activation, str) else next(iter(activation.items()))
+        )
         numbers = {key: float(value) for key, value in given.items()}
         match name:
             case _ if name in ACTIVATIONS:
@@ -213,8 +278,12 @@ class _Writer:
                 error = self.add("Erf", [self.add("Mul", [x, self.number(math.sqrt(0.5))])])
                 return self._half(x, error)
             case "GELUTanh":
-                cube = self.add("Mul", [self.add("Mul", [self.add("Mul", [x, x]), x]), self.number(0.044715)])
-                inner = self.add("Mul", [self.add("Add", [x, cube]), self.number(math.sqrt(2 / math.pi))])
+                cube = self.add(
+                    "Mul", [self.add("Mul", [self.add("Mul", [x, x]), x]), self.number(0.044715)]
+                )
+                inner = self.add(
+                    "Mul", [self.add("Add", [x, cube]), self.number(math.sqrt(2 / math.pi))]
+                )
                 return self._half(x, self.add("Tanh", [inner]))
             case "Softplus":
                 beta = self.number(numbers["beta"])
@@ -222,7 +291,9 @@ class _Writer:
             case "Mish":
                 return self.add("Mul", [x, self.add("Tanh", [self.add("Softplus", [x])])])
             case "Hardtanh":
-                return self.add("Clip", [x, self.number(numbers["low"]), self.number(numbers["high"])])
+                return self.add(
+                    "Clip", [x, self.number(numbers["low"]), self.number(numbers["high"])]
+                )
             case "Hardsigmoid":
                 return self.add("HardSigmoid", [x], alpha=1 / 6, beta=0.5)
             case "LogSigmoid":
@@ -231,14 +302,26 @@ class _Writer:
                 return self.add("Sub", [x, self.add("Tanh", [x])])
             case "Softshrink" | "Hardshrink":
                 bound = numbers["lambda"]
-                return self.add("Shrink", [x], lambd=bound, bias=bound if name == "Softshrink" else 0.0)
+                return self.add(
+                    "Shrink", [x], lambd=bound, bias=bound if name == "Softshrink" else 0.0
+                )
             case "Threshold":
-                return self.add("Where", [self.add("Greater", [x, self.number(numbers["threshold"])]), x, self.number(numbers["value"])])
+                return self.add(
+                    "Where",
+                    [
+                        self.add("Greater", [x, self.number(numbers["threshold"])]),
+                        x,
+                        self.number(numbers["value"]),
+                    ],
+                )
         raise ValueError(f"ONNX has no operator for {name}, which the policy computes")
 
     def _half(self, x: str, share: str) -> str:
         """``x (1 + share) / 2``."""
-        return self.add("Mul", [self.add("Mul", [x, self.number(0.5)]), self.add("Add", [share, self.number(1.0)])])
+        return self.add(
+            "Mul",
+            [self.add("Mul", [x, self.number(0.5)]), self.add("Add", [share, self.number(1.0)])],
+        )
 
     def _zip(self, kind: str, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         a, b = names
@@ -264,36 +347,58 @@ class _Writer:
     def _within(self, _: object, names: list[str], sizes: list[int], __: object) -> tuple[str, int]:
         return names[0], sizes[0]
 
-    def _take(self, runs: list[list[int]], names: list[str], sizes: list[int], sources: list[int]) -> tuple[str, int]:
+    def _take(
+        self, runs: list[list[int]], names: list[str], sizes: list[int], sources: list[int]
+    ) -> tuple[str, int]:
         starts, places = np.cumsum([0, *sizes]), []
         for source, first, count, step in runs:
             places += [int(starts[source]) + first + step * number for number in range(count)]
         varies = any(self._values[source][2] for source in sources)
-        joined = names[0] if len(names) == 1 else self.add("Concat", [self.wide(source) if varies else name for source, name in zip(sources, names)], axis=1)
+        joined = (
+            names[0]
+            if len(names) == 1
+            else self.add(
+                "Concat",
+                [self.wide(source) if varies else name for source, name in zip(sources, names)],
+                axis=1,
+            )
+        )
         if places == list(range(int(starts[-1]))):
             return joined, len(places)
-        return self.add("Gather", [joined, self.hold(np.array(places, np.int64))], axis=1), len(places)
+        return self.add("Gather", [joined, self.hold(np.array(places, np.int64))], axis=1), len(
+            places
+        )
 
     def _runs(self, name: str, size: int, run: int) -> str:
         return self.shaped(name, -1, size // run, run)
 
-    def _reduce(self, op: list[Any], names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
+    def _reduce(
+        self, op: list[Any], names: list[str], sizes: list[int], _: object
+    ) -> tuple[str, int]:
         kind, run = op
         cut = self._runs(names[0], sizes[0], run)
         if kind in ("Argmax", "Argmin"):
-            return self.flags(self.add("ArgMax" if kind == "Argmax" else "ArgMin", [cut], axis=2, keepdims=0)), sizes[0] // run
-        return self.add(REDUCTIONS[kind], [cut, self.hold(np.array([2], np.int64))], keepdims=0), sizes[0] // run
+            return self.flags(
+                self.add("ArgMax" if kind == "Argmax" else "ArgMin", [cut], axis=2, keepdims=0)
+            ), sizes[0] // run
+        return self.add(
+            REDUCTIONS[kind], [cut, self.hold(np.array([2], np.int64))], keepdims=0
+        ), sizes[0] // run
 
     def _softmax(self, run: int, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         return self._normal("Softmax", run, names[0], sizes[0])
 
-    def _logsoftmax(self, run: int, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
+    def _logsoftmax(
+        self, run: int, names: list[str], sizes: list[int], _: object
+    ) -> tuple[str, int]:
         return self._normal("LogSoftmax", run, names[0], sizes[0])
 
     def _normal(self, kind: str, run: int, name: str, size: int) -> tuple[str, int]:
         return self.shaped(self.add(kind, [self._runs(name, size, run)], axis=2), -1, size), size
 
-    def _normalize(self, op: dict[str, Any], names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
+    def _normalize(
+        self, op: dict[str, Any], names: list[str], sizes: list[int], _: object
+    ) -> tuple[str, int]:
         cut, last = self._runs(names[0], sizes[0], op["run"]), self.hold(np.array([2], np.int64))
         centred = self.add("Sub", [cut, self.add("ReduceMean", [cut, last], keepdims=1)])
         variance = self.add("ReduceMean", [self.add("Mul", [centred, centred]), last], keepdims=1)
@@ -302,24 +407,45 @@ class _Writer:
 
     def _lookup(self, run: int, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
         table, index = self.shaped(names[0], -1, run), self.add("Cast", [names[1]], to=7)
-        return self.shaped(self.add("Gather", [table, index], axis=0), -1, sizes[1] * run), sizes[1] * run
+        return self.shaped(self.add("Gather", [table, index], axis=0), -1, sizes[1] * run), sizes[
+            1
+        ] * run
 
-    def _gather(self, run: int, names: list[str], sizes: list[int], sources: list[int]) -> tuple[str, int]:
+    def _gather(
+        self, run: int, names: list[str], sizes: list[int], sources: list[int]
+    ) -> tuple[str, int]:
         count = sizes[0] // run
         values, index = (self.wide(source) for source in sources)
         index = self.add("Cast", [self._runs(index, sizes[1], sizes[1] // count)], to=7)
         found = self.add("GatherElements", [self._runs(values, sizes[0], run), index], axis=2)
         return self.shaped(found, -1, sizes[1]), sizes[1]
 
-    def _pick(self, run: int, names: list[str], sizes: list[int], sources: list[int]) -> tuple[str, int]:
+    def _pick(
+        self, run: int, names: list[str], sizes: list[int], sources: list[int]
+    ) -> tuple[str, int]:
         weights, uniform = (self.wide(source) for source in sources)
         cut, last = self._runs(weights, sizes[0], run), self.hold(np.array([2], np.int64))
         sums = self.add("CumSum", [cut, self.hold(np.int64(2))])
-        threshold = self.add("Mul", [self._runs(uniform, sizes[1], 1), self.add("ReduceSum", [cut, last], keepdims=1)])
-        below = self.add("ReduceSum", [self.flags(self.add("GreaterOrEqual", [threshold, sums])), last], keepdims=0)
+        threshold = self.add(
+            "Mul",
+            [self._runs(uniform, sizes[1], 1), self.add("ReduceSum", [cut, last], keepdims=1)],
+        )
+        below = self.add(
+            "ReduceSum",
+            [self.flags(self.add("GreaterOrEqual", [threshold, sums])), last],
+            keepdims=0,
+        )
         return self.add("Min", [below, self.number(run - 1)]), sizes[1]
 
     def _noise(self, op: list[Any], *_: object) -> tuple[str, int]:
         kind, size, _branch = op
-        zeros = self.add("Expand", [self.hold(np.zeros((1, 1), np.float32)), self.add("Mul", [self._rows, self.hold(np.array([1, size], np.int64))])])
-        return self.add("RandomNormalLike" if kind == "Normal" else "RandomUniformLike", [zeros], dtype=1), size
+        zeros = self.add(
+            "Expand",
+            [
+                self.hold(np.zeros((1, 1), np.float32)),
+                self.add("Mul", [self._rows, self.hold(np.array([1, size], np.int64))]),
+            ],
+        )
+        return self.add(
+            "RandomNormalLike" if kind == "Normal" else "RandomUniformLike", [zeros], dtype=1
+        ), size

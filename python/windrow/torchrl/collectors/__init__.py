@@ -1,9 +1,10 @@
 """Collectors that keep TorchRL's word where it differs from that of :mod:`windrow.collectors`.
 
-``total_frames`` need not be a multiple of ``frames_per_batch``: a warning says how many frames come on top, since the last batch is as
-large as the others. Shares of a :class:`MultiSyncCollector` are stacked, ``[workers, ...]``, unless ``cat_results`` says otherwise. Batches
-are contiguous; those of several environments are copied for it. A :class:`Collector` warns of arguments that it does not know. In a pause,
-weights can be published and :meth:`~BaseCollector.map_fn` called.
+``total_frames`` need not be a multiple of ``frames_per_batch``: a warning says how many frames come
+on top, since the last batch is as large as the others. Shares of a :class:`MultiSyncCollector` are
+stacked, ``[workers, ...]``, unless ``cat_results`` says otherwise. Batches are contiguous; those of
+several environments are copied for it. A :class:`Collector` warns of arguments that it does not
+know. In a pause, weights can be published and :meth:`~BaseCollector.map_fn` called.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ class AsTorchRL(BaseCollector):
     def _build(self, arguments: CollectorArguments) -> None:
         acts = arguments.policy
         name = getattr(acts, "__name__", None)
-        if getattr(acts, "__self__", acts) is arguments.create_env_fn is not None and name in ("rand_action", "rand_step"):
+        if getattr(acts, "__self__", acts) is arguments.create_env_fn is not None and name in (
+            "rand_action",
+            "rand_step",
+        ):
             # The collector steps the environment, which draws the actions.
             object.__setattr__(arguments, "policy", None)
         if arguments.trajs_per_batch is None and not arguments.allow_partial_batch:
@@ -89,8 +93,13 @@ class AsTorchRL(BaseCollector):
         return super()._chosen_policy(arguments)
 
     def _specify(self, policy: Policy | None) -> None:
-        """Gives modules of ``policy`` that add noise, and know no spec of actions, that of the environment."""
-        if not any(getattr(module, "_spec", policy) is None for module in getattr(policy, "modules", list)()):
+        """Gives modules of ``policy`` that add noise, and know no spec of actions, that of the
+        environment.
+        """
+        if not any(
+            getattr(module, "_spec", policy) is None
+            for module in getattr(policy, "modules", list)()
+        ):
             return
         # Such a module comes from torchrl.
         from torchrl.modules import set_exploration_modules_spec_from_env
@@ -108,12 +117,15 @@ class AsTorchRL(BaseCollector):
         except ValueError:
             if self._asked_for is None:
                 raise
-            # Environments that step together may not share the frames in all. How large their batches are, an endless collector says.
+            # Environments that step together may not share the frames in all. How large their
+            # batches are, an endless collector says.
             object.__setattr__(arguments, "total_frames", None)
             choice = super()._make_core(arguments)
             object.__setattr__(arguments, "total_frames", total)
         batch = self.frames_per_batch
-        if self._asked_for is not None and (_round_up(arguments, batch) or self._core.stats()["total_frames"] is None):
+        if self._asked_for is not None and (
+            _round_up(arguments, batch) or self._core.stats()["total_frames"] is None
+        ):
             self._warn_of_rounding(arguments.frames_per_batch)
             object.__setattr__(arguments, "frames_per_batch", batch)
             self._core.shutdown(None)
@@ -132,7 +144,8 @@ class AsTorchRL(BaseCollector):
 
     def _shaped(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         batch = super()._shaped(batch)
-        # The engine keeps environments next to each other at each step. Scripts call `view`, which TorchRL's order allows.
+        # The engine keeps environments next to each other at each step. Scripts call `view`, which
+        # TorchRL's order allows.
         return batch.contiguous() if batch.ndim > 1 and isinstance(batch, td.TensorDict) else batch
 
     def _inner_dimensions(self) -> Sequence[int]:
@@ -150,11 +163,15 @@ class Collector(AsTorchRL, _base.Collector):
     __signature__ = _base.Collector.__signature__
 
     def __new__(cls, *args: Any, **arguments: Any) -> Self:
-        several: Any = _base.several_for(MultiCollector, args, arguments) if cls is Collector else None
+        several: Any = (
+            _base.several_for(MultiCollector, args, arguments) if cls is Collector else None
+        )
         return object.__new__(cls) if several is None else several
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
-        _base.Collector.__init__(self, *args, **_known(arguments, _base.Collector.__signature__.parameters))
+        _base.Collector.__init__(
+            self, *args, **_known(arguments, _base.Collector.__signature__.parameters)
+        )
 
 
 class AsyncCollector(AsTorchRL, _base.AsyncCollector):
@@ -181,9 +198,16 @@ class MultiSyncCollector(MultiCollector, _base.MultiSyncCollector):
             object.__setattr__(arguments, "cat_results", "stack")
         envs, frames = arguments.create_env_fn, arguments.frames_per_batch
         workers = len(envs) if isinstance(envs, (list, tuple)) else arguments.num_workers
-        if arguments.cat_results == "stack" and workers and isinstance(frames, int) and frames % workers:
+        if (
+            arguments.cat_results == "stack"
+            and workers
+            and isinstance(frames, int)
+            and frames % workers
+        ):
             even = -(-frames // workers) * workers
-            warn(f"frames_per_batch={frames} cannot be split over {workers} workers: batches have {even} frames")
+            warn(
+                f"frames_per_batch={frames} cannot be split over {workers} workers: batches have {even} frames"
+            )
             object.__setattr__(arguments, "frames_per_batch", even)
         super()._build(arguments)
 
@@ -201,13 +225,17 @@ MultiaSyncDataCollector = MultiAsyncCollector
 
 
 def _whole_batches(arguments: CollectorArguments) -> int | None:
-    """Rounds ``total_frames`` up to whole batches, with a warning; returns what was asked for, None for endless collection."""
+    """Rounds ``total_frames`` up to whole batches, with a warning; returns what was asked for, None
+    for endless collection.
+    """
     asked = arguments.total_frames
     frames = arguments.frames_per_batch
     batch = int(sum(frames) if isinstance(frames, (list, tuple)) else frames)  # type: ignore[arg-type]
     if asked is None or not _round_up(arguments, batch):
         return None if asked is None else int(asked)
-    warn(f"total_frames={asked} is no multiple of frames_per_batch={batch}: the last batch is as large as the others, as in TorchRL")
+    warn(
+        f"total_frames={asked} is no multiple of frames_per_batch={batch}: the last batch is as large as the others, as in TorchRL"
+    )
     return int(asked)
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from windrow.ray._buffer import *
     from windrow.data.replay_buffers.samplers import *
     from windrow.data.replay_buffers.storages import *
-    from windrow.data.replay_buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
+    from windrow.data.replay_buffers.writers import (
+        TensorDictMaxValueWriter as TensorDictMaxValueWriter,
+    )
     from windrow.torchrl._buffers import (
         PrioritizedReplayBuffer as PrioritizedReplayBuffer,
         ReplayBuffer as ReplayBuffer,
@@ -35,6 +37,10 @@ _BUFFERS = [
 ]
 register(
     __name__,
-    {"windrow.torchrl._schedulers": scheduler.__all__, "windrow.data": vars(data)["__all__"], "windrow.torchrl._buffers": _BUFFERS},
+    {
+        "windrow.torchrl._schedulers": scheduler.__all__,
+        "windrow.data": vars(data)["__all__"],
+        "windrow.torchrl._buffers": _BUFFERS,
+    },
 )
 __getattr__, __dir__ = stand_in(__name__)

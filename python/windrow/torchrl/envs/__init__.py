@@ -1,7 +1,7 @@
 """Environments that keep TorchRL's word where it differs from that of :mod:`windrow.envs`.
 
-A :class:`SerialEnv` or :class:`ParallelEnv` of ``W`` environments that each are several, ``[B]``, has the batch size ``[W, B]``, and so have
-batches of collectors.
+A :class:`SerialEnv` or :class:`ParallelEnv` of ``W`` environments that each are several, ``[B]``,
+has the batch size ``[W, B]``, and so have batches of collectors.
 """
 
 from __future__ import annotations
@@ -15,26 +15,39 @@ from windrow.envs._described import Facts
 from windrow.torchrl._names import register, stand_in
 
 if TYPE_CHECKING:
-    from windrow.envs import EnvBase as EnvBase, EnvCreator as EnvCreator, GymEnv as GymEnv, GymWrapper as GymWrapper
+    from windrow.envs import (
+        EnvBase as EnvBase,
+        EnvCreator as EnvCreator,
+        GymEnv as GymEnv,
+        GymWrapper as GymWrapper,
+    )
     from windrow.envs import register_adapter as register_adapter
     from windrow.envs.transforms import *
     from windrow.envs.utils import *
     from windrow.torchrl._pools import AsyncEnvPool as AsyncEnvPool
-    from windrow.torchrl._pools import ProcessorAsyncEnvPool as ProcessorAsyncEnvPool, ThreadingAsyncEnvPool as ThreadingAsyncEnvPool
+    from windrow.torchrl._pools import (
+        ProcessorAsyncEnvPool as ProcessorAsyncEnvPool,
+        ThreadingAsyncEnvPool as ThreadingAsyncEnvPool,
+    )
 
 register(
     __name__,
     {
         "windrow.envs.utils": utils.__all__,
         "windrow.envs": envs.__all__,
-        "windrow.torchrl._pools": ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"],
+        "windrow.torchrl._pools": [
+            "AsyncEnvPool",
+            "ProcessorAsyncEnvPool",
+            "ThreadingAsyncEnvPool",
+        ],
         "windrow.torchrl._transforms": ["RewardScaling"],
         __name__: ["ParallelEnv", "SerialEnv"],
     },
 )
 __getattr__, __dir__ = stand_in(__name__)
 
-# A module has the same name. Were it imported later, `windrow.torchrl.envs.env_creator` would become the module.
+# A module has the same name. Were it imported later, `windrow.torchrl.envs.env_creator` would
+# become the module.
 importlib.import_module("windrow.torchrl.envs.env_creator")
 env_creator = envs.env_creator
 

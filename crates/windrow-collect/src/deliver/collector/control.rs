@@ -16,12 +16,14 @@ use crate::error::{ControlError, WorkerError};
 use crate::shared::commands::Restart;
 
 impl<S: LastStage> Collector<S> {
-    /// Publishes new weights and returns their version. Each worker takes them up with the next part that it begins: with the
-    /// next batch where batches are collected after they were asked for. The tensors are copied.
+    /// Publishes new weights and returns their version. Each worker takes them up with the next
+    /// part that it begins: with the next batch where batches are collected after they were asked
+    /// for. The tensors are copied.
     ///
     /// # Errors
-    /// [`ControlError::Weights`] with the names of tensors that are missing, unknown or misshapen, or when the weights could not
-    /// be brought to the workers; the old weights then stay. [`ControlError::Next`] when the collector is over.
+    /// [`ControlError::Weights`] with the names of tensors that are missing, unknown or misshapen,
+    /// or when the weights could not be brought to the workers; the old weights then stay.
+    /// [`ControlError::Next`] when the collector is over.
     pub fn update_policy_weights(&mut self, weights: &Weights) -> Result<i64, ControlError> {
         self.check_running()?;
         Ok(self.core.publisher.publish(weights)?)
@@ -30,8 +32,9 @@ impl<S: LastStage> Collector<S> {
     /// As [`update_policy_weights`](Self::update_policy_weights), for worker `worker` alone.
     ///
     /// # Errors
-    /// Those of [`update_policy_weights`](Self::update_policy_weights); [`ControlError::NoSuchWorker`] when there is no such worker;
-    /// [`ControlError::Argument`] where a server evaluates one policy for all.
+    /// Those of [`update_policy_weights`](Self::update_policy_weights);
+    /// [`ControlError::NoSuchWorker`] when there is no such worker; [`ControlError::Argument`]
+    /// where a server evaluates one policy for all.
     pub fn update_worker_weights(
         &mut self,
         worker: usize,
@@ -45,7 +48,8 @@ impl<S: LastStage> Collector<S> {
     /// [source](crate::CollectorBuilder::weight_source) that the collector was built with.
     ///
     /// # Errors
-    /// Those of [`update_policy_weights`](Self::update_policy_weights), and [`ControlError::NoWeightSource`] without a source.
+    /// Those of [`update_policy_weights`](Self::update_policy_weights), and
+    /// [`ControlError::NoWeightSource`] without a source.
     pub fn update_policy_weights_from_source(&mut self) -> Result<i64, ControlError> {
         self.check_running()?;
         let published = self.core.publisher.publish_from_source()?;
@@ -58,11 +62,13 @@ impl<S: LastStage> Collector<S> {
         self.core.publisher.newest()
     }
 
-    /// Seeds environment `i` with `seed + i` (or all with `seed`, when `static_seed`) and the policy's noise with `seed`;
-    /// each worker begins its episodes anew with its next part. Returns the seed of the last environment.
+    /// Seeds environment `i` with `seed + i` (or all with `seed`, when `static_seed`) and the
+    /// policy's noise with `seed`; each worker begins its episodes anew with its next part. Returns
+    /// the seed of the last environment.
     ///
-    /// The frames that follow are those that would follow this seed at any other time, with the same weights, except for
-    /// their trajectory ids. Where workers run ahead, batches that they have begun before come first.
+    /// The frames that follow are those that would follow this seed at any other time, with the
+    /// same weights, except for their trajectory ids. Where workers run ahead, batches that they
+    /// have begun before come first.
     pub fn set_seed(&mut self, seed: u64, static_seed: bool) -> u64 {
         self.forget();
         self.core.set_seed(seed, static_seed)
@@ -89,19 +95,21 @@ impl<S: LastStage> Collector<S> {
         self.core.shared.reports.take_losses()
     }
 
-    /// Lets workers finish their present part and start no other, until the returned value is dropped. No frame is lost. A
-    /// [started](Self::start) collector finishes and writes its present batch before, and writes nothing during the pause.
+    /// Lets workers finish their present part and start no other, until the returned value is
+    /// dropped. No frame is lost. A [started](Self::start) collector finishes and writes its
+    /// present batch before, and writes nothing during the pause.
     ///
     /// # Errors
-    /// [`ControlError::Next`] with an error of the background; [`ControlError::SinkWaits`] when the replay buffer keeps a write
-    /// waiting for longer than five seconds; [`ControlError::WaitInterrupted`], and workers go on.
+    /// [`ControlError::Next`] with an error of the background; [`ControlError::SinkWaits`] when the
+    /// replay buffer keeps a write waiting for longer than five seconds;
+    /// [`ControlError::WaitInterrupted`], and workers go on.
     pub fn pause(&mut self) -> Result<Paused<'_, S>, ControlError> {
         self.hold(Self::PATIENCE)?;
         Ok(Paused { collector: self })
     }
 
-    /// Begins a pause that lasts until [`release`](Self::release), for callers that cannot hold a [`Paused`]. Waits up to
-    /// `patience` for a write that waits in the replay buffer.
+    /// Begins a pause that lasts until [`release`](Self::release), for callers that cannot hold a
+    /// [`Paused`]. Waits up to `patience` for a write that waits in the replay buffer.
     ///
     /// # Errors
     /// As [`pause`](Self::pause); [`ControlError::WaitsForItself`] in the collector's own thread.

@@ -17,15 +17,17 @@ impl<S: LastStage> Collector<S> {
         self.shutdown()
     }
 
-    /// Ends collection, also in the background, waits up to five seconds for the workers, and drops their environments and
-    /// policies. Batches stay valid; the next call returns [`NextError::ShutDown`]. Another shutdown does nothing.
+    /// Ends collection, also in the background, waits up to five seconds for the workers, and drops
+    /// their environments and policies. Batches stay valid; the next call returns
+    /// [`NextError::ShutDown`]. Another shutdown does nothing.
     ///
     /// # Errors
-    /// [`ControlError::Stuck`] when some threads did not return from their environment, policy or hook in time. Errors of the
-    /// background or of workers that no call has delivered: [`ControlError::Next`], or [`ControlError::SeveralWorkers`] for
-    /// several workers. The death of a process that was about to end is one of them, unless
-    /// [`on_loss`](crate::CollectorBuilder::on_loss) makes it a loss; what is killed since it has not ended in time is none.
-    /// [`ControlError::Profile`] when a trace could not be written.
+    /// [`ControlError::Stuck`] when some threads did not return from their environment, policy or
+    /// hook in time. Errors of the background or of workers that no call has delivered:
+    /// [`ControlError::Next`], or [`ControlError::SeveralWorkers`] for several workers. The death
+    /// of a process that was about to end is one of them, unless
+    /// [`on_loss`](crate::CollectorBuilder::on_loss) makes it a loss; what is killed since it has
+    /// not ended in time is none. [`ControlError::Profile`] when a trace could not be written.
     /// [`ControlError::WaitInterrupted`]: worker processes that had not ended were killed, and another shutdown waits for the rest.
     pub fn shutdown(&mut self) -> Result<(), ControlError> {
         self.shutdown_within(Self::PATIENCE)
@@ -40,8 +42,8 @@ impl<S: LastStage> Collector<S> {
         self.end_within(timeout, &interrupt)
     }
 
-    /// Finishes as [`finish_within`](Self::finish_within) does and shuts down, both within `timeout`, and is not interrupted: for a
-    /// program that cannot take an interruption any more.
+    /// Finishes as [`finish_within`](Self::finish_within) does and shuts down, both within
+    /// `timeout`, and is not interrupted: for a program that cannot take an interruption any more.
     ///
     /// # Errors
     /// As [`shutdown`](Self::shutdown).
@@ -91,8 +93,9 @@ impl<S: LastStage> Collector<S> {
         Ok(self.core.shared.profile.check()?)
     }
 
-    /// Ends what [`start`](Self::start) began: cuts the present batch short at its next step, and writes it unless the write
-    /// would have to wait. Waits up to `timeout`: whether the thread has ended. Call [`shutdown`](Self::shutdown) afterwards.
+    /// Ends what [`start`](Self::start) began: cuts the present batch short at its next step, and
+    /// writes it unless the write would have to wait. Waits up to `timeout`: whether the thread has
+    /// ended. Call [`shutdown`](Self::shutdown) afterwards.
     ///
     /// # Errors
     /// [`ControlError::WaitInterrupted`].

@@ -19,27 +19,32 @@ use crate::shared::commands::Resume;
 const SIMULATORS: &str = "simulators";
 
 impl<S: LastStage> Collector<S> {
-    /// The state from which another collector goes on: `frames`, `iter`, `seed`, `next_frame`, `policy_version`,
-    /// `("traj_pool", "traj_id")`, `policy_state_dict`, and `simulators` where the states of all environments and of the policy can be
-    /// saved. Workers finish their present parts, and a [started](Self::start) collector its present batch, before.
+    /// The state from which another collector goes on: `frames`, `iter`, `seed`, `next_frame`,
+    /// `policy_version`, `("traj_pool", "traj_id")`, `policy_state_dict`, and `simulators` where
+    /// the states of all environments and of the policy can be saved. Workers finish their present
+    /// parts, and a [started](Self::start) collector its present batch, before.
     ///
-    /// A collector over the same environments, with as many workers, goes on bit for bit from `simulators`: with the same observations,
-    /// actions, ids and counts, and with the frames that workers have collected ahead. Of batches that come in the order of arrival, each
+    /// A collector over the same environments, with as many workers, goes on bit for bit from
+    /// `simulators`: with the same observations, actions, ids and counts, and with the frames that
+    /// workers have collected ahead. Of batches that come in the order of arrival, each
     /// environment's frames go on so.
     ///
-    /// An [environment](windrow_env::Env::visit_state), transform or policy whose state cannot be saved leaves `simulators` out: a run
-    /// that is resumed begins new episodes then, with seeds and trajectory ids that were not used before, and collects frames again that
-    /// workers have collected ahead. A warning says so, once, and [`not_held`](Self::not_held) says why.
+    /// An [environment](windrow_env::Env::visit_state), transform or policy whose state cannot be
+    /// saved leaves `simulators` out: a run that is resumed begins new episodes then, with seeds
+    /// and trajectory ids that were not used before, and collects frames again that workers have
+    /// collected ahead. A warning says so, once, and [`not_held`](Self::not_held) says why.
     ///
     /// # Errors
-    /// [`ControlError::Next`] with an error of the background, and where workers fail; [`ControlError::WaitInterrupted`];
-    /// [`ControlError::Simulators`] where an environment fails to save its state; [`ControlError::Tensor`] where the policy's weights
-    /// cannot stand in a state, which a well-made policy does not cause.
+    /// [`ControlError::Next`] with an error of the background, and where workers fail;
+    /// [`ControlError::WaitInterrupted`]; [`ControlError::Simulators`] where an environment fails
+    /// to save its state; [`ControlError::Tensor`] where the policy's weights cannot stand in a
+    /// state, which a well-made policy does not cause.
     pub fn state_dict(&mut self) -> Result<TensorDict, ControlError> {
         self.state_dict_with(false)
     }
 
-    /// As [`state_dict`](Self::state_dict), and environments of Python whose state cannot be saved otherwise may be pickled, where `pickle`.
+    /// As [`state_dict`](Self::state_dict), and environments of Python whose state cannot be saved
+    /// otherwise may be pickled, where `pickle`.
     ///
     /// # Errors
     /// Those of [`state_dict`](Self::state_dict).
@@ -120,14 +125,16 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    /// Goes on from a [saved state](Self::state_dict): bit for bit from one with `simulators`, with new episodes from one
-    /// without. Nothing is changed when that fails.
+    /// Goes on from a [saved state](Self::state_dict): bit for bit from one with `simulators`, with
+    /// new episodes from one without. Nothing is changed when that fails.
     ///
     /// # Errors
-    /// [`ControlError::State`] or [`ControlError::Tensor`] when an entry is missing or has a value that cannot be used,
-    /// [`ControlError::Simulators`] when simulators are those of other environments, of another number of them, or in the form of
-    /// another version; [`ControlError::Weights`] when the weights are another policy's, or when there is no memory to bring them to worker
-    /// processes; [`ControlError::Next`] while the collector runs in the background, and when it is over.
+    /// [`ControlError::State`] or [`ControlError::Tensor`] when an entry is missing or has a value
+    /// that cannot be used, [`ControlError::Simulators`] when simulators are those of other
+    /// environments, of another number of them, or in the form of another version;
+    /// [`ControlError::Weights`] when the weights are another policy's, or when there is no memory
+    /// to bring them to worker processes; [`ControlError::Next`] while the collector runs in the
+    /// background, and when it is over.
     pub fn load_state_dict(&mut self, state: &TensorDict) -> Result<(), ControlError> {
         self.check_running()?;
         self.driver()?;

@@ -1,4 +1,5 @@
-//! The channel of a worker that shares no memory with its collector: it fills a part of its own, and sends the rows.
+//! The channel of a worker that shares no memory with its collector: it fills a part of its own,
+//! and sends the rows.
 
 use std::sync::{Arc, Weak};
 use std::thread::{self, sleep};
@@ -77,7 +78,8 @@ impl StreamChannel {
     }
 }
 
-/// Says where the worker is, and cuts its part in `ring` short where the collector asks for it, for as long as it is there.
+/// Says where the worker is, and cuts its part in `ring` short where the collector asks for it, for
+/// as long as it is there.
 fn beat(stream: &Weak<StreamEnd>, control: &ControlBlock, envs: usize, ring: &Ring) {
     loop {
         sleep(PULSE);

@@ -28,10 +28,12 @@ pub(in crate::process) fn is_invited() -> bool {
         && arguments.next().is_none()
 }
 
-/// How long this process may go on once its work is over and the collector has closed the connection.
+/// How long this process may go on once its work is over and the collector has closed the
+/// connection.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Connects to the collector that has sent `invitation`. This process is killed once the collector has closed the connection.
+/// Connects to the collector that has sent `invitation`. This process is killed once the collector
+/// has closed the connection.
 pub(in crate::process) fn connect(invitation: &Invitation) -> Result<StreamEnd, ServeError> {
     let failed = |error: std::io::Error| ServeError::Launch(Box::new(error));
     let address = invitation.address.parse();

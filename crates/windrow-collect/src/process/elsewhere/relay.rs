@@ -1,5 +1,5 @@
-//! The thread that stands in for a worker elsewhere: to its collector it is a worker process, with a lane, a control socket, and memory in
-//! common; to the worker it is the collector.
+//! The thread that stands in for a worker elsewhere: to its collector it is a worker process, with
+//! a lane, a control socket, and memory in common; to the worker it is the collector.
 
 use std::fs::File;
 use std::io::{ErrorKind, PipeWriter, Read, Write};
@@ -26,8 +26,8 @@ use crate::process::messages::{Answer, Command, Fill, Ready, ToWorker};
 use crate::process::serve_error::ServeError;
 use crate::process::weights::{WeightReceiver, bytes_of};
 
-/// How long a connection may take to send its version, and again its token. Nothing else is watched meanwhile; a shutdown waits longer than
-/// both take.
+/// How long a connection may take to send its version, and again its token. Nothing else is watched
+/// meanwhile; a shutdown waits longer than both take.
 const GREETING: Duration = Duration::from_secs(3);
 
 /// How often a worker is looked after that has not connected yet.
@@ -226,7 +226,8 @@ fn token() -> std::io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A thread that ends the relay's waits once the worker has closed its connection, or is to be killed.
+/// A thread that ends the relay's waits once the worker has closed its connection, or is to be
+/// killed.
 struct Watch {
     socket: Arc<Socket>,
     waits: Arc<Mutex<Waits>>,

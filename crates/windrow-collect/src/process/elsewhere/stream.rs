@@ -30,7 +30,8 @@ pub(in crate::process) enum Said {
     Message(Vec<u8>),
     /// To the worker.
     Command(Command),
-    /// From the worker: with the rows of a part that is filled, and the number of messages that follow before it takes a command.
+    /// From the worker: with the rows of a part that is filled, and the number of messages that
+    /// follow before it takes a command.
     Answer(Answer, usize, Vec<u8>),
     /// To the worker: a version of the weights, one parameter behind the other.
     Weights(i64, Vec<u8>),

@@ -150,7 +150,8 @@ impl Children {
         })
     }
 
-    /// Waits until each member has sent a message of which `pick` makes something; the first fault of one, with its number.
+    /// Waits until each member has sent a message of which `pick` makes something; the first fault
+    /// of one, with its number.
     pub(super) fn gather<T>(
         &mut self,
         pick: fn(FromWorker) -> Result<T, FromWorker>,

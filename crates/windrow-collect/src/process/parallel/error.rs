@@ -4,7 +4,8 @@ use windrow_env::EnvError;
 
 use crate::error::SentError;
 
-/// A fault of one of the environments of [`Parallel`](super::Parallel), as the source of an [`EnvError`].
+/// A fault of one of the environments of [`Parallel`](super::Parallel), as the source of an
+/// [`EnvError`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemberError {

@@ -1,7 +1,7 @@
 //! The members as the one who steps them sees them: rows to write and to read, commands, answers.
 //!
-//! A command goes to the members that are *selected*; which are *ready* is another question. A lockstep is a command to all, and a wait until
-//! all are ready.
+//! A command goes to the members that are *selected*; which are *ready* is another question. A
+//! lockstep is a command to all, and a wait until all are ready.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -39,7 +39,8 @@ struct SharedRows {
     layout: RowsLayout,
     /// Keeps the memory, and has the bell that members ring.
     ring: Arc<Ring>,
-    /// A part for each. Its member alone uses it from a command to its answer, this process at any other time.
+    /// A part for each. Its member alone uses it from a command to its answer, this process at any
+    /// other time.
     parts: Vec<Part>,
     control: ControlBlock,
     lanes: Vec<Lane<MemberCommand, MemberAnswer>>,
@@ -416,7 +417,8 @@ impl Members {
         member * self.envs..(member + 1) * self.envs
     }
 
-    /// Makes room for the values of variable size of a command to `member`, which is ready. What the last command wrote was copied.
+    /// Makes room for the values of variable size of a command to `member`, which is ready. What
+    /// the last command wrote was copied.
     fn clear_values(&mut self, member: usize) {
         if let Some(rows) = &mut self.rows {
             rows.parts[member].clear_values();

@@ -1,4 +1,5 @@
-//! What the owner of environments in processes and these processes say to each other, beside [`ToWorker`](crate::process::messages::ToWorker).
+//! What the owner of environments in processes and these processes say to each other, beside
+//! [`ToWorker`](crate::process::messages::ToWorker).
 
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, LeafSpec};
@@ -25,7 +26,8 @@ pub(super) enum MemberCommand {
 }
 
 impl MemberCommand {
-    /// Whether a [`FromWorker::Returned`](crate::process::messages::FromWorker::Returned) belongs to the answer.
+    /// Whether a [`FromWorker::Returned`](crate::process::messages::FromWorker::Returned) belongs
+    /// to the answer.
     pub(super) fn returns(self) -> bool {
         matches!(self, Self::Call | Self::Save { .. } | Self::Load)
     }

@@ -1,4 +1,5 @@
-//! Running statistics that members gather: lent to them with each command, taken back with their answers.
+//! Running statistics that members gather: lent to them with each command, taken back with their
+//! answers.
 
 use windrow_env::{EnvError, EnvSpec, Gathering, Gathers};
 use windrow_slab::Part;
@@ -48,14 +49,16 @@ impl MemberStatistics {
         self.members.iter().map(numbers).max().unwrap_or(0)
     }
 
-    /// Lends the members that are `selected` what they need for a command. `gatherings` are those of all members.
+    /// Lends the members that are `selected` what they need for a command. `gatherings` are those
+    /// of all members.
     pub(super) fn lend(&self, selected: &[bool], parts: &mut [Part], gatherings: &mut [Gathering]) {
         self.each(selected, parts, gatherings, |lent, gathering, notes| {
             gathering.lend(lent.together, notes);
         });
     }
 
-    /// Takes what they answered with. It is merged now, unless a collector does so when the part is complete.
+    /// Takes what they answered with. It is merged now, unless a collector does so when the part is
+    /// complete.
     pub(super) fn take_back(
         &self,
         selected: &[bool],

@@ -103,7 +103,8 @@ fn copy<T: Real>(
     to: &mut Vec<T>,
     shape: &mut Vec<usize>,
 ) -> bool {
-    // SAFETY: the interpreter's lock is held and no Python code runs before the elements are copied.
+    // SAFETY: the interpreter's lock is held and no Python code runs before the elements are
+    // copied.
     let Some(values) = (unsafe { elements(array) }) else {
         return false;
     };
@@ -144,7 +145,8 @@ pub(super) fn clip<T: PartialOrd>(x: T, low: T, high: T) -> T {
     if raised > high { high } else { raised }
 }
 
-/// As numpy clips between the elements of two arrays, where a bound that is equal wins: zeros have signs.
+/// As numpy clips between the elements of two arrays, where a bound that is equal wins: zeros have
+/// signs.
 pub(super) fn clip_between(x: f32, low: f32, high: f32) -> f32 {
     let raised = if x > low || x.is_nan() { x } else { low };
     if raised < high || raised.is_nan() {

@@ -1,12 +1,13 @@
 //! Running statistics in the attributes of a wrapper.
 //!
-//! `NormalizeObservation` and `NormalizeReward` of Gymnasium keep mean, variance and count as attributes of an object, `obs_rms` or
-//! `return_rms`. They stay there: a script that prints, saves or replaces them finds what Gymnasium would have left, and a wrapper of a
-//! class that we do not know can be stepped in Python again at any time. Only the arithmetic runs here, in Gymnasium's order of
-//! operations and in its element type, so that results are equal to the last bit.
+//! `NormalizeObservation` and `NormalizeReward` of Gymnasium keep mean, variance and count as
+//! attributes of an object, `obs_rms` or `return_rms`. They stay there: a script that prints, saves
+//! or replaces them finds what Gymnasium would have left, and a wrapper of a class that we do not
+//! know can be stepped in Python again at any time. Only the arithmetic runs here, in Gymnasium's
+//! order of operations and in its element type, so that results are equal to the last bit.
 //!
-//! Each function returns false, before it has changed anything, for values whose type it does not know, such as statistics of the
-//! user's own class. The caller then steps the wrapper in Python.
+//! Each function returns false, before it has changed anything, for values whose type it does not
+//! know, such as statistics of the user's own class. The caller then steps the wrapper in Python.
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -19,7 +20,8 @@ use super::numbers::{Numbers, Real, elements, exact, float64, new_array, only};
 use super::{Returned, Reward};
 use crate::env::gym::flag;
 
-/// Normalises `numbers` by the statistics of `wrapper`, which they change first; false where these are of another type.
+/// Normalises `numbers` by the statistics of `wrapper`, which they change first; false where these
+/// are of another type.
 #[inline]
 pub(super) fn observation(wrapper: &Bound<'_, PyAny>, numbers: &mut Numbers) -> PyResult<bool> {
     let py = wrapper.py();
@@ -47,7 +49,8 @@ pub(super) fn observation(wrapper: &Bound<'_, PyAny>, numbers: &mut Numbers) -> 
     }
 }
 
-/// Divides the reward by the deviation of discounted sums of rewards; false where values are of another type.
+/// Divides the reward by the deviation of discounted sums of rewards; false where values are of
+/// another type.
 #[inline]
 pub(super) fn reward(wrapper: &Bound<'_, PyAny>, returned: &mut Returned<'_>) -> PyResult<bool> {
     let py = wrapper.py();
@@ -77,8 +80,8 @@ pub(super) fn reward(wrapper: &Bound<'_, PyAny>, returned: &mut Returned<'_>) ->
     let Some(count) = exact(&count) else {
         return Ok(false);
     };
-    // As Gymnasium does: the sum begins anew with the last reward of an episode that was terminated, and goes on into the next episode
-    // after one that was truncated.
+    // As Gymnasium does: the sum begins anew with the last reward of an episode that was
+    // terminated, and goes on into the next episode after one that was truncated.
     let sum = sum * gamma * f64::from(u8::from(!terminated)) + reward;
     wrapper.setattr(discounted, PyArray1::from_slice(py, &[sum]))?;
     if updates.is_truthy()? {
@@ -98,7 +101,8 @@ fn is_gymnasiums(rms: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(rms.get_type().is(class))
 }
 
-/// Mean and variance with one more value, after which there are `total`: Gymnasium's operations in its order.
+/// Mean and variance with one more value, after which there are `total`: Gymnasium's operations in
+/// its order.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "an infinity differs from itself by NaN")]
 fn updated<T: Real>((mean, var): (T, T), x: T, count: T, total: T) -> (T, T) {
@@ -107,7 +111,8 @@ fn updated<T: Real>((mean, var): (T, T), x: T, count: T, total: T) -> (T, T) {
     (mean + delta / total, squares / total)
 }
 
-/// Normalises `values` by the statistics `rms`, which are changed first where `updates`; false where they are of another type.
+/// Normalises `values` by the statistics `rms`, which are changed first where `updates`; false
+/// where they are of another type.
 fn normalise<T: Real>(
     rms: &Bound<'_, PyAny>,
     values: &mut [T],
@@ -128,7 +133,8 @@ fn normalise<T: Real>(
     ) else {
         return Ok(false);
     };
-    // SAFETY: the interpreter's lock is held and no Python code runs before the elements are copied or used.
+    // SAFETY: the interpreter's lock is held and no Python code runs before the elements are copied
+    // or used.
     let (Some(means), Some(vars)) = (unsafe { (elements(mean), elements(var)) }) else {
         return Ok(false);
     };
