@@ -15,7 +15,6 @@ import sys
 import time
 from typing import Any
 
-import ray
 import torch
 from tensordict import TensorDict
 from tensordict.nn import NormalParamExtractor, TensorDictModule
@@ -23,6 +22,7 @@ from torch import nn
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from tqdm import tqdm
 
+import ray
 from windrow.collectors import Collector, MultiAsyncCollector, RayCollector, RayWeightUpdater
 from windrow.data import LazyTensorStorage, RandomSampler, RateLimiter, RayReplayBuffer
 

@@ -16,11 +16,12 @@ import warnings
 from typing import Any
 
 import torch
-from ratios import Side, ratio, seconds
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from torch import nn
 from torch.distributions import Categorical
+
+from ratios import Side, ratio, seconds
 
 STEPS = 32
 #: By name: what a collector is told, and how many times as fast as a plain policy on the GPU it has

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from ratios import Side, ratio
 from tensordict.nn import TensorDictModule
 from torch import nn
+
+from ratios import Side, ratio
 
 #: Steps of an episode of Pendulum, and of a rollout.
 EPISODE, STEPS = 200, 1000

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 from torch import nn
 
+import ray
 from windrow.collectors import Collector, RayCollector
 from windrow.data import LazyTensorStorage, RayReplayBuffer
 from windrow.envs import GymEnv

@@ -21,7 +21,6 @@ import glob
 import importlib.util
 import itertools
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -33,11 +32,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from processes import REPEATS, Side, pace
 from tensordict.nn import TensorDictModule
 from torch import nn
 
 import windrow
+from processes import REPEATS, Side, pace
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.envs import DoubleToFloat, GymEnv, TransformedEnv
 

@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium
 import numpy
 import torch
+
 from ratios import REPEATS, Side
 
 FRAMES = 64

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import ray
 import torch
 from tensordict import TensorDict
 from torch import nn
+
+import ray
 from windrow.collectors import MultiAsyncCollector, MultiSyncCollector, RayCollector
 from windrow.ray import _session
 

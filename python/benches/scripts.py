@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from processes import Side, pace
 from tensordict.nn import (
     AddStateIndependentNormalScale,
     NormalParamExtractor,
@@ -30,6 +29,8 @@ from tensordict.nn import (
     TensorDictSequential,
 )
 from torch import nn
+
+from processes import Side, pace
 
 REPEATS = 3
 CHEETAH = "HalfCheetah-v5"

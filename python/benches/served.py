@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from processes import Side, ratio
 from torch import nn
+
+from processes import Side, ratio
 
 ENVS = 64
 STEPS = 100

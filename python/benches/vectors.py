@@ -20,10 +20,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from processes import Side, cheetah, pace, ratio
 from torch import nn
 
 import windrow
+from processes import Side, cheetah, pace, ratio
 
 
 def stepping(envs: Any, calls: int = 50) -> Side:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+
 from windrow import _warnings
 from windrow._windrow import native_ids
 

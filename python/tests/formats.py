@@ -62,8 +62,9 @@ def _of_table(columns: Any) -> np.ndarray:
 
 
 def _parquet(path: Path) -> Iterator[np.ndarray]:
-    import datasets
     import pyarrow.parquet as pq
+
+    import datasets
 
     loaded = datasets.load_dataset(str(path), split="train")
     assert [file["rows"] for file in _footers(path)] == [

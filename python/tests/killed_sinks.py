@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
-from formats import LONGEST, length
 from tensordict import TensorDict
 
+from formats import LONGEST, length
 from windrow import data
 
 #: How many acknowledgements a process lives to tell, and seconds after that, at most.

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from tensordict import NonTensorStack, TensorDictBase
-from theirs import Counting
 from torch import nn
 from torchrl.data import NonTensor, Unbounded
+
+from theirs import Counting
 
 TEXT = ("data", "text")
 

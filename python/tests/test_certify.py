@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import certify
 import numpy as np
 import pytest
+
+import certify
 from windrow._windrow import native_ids
 
 CERTIFICATES = Path(__file__).parents[2] / "docs" / "certificates"

@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import windrow
-from windrow._cli import bench as benching, main
+from windrow._cli import bench as benching
+from windrow._cli import main
 from windrow._cli.commands import windrow as commands
 from windrow._cli.peers import PEERS, Running, Side
 from windrow.collectors import MultiSyncCollector
@@ -34,7 +35,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """Commands write into a folder of the test, and show warnings in their own way."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    yield
+    return
 
 
 def run(*arguments: Any, code: int = 0) -> Result:

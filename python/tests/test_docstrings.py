@@ -9,9 +9,9 @@ import pkgutil
 import re
 from pathlib import Path
 
-import pages
 import pytest
 
+import pages
 import windrow
 from windrow.collectors import BaseCollector, Evaluator
 

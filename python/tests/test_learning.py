@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import windrow
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
 from torchrl.objectives.value.functional import (
     generalized_advantage_estimate,
     vec_generalized_advantage_estimate,
 )
+
+import windrow
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.envs import GymEnv
 

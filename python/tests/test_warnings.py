@@ -13,10 +13,10 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from cartpole import cartpole
 from torch import nn
 
 import windrow
+from cartpole import cartpole
 from windrow._warnings import warn
 from windrow.collectors import (
     AsyncBatchedCollector,

@@ -51,15 +51,29 @@ if TYPE_CHECKING:
 
     from windrow import (
         collectors as collectors,
+    )
+    from windrow import (
         data as data,
+    )
+    from windrow import (
         envs as envs,
+    )
+    from windrow import (
         modules as modules,
+    )
+    from windrow import (
         ray as ray,
+    )
+    from windrow import (
         torchrl as torchrl,
+    )
+    from windrow import (
         vectors as vectors,
     )
     from windrow._learning import (
         generalized_advantage_estimate as generalized_advantage_estimate,
+    )
+    from windrow._learning import (
         minibatches as minibatches,
     )
     from windrow.vectors import make_vec as make_vec

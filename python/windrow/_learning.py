@@ -165,11 +165,7 @@ def generalized_advantage_estimate(
         >>> windrow.generalized_advantage_estimate(0.5, 1.0, zeros, zeros, ones, ends, time_dim=1)[0]
         array([[1.75, 1.5 , 1.  ]])
     """
-    numbers = {"reward": reward, "state_value": state_value, "next_state_value": next_state_value}
-    arrays = {name: _array(name, value) for name, value in numbers.items()}
-    for name, array in arrays.items():
-        if array.dtype not in (numpy.float32, numpy.float64):
-            raise TypeError(f"{name}: expected float32 or float64, got {array.dtype}")
+    arrays = _numbers(reward=reward, state_value=state_value, next_state_value=next_state_value)
     kind = numpy.result_type(*arrays.values())
     flags = {"done": _array("done", done).astype(bool, copy=False)}
     flags["terminated"] = (
@@ -184,14 +180,7 @@ def generalized_advantage_estimate(
     time = _time_dim(shape, time_dim)
     # Dimensions behind that of time are estimated apart from each other.
     parts = (math.prod(shape[:time]), shape[time], math.prod(shape[time + 1 :]))
-    ids = None
-    if traj_ids is not None:
-        ids = _array("traj_ids", traj_ids).astype(numpy.int64, copy=False)
-        if ids.shape != shape[: time + 1]:
-            raise ValueError(
-                f"traj_ids: expected shape {shape[: time + 1]}, that of reward up to the dimension of time, got {ids.shape}"
-            )
-        ids = ids.reshape(parts[:2])
+    ids = None if traj_ids is None else _ids(traj_ids, shape[: time + 1]).reshape(parts[:2])
     own, values, following = (
         array.astype(kind, copy=False).reshape(parts) for array in arrays.values()
     )
@@ -204,6 +193,25 @@ def generalized_advantage_estimate(
     if "torch" in sys.modules and isinstance(reward, torch.Tensor):
         return tuple(torch.from_numpy(array).to(reward.device) for array in found)  # type: ignore[return-value]
     return found[0], found[1]
+
+
+def _numbers(**values: Any) -> dict[str, Array]:
+    """Arrays of floating point numbers, by their names."""
+    arrays = {name: _array(name, value) for name, value in values.items()}
+    for name, array in arrays.items():
+        if array.dtype not in (numpy.float32, numpy.float64):
+            raise TypeError(f"{name}: expected float32 or float64, got {array.dtype}")
+    return arrays
+
+
+def _ids(traj_ids: Any, shape: tuple[int, ...]) -> Array:
+    """Numbers of trajectories, of this shape."""
+    ids = _array("traj_ids", traj_ids).astype(numpy.int64, copy=False)
+    if ids.shape != shape:
+        raise ValueError(
+            f"traj_ids: expected shape {shape}, that of reward up to the dimension of time, got {ids.shape}"
+        )
+    return ids
 
 
 def _array(name: str, value: Any) -> Array:

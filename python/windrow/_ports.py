@@ -20,8 +20,8 @@ from windrow.envs._convert import of as recipe_of
 from windrow.envs._gym_wrappers import peel
 from windrow.envs._info import tell_of_the_rest
 from windrow.envs._innermost import innermost
-from windrow.envs._simulators import env_state, load_env_state
 from windrow.envs._native import mujoco_folders
+from windrow.envs._simulators import env_state, load_env_state
 from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
 from windrow.processes.answers import answer
@@ -196,6 +196,7 @@ class StagePort(Protocol):
 if TYPE_CHECKING:
     import torch
     from tensordict import TensorDictBase
+
     from windrow.collectors import BaseCollector
     from windrow.policies.torch_policy import TorchPolicy
 

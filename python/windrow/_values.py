@@ -244,7 +244,9 @@ def with_values(
 
 
 def placed(
-    data: tensordict.TensorDictBase, entries: Sequence[Entry], split: dict[Key, list[Key]] = {}
+    data: tensordict.TensorDictBase,
+    entries: Sequence[Entry],
+    split: dict[Key, list[Key]] = {},  # noqa: B006
 ) -> tensordict.TensorDictBase:
     """``data`` with these entries, and with the actions of agents in their groups."""
     for names, values, is_tensor in entries:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from cartpole import cartpole
 
+from cartpole import cartpole
 from windrow.collectors import AsyncBatchedCollector, _async_batched
 
 Build = Callable[..., Any]

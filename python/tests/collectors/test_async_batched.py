@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
-from collectors.conftest import Build
-from recurrent import cell, check
 from tensordict.nn import (
     NormalParamExtractor,
     ProbabilisticTensorDictModule,
@@ -20,6 +17,9 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Normal
 
+from cartpole import cartpole
+from collectors.conftest import Build
+from recurrent import cell, check
 from windrow.collectors import AsyncBatchedCollector, Collector, _async_batched, _base
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import GymEnv, RewardSum, SerialEnv, TransformedEnv

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from cartpole import cartpole
 from collectors.conftest import Build
-from torch import nn
 from waiting import threads, until
 from windrow import WorkerError
-
 from windrow.collectors import AsyncBatchedCollector
 
 

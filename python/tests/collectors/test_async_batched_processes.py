@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from collectors.conftest import Build
 from counting import Counting, Locked, Stateful, raises_value_error
 from room import children
-from torch import nn
 from waiting import until
 from windrow import WorkerError
 from windrow.envs import GymEnv

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
 from tensordict import TensorDict
-from waiting import until
 
+from cartpole import cartpole
+from waiting import until
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import (
@@ -376,7 +376,7 @@ def test_several_collectors_are_told_of_one_after_the_other() -> None:
     collectors = [FAILING[kind][0](buffer) for kind in ("inline", "postproc")]
     for collector in collectors:
         collector.start()
-        until(lambda: not collector.is_running())  # noqa: B023
+        until(lambda: not collector.is_running())
     for message in ("the policy broke", "the postproc broke"):
         with pytest.raises((WorkerError, ValueError), match=message):
             len(buffer)

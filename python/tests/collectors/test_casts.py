@@ -181,7 +181,7 @@ def make_echo() -> Any:
 
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize(
-    "kind, placement",
+    ("kind", "placement"),
     [
         (Collector, "inline"),
         (AsyncCollector, "threads"),

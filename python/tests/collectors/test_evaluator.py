@@ -12,11 +12,11 @@ import time
 import warnings
 
 import pytest
-import recurrent
 import torch
 from tensordict import TensorDict
 from torch import nn
 
+import recurrent
 from cartpole import cartpole
 from windrow.collectors import Evaluator, _evaluator
 from windrow.envs import StepCounter, TransformedEnv

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
 from torchrl.modules import RandomPolicy as TorchRLRandomPolicy
 
+from cartpole import cartpole
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import GymEnv
 from windrow.modules import RandomPolicy

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cartpole import KINDS
 from torch import nn
 
+from cartpole import KINDS
 from windrow.collectors import Collector, Evaluator
 from windrow.data import LazyTensorStorage, ReplayBuffer
 

@@ -13,8 +13,8 @@ import time
 import gymnasium
 import pytest
 import torch
-import windrow.envs
 
+import windrow.envs
 from cartpole import cartpole
 from waiting import threads, until
 from windrow.collectors import Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector

@@ -11,11 +11,12 @@ import torch
 
 torchrl = pytest.importorskip("torchrl")
 
-import torchrl.data as theirs  # noqa: E402
-import windrow.data as ours  # noqa: E402
-from telling import TEXT, Dying, Growing, Raising, Reader, Telling, Varying, agrees, told  # noqa: E402
-from tensordict import LazyStackedTensorDict, TensorDict  # noqa: E402
-from waiting import until  # noqa: E402
+import torchrl.data as theirs
+from tensordict import LazyStackedTensorDict, TensorDict
+
+import windrow.data as ours
+from telling import Dying, Growing, Raising, Reader, Telling, Varying, agrees, told
+from waiting import until
 from windrow.collectors import (
     AsyncBatchedCollector,
     AsyncCollector,
@@ -23,7 +24,7 @@ from windrow.collectors import (
     Evaluator,
     MultiAsyncCollector,
     MultiSyncCollector,
-)  # noqa: E402
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:environments written in Python share:UserWarning"),
@@ -108,7 +109,7 @@ def test_values_of_environments_that_wait_are_kept() -> None:
             if ("collector", "mask") in batch.keys(True)
             else torch.ones(batch.shape, dtype=torch.bool)
         )
-        assert [one for one in told(batch)] == [
+        assert list(told(batch)) == [
             f"{told(batch)[0].split()[0]} {step}" for step in range(int(mask.sum()))
         ]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import KINDS, TWO, cartpole
 from torch import nn
 
+from cartpole import KINDS, TWO, cartpole
 from windrow.collectors import (
     AsyncBatchedCollector,
     Collector,

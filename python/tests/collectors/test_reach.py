@@ -11,13 +11,13 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from cartpole import cartpole, in_threads
-from ledger import Ledger, length
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
-from waiting import until
 
+from cartpole import cartpole, in_threads
+from ledger import Ledger, length
+from waiting import until
 from windrow.collectors import (
     AsyncCollector,
     Collector,

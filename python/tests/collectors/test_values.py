@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from tensordict import TensorDict
+
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.data import (
     LazyTensorStorage,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
 from tensordict import TensorDict
 from torch import nn
+
+from cartpole import cartpole
 from windrow.collectors import (
     AsyncBatchedCollector,
     AsyncCollector,

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 import torch
-from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
@@ -17,7 +16,6 @@ from windrow.collectors import (
     MultiAsyncCollector,
     MultiSyncCollector,
     VanillaWeightUpdater,
-    WeightUpdaterBase,
 )
 
 KINDS = [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from cartpole import cartpole
 from ledger import Ledger, check_ledger, length, trajectories_of
-
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
+
 from windrow.collectors import Collector
 from windrow.data import (
     LazyMemmapStorage,

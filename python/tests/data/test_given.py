@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from waiting import until
 
+from waiting import until
 from windrow.data import (
     LazyMemmapStorage,
     LazyTensorStorage,

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
 from tensordict import TensorDict
-from waiting import until
 
+from cartpole import cartpole
+from waiting import until
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector, _control
 from windrow.data import LazyTensorStorage, RateLimiter, ReplayBuffer
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole, in_threads
 from tensordict import TensorDict
 
+from cartpole import cartpole, in_threads
 from windrow.collectors import (
     AsyncCollector,
     Collector,

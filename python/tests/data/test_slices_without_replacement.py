@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
 from tensordict import TensorDict
 
+from cartpole import cartpole
 from windrow.collectors import Collector
 from windrow.data import LazyTensorStorage, SliceSamplerWithoutReplacement, TensorDictReplayBuffer
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from episodes import steps
 
+from episodes import steps
 from windrow.data import LeRobotSink, ReplayBuffer
 
 

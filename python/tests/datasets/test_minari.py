@@ -10,9 +10,9 @@ import minari
 import numpy as np
 import pytest
 import torch
-from episodes import by_content, steps
 from tensordict import TensorDict
 
+from episodes import by_content, steps
 from windrow.collectors import Collector
 from windrow.data import MinariSink, ReplayBuffer
 from windrow.envs import GymEnv

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from episodes import DONE, IDS, steps
 from tensordict import TensorDict
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
+from episodes import DONE, IDS, steps
 from windrow.collectors import Collector, MultiAsyncCollector
 from windrow.data import (
     HERSampler,

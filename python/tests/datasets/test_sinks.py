@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from episodes import DONE, IDS, TRUNCATED, by_content, frames, steps
 
+from episodes import DONE, IDS, TRUNCATED, by_content, frames, steps
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import ParquetSink, ReplayBuffer, SafetensorsSink
 from windrow.envs import GymEnv

@@ -20,6 +20,7 @@ import pytest
 import torch
 from direct import compare_single, compare_vector
 from gymnasium.vector import AutoresetMode
+
 from windrow.collectors import Collector
 from windrow.envs import GymEnv, GymWrapper, SerialEnv
 

@@ -15,9 +15,10 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from tensordict import TensorDict
+
 from cartpole import cartpole
 from counting import Counting, raises_odd, raises_value_error
-from tensordict import TensorDict
 from waiting import ends, threads, until
 from windrow import make_vec
 from windrow._windrow import native_ids

@@ -16,6 +16,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
+
 from windrow import make_vec
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import (

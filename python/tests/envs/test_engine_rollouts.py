@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+
 from windrow.collectors import Collector, _rollouts
 from windrow.envs import (
     Compose,

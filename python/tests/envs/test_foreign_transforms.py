@@ -11,10 +11,10 @@ import torch
 
 torchrl = pytest.importorskip("torchrl")
 
-import windrow.envs as ours  # noqa: E402
-from theirs import Counting  # noqa: E402
-from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
-from windrow.envs import (  # noqa: E402
+import windrow.envs as ours
+from theirs import Counting
+from windrow.collectors import Collector, MultiSyncCollector
+from windrow.envs import (
     Compose,
     EnvCreator,
     GymEnv,

@@ -8,25 +8,27 @@ from typing import Any
 
 import pytest
 import torch
-import windrow.envs as ours
 from tensordict import TensorDict, TensorDictBase
+
+import windrow.envs as ours
 
 torchrl = pytest.importorskip("torchrl")
 
-from theirs import Agents  # noqa: E402
-from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.data import Categorical, Composite  # noqa: E402
-from torchrl.data import LazyTensorStorage as TheirStorage  # noqa: E402
-from torchrl.data import ReplayBuffer as TheirBuffer  # noqa: E402
-from windrow import WorkerError  # noqa: E402
-from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, MultiSyncCollector  # noqa: E402
+from torchrl.collectors import Collector as TheirCollector
+from torchrl.data import Categorical, Composite
+from torchrl.data import LazyTensorStorage as TheirStorage
+from torchrl.data import ReplayBuffer as TheirBuffer
+
+from theirs import Agents
+from windrow import WorkerError
+from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, MultiSyncCollector
 from windrow.data import (
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
     ReplayBuffer,
     SliceSampler,
-)  # noqa: E402
+)
 
 
 def sizes(td: TensorDictBase) -> dict[Any, tuple[Any, ...]]:

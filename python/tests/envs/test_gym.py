@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+
 from windrow import WorkerError
 from windrow.collectors import Collector
 from windrow.envs import (

@@ -16,6 +16,7 @@ import pytest
 import torch
 from gymnasium import wrappers as w
 from gymnasium.wrappers.utils import RunningMeanStd
+
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.envs import GymEnv, GymWrapper, SerialEnv
 from windrow.envs._gym_wrappers import peel

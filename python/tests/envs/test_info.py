@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
 from windrow import WorkerError
 from windrow.collectors import AsyncBatchedCollector, Collector, MultiSyncCollector
 from windrow.envs import GymEnv, GymWrapper, RenameTransform, SerialEnv, TransformedEnv, check_env

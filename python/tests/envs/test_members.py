@@ -7,8 +7,9 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-import windrow.envs as ours
 from torch import nn
+
+import windrow.envs as ours
 
 theirs = pytest.importorskip("torchrl.envs")
 

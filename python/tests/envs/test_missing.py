@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+
 from windrow.collectors import Collector
 from windrow.envs import EnvCreator, GymEnv, SerialEnv
 

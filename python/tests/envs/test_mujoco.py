@@ -9,18 +9,18 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import certify
 import gymnasium
 import numpy as np
 import pytest
 import torch
-import windrow
 from gymnasium.vector import AutoresetMode
+
+import certify
+import windrow
 from vectors.alike import MODES, run_beside, sync
 from windrow._windrow import mujoco_arguments
 from windrow.collectors import Collector, MultiSyncCollector
-from windrow.envs import GymEnv
-from windrow.envs import _native
+from windrow.envs import GymEnv, _native
 from windrow.vectors._engine import EngineVector
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install mujoco")
@@ -142,6 +142,7 @@ def test_entries_of_info_are_observed_natively() -> None:
 def test_a_vector_of_sb3_has_the_infos_of_its_own() -> None:
     pytest.importorskip("stable_baselines3")
     from stable_baselines3.common.env_util import make_vec_env
+
     from windrow.sb3 import VecEnv
 
     ours, theirs = VecEnv("Hopper-v5", 2), make_vec_env("Hopper-v5", 2)

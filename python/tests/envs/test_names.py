@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
+
 import windrow.envs
-from windrow.envs import GymEnv, TransformedEnv
 
 torchrl = pytest.importorskip("torchrl")
 

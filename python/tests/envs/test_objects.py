@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 import torch
+
 import windrow
 import windrow.envs as ours
 
 torchrl = pytest.importorskip("torchrl")
 
-from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDictBase  # noqa: E402
-from telling import TEXT, Growing, Reader, Telling, agrees, told  # noqa: E402
-from theirs import Agents, Counting  # noqa: E402
-from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.data import NonTensor, Unbounded  # noqa: E402
-from torchrl.testing.mocking_classes import EnvWithDynamicSpec, HeterogeneousCountingEnv  # noqa: E402
-from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
-from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer  # noqa: E402
+from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDictBase
+from torchrl.collectors import Collector as TheirCollector
+from torchrl.data import NonTensor, Unbounded
+from torchrl.testing.mocking_classes import EnvWithDynamicSpec, HeterogeneousCountingEnv
+
+from telling import TEXT, Growing, Reader, Telling, agrees, told
+from theirs import Agents, Counting
+from windrow.collectors import Collector, MultiSyncCollector
+from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer
 
 
 def both(make: Any, frames: int, total: int, policy: Any = None) -> list[tuple[Any, Any]]:

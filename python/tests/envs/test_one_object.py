@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+
 import windrow.envs as ours
 from windrow.collectors import Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import _convert

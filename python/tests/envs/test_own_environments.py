@@ -13,10 +13,11 @@ from tensordict import TensorDict, TensorDictBase
 
 torchrl = pytest.importorskip("torchrl")
 
-import windrow.envs as ours  # noqa: E402
-from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded  # noqa: E402
-from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
-from windrow.envs import (  # noqa: E402
+from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+
+import windrow.envs as ours
+from windrow.collectors import Collector, MultiSyncCollector
+from windrow.envs import (
     CatTensors,
     EnvBase,
     GymEnv,

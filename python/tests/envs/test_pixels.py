@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+
 from windrow.collectors import Collector
 from windrow.envs import GymEnv, GymWrapper, SerialEnv, check_env
 
@@ -15,7 +16,7 @@ from windrow.envs import GymEnv, GymWrapper, SerialEnv, check_env
 class Drawn(gymnasium.Env[Any, Any]):
     """Observes the number of its steps, which is also how bright its pictures are."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space = gymnasium.spaces.Box(0, 255, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+
 from windrow.collectors import Collector
 from windrow.envs import (
     Compose,

@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+
 import windrow.envs as ours
 
 torchrl = pytest.importorskip("torchrl")
 
-import gymnasium  # noqa: E402
-from theirs import Counting  # noqa: E402
-from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.data import Unbounded  # noqa: E402
-from torchrl.envs import GymEnv  # noqa: E402
-from windrow.collectors import Collector, Evaluator, MultiSyncCollector  # noqa: E402
-from windrow.data import LazyTensorStorage, MultiStep, ReplayBuffer  # noqa: E402
+import gymnasium
+from torchrl.collectors import Collector as TheirCollector
+from torchrl.data import Unbounded
+from torchrl.envs import GymEnv
+
+from theirs import Counting
+from windrow.collectors import Collector, Evaluator, MultiSyncCollector
+from windrow.data import LazyTensorStorage, MultiStep, ReplayBuffer
 
 
 class Paying(Counting):

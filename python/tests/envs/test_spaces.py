@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+
 from windrow.collectors import Collector
 from windrow.envs import GymWrapper, check_env
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-import windrow.envs as ours
 from tensordict import TensorDict
+
+import windrow.envs as ours
 
 torchrl = pytest.importorskip("torchrl")
 
-from theirs import Counting  # noqa: E402
+from torchrl.collectors import Collector as TheirCollector
 from torchrl.data import (
     Binary,
     Bounded,
@@ -23,8 +24,7 @@ from torchrl.data import (
     MultiOneHot,
     OneHot,
     Unbounded,
-)  # noqa: E402
-from torchrl.collectors import Collector as TheirCollector  # noqa: E402
+)
 from torchrl.envs import (
     EnvBase,
     GymEnv,
@@ -33,8 +33,10 @@ from torchrl.envs import (
     StepCounter,
     TransformedEnv,
     check_env_specs,
-)  # noqa: E402
-from windrow.collectors import Collector  # noqa: E402
+)
+
+from theirs import Counting
+from windrow.collectors import Collector
 
 
 def native() -> Any:
@@ -76,7 +78,7 @@ def test_steps_that_differ_from_the_specs_are_told_of() -> None:
             following["seen"] = torch.ones(1)
             return following.exclude(("data", "count"))
 
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="batches") as told:
         batch = next(Collector(lambda: Other(), None, frames_per_batch=12, policy_backend="torch"))
     texts = [str(warning.message) for warning in told]
     assert sum("batches leave out" in text and "['seen']" in text for text in texts) == 1

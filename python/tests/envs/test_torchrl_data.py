@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-import windrow.envs as ours
 from torch import nn
+
+import windrow.envs as ours
 
 torchrl = pytest.importorskip("torchrl")
 
-from tensordict import TensorDict  # noqa: E402
-from theirs import Agents, Counting  # noqa: E402
-from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.data import Binary, Categorical, Composite, NonTensor, OneHot, Unbounded  # noqa: E402
+from tensordict import TensorDict
+from torchrl.collectors import Collector as TheirCollector
+from torchrl.data import Binary, Categorical, Composite, NonTensor, OneHot, Unbounded
 from torchrl.envs import (
     ActionMask,
     EnvBase,
@@ -23,9 +23,11 @@ from torchrl.envs import (
     GymEnv,
     LineariseRewards,
     TransformedEnv,
-)  # noqa: E402
-from torchrl.envs import StepCounter as TheirStepCounter  # noqa: E402
-from windrow.collectors import Collector  # noqa: E402
+)
+from torchrl.envs import StepCounter as TheirStepCounter
+
+from theirs import Agents, Counting
+from windrow.collectors import Collector
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])

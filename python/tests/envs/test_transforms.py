@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+
 from windrow import _fence
 from windrow.collectors import Collector
 from windrow.envs import (
@@ -391,6 +392,7 @@ def test_misuse_is_an_error() -> None:
 
 def test_exploration_types_are_those_of_tensordict() -> None:
     from tensordict.nn.probabilistic import InteractionType
+
     from windrow.envs import ExplorationType, set_exploration_type
     from windrow.envs.utils import exploration_type
 

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass, field
 
 import torch
+
 from kills.life import RULES, Cell, Life, cells
 from room import back_to, room
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+
 from kills.mortal import Record, digest, ending, length, reward
 
 

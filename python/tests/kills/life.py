@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from tensordict.nn import TensorDictModule
+
 from kills.books import Books
 from kills.mortal import ACTIONS, LAST_WORDS, LIFE, Mortal
-from tensordict.nn import TensorDictModule
 from windrow import WorkerError
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer

@@ -25,8 +25,8 @@ from tensordict.nn import (
 )
 from torch import nn
 from torch.distributions import Normal
-from waiting import threads, until
 
+from waiting import threads, until
 from windrow.collectors import Collector
 from windrow.modules import InferenceServer
 

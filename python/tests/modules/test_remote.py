@@ -12,10 +12,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from cartpole import cartpole
-from recurrent import cell, check
 from tensordict import TensorDict
 from torch import nn
+
+from cartpole import cartpole
+from recurrent import cell, check
 from windrow import WorkerError
 from windrow.collectors import (
     AsyncBatchedCollector,
@@ -354,7 +355,7 @@ def of(who: str, authority: str = "friends", **more: str) -> dict[str, Any]:
     return {"tls": {name: place / file for name, file in files.items()} | more, "timeout": 60}
 
 
-@pytest.mark.parametrize("kind, options", KINDS)
+@pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_both_sides_show_certificates(kind: Any, options: dict[str, Any]) -> None:
     with RemoteServer(
         always(1), env="CartPole-v1", address="127.0.0.1:0", **of("friends")

@@ -24,7 +24,8 @@ from torch.nn import functional
 
 from windrow._windrow import evaluate_graph
 from windrow.policies.lower.rules import RULES
-from windrow.policies.lower.trace import Calls, NotLowerable, Trace
+from windrow.policies.lower.trace import Calls, Trace
+from windrow.policies.lower.values import NotLowerable
 from windrow.policies.weights import tensors_of
 
 assert RULES

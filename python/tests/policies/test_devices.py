@@ -4,13 +4,14 @@ values, so that whatever lands there by chance is an error.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
-from collections.abc import Iterator
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
-from typing import Any
 
 import windrow
 from windrow.collectors import Collector, Evaluator, MultiSyncCollector
@@ -69,7 +70,7 @@ def test_collectors_make_nothing_on_the_default_device(kind: Any, backend: str) 
     with kind(
         "CartPole-v1", pole("cpu"), frames_per_batch=64, total_frames=256, **told
     ) as collector:
-        for batch in collector:
+        for batch in collector:  # noqa: B007
             collector.update_policy_weights_()
         assert all(value.is_cpu for value in batch.values(True, True))
         assert all(value.is_cpu for value in collector.state_dict()["policy_state_dict"].values())

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
+from random_modules import Apply, lowered
 from torch.utils.dlpack import to_dlpack
 
-from random_modules import Apply, lowered
 from windrow.policies.choose import Conditions
 from windrow.policies.lower.lowering import lower
-from windrow.policies.lower.trace import NotLowerable
+from windrow.policies.lower.values import NotLowerable
 
 Tensor = torch.Tensor
 
@@ -156,7 +155,7 @@ def test_a_policy_that_hands_out_memory_below_torch_is_called(
         lambda x: {x: 1}[x],
         lambda x: id(x),
         lambda x: x.is_contiguous() and x.dim() and x.numel() and x.stride(),
-        lambda x: [row for row in x.unbind(-1)],
+        lambda x: list(x.unbind(-1)),
         lambda x: isinstance(x, torch.Tensor) and x.device.type,
         lambda x: x.requires_grad,
     ],

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -19,11 +18,11 @@ from torch import nn
 onnx = pytest.importorskip("onnx", reason="models of ONNX are read by onnx")
 runtime = pytest.importorskip("onnxruntime", reason="models of ONNX are compared with onnxruntime")
 
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper
 
-from windrow.collectors import AsyncBatchedCollector, Collector, Evaluator, MultiSyncCollector  # noqa: E402
-from windrow.envs import GymEnv  # noqa: E402
-from windrow.modules import RemotePolicy, RemoteServer, export_onnx  # noqa: E402
+from windrow.collectors import AsyncBatchedCollector, Collector, Evaluator, MultiSyncCollector
+from windrow.envs import GymEnv
+from windrow.modules import RemotePolicy, RemoteServer, export_onnx
 
 
 def collect(policy: Any, env: Any = "CartPole-v1", **arguments: Any) -> TensorDict:

@@ -13,12 +13,13 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 
 torchrl = pytest.importorskip("torchrl")
 
-from theirs import Counting  # noqa: E402
-from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.data import Composite, Unbounded  # noqa: E402
-from torchrl.envs import GymEnv as TheirGymEnv  # noqa: E402
-from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
-from windrow.envs import GymEnv  # noqa: E402
+from torchrl.collectors import Collector as TheirCollector
+from torchrl.data import Composite, Unbounded
+from torchrl.envs import GymEnv as TheirGymEnv
+
+from theirs import Counting
+from windrow.collectors import Collector, MultiSyncCollector
+from windrow.envs import GymEnv
 
 ENVS = {"native": lambda: GymEnv("Pendulum-v1"), "torchrl": lambda: TheirGymEnv("Pendulum-v1")}
 

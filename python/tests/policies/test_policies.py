@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import copy
+import re
 import time
 
 import pytest
@@ -530,9 +530,9 @@ def test_random_policies_write_what_any_spec_of_an_environment_names(
         "next", "reward"
     ].shape == (*env.batch_size, 1)
     if kind != "full_action_spec_unbatched":
-        for policy in (policy, TheirRandomPolicy(getattr(env, kind))):
+        for each in (policy, TheirRandomPolicy(getattr(env, kind))):
             with Collector(
-                GymEnv(id, num_envs=number), policy, frames_per_batch=12, total_frames=12
+                GymEnv(id, num_envs=number), each, frames_per_batch=12, total_frames=12
             ) as collector:
                 assert (
                     next(collector)["action"].shape[-1] == env.full_action_spec["action"].shape[-1]

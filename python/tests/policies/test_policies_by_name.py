@@ -10,10 +10,10 @@ import copy
 from typing import Any
 
 import pytest
+import theirs_policies as theirs
 import torch
 from torch import nn
 
-import theirs_policies as theirs
 from windrow.collectors import Collector
 
 NAMES = list(theirs.POLICIES)

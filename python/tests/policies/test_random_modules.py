@@ -11,16 +11,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import random_modules
 import torch
+from random_modules import Apply, compare, compare_integers, draw, integer_operations, lowered
 from torch import nn
 from torch.nn import functional
 
-import random_modules
-from random_modules import Apply, compare, compare_integers, draw, integer_operations, lowered
 from windrow.collectors import Collector
 from windrow.envs import GymWrapper
 from windrow.policies.lower import lowering
-from windrow.policies.lower.trace import NotLowerable
+from windrow.policies.lower.values import NotLowerable
 
 
 def test_random_modules_are_as_near_to_float64_as_torch_is() -> None:

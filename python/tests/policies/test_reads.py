@@ -4,8 +4,8 @@ cannot be compared, and state that is left alone.
 
 from __future__ import annotations
 
-import cProfile
 import collections
+import cProfile
 import dataclasses
 import functools
 import gc
@@ -30,6 +30,7 @@ from torch import nn
 
 from windrow.policies import reads
 from windrow.policies.torch_policy import copied_module
+from windrow.policies.watch import Watch
 from windrow.policies.weights import tensors_of
 
 GAIN = 1.0
@@ -191,7 +192,7 @@ SEEN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any], str]] = {
     ),
     "a name as text": (
         Object(),
-        lambda held: getattr(held, "value"),
+        lambda held: held.value,
         lambda net: setattr(net.held, "value", 2.0),
         "policy.held.value",
     ),
@@ -319,14 +320,14 @@ def test_what_cannot_be_compared_is_a_doubt_that_names_it(what: str) -> None:
 )
 def test_a_call_that_does_more_than_to_compute_is_a_doubt(act: Callable[[], Any]) -> None:
     net = Policy(None, lambda held: act() and 0.0 or 0.0)
-    watch = reads.Watch()
+    watch = Watch()
     with watch:
         net(torch.ones(2))
     assert (watch.doubt or reads.State(net, watch.codes, ()).doubt) is not None
 
 
 def test_a_call_that_cannot_be_watched_to_its_end_is_a_doubt() -> None:
-    with (watch := reads.Watch()):
+    with (watch := Watch()):
         Policy(None, lambda held: sys.setprofile(None) or 0.0)(torch.ones(2))
     assert watch.doubt is not None
 
@@ -336,7 +337,7 @@ def test_a_profiler_goes_on_after_a_call_was_watched() -> None:
         pass
 
     with cProfile.Profile() as profiler:
-        with (watch := reads.Watch()):
+        with (watch := Watch()):
             Policy(None, lambda held: 0.0)(torch.ones(2))
         called_afterwards()
     assert watch.doubt is None
@@ -346,7 +347,7 @@ def test_a_profiler_goes_on_after_a_call_was_watched() -> None:
 def test_a_profiler_that_cannot_be_paused_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "getprofile", object)
     monkeypatch.setattr(sys, "setprofile", lambda _: pytest.fail("it would be lost"))
-    with (watch := reads.Watch()):
+    with (watch := Watch()):
         Policy(None, lambda held: 0.0)(torch.ones(2))
     assert watch.doubt == "object profiles this thread, and cannot be paused"
 
@@ -366,7 +367,7 @@ def test_what_is_freed_during_a_call_is_none_of_its_functions() -> None:
     kept = gc.get_threshold()
     gc.set_threshold(100, 1, 1)
     try:
-        with (watch := reads.Watch()):
+        with (watch := Watch()):
             Policy(None, frees)(torch.ones(2))
     finally:
         gc.set_threshold(*kept)
@@ -379,7 +380,7 @@ def test_what_computes_alone_is_no_doubt() -> None:
         {"a": [1.0, (2.0,)]},
         lambda held: max(held["a"][0], abs(-1.0)) + np.float32(0.5) * torch.ones(2).sum(),
     )
-    watch = reads.Watch()
+    watch = Watch()
     with watch:
         net(torch.ones(2))
     assert watch.doubt is None and read_by(net).doubt is None
@@ -457,7 +458,7 @@ def test_copies_of_functions_have_the_same_classes_and_closures_of_their_own() -
 
     held, shared = {"gain": 1.0}, Shift()
 
-    def shift(hidden: torch.Tensor, *, added: dict[str, float] = {"by": 0.0}) -> torch.Tensor:  # noqa: B006
+    def shift(hidden: torch.Tensor, *, added: dict[str, float] = {"by": 0.0}) -> torch.Tensor:
         return hidden * held["gain"] + shared.by + added["by"]
 
     wrapped = TensorDictSequential(

@@ -8,6 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+
 from windrow.collectors import (
     AsyncBatchedCollector,
     Collector,
@@ -16,8 +19,6 @@ from windrow.collectors import (
     MultiSyncCollector,
     RayCollector,
 )
-from tensordict.nn import TensorDictModule, TensorDictSequential
-from torch import nn
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import GymEnv
 

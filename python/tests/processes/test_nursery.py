@@ -16,9 +16,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from counting import Counting, without_torch
 from tensordict.nn import TensorDictModule
 from test_processes import TERMINAL, Greedy, build, processes, run
+
+from counting import Counting, without_torch
 from waiting import ends
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector

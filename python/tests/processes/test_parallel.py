@@ -17,9 +17,10 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from test_processes import TERMINAL, run
+
 from cartpole import cartpole
 from counting import Counting, raises_lock, raises_odd, raises_surrogates, raises_value_error
-from test_processes import TERMINAL, run
 from waiting import ends
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiSyncCollector
@@ -152,7 +153,7 @@ def test_environments_known_to_be_native_stay_here(parallel) -> None:
     env.reset()
     assert not env._members.is_open()
     with pytest.raises(AttributeError, match="no attribute 'spaces'"):
-        env.spaces  # noqa: B018
+        env.spaces
     single = parallel(1, theirs, serial_for_single=True)
     assert single.reset().shape == (1,) and not single._members.is_open()
     alone = parallel(1, theirs)
@@ -164,9 +165,10 @@ def test_environments_known_to_be_native_stay_here(parallel) -> None:
 def test_collectors_take_them(placement, kind) -> None:
     def collected(make: Any) -> Any:
         env = make(2, theirs) if kind == "object" else partial(make, 2, theirs)
-        policy = lambda observation: torch.nn.functional.one_hot(
-            (observation[..., 2] > 0).long(), 2
-        )  # noqa: E731
+
+        def policy(observation):
+            return torch.nn.functional.one_hot((observation[..., 2] > 0).long(), 2)
+
         with Collector(
             TransformedEnv(env, InitTracker()) if kind == "object" else env,
             policy,
@@ -201,7 +203,7 @@ def test_what_the_environments_have_is_asked_of_each(parallel) -> None:
     assert env.pace == [2.0, 3.0]
     assert env.faster(2.0) == [4.0, 6.0] and env.pace == [4.0, 6.0]
     with pytest.raises(AttributeError, match="colour"):
-        env.colour  # noqa: B018
+        env.colour
     with pytest.raises(TypeError):
         env.faster("very")
     root = env.rand_step(env.reset())

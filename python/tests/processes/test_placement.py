@@ -13,9 +13,10 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from counting import Counting, Locked, Stateful, Telling, sleeps_long
 from tensordict.nn import TensorDictModule
 from test_processes import processes
+
+from counting import Counting, Locked, Stateful, Telling, sleeps_long
 from waiting import ends
 from windrow import WorkerError
 from windrow.collectors import (
@@ -308,7 +309,7 @@ def test_the_state_of_a_collector_whose_workers_have_ended_is_what_was_known(bui
 
 
 @pytest.mark.parametrize(
-    "kind, given",
+    ("kind", "given"),
     [
         (MultiSyncCollector, [Telling] * 3),
         (Collector, ParallelEnv(3, Telling)),

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import faulty
 import pytest
 import torch
-from faulty import Faulty
 from test_fork import in_child
 from test_processes import TERMINAL, processes
 from torch.utils.data import DataLoader, Dataset
+
+import faulty
+from faulty import Faulty
 from waiting import ends, until
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer

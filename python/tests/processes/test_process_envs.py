@@ -18,12 +18,13 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import recurrent
 import torch
-from counting import Counting
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+
+import recurrent
+from counting import Counting
 from windrow import WorkerError
 from windrow.collectors import (
     Collector,

@@ -13,12 +13,13 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import recurrent
 import torch
-from counting import Counting, raises_lock, raises_odd, raises_value_error, without_torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+
+import recurrent
+from counting import Counting, raises_lock, raises_odd, raises_value_error, without_torch
 from waiting import ends
 from windrow import WorkerError
 from windrow.collectors import Evaluator, MultiSyncCollector
@@ -381,6 +382,7 @@ def test_a_process_uses_the_statistics_of_a_training_by_one_creator(build) -> No
 def recorded(path: Path, own: bool, fails: bool = False) -> Any:
     """An environment with a recorder that writes down steps, and how much it has recorded."""
     import torchrl.envs
+
     import windrow.envs
 
     class Recorder(torchrl.envs.Transform):

@@ -12,16 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import faulty
 import gymnasium as gym
 import pytest
 import torch
+
+import faulty
 from faulty import ENDS, PLACES, RAISES, Faulty
 from room import children
 from waiting import until
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiSyncCollector
-from windrow.envs import FiniteTensorDictCheck, GymEnv, GymWrapper, TransformedEnv
+from windrow.envs import FiniteTensorDictCheck, GymWrapper, TransformedEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 

@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-import faulty
 import pytest
-from faulty import Faulty
 from test_processes import processes
+
+import faulty
+from faulty import Faulty
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiSyncCollector
 

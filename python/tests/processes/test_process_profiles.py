@@ -11,8 +11,9 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from counting import Counting, without_torch
 from tensordict.nn import TensorDictModule
+
+from counting import Counting, without_torch
 from windrow.collectors import AsyncCollector, Collector, MultiSyncCollector
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")

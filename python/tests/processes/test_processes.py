@@ -15,6 +15,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from tensordict.nn import TensorDictModule
+
 from cartpole import cartpole
 from counting import (
     Counting,
@@ -25,7 +27,6 @@ from counting import (
     without_torch,
 )
 from recurrent import lstm
-from tensordict.nn import TensorDictModule
 from waiting import ends, until
 from windrow import WorkerError
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector

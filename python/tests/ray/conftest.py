@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from waiting import runs, until
 from windrow.collectors import RayCollector
 

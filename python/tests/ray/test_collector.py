@@ -16,6 +16,7 @@ import torch
 from counter import Counter, fails, have_torch
 from tensordict.nn import TensorDictModule
 from torch import nn
+
 from waiting import until
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector, RayCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer

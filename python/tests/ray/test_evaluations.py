@@ -12,9 +12,10 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from counting import Counting, raises_value_error
 from tensordict import TensorDict
 from torch import nn
+
+from counting import Counting, raises_value_error
 from waiting import runs, until
 from windrow import WorkerError
 from windrow.collectors import Evaluator

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-import windrow
-from cartpole import cartpole
 from counter import Counter
 from torch import nn
+
+import windrow
+from cartpole import cartpole
 from windrow.collectors import MultiSyncCollector, RayCollector, RayWeightUpdater
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.ray import RayLauncher, _session

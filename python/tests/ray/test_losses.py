@@ -4,7 +4,6 @@ ends.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from counter import Counter, Failing, set_trap, steps_in
+
 from waiting import comes, killed, runs, until
 from windrow import WorkerError
 from windrow.collectors import RayCollector

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import NonTensorData, TensorDict
+
 from windrow.ray import _session
 
 

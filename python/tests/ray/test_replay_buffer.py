@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
 from counter import have_torch
 from tensordict import TensorDict
 
+from cartpole import cartpole
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiAsyncCollector, RayCollector
 from windrow.data import (

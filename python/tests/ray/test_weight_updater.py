@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from cartpole import cartpole
 from counter import Taking
 from tensordict import TensorDict
 from torch import nn
+
+from cartpole import cartpole
 from waiting import until
 from windrow.collectors import Collector, MultiAsyncCollector, RayWeightUpdater
 from windrow.policies.weights import weights_of

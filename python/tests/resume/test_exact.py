@@ -303,7 +303,7 @@ def test_what_cannot_be_saved_is_told_once_and_begins_new_episodes() -> None:
 def test_what_cannot_be_pickled_is_told_by_its_name() -> None:
     class Opened(Walk):
         def __init__(self) -> None:
-            self.file = open("/dev/null")  # noqa: SIM115
+            self.file = open("/dev/null")
 
     with Collector(Opened, None, frames_per_batch=30) as collector:
         with pytest.warns(

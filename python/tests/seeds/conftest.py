@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from seeds import snippet
 from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import nn
 from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
 
+from seeds import snippet
 from windrow.collectors import AsyncCollector, BaseCollector, Evaluator, MultiCollector
 from windrow.envs import GymEnv
 

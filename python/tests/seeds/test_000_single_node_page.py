@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from seeds.buffers import BUFFERS, MakeBuffer, Time
 from seeds.conftest import Run
-
 from windrow import collectors
 from windrow.collectors import Collector, MultiAsyncCollector, MultiCollector, MultiSyncCollector
 

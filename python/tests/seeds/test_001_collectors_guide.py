@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from seeds.buffers import BUFFERS, MakeBuffer
-from seeds.conftest import Run
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
+from seeds.buffers import BUFFERS, MakeBuffer
+from seeds.conftest import Run
 from windrow.collectors import VanillaWeightUpdater
 from windrow.envs import GymEnv
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from seeds.buffers import BUFFERS, MakeBuffer, Time
 from seeds.conftest import Run
-
 from windrow import collectors
 from windrow.collectors import Collector
 

@@ -6,8 +6,8 @@ import inspect
 from typing import Any
 
 import pytest
-from seeds.conftest import Run
 
+from seeds.conftest import Run
 from windrow.collectors import SyncDataCollector
 
 

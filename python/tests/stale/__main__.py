@@ -14,6 +14,7 @@ import time
 import warnings
 
 import torch
+
 from policies import random_modules
 from stale import effects, forms_of_code, forms_of_data, forms_of_modules
 from stale.forms import FORMS

@@ -32,9 +32,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+
 from stale.forms import Base
 from stale.worlds import World
-from torch import nn
 from windrow.collectors import AsyncCollector, Collector
 
 FRAMES = 120
@@ -114,7 +115,7 @@ def _of_class(policy: Any) -> int:
     return Shared.calls
 
 
-def _default(policy: Any, held: list[int] = []) -> int:  # noqa: B006
+def _default(policy: Any, held: list[int] = []) -> int:
     return _grown(held)
 
 
@@ -176,7 +177,7 @@ def _closure() -> Callable[[Any], int]:
     return count
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _cached(number: int) -> int:
     return number
 
@@ -237,7 +238,7 @@ counting(
 counting(
     "another object by setattr",
     Data,
-    lambda self: setattr(self.held, "calls", getattr(self.held, "calls") + 1) or self.held.calls,
+    lambda self: setattr(self.held, "calls", self.held.calls + 1) or self.held.calls,
 )
 COUNTING["a closure"] = lambda seed: (Acts(_closure()), None)
 

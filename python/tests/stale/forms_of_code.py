@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 import torch
+
 from stale import elsewhere
 from stale.forms import Base, form, pair, shifted
 from stale.forms_of_data import Held, Two

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from stale.forms import Base, form, pair, shifted
 from tensordict import TensorDict
 from torch import nn
+
+from stale.forms import Base, form, pair, shifted
 
 
 class Two:

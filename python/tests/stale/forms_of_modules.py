@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from stale.forms import Base, form, pair, shifted
-from stale.forms_of_data import Held
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from torch import nn
 from torchrl.data import Bounded, Unbounded
 from torchrl.modules import AdditiveGaussianModule, EGreedyModule, TanhNormal
+
+from stale.forms import Base, form, pair, shifted
+from stale.forms_of_data import Held
 
 
 class Bare(Base):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+
 from stale.forms import Form
 from stale.worlds import STEPS, World, Wrapper
 from windrow.collectors import (

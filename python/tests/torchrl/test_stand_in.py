@@ -97,7 +97,7 @@ def test_unknown_names_are_refused() -> None:
         AttributeError,
         match="module 'windrow.torchrl.envs' has no attribute 'GymEmv', nor has torchrl.envs",
     ):
-        windrow.torchrl.envs.GymEmv  # noqa: B018
+        windrow.torchrl.envs.GymEmv
     with pytest.raises(ImportError, match="cannot import name 'Storge'"):
         exec("from windrow.torchrl.data.replay_buffers.storages import Storge")
     with pytest.raises(ModuleNotFoundError, match="No module named 'windrow.torchrl.nowhere'"):

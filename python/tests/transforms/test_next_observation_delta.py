@@ -14,11 +14,12 @@ import torch
 import torchrl.collectors
 import torchrl.data
 import torchrl.envs
+from tensordict import TensorDict
+from torchrl.envs import NextObservationDelta
+
 import windrow.collectors
 import windrow.data
 import windrow.envs
-from tensordict import TensorDict
-from torchrl.envs import NextObservationDelta
 from windrow.envs import check_env_specs
 
 

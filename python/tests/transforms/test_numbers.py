@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torchrl.envs as theirs
-from transforms._compare import assert_same, compare, play
 
 import windrow.envs as ours
+from transforms._compare import assert_same, compare, play
 
 
 class Wide(gymnasium.Env[Any, Any]):

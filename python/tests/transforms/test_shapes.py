@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from enum import Enum
+from enum import StrEnum
 from types import ModuleType
 from typing import Any
 
@@ -64,7 +64,7 @@ class Robot(gymnasium.Env[Any, Any]):
         return self.seen(), float(self.np_random.normal()), ended, self.steps >= 7, {}
 
 
-class Mode(str, Enum):
+class Mode(StrEnum):
     """Interpolations of torchvision."""
 
     NEAREST = "nearest"
@@ -95,7 +95,7 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ):
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.setattr(_observation, "_has_tv", True)
-    yield
+    return
 
 
 def _resize(

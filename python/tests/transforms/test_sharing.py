@@ -12,9 +12,9 @@ import numpy
 import pytest
 import torch
 import torchrl.envs as theirs
+
 import windrow.envs as own
 from waiting import killed, until
-
 from windrow.collectors import (
     AsyncCollector,
     Collector,

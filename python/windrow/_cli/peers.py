@@ -12,6 +12,7 @@ from windrow.envs._native import is_native
 
 if TYPE_CHECKING:
     import gymnasium
+
     from windrow._types import Env
 
 #: Steps of each environment in one call.

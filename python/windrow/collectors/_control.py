@@ -27,10 +27,9 @@ from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._progress import Progress
 from windrow.collectors._updaters import RemoteModuleWeightUpdater, WeightUpdaterBase
 from windrow.collectors._workers import Workers
-from windrow.policies.weights import WeightSource, weights_by_id, check_model
+from windrow.policies.weights import WeightSource, check_model, weights_by_id
 from windrow.processes.pickling import dumps
 from windrow.processes.proxy import remember
-
 
 #: Numbers of authors of trajectories, which no two collectors of a program share.
 AUTHORS = itertools.count(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from windrow import _html, _needs, _windrow, envs
-from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
+from windrow._arguments import Arguments, Check, argument, ignored, takes, warn_ignored
 from windrow._lazy import module, tensordict, torch
 from windrow._logger import log_to, loggable
 from windrow._numbers import at_least
@@ -23,7 +23,7 @@ from windrow.envs._factory import Factory, env_of, is_function
 from windrow.envs._specs import Key
 from windrow.envs._video import Video, filmed
 from windrow.policies.choose import Conditions, choose, copied_now, exploration_name
-from windrow.policies.weights import weights_by_id, tensors_of
+from windrow.policies.weights import tensors_of, weights_by_id
 from windrow.processes import setup, start
 from windrow.processes.blame import held_weights
 from windrow.processes.pickling import NoProcesses

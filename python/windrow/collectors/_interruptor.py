@@ -71,8 +71,10 @@ def follow(interruptor: Interrupts, core: CollectorCore) -> None:
         interruptor.register(core)
         return
 
-    def ask(core: weakref.ref[CollectorCore] = weakref.ref(core)) -> None:
-        while (collector := core()) is not None and not collector.is_ending():
+    found = weakref.ref(core)
+
+    def ask() -> None:
+        while (collector := found()) is not None and not collector.is_ending():
             collector.cut(bool(interruptor.collection_stopped()))
             del collector
             time.sleep(0.005)

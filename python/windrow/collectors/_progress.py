@@ -13,6 +13,7 @@ from windrow._logger import NAMES, log_to
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
+
     from windrow._windrow import CollectorCore
     from windrow.collectors import BaseCollector
 

@@ -17,10 +17,11 @@ from windrow._lazy import tensordict
 from windrow.envs._specs import path
 
 if TYPE_CHECKING:
-    from windrow.envs._video import Recording, Video
     import dm_env
     from stable_baselines3.common.vec_env import VecEnv
+
     from windrow._types import Array
+    from windrow.envs._video import Recording, Video
 
 
 class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):

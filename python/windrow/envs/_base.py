@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, envs
-from windrow._lazy import module
+from windrow._lazy import module, torch
 from windrow._lazy import tensordict as td
-from windrow._lazy import torch
 from windrow._numbers import whole
 from windrow._types import AnyTransform, Device
 from windrow._values import public, with_actions, with_values

@@ -13,7 +13,6 @@ from windrow.envs._base import EnvBase
 from windrow.envs._counterpart import Counterpart, ReadByWrappers, is_windrows
 from windrow.envs._recipe import Adapted, Described, Recipe
 
-
 T = TypeVar("T", bound=type)
 
 

@@ -264,12 +264,12 @@ class VecNorm(Running):
         if new_api:
             self.__class__ = VecNormV2  # type: ignore[assignment]
             VecNormV2.__init__(
-                self,
+                self,  # type: ignore[arg-type]
                 ["observation", "reward"] if in_keys is None else in_keys,
                 out_keys,
                 decay=decay,
                 eps=eps,
-            )  # type: ignore[arg-type]
+            )
             return
         if shared_td is not None or shapes is not None:
             raise ValueError(

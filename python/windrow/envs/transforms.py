@@ -351,6 +351,7 @@ class TransformedEnv(EnvBase):
     base_env: Any
 
     def __new__(cls, base_env: Any = None, transform: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """An environment without a fixed batch size is one of TorchRL's models."""
         if cls is TransformedEnv and _fence.is_a(base_env, "EnvBase") and not base_env.batch_locked:
             return _fence.around.OfModels(base_env, transform, *args, **kwargs)
         return super().__new__(cls)
@@ -460,12 +461,14 @@ class TransformedEnv(EnvBase):
         return taken
 
     def apply(self, fn: Callable[[Any], Any]) -> EnvBase:
+        """Calls ``fn`` with each transform and each environment, the innermost last."""
         for transform in self._transforms:
             fn(transform)
         self.base_env.apply(fn)
         return super().apply(fn)
 
     def train(self, mode: bool = True) -> EnvBase:
+        """Sets the training mode of transforms and of the environment."""
         for transform in self._transforms:
             if hasattr(transform, "train"):
                 transform.train(mode)

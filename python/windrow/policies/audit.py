@@ -7,10 +7,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from tensordict import TensorDictBase
 from typing import Any
 
 import numpy as np
+from tensordict import TensorDictBase
 
 #: The share of a collector's life that may be spent on it.
 SHARE = 0.01

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from windrow.policies import reads
+from windrow.policies import reads, watch
 from windrow.policies.weights import BESIDE, tensors_of
 
 #: Bytes that give the length of each part.
@@ -172,7 +172,7 @@ class Attributes:
         names, takes_all = reads.names_in(self._codes)
         found: dict[tuple[str, str], Any] = {}
         for part_name, part in self._module.named_modules():
-            is_own = not reads.is_trusted(type(part).__module__)
+            is_own = not watch.is_trusted(type(part).__module__)
             for name, value in list(vars(part).items()):
                 if name in self._skipped:
                     continue

@@ -234,6 +234,13 @@ def choose(
         raise TypeError(
             f"expected a policy that can be called, or a model with a method predict, got {type(called).__name__}"
         )
+    return _lowered_or_called(policy, called, conditions, backend, env)
+
+
+def _lowered_or_called(
+    policy: object, called: Any, conditions: Conditions, backend: str, env: object
+) -> Choice:
+    """The form of ``called``, which ``policy`` became: in Rust where that is possible."""
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
     conditions = _placed(called, conditions, backend)

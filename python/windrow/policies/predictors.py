@@ -9,11 +9,11 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from tensordict import TensorDictBase
 from types import MethodType
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type
 from torch import nn

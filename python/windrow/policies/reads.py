@@ -1,11 +1,11 @@
 """The state of Python that a call of a policy reads beside its inputs and weights, and whether it
 has changed since.
 
-:class:`Watch` sees which functions run in a call. :class:`State` then finds everything that these
+:class:`~windrow.policies.watch.Watch` sees which functions run in a call. :class:`State` then finds everything that these
 functions can read: what their globals, closures and defaults refer to, and the attributes, by the
 names that their code mentions, of every object on the way. It remembers these values, so that
 :meth:`State.is_same` can tell whether the same call would read the same. Code of libraries in
-:data:`TRUSTED` is not looked into: of their objects, all attributes count.
+:data:`~windrow.policies.watch.TRUSTED` is not looked into: of their objects, all attributes count.
 
 What cannot be compared is a doubt, for which torch has to evaluate the policy: random generators,
 files, clocks, iterators, and functions of C that are not known to compute from their arguments
@@ -14,10 +14,8 @@ alone.
 
 from __future__ import annotations
 
-import _lsprof
 import collections
 import dis
-import enum
 import functools
 import gc
 import inspect
@@ -33,157 +31,20 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from windrow import _fence
 from windrow._windrow import Readings
+from windrow.policies.watch import (
+    FIXED,
+    PLAIN,
+    PURE,
+    ROOT,
+    impure,
+    is_acting,
+    is_python,
+    is_trusted,
+    named,
+    package,
+)
 
-#: Packages whose code computes from its arguments, their attributes and weights alone.
-TRUSTED = {
-    "torch",
-    "tensordict",
-    _fence.LIBRARY,
-    "stable_baselines3",
-    "sb3_contrib",
-    "gymnasium",
-    "windrow",
-    "numpy",
-    "functorch",
-    "typing",
-    "enum",
-    "abc",
-    "contextlib",
-    "functools",
-    "collections",
-    "dataclasses",
-    "copy",
-    "operator",
-    "math",
-    "numbers",
-    "types",
-    "_weakrefset",
-    "weakref",
-    "itertools",
-    "pyvers",
-    "optree",
-    "__future__",
-    "typing_extensions",
-    "importlib",
-    "orjson",
-    "einops",
-}
-#: Their modules that do more than that: what these do is lost where a graph is evaluated instead.
-ACTING = {
-    "torch.random",
-    "torch.serialization",
-    "torch.distributed",
-    "torch.multiprocessing",
-    "torch.utils.tensorboard",
-    "torch.cuda.random",
-    "numpy.random",
-    "torch.utils.data",
-    "torch.profiler",
-    "torch.autograd.profiler",
-}
-#: Functions of C that compute from their arguments alone, by their module; None for all of a
-#: module.
-PURE: dict[str, set[str] | None] = {
-    "builtins": {
-        "abs",
-        "all",
-        "any",
-        "bin",
-        "callable",
-        "chr",
-        "divmod",
-        "getattr",
-        "hasattr",
-        "hash",
-        "hex",
-        "isinstance",
-        "issubclass",
-        "iter",
-        "len",
-        "max",
-        "min",
-        "next",
-        "oct",
-        "ord",
-        "pow",
-        "repr",
-        "round",
-        "setattr",
-        "sorted",
-        "sum",
-        "vars",
-        "dir",
-        "format",
-        "ascii",
-        "delattr",
-        "id",
-        "__build_class__",
-    },
-    "math": None,
-    "cmath": None,
-    "_operator": None,
-    "operator": None,
-    "_functools": {"reduce"},
-    "_bisect": None,
-    "_struct": None,
-}
-#: Functions of torch that hand out the memory of tensors, where no trace sees it.
-HANDS_OUT = {"_to_dlpack", "_to_dlpack_versioned"}
-#: Types whose methods read and change nothing but the object itself, whose contents are compared.
-PLAIN = (
-    str,
-    bytes,
-    bytearray,
-    int,
-    float,
-    complex,
-    bool,
-    list,
-    tuple,
-    dict,
-    set,
-    frozenset,
-    collections.deque,
-    collections.OrderedDict,
-    collections.defaultdict,
-    range,
-    slice,
-    type(None),
-    types.MappingProxyType,
-)
-#: Values that never change.
-FIXED: tuple[Any, ...] = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(...),
-    type(NotImplemented),
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    torch.layout,
-    torch.memory_format,
-    enum.Enum,
-    np.generic,
-    np.dtype,
-    range,
-    slice,
-    property,
-    type({}.keys()),
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    torch.finfo,
-    torch.iinfo,
-)
 #: Names in code that read attributes which the code does not name.
 DYNAMIC = {"vars", "dir", "__dict__", "__getattribute__", "attrgetter", "__getstate__"}
 #: Functions that read or write the attribute of a name that they are given.
@@ -215,183 +76,8 @@ UNREAD = {
 IGNORED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 #: Objects that may be looked at; more are no policy.
 MOST = 20_000
-#: The name of the policy in those of its parts.
-ROOT = "policy"
 #: Marks of a name that is not there.
 MISSING = object()
-
-
-def package(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _named(module: object) -> str:
-    """The name of a module where it cannot be taken for the policy's. Some classes of C give no
-    text.
-    """
-    return f"module {module}" if str(module).startswith(ROOT) else str(module)
-
-
-def is_trusted(module: object) -> bool:
-    """Whether the code of ``module`` computes from its arguments, their attributes and weights
-    alone.
-    """
-    return isinstance(module, str) and package(module) in TRUSTED and not is_acting(module)
-
-
-def is_acting(module: object) -> bool:
-    # Objects of C may have something else in place of a name.
-    return isinstance(module, str) and any(
-        module == acting or module.startswith(acting + ".") for acting in ACTING
-    )
-
-
-def impure(function: object) -> str | None:
-    """Why a function of C might not compute from its arguments alone, if so."""
-    owner = getattr(function, "__self__", None)
-    name = str(
-        getattr(function, "__qualname__", None)
-        or getattr(function, "__name__", type(function).__name__)
-    )
-    if owner is None or isinstance(owner, types.ModuleType):
-        module = str(getattr(function, "__module__", None) or getattr(owner, "__name__", ""))
-        allowed = PURE.get(module, set())
-        pure = (
-            is_trusted(module) and name not in HANDS_OUT
-            if module not in PURE
-            else allowed is None or name in allowed
-        )
-        return None if pure else f"it calls {module}.{name}()"
-    kind = owner if isinstance(owner, type) else type(owner)
-    # Contents of the first are compared; the last is what every class has.
-    pure = (
-        isinstance(owner, (*PLAIN, *FIXED, np.ndarray))
-        or kind in PLAIN
-        or is_trusted(kind.__module__)
-        or name.startswith("object.")
-    )
-    return (
-        None
-        if pure and not isinstance(owner, torch.Generator)
-        else f"it calls {kind.__module__}.{name}()"
-    )
-
-
-def _is_python(kind: type) -> bool:
-    """Whether instances of ``kind`` have no state but attributes and what plain types hold: no
-    other base is implemented in C.
-    """
-    return all(
-        base in (object, type, *PLAIN) or is_trusted(base.__module__) or not _is_of_c(base)
-        for base in kind.__mro__
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_of_c(kind: type) -> bool:
-    is_made_by_class = 1 << 9
-    if not kind.__flags__ & is_made_by_class or isinstance(
-        vars(kind).get("__new__"), types.BuiltinFunctionType
-    ):
-        return True
-    return (
-        not hasattr(sys.modules.get(kind.__module__), "__file__")
-        and kind.__module__ in sys.builtin_module_names
-    )
-
-
-def _is_users(frame: types.FrameType | None) -> bool:
-    """Whether the function of ``frame`` is none of a trusted package, and was not called on behalf
-    of one: libraries call Python's own modules, and import others.
-    """
-    answer: bool | None = None
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.startswith("importlib"):
-            return False
-        if answer is None and (package(module) not in sys.stdlib_module_names or is_acting(module)):
-            answer = package(module) not in TRUSTED
-        if answer is False or package(module) == "windrow":
-            break
-        frame = frame.f_back
-    return bool(answer)
-
-
-def _can_pause(profiler: Any) -> bool:
-    """Whether ``profiler``, which ``sys.getprofile`` returned, can be set again after another."""
-    return profiler is None or callable(profiler) or isinstance(profiler, _lsprof.Profiler)
-
-
-def _resume(profiler: Any) -> None:
-    # cProfile's, which Python 3.11 returns, is no function.
-    if isinstance(profiler, _lsprof.Profiler):
-        profiler.enable()
-    else:
-        sys.setprofile(profiler)
-
-
-class Watch:
-    """Sees which functions of Python run in this thread while the context is entered, but for those
-    of trusted packages.
-
-    Attributes:
-        codes: their code, with the globals that it reads.
-        doubt: why a call might do more than to compute from what it reads, if so.
-    """
-
-    def __init__(self) -> None:
-        self.codes: dict[types.CodeType, dict[str, Any]] = {}
-        self.doubt: str | None = None
-        self._passed: set[types.CodeType] = set()
-        self._before: Any = None
-        self._collects = False
-
-    def __enter__(self) -> Watch:
-        self._before, self._collects = sys.getprofile(), gc.isenabled()
-        # Destructors of objects that are freed meanwhile are no part of the policy.
-        gc.disable()
-        if _can_pause(self._before):
-            sys.setprofile(self._event)
-        else:
-            self.doubt = (
-                self.doubt
-                or f"{type(self._before).__name__} profiles this thread, and cannot be paused"
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if _can_pause(self._before):
-            if sys.getprofile() != self._event:
-                self.doubt = self.doubt or "it calls sys.setprofile()"
-            _resume(self._before)
-        if self._collects:
-            gc.enable()
-
-    def _event(self, frame: types.FrameType, event: str, argument: object) -> None:
-        try:
-            self._see(frame, event, argument)
-        except Exception as error:
-            # Python would call this function no more.
-            self.doubt = (
-                self.doubt or f"{frame.f_code.co_name}() calls what cannot be looked at: {error!r}"
-            )
-
-    def _see(self, frame: types.FrameType, event: str, argument: object) -> None:
-        code = frame.f_code
-        if event == "call" and code not in self._passed and code not in self.codes:
-            module = frame.f_globals.get("__name__", "")
-            if is_trusted(module):
-                self._passed.add(code)
-            elif is_acting(module):
-                # Windrow, and code of libraries, may do so.
-                if self.doubt is None and _is_users(frame.f_back):
-                    self.doubt = f"it calls {module}.{code.co_name}()"
-            elif _is_users(frame):
-                self.codes[code] = frame.f_globals
-        elif event == "c_call" and code in self.codes and self.doubt is None:
-            doubt = impure(argument)
-            if doubt is not None and _is_users(frame):
-                self.doubt = doubt
 
 
 class State:
@@ -558,7 +244,7 @@ class State:
             self._items(value, path, takes_all)
         elif isinstance(value, Mapping) and isinstance(value, (dict, types.MappingProxyType)):
             self._mapping(value, list(value), path, takes_all)
-        elif not _is_python(kind) or isinstance(value, (torch.Generator, Iterator)):
+        elif not is_python(kind) or isinstance(value, (torch.Generator, Iterator)):
             self._refuse(
                 f"it reads {path}, a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared"
             )
@@ -592,7 +278,7 @@ class State:
             for name, part in held.items():
                 self._walk(part, f"{path}.{name}", takes_all=takes_all)
         if not own:
-            self._class(kind, f"{_named(kind.__module__)}.{kind.__qualname__}")
+            self._class(kind, f"{named(kind.__module__)}.{kind.__qualname__}")
 
     def _attributes(
         self, value: object, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool
@@ -640,7 +326,7 @@ class State:
                 functools.partial,
             ),
         )
-        return not plain and not _is_python(type(value))
+        return not plain and not is_python(type(value))
 
     def _items(self, value: Collection[Any], path: str, takes_all: bool) -> None:
         items = list(value)
@@ -732,7 +418,7 @@ class State:
             self._refuse(f"it reads {path}, a class of {kind.__module__}")
             return
         if (
-            not _is_python(kind)
+            not is_python(kind)
             and not issubclass(kind, (*PLAIN, BaseException))
             and not is_trusted(kind.__module__)
         ):
@@ -747,7 +433,7 @@ class State:
                 self._refuse(f"it reads {path}, a class of {kind.__module__}")
             return
         if type(kind) is not type and not is_trusted(type(kind).__module__):
-            self._class(type(kind), f"{_named(type(kind).__module__)}.{type(kind).__qualname__}")
+            self._class(type(kind), f"{named(type(kind).__module__)}.{type(kind).__qualname__}")
         for base in kind.__mro__:
             held = vars(base)
             if is_trusted(base.__module__) or base.__module__ == "builtins":
@@ -776,9 +462,9 @@ class State:
             ]
             for name, part in zip(
                 wanted,
-                self._mapping_reads(held, wanted, f"{_named(base.__module__)}.{base.__qualname__}"),
+                self._mapping_reads(held, wanted, f"{named(base.__module__)}.{base.__qualname__}"),
             ):
-                owner = f"{_named(base.__module__)}.{base.__qualname__}.{name}"
+                owner = f"{named(base.__module__)}.{base.__qualname__}.{name}"
                 if isinstance(part, property):
                     for function in (part.fget, part.fset):
                         self._walk(function, owner)
@@ -799,7 +485,7 @@ class State:
         code, module = function.__code__, function.__globals__.get("__name__")
         if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function:
             # It is pickled by this name, and what it holds is not.
-            path = f"{_named(function.__module__)}.{function.__qualname__}"
+            path = f"{named(function.__module__)}.{function.__qualname__}"
         if is_acting(function.__module__):
             # Below a wrapper of a library, nobody sees that it is called.
             self._refuse(f"it reads {path}, a function of {function.__module__}")
@@ -852,16 +538,16 @@ class State:
         for function in gc.get_referrers(*left):
             if isinstance(function, types.FunctionType) and function.__code__ in self._codes:
                 if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
-                    self._walk(function, f"{_named(function.__module__)}.{function.__qualname__}")
+                    self._walk(function, f"{named(function.__module__)}.{function.__qualname__}")
 
     def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """Adds the globals that ``code`` reads, with the attributes that it names."""
-        module = _named(scope.get("__name__", ""))
+        module = named(scope.get("__name__", ""))
         for name in imports(code):
             if not is_trusted(name) and name not in PURE:
                 self._refuse(f"it imports {name} as it runs")
                 if name in sys.modules:
-                    self._walk(sys.modules[name], _named(name))
+                    self._walk(sys.modules[name], named(name))
         for chain in chains(code):
             holder, path = scope, module
             first, *rest = chain

@@ -14,6 +14,7 @@ from windrow.ray import _session
 
 if TYPE_CHECKING:
     import torch
+
     from windrow._types import Weights
     from windrow.policies.choose import Choice
 

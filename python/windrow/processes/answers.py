@@ -16,7 +16,6 @@ from windrow.processes import setup
 from windrow.processes.exceptions import sent
 from windrow.processes.pickling import dumps
 
-
 #: Objects of these modules are sent as copies; of any other class, what is asked of them is asked
 #: where they are.
 _VALUES = (

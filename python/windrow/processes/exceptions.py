@@ -8,7 +8,6 @@ from typing import Any
 
 from windrow.processes.pickling import dumps
 
-
 #: Exceptions that take more bytes than this are sent as text, which is cut to this number of
 #: characters.
 _LONG = 1 << 20

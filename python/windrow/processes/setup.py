@@ -24,7 +24,6 @@ from windrow.envs._recipe import Parallel, Recipe
 from windrow.processes.blame import pickled
 from windrow.processes.pickling import dumps
 
-
 #: Counts the environments in processes of this program.
 _MADE = itertools.count()
 

@@ -15,7 +15,6 @@ from typing import Any
 from windrow import _fence, _windrow
 from windrow.processes.pickling import NoProcesses, pickler
 
-
 #: Variables that set how many threads libraries use. Workers that use several each would take
 #: turns.
 THREADS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 # First, whatever is imported first: it has the names of a module here.
-from windrow import data as _data  # noqa: F401
+from windrow import data as _data
 from windrow._lazy import listing, names_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import ray
-
 from windrow import collectors
 from windrow._windrow import run_worker
 from windrow.processes import exceptions, setup

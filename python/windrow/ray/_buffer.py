@@ -23,8 +23,9 @@ from windrow.data.replay_buffers.samplers import Sampler
 from windrow.ray import _session
 
 if TYPE_CHECKING:
-    from ray import ObjectRef
     from ray.actor import ActorHandle
+
+    from ray import ObjectRef
     from windrow._types import Array
     from windrow.collectors import BaseCollector
 

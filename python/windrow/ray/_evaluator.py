@@ -23,6 +23,7 @@ from windrow.ray import _session
 
 if TYPE_CHECKING:
     import torch
+
     from windrow.collectors._evaluator import EvaluatorArguments
 
 _actors = module("windrow.ray._actors")

@@ -22,10 +22,11 @@ from windrow.processes.exceptions import RemoteTraceback, received
 
 if TYPE_CHECKING:
     import torch
-    from ray import ObjectRef
     from ray.actor import ActorHandle
     from ray.exceptions import RayTaskError
     from tensordict import TensorDictBase
+
+    from ray import ObjectRef
     from windrow._types import Array, Device
 
     Packable: TypeAlias = TensorDictBase | Mapping[str, torch.Tensor]

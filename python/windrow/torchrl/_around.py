@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tensordict import TensorDictBase
-from torchrl import envs as theirs
 
+from torchrl import envs as theirs
 from windrow._types import AnyTransform
 from windrow._warnings import warn
 from windrow.envs._base import EnvBase

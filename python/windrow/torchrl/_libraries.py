@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchrl.envs import EnvBase
+
     from windrow._types import Environment
 
 

@@ -17,6 +17,7 @@ from windrow.policies.weights import check_model, weights_of
 
 if TYPE_CHECKING:
     import torch
+
     from windrow._types import Policy, Weights
     from windrow.collectors import BaseCollector
 

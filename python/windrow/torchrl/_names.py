@@ -194,10 +194,10 @@ class _Finder:
         loader = _Renamed(theirs.origin) if is_read else _View()  # type: ignore[arg-type]
         return ModuleSpec(
             name,
-            loader,
+            loader,  # type: ignore[arg-type]
             origin=theirs.origin,
             is_package=theirs.submodule_search_locations is not None,
-        )  # type: ignore[arg-type]
+        )
 
 
 class _View:
@@ -249,8 +249,10 @@ def spec_of_first_door(name: str) -> ModuleSpec | None:
     except ModuleNotFoundError:
         return None
     return theirs and ModuleSpec(
-        name, _FirstDoor(), is_package=theirs.submodule_search_locations is not None
-    )  # type: ignore[arg-type]
+        name,
+        _FirstDoor(),  # type: ignore[arg-type]
+        is_package=theirs.submodule_search_locations is not None,
+    )
 
 
 def of_first_door(own: str, name: str) -> object:

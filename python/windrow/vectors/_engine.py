@@ -17,7 +17,6 @@ from windrow.envs._specs import Leaf, path
 from windrow.vectors._base import Notes, Stepped, closed_before, masked, reset_needed, with_masks
 from windrow.vectors._exchange import Exchange
 
-
 _INSTEAD = "native=False runs Gymnasium's"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -223,7 +223,7 @@ class Wanted:
 
 
 def _native(env_name: str, kwargs: dict[str, Any], entries: Mapping[str, bool]) -> Native | None:
-    """windrow's own environment with this id, where it has one that takes these arguments."""
+    """Windrow's own environment with this id, where it has one that takes these arguments."""
     try:
         return Native(env_name, False, arguments=arguments_of(env_name, kwargs, list(entries)))
     except NotNative:
@@ -281,6 +281,10 @@ def divides(name: str, number: int, count: int) -> int:
     return number
 
 
+def _itself(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return env
+
+
 def _functions(makers: list[Any], kwargs: dict[str, Any]) -> list[Callable[[], Any]]:
     """Functions that make the environments of Gymnasium."""
     functions = []
@@ -292,7 +296,7 @@ def _functions(makers: list[Any], kwargs: dict[str, Any]) -> list[Callable[[], A
                 raise TypeError(
                     f"{maker} is one object, which cannot be {len(makers)} environments: give a function that makes one"
                 )
-            functions.append(lambda: maker)
+            functions.append(partial(_itself, maker))
         elif callable(maker):
             if kwargs:
                 raise TypeError(

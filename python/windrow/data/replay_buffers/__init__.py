@@ -6,8 +6,14 @@ from windrow import _fence as _fence
 from windrow._lazy import listing as _listing
 from windrow.data.replay_buffers import (
     replay_buffers as _buffers,
+)
+from windrow.data.replay_buffers import (
     samplers as _samplers,
+)
+from windrow.data.replay_buffers import (
     storages as _storages,
+)
+from windrow.data.replay_buffers import (
     writers as _writers,
 )
 from windrow.data.replay_buffers.replay_buffers import *

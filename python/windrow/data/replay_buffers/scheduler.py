@@ -6,7 +6,7 @@ from typing import Any
 
 from windrow import _fence
 
-__all__ = [
+__all__ = [  # noqa: F822
     "LambdaScheduler",
     "LinearScheduler",
     "ParameterScheduler",

@@ -171,6 +171,7 @@ class GymEnv(EnvBase):
         policy: torch.nn.Module | None = None,
         **kwargs: Any,
     ) -> Any:
+        """Several environments with ``num_workers``, each in a worker process."""
         if policy is not None:
             if num_workers is not None:
                 kwargs["num_workers"] = num_workers

@@ -9,7 +9,6 @@ with the same draws. Otherwise torch evaluates the policy.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import json
 import math
@@ -18,29 +17,30 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import CodeType, MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from windrow import envs
 from windrow._windrow import evaluate_graph
-from windrow.envs._factory import env_of, is_function
-from windrow.envs._registry import adapted
 from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.acting import acting, borrowing, unchecked
-from windrow.policies.arguments import read_by, takes_dictionary
 from windrow.policies.audit import Audit
+from windrow.policies.lower import random_rules as random_rules
 from windrow.policies.lower import rules as rules
-from windrow.policies.lower.trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
-from windrow.policies.reads import State, Watch
+from windrow.policies.lower.inputs import Leaf, asked_for, observed_by
+from windrow.policies.lower.trace import Calls, Replay, Trace
+from windrow.policies.lower.values import DTYPES, Doubtful, NotLowerable, Value
+from windrow.policies.reads import State
 from windrow.policies.torch_policy import TorchPolicy, copied_module
+from windrow.policies.watch import Watch
 from windrow.policies.weights import original, source_of, tensors_of
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions
+
 
 #: Rows of the two traces. Primes, since what is a multiple of them is taken for rows.
 ROWS = (37, 41)
@@ -58,17 +58,6 @@ TRIED = 16
 TOLERANCE = (1e-4, 1e-5)
 #: Of eight rows that are drawn, which one has large numbers, and which one small ones.
 LARGE, SMALL = 1, 2
-
-
-class Leaf(NamedTuple):
-    """An observation of one environment; its bounds, where they are known, in this shape or for all
-    of it.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    low: torch.Tensor | None = None
-    high: torch.Tensor | None = None
 
 
 @dataclass
@@ -118,14 +107,14 @@ def _lowered(
     policy: Callable[..., Any], source: nn.Module, conditions: Conditions, env: object
 ) -> Lowered:
     known, is_lazy = (
-        _observed(env, policy, conditions),
+        observed_by(env, policy, conditions),
         any(map(nn.parameter.is_lazy, source.parameters())),
     )
     if is_lazy and not known:
         raise NotLowerable(
             "it has lazy layers, whose sizes are not known before the environment is made"
         )
-    asked = [iter(known)] if known else _asked(policy, conditions, env)
+    asked = [iter(known)] if known else asked_for(policy, conditions, env)
     first: NotLowerable | None = None
     for observed, actions in itertools.chain.from_iterable(asked):
         try:
@@ -303,136 +292,6 @@ def _copied(policy: Any) -> nn.Module | MethodType:
     if isinstance(policy, nn.Module):
         return copied_module(policy).to("cpu")
     return MethodType(policy.__func__, copied_module(policy.__self__).to("cpu"))
-
-
-# What the policy reads
-
-
-def _observed(
-    env: Any, policy: Callable[..., Any], conditions: Conditions
-) -> list[tuple[dict[Key, Leaf], list[Key]]]:
-    """The observations of an environment that ``policy`` gets, and the actions, with float32 in
-    place of float64 second; none where that is not known yet.
-    """
-    if env is None or is_function(env):
-        return []
-    try:
-        env = env_of(env)
-        if not hasattr(env, "full_action_spec_unbatched"):
-            # Of a library whose adapter makes one that has them, or of Gymnasium.
-            made = adapted(env)
-            env = made if hasattr(made, "full_action_spec_unbatched") else envs.GymWrapper(env)
-        actions = list(env.full_action_spec_unbatched.keys(True, True))
-        leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
-        observed = {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
-        info = env._known().info if hasattr(env, "_known") else ()
-        observed = {
-            key: observed[key] for key in read_by(policy, conditions.trust, list(observed), info)
-        }
-    except Exception:
-        # Said where it is made.
-        return []
-    single = {
-        key: leaf._replace(dtype=torch.float32) if leaf.dtype == torch.float64 else leaf
-        for key, leaf in observed.items()
-    }
-    return (
-        [(observed, actions)]
-        if all(leaf is single[key] for key, leaf in observed.items())
-        else [(observed, actions), (single, actions)]
-    )
-
-
-def _leaf(spec: Any) -> Leaf:
-    """The observation that ``spec`` describes."""
-    shape, dtype = tuple(spec.shape), spec.dtype
-    space, count = getattr(spec, "space", None), getattr(spec, "n", None)
-    low, high = getattr(space, "low", None), getattr(space, "high", None)
-    if type(spec).__name__ == "Categorical" and isinstance(count, int):
-        low, high = 0, count - 1
-    elif type(spec).__name__ in ("Binary", "OneHot", "MultiOneHot"):
-        low, high = 0, 1
-    if dtype.is_floating_point or low is None or high is None:
-        return Leaf(shape, dtype)
-    return Leaf(shape, dtype, torch.as_tensor(low), torch.as_tensor(high))
-
-
-def _asked(
-    policy: Callable[..., Any], conditions: Conditions, env: object
-) -> list[Iterator[tuple[dict[Key, Leaf], list[Key]]]]:
-    """Where observations are looked for that nobody knows: a guess, and then the environment, which
-    is made for that only if it has to be.
-    """
-    keys = _inputs(policy)
-    # Groups of agents have dimensions of their own, which no layer tells.
-    is_nested = any(isinstance(key, tuple) for key in keys) or takes_dictionary(policy)
-    asked = [] if is_nested else [_guessed(policy)]
-    if is_nested or len(keys) > 1:
-        asked.append(_made(env, policy, conditions))
-    return asked
-
-
-def _made(
-    env: Any, policy: Callable[..., Any], conditions: Conditions
-) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
-    """As :func:`_observed`, of an environment that the function ``env`` makes for it: of several
-    observations, nobody guesses the sizes.
-    """
-    try:
-        made = env()
-    except Exception:
-        # Said where the collector makes it.
-        return
-    try:
-        yield from _observed(made, policy, conditions)
-    finally:
-        with contextlib.suppress(Exception):
-            made.close()
-
-
-def _inputs(policy: Callable[..., Any]) -> list[Key]:
-    """Names of the observations that ``policy`` reads, as far as it names them."""
-    read = recurrent.keys_of(policy, "in_keys")
-    if read is None:
-        parameters = inspect.signature(getattr(policy, "forward", policy)).parameters.values()
-        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = [
-            one.name
-            for one in parameters
-            if one.kind in kinds and one.default is inspect.Parameter.empty
-        ]
-        return list(names) if len(names) > 1 else ["observation"]
-    written = {
-        key for out in recurrent.keys_of(policy, "out_keys") or () for key in (out, path(out)[1:])
-    }
-    return [
-        key
-        for key in read
-        if key not in written and path(key) not in written and key != recurrent.IS_INIT
-    ]
-
-
-def _guessed(policy: Callable[..., Any]) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
-    """Observations that ``policy`` may read, by the sizes of its layers: vectors of float32."""
-    keys = _inputs(policy)
-    choices = []
-    for key in keys:
-        parts = [
-            part
-            for part in source_of(policy).modules()
-            if key in (recurrent.keys_of(part, "in_keys") or ())
-        ]  # type: ignore[union-attr]
-        # The innermost one.
-        layers = (parts[-1] if parts else source_of(policy)).modules()  # type: ignore[union-attr]
-        choices.append(list(dict.fromkeys(itertools.chain.from_iterable(map(_widths, layers))))[:6])
-    for widths in itertools.islice(itertools.product(*choices), 16):
-        yield {key: Leaf((width,), torch.float32) for key, width in zip(keys, widths)}, ["action"]
-
-
-def _widths(layer: nn.Module) -> list[int]:
-    names = ("in_features", "input_size", "num_features", "normalized_shape")
-    found = [getattr(layer, name, None) for name in names]
-    return [width if isinstance(width, int) else width[0] for width in found if width]
 
 
 # Reading
@@ -782,7 +641,7 @@ class _Reading:
         """
         described = json.loads(graph)
         # Draws are outputs too.
-        for number, (node, (value, dtype)) in enumerate(zip(self.extra, self._draws)):
+        for number, (node, (value, _)) in enumerate(zip(self.extra, self._draws)):
             shape = [self.rows, math.prod(value.shape) // self.rows]
             described["outputs"].append(
                 [self._leaf(["draw", str(number)], torch.empty(shape)), node]

@@ -11,18 +11,28 @@ from windrow.torchrl._names import register, stand_in
 if TYPE_CHECKING:
     from windrow.data._limiters import *
     from windrow.data._postprocs import *
-    from windrow.ray._buffer import *
     from windrow.data.replay_buffers.samplers import *
     from windrow.data.replay_buffers.storages import *
     from windrow.data.replay_buffers.writers import (
         TensorDictMaxValueWriter as TensorDictMaxValueWriter,
     )
+    from windrow.ray._buffer import *
     from windrow.torchrl._buffers import (
         PrioritizedReplayBuffer as PrioritizedReplayBuffer,
+    )
+    from windrow.torchrl._buffers import (
         ReplayBuffer as ReplayBuffer,
+    )
+    from windrow.torchrl._buffers import (
         RoundRobinWriter as RoundRobinWriter,
+    )
+    from windrow.torchrl._buffers import (
         TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
+    )
+    from windrow.torchrl._buffers import (
         TensorDictReplayBuffer as TensorDictReplayBuffer,
+    )
+    from windrow.torchrl._buffers import (
         TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
     )
     from windrow.torchrl._schedulers import *

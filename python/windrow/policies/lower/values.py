@@ -1,0 +1,229 @@
+"""Values of a trace, and the operations of torch that a trace knows by their kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+#: Element types that values may have; the engine computes with float32.
+DTYPES = {torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+#: What changes nothing.
+NOTHING = {("Add", 0), ("Sub", 0), ("Mul", 1), ("Div", 1)}
+#: How places are encoded: the number of a value, the row (from 1; 0 holds for all rows), and the
+#: element of a row.
+SOURCE, ROW = 48, 32
+ELEMENT = (1 << ROW) - 1
+
+
+#: What each operation is in a graph, by its name; see ``windrow.policies.lower.rules``.
+RULES: dict[str, Callable[[Any, Any], Any]] = {}
+#: Operations that move elements alone.
+MOVING = {
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "_reshape_alias",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "t",
+    "transpose",
+    "permute",
+    "select",
+    "slice",
+    "split",
+    "split_with_sizes",
+    "unbind",
+    "alias",
+    "detach",
+    "clone",
+    "contiguous",
+    "repeat",
+    "flip",
+    "roll",
+    "movedim",
+    "diagonal",
+    "unfold",
+    "narrow",
+    "lift_fresh",
+    "lift",
+    "cat",
+    "stack",
+    "chunk",
+    "unsafe_chunk",
+    "unsafe_split",
+    "expand_copy",
+}
+#: Operations of integers that give the same for the nearest float32: they move numbers, keep their
+#: order, or ask for the sign alone.
+KEEPING: set[str] = {
+    "_to_copy",
+    "to",
+    "copy",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "maximum",
+    "minimum",
+    "amax",
+    "amin",
+    "where",
+    "masked_fill",
+    "index",
+    "embedding",
+    "gather",
+    "nll_loss_forward",
+    "sign",
+    "any",
+    "all",
+    "logical_not",
+    "logical_and",
+    "logical_or",
+    "fill",
+}
+#: Those that may give -0.
+SIGNED = {
+    "_to_copy",
+    "to",
+    "copy",
+    "neg",
+    "mul",
+    "div",
+    "floor_divide",
+    "remainder",
+    "pow",
+    "prod",
+    "round",
+    "trunc",
+    "floor",
+    "ceil",
+}
+#: Those that read float64, and round it.
+CASTING = {"_to_copy", "to", "copy"}
+#: Those of two integers, one of which may be the nearest float32 if the other is exact.
+COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
+#: Those that compute in the type that they give, where they read nothing but integers.
+COMPUTING = COMPARING | {
+    "add",
+    "sub",
+    "rsub",
+    "mul",
+    "pow",
+    "floor_divide",
+    "remainder",
+    "div",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "maximum",
+    "minimum",
+    "where",
+    "masked_fill",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+}
+
+
+#: What integers that a policy keeps may be, so that the next ones are exact, too.
+LARGEST_STATE = (-(2**23), 2**23)
+
+
+class NotLowerable(Exception):
+    """Why torch has to evaluate a policy."""
+
+
+class Doubtful(NotLowerable):
+    """A call of the policy does more than to compute from what windrow can compare."""
+
+
+class Along(int):
+    """A dimension that rows are along several times: ``[times, rows, ...]`` made flat. An ``int``
+    is one that they are along once.
+    """
+
+    times: int
+
+    def __new__(cls, dim: int, times: int) -> Along:
+        self = super().__new__(cls, dim)
+        self.times = times
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, int)
+            and int(self) == int(other)
+            and self.times == getattr(other, "times", 1)
+        )
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((int(self), self.times))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of ``shape`` as a node of the graph. ``batch`` is the dimension that rows are along,
+    each with several entries of it if need be; None for a value that is the same in all rows. A
+    node holds the elements of a row in the order of the other dimensions.
+    """
+
+    node: int
+    shape: tuple[int, ...]
+    batch: int | None
+
+    def split(self, rows: int) -> tuple[int, int, int, int]:
+        """Elements before the rows, rows, and elements of a row: of the batch dimension, and behind
+        it.
+        """
+        if self.batch is None:
+            return 1, 1, 1, math.prod(self.shape)
+        before, own, after = (
+            self.shape[: self.batch],
+            self.shape[self.batch],
+            self.shape[self.batch + 1 :],
+        )
+        times = getattr(self.batch, "times", 1)
+        return math.prod(before) * times, rows, own // rows // times, math.prod(after)
+
+
+#: What a rule is given: a value, what becomes one, or a number.
+Operand = Value | torch.Tensor | float
+#: What a rule returns: the value of each result; None where a graph has none.
+Found = Value | Sequence[Value | None] | None
+
+
+class Operation:
+    """A call of an operation of torch: its name, without the underscore of those that work in
+    place, its arguments and its result.
+    """
+
+    out: Any
+
+    def __init__(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.name = func._schema.name.removeprefix("aten::").removesuffix("_")
+
+    def has(self, name: str) -> bool:
+        """Whether the operation has an argument of this name."""
+        return any(argument.name == name for argument in self.func._schema.arguments)
+
+    def __call__(self, name: str, *other: Any) -> Any:
+        """The argument of this name, or its default; ``other`` where the operation has no such
+        argument.
+        """
+        for place, argument in enumerate(self.func._schema.arguments):
+            if argument.name == name:
+                if name in self.kwargs or place >= len(self.args) or argument.kwarg_only:
+                    return self.kwargs.get(name, argument.default_value)
+                return self.args[place]
+        if not other:
+            raise NotLowerable(f"{self.name} without {name}")
+        return other[0]
