@@ -1,41 +1,43 @@
-//! The figures of a tree: lengths of files and functions, numbers of parameters, share of comments
-//! and documentation, and how much there is to know.
+//! The figures of a tree: lengths of files and functions, statements, share of comments and
+//! documentation, sizes of groups of files, and how much there is to know.
 //!
 //! They are computed from the files alone, so that one command measures any tree; a file that it
-//! does not have counts as empty.
+//! does not have counts as empty. Unit tests, files of tests, benchmarks and examples are counted
+//! apart, and so are files that a program wrote, whose first line begins with "Generated".
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+mod knowledge;
+
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{
-    scan::{
-        self, PYTHON, Source,
-        modules::{Graph, circles},
-        package::{imports, named},
-    },
-    tidy::{ENGINE, name},
-};
+use crate::scan::{self, PYTHON, Source};
 
 /// The crates that run workers wherever they are.
-const WORKERS: &str = "windrow-collect windrow-peer windrow-remote windrow-sync";
+const WORKERS: [&str; 4] = [
+    "windrow-collect",
+    "windrow-peer",
+    "windrow-remote",
+    "windrow-sync",
+];
+
+/// The crate of the extension module.
+const EXTENSION: &str = "windrow-python";
+
+/// Folders of the Python package that its core does without.
+const BESIDE: [&str; 4] = ["_datasets", "datasets", "ray", "torchrl"];
 
 /// A longer function deserves a second look.
 const LONG: usize = 40;
 
-/// How many groups of types that share a name are printed.
-const GROUPS: usize = 5;
-
-const HEADER: &str = "                          files    lines   file med/max   function p50/p90/max   parameters   prose   functions > 40    tests";
+/// Lines, statements (see `items.rs` and `scan.py`), documentation lines per public item, functions
+/// of more than [`LONG`] lines.
+const HEADER: &str = "\
+                                         prose  docs/    file         function          para-           gene-
+                  files   lines   stmts    %    item     med/max      p50/p90/max  >40  meters  tests   rated";
 
 /// Prints the figures of the tree at `root`.
 pub(crate) fn run(root: &Path) -> Result<bool> {
-    let read = |name| fs::read_to_string(root.join(name)).unwrap_or_default();
     let crates = crates(root)?;
     let all: Vec<_> = crates.values().flatten().collect();
     let python = scan::python(root)?;
@@ -45,29 +47,26 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     }
     println!("{}", line("all Rust", all.iter().copied()));
     println!("{}", line(PYTHON, &python));
-    let tasks = scan::rust(root, &root.join("xtask"))?;
-    println!("{}\n", line("xtask", &tasks));
+    println!(
+        "{}\n",
+        line("xtask", &scan::rust(root, &root.join("xtask"))?)
+    );
 
-    let names = WORKERS.split(' ').filter(|name| crates.contains_key(*name));
-    let names: Vec<_> = names.collect();
-    let workers = names.iter().flat_map(|name| &crates[*name]);
-    let own = workers
-        .filter(|source| source.is_own())
-        .map(|source| source.lines);
-    println!("lines of {}: {}", names.join(" + "), own.sum::<usize>());
-    let packages = read("Cargo.lock").matches("[[package]]").count();
-    println!("packages in Cargo.lock: {packages}");
-    println!("types of one name: {}", types(&all));
-    println!("{}", words(&read("ARCHITECTURE.md")));
-    let engine = crates.get("windrow-collect").map_or(&[][..], Vec::as_slice);
-    let edges = Graph::read(engine, ENGINE).edges();
-    let edges = edges.iter().map(|(from, to)| (name(from), name(to)));
-    circle("windrow-collect", &edges.collect());
-    circle(PYTHON, &imports(&python));
-    let named = named(all.iter().copied(), &python);
-    println!("private Python modules that Rust names: {}", named.len());
-    println!("  {}", named.join(", "));
-    println!("plain `Any` in {PYTHON}: {}", anys(&python));
+    println!("lines (statements), tests and generated files apart:");
+    let workers = WORKERS
+        .iter()
+        .filter_map(|name| crates.get(*name))
+        .flatten();
+    size("all Rust in crates/", all.iter().copied());
+    size("collect + peer + remote + sync", workers);
+    size(EXTENSION, crates.get(EXTENSION).into_iter().flatten());
+    size(PYTHON, &python);
+    let core = python
+        .iter()
+        .filter(|source| !source.path.split('/').any(|part| BESIDE.contains(&part)));
+    size("of it without torchrl/, ray/, data sets", core);
+    println!("\nhow much there is to know:");
+    knowledge::print(root, &crates, &python);
     Ok(true)
 }
 
@@ -91,30 +90,59 @@ fn crates(root: &Path) -> Result<BTreeMap<String, Vec<Source>>> {
 
 /// The figures of some files.
 fn line<'a>(name: &str, sources: impl IntoIterator<Item = &'a Source>) -> String {
-    let (mut files, mut functions, mut prose, mut tests) = (Vec::new(), Vec::new(), 0, 0);
+    let (mut own, mut generated, mut tests) = (Vec::new(), 0, 0);
     for source in sources {
-        tests += source.tests;
-        if source.is_own() {
-            files.push(source.lines);
-            functions.extend(&source.functions);
-            prose += source.prose;
+        if !source.is_own() {
+            tests += source.lines + source.tests;
+        } else if source.is_generated() {
+            generated += source.lines + source.tests;
         } else {
-            tests += source.lines;
+            tests += source.tests;
+            own.push(source);
         }
     }
-    let lines: usize = files.iter().sum();
-    let lengths = functions.iter().filter_map(|function| function.lines);
-    let lengths: Vec<_> = lengths.collect();
+    let sum = |count: fn(&Source) -> usize| own.iter().map(|source| count(source)).sum::<usize>();
+    let lines: Vec<_> = own.iter().map(|source| source.lines).collect();
+    let functions: Vec<_> = own.iter().flat_map(|source| &source.functions).collect();
+    let lengths: Vec<_> = functions
+        .iter()
+        .filter_map(|function| function.lines)
+        .collect();
     let parameters = functions.iter().map(|function| function.parameters());
+    let all = sum(|source| source.lines);
     format!(
-        "{name:<24}{:>7}{lines:>9}{:>15}{:>23}{:>13}{:>6} %{:>17}{tests:>9}",
-        files.len(),
-        percentiles(&files, &[50, 100]),
+        "{name:<16}{:>7}{all:>8}{:>8}{:>5}{:>8}{:>12}{:>17}{:>5}{:>8}{tests:>8}{generated:>7}",
+        own.len(),
+        sum(|source| source.statements),
+        (sum(|source| source.prose) * 100)
+            .checked_div(all)
+            .unwrap_or(0),
+        tenths(
+            sum(|source| source.documentation),
+            sum(|source| source.public)
+        ),
+        percentiles(&lines, &[50, 100]),
         percentiles(&lengths, &[50, 90, 100]),
-        parameters.max().unwrap_or(0),
-        (prose * 100).checked_div(lines).unwrap_or(0),
         lengths.iter().filter(|lines| **lines > LONG).count(),
+        parameters.max().unwrap_or(0),
     )
+}
+
+/// Prints how many lines and statements some files have.
+fn size<'a>(name: &str, sources: impl IntoIterator<Item = &'a Source>) {
+    let own = sources
+        .into_iter()
+        .filter(|source| source.is_own() && !source.is_generated());
+    let [lines, statements] = own.fold([0, 0], |[lines, statements], source| {
+        [lines + source.lines, statements + source.statements]
+    });
+    println!("  {name:<40}{lines:>8} ({statements})");
+}
+
+/// A quotient with one decimal; 0 of none.
+fn tenths(some: usize, all: usize) -> String {
+    let tenths = (some * 10).checked_div(all).unwrap_or(0);
+    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 /// The values that each of `shares` in a hundred do not exceed; 0 of none.
@@ -123,137 +151,63 @@ fn percentiles(values: &[usize], shares: &[usize]) -> String {
     sorted.sort_unstable();
     let last = sorted.len().saturating_sub(1);
     let value = |share: &usize| sorted.get(last * share / 100).unwrap_or(&0).to_string();
-    shares.iter().map(value).collect::<Vec<_>>().join(" / ")
-}
-
-/// The names that the most types have, and how many.
-fn types(sources: &[&Source]) -> String {
-    let mut counts = BTreeMap::new();
-    for source in sources.iter().filter(|source| source.is_own()) {
-        let names = source.code.types();
-        names.for_each(|name| *counts.entry(name).or_insert(0) += 1);
-    }
-    let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
-    counts.sort_by_key(|(_, count)| Reverse(*count));
-    counts.truncate(GROUPS);
-    let groups = counts.iter().map(|(name, count)| format!("{name} {count}"));
-    groups.collect::<Vec<_>>().join(", ")
-}
-
-/// How long a page and its glossary are.
-fn words(page: &str) -> String {
-    let mut sections = page.split("\n## ");
-    let glossary = sections.find(|section| section.starts_with("Words\n"));
-    let glossary = glossary.unwrap_or_default();
-    let [all, own] = [page, glossary].map(|text| text.split_whitespace().count());
-    let entries = glossary.matches("\n| **").count();
-    format!("words of ARCHITECTURE.md: {all}, of its glossary: {own} in {entries} entries")
-}
-
-fn circle(package: &str, edges: &BTreeSet<(String, String)>) {
-    let circles = circles(edges);
-    let largest = circles.first().map_or(1, Vec::len);
-    println!("largest circle of modules in {package}: {largest} files");
-    if let Some(circle) = circles.first() {
-        println!("  {}", circle.join(", "));
-    }
-}
-
-/// Shares of parameters and of results.
-fn anys(python: &[Source]) -> String {
-    let sum = |at: usize| python.iter().map(|source| source.any_shares[at]).sum();
-    let [some, parameters, any, results]: [usize; 4] = [0, 1, 2, 3].map(sum);
-    let share = |some: usize, all: usize| (100 * some).checked_div(all).unwrap_or(0);
-    let [some, any] = [share(some, parameters), share(any, results)];
-    format!("{some} % of {parameters} parameters, {any} % of {results} results")
+    shares.iter().map(value).collect::<Vec<_>>().join("/")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Source, anys, imports, line, named, percentiles, types, words};
+    use super::{Source, line, percentiles, tenths};
 
     fn source(path: &str, text: &str) -> Source {
         Source::of_rust(path.to_owned(), text.to_owned()).expect("tokens of Rust")
     }
 
-    fn module(name: &str, imports: &[&str]) -> Source {
-        Source {
-            module: name.to_owned(),
-            imports: imports.iter().map(|known| (*known).to_owned()).collect(),
-            ..Source::default()
-        }
-    }
-
     #[test]
-    fn the_figures_of_a_file_leave_its_tests_out() {
-        let text = "//! Why.\nfn f(a: u8, b: u8) {\n}\n\n#[cfg(test)]\nmod tests {\n    // No.\n    fn g(a: u8, b: u8, c: u8) {}\n}\n";
-        let files = [source("src/a.rs", text), source("src/tests.rs", text)];
+    fn the_figures_of_a_file_leave_its_tests_and_generated_files_out() {
+        let text = "//! Why.\n/// Of f.\npub fn f(a: u8, b: u8) {\n}\n\n#[cfg(test)]\nmod tests {\n    // No.\n    fn g(a: u8, b: u8, c: u8) {}\n}\n";
+        let generated = format!("// Generated by a program.\n{text}");
+        let files = [
+            source("src/a.rs", text),
+            source("src/tests.rs", text),
+            source("src/b.rs", &generated),
+        ];
         let line = line("a", &files);
         let words: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(words.join(" "), "a 1 4 4 / 4 2 / 2 / 2 2 25 % 0 14");
+        assert_eq!(words.join(" "), "a 1 5 1 40 1.0 5/5 2/2/2 0 2 15 11");
     }
 
     #[test]
-    fn types_of_one_name_are_counted_in_all_files() {
-        let files = [
-            source(
-                "a.rs",
-                "pub struct Place<T>(T); enum Other {} trait Place {}",
-            ),
-            source(
-                "b.rs",
-                "macro_rules! m { () => { struct Place; } }\ntype Other = u8; // enum Other {}",
-            ),
-            source("b_tests.rs", "struct Other;"),
-        ];
-        let files: Vec<_> = files.iter().collect();
-        assert_eq!(types(&files), "Place 3, Other 1");
-    }
-
-    #[test]
-    fn modules_that_rust_names_by_string_are_found() {
-        let python = [
-            module("windrow._a", &[]),
-            module("windrow.b", &[]),
-            module("windrow.b._c", &[]),
-        ];
-        let text = "fn f() { import(\"windrow._a\", \"windrow.b\"); } // \"windrow.b._c\"";
-        let rust = source("a.rs", text);
-        assert_eq!(named([&rust], &python), ["windrow._a"]);
-    }
-
-    #[test]
-    fn a_module_that_imports_itself_is_no_circle() {
-        let modules = [module("a", &["a", "b"]), module("b", &[])];
-        let edges = imports(&modules);
-        assert_eq!(
-            edges.into_iter().collect::<Vec<_>>(),
-            [("a".to_owned(), "b".to_owned())]
-        );
-    }
-
-    #[test]
-    fn the_glossary_ends_with_its_section() {
-        let page = "# A\n\n## Words\n\n| **ring** | a |\n\n## More\n\nb\n";
-        let expected = "words of ARCHITECTURE.md: 12, of its glossary: 6 in 1 entries";
-        assert_eq!(words(page), expected);
-    }
-
-    #[test]
-    fn shares_are_those_of_all_files() {
-        let of = |any_shares| Source {
-            any_shares,
-            ..Source::default()
-        };
-        let expected = "50 % of 4 parameters, 25 % of 4 results";
-        assert_eq!(anys(&[of([1, 3, 0, 1]), of([1, 1, 1, 3])]), expected);
-        assert_eq!(anys(&[]), "0 % of 0 parameters, 0 % of 0 results");
+    fn only_a_comment_that_begins_so_says_that_a_program_wrote_the_file() {
+        for (first, expected) in [
+            ("// Generated by x.", true),
+            ("//! Generated: edit y.", true),
+            ("//! Modules are generated.", false),
+            ("Generated!();", false),
+        ] {
+            assert_eq!(source("a.rs", first).is_generated(), expected, "{first}");
+        }
+        for (first, expected) in [
+            ("# Generated by x.", true),
+            ("\"\"\"Generated by x.", true),
+            ("Generated = 1", false),
+        ] {
+            let source = Source {
+                first: first.to_owned(),
+                ..Source::default()
+            };
+            assert_eq!(source.is_generated(), expected, "{first}");
+        }
     }
 
     #[test]
     fn a_percentile_is_one_of_the_values() {
         let values = [9, 1, 5, 3, 7];
-        assert_eq!(percentiles(&values, &[0, 50, 90, 100]), "1 / 5 / 7 / 9");
+        assert_eq!(percentiles(&values, &[0, 50, 90, 100]), "1/5/7/9");
         assert_eq!(percentiles(&[], &[50]), "0");
+    }
+
+    #[test]
+    fn a_quotient_has_one_decimal() {
+        assert_eq!([tenths(7, 3), tenths(1, 0)], ["2.3", "0.0"]);
     }
 }

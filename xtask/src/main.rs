@@ -50,8 +50,8 @@ struct Arguments {
 enum Task {
     /// Runs every check and every test, and ends with one line that counts them
     ///
-    /// Formatting, clippy, the tree's own rules (tidy), unit and integration tests, doctests, the
-    /// comparisons with Gymnasium and PyTorch, the site, the Python package with its types and
+    /// Formatting, clippy, ruff, the tree's own rules (tidy), unit and integration tests, doctests,
+    /// the comparisons with Gymnasium and PyTorch, the site, the Python package with its types and
     /// tests, and the models of loom and shuttle. All of them run even when one fails. Needs Rust,
     /// a C compiler and Python 3.11 or newer; the Python packages go into `target/venv`, once. Uses
     /// cargo-nextest where it is installed.
@@ -102,14 +102,14 @@ enum Task {
         #[arg(value_enum)]
         tool: Option<Sanitizer>,
     },
-    /// Checks the rules of the tree: sizes of files and functions, `unsafe`, arrows between crates
-    /// and rooms, the one loop
+    /// Checks the rules of the tree: sizes of files and functions, columns of prose, `unsafe`,
+    /// arrows between crates and rooms, the one loop
     Tidy,
     /// Changes the state of policies in every way, below every class of the Python package, and
     /// checks each action
     Stale(faults::Changes),
-    /// Prints how long files and functions are, how much of them is prose, and how much there is to
-    /// know
+    /// Prints how long files and functions are, how many statements and how much prose they have,
+    /// and how much there is to know
     Figures {
         /// Another tree than this one
         path: Option<PathBuf>,

@@ -198,6 +198,27 @@ pub(crate) fn steps(report: &mut Report, root: &Path, python: Option<&PathBuf>) 
     });
 }
 
+/// Checks the format of all Python and the rules that `pyproject.toml` lists, both by ruff.
+pub(crate) fn style(root: &Path, python: Option<&PathBuf>) -> Result<Verdict> {
+    let Some(python) = python else {
+        return Ok(Verdict::NotRun("there is no Python environment".to_owned()));
+    };
+    let check = |what: &str, why| {
+        let mut command = in_environment(root, python, what);
+        command.env("RUFF_CACHE_DIR", root.join("target/ruff"));
+        Verdict::of_program(&mut command, why)
+    };
+    let format = check(
+        "ruff format --check",
+        "these files are not formatted: run `$(cargo xtask python) -m ruff format`",
+    )?;
+    let lints = check("ruff check --quiet", "ruff has something to say")?;
+    Ok(match format {
+        Verdict::Passed => lints,
+        failed => failed,
+    })
+}
+
 /// Builds the extension and installs the package so that its sources are those of the tree.
 fn build(root: &Path, python: &Path, maturin: &str) -> Result<()> {
     let mut command = in_environment(root, python, maturin);

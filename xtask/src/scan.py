@@ -1,5 +1,5 @@
 """Measures the Python files below a folder, and prints a list of what it found as JSON: functions,
-prose, imports and annotations.
+prose, statements, imports and annotations.
 """
 
 import ast
@@ -8,6 +8,8 @@ import json
 import pathlib
 import sys
 import tokenize
+
+import edges
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
@@ -49,10 +51,41 @@ def prose(tree, tokens):
         for token in tokens
         if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")
     }
-    for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            lines.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    for text in filter(None, map(docstring, ast.walk(tree))):
+        lines.update(range(text.lineno, text.end_lineno + 1))
     return len(lines)
+
+
+def docstring(node):
+    """The docstring of ``node``, as a statement; None where it has none."""
+    if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+        return node.body[0]
+    return None
+
+
+def statements(tree):
+    """How many statements there are, docstrings aside."""
+    every = list(ast.walk(tree))
+    return sum(isinstance(node, ast.stmt) for node in every) - sum(
+        docstring(node) is not None for node in every
+    )
+
+
+def public(node):
+    """Functions and classes, at the top or in others of them that are public, whose names do not
+    begin with an underscore.
+    """
+    for child in node.body:
+        if isinstance(child, (ast.ClassDef, *FUNCTIONS)) and not child.name.startswith("_"):
+            yield child
+            if isinstance(child, ast.ClassDef):
+                yield from public(child)
+
+
+def documentation(items):
+    """The lines of their docstrings."""
+    texts = filter(None, map(docstring, items))
+    return sum(text.end_lineno - text.lineno + 1 for text in texts)
 
 
 def imports(tree, package, modules):
@@ -60,7 +93,7 @@ def imports(tree, package, modules):
     functions, or by ``module("name")``.
     """
     found = set()
-    for node in running(tree):
+    for node in edges.running(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
@@ -76,14 +109,6 @@ def imports(tree, package, modules):
             paths = [f"{base}.{alias.name}" for alias in node.names]
             found.update(path if path in modules else base for path in paths)
     return sorted(found & modules)
-
-
-def running(node):
-    """The nodes below this one, without those that only type checkers read."""
-    if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
-        yield node
-        for child in ast.iter_child_nodes(node):
-            yield from running(child)
 
 
 def any_shares(functions):
@@ -110,31 +135,43 @@ def module(path, root):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def measure(path, root, modules):
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text, str(path))
+def measure(path, root, package):
+    name = module(path, root)
+    text, tree = path.read_text(encoding="utf-8"), package.trees[name]
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     functions = sorted(
         (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)),
         key=lambda node: node.lineno,
     )
     ends = signature_ends(tokens)
-    package = list(path.relative_to(root.parent).parts[:-1])
+    above, modules = list(path.relative_to(root.parent).parts[:-1]), set(package.trees)
+    items = list(public(tree))
     return {
         "path": path.as_posix(),
-        "module": modules[path],
+        "module": name,
         "lines": len(text.splitlines()),
+        "first": text.partition("\n")[0],
         "prose": prose(tree, tokens),
+        "statements": statements(tree),
+        "public": len(items),
+        "documentation": documentation(items),
         "functions": [function(node, ends) for node in functions],
-        "imports": imports(tree, package, set(modules.values())),
+        "imports": imports(tree, above, modules),
         "hidden_imports": sorted(
-            {name for node in functions for name in imports(node, package, set(modules.values()))}
+            {name for node in functions for name in imports(node, above, modules)}
         ),
+        "edges": package.edges(name),
         "any_shares": any_shares(functions),
     }
 
 
 if __name__ == "__main__":
     root = pathlib.Path(sys.argv[1])
-    names = {path: module(path, root) for path in sorted(root.rglob("*.py"))}
-    json.dump([measure(path, root, names) for path in names], sys.stdout)
+    paths = sorted(root.rglob("*.py"))
+    trees = {
+        module(path, root): ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in paths
+    }
+    package = edges.Package(
+        trees, {module(path, root) for path in paths if path.name == "__init__.py"}
+    )
+    json.dump([measure(path, root, package) for path in paths], sys.stdout)

@@ -2,6 +2,7 @@
 //! module knows which, within macros too. Files of Python are measured by Python itself, with
 //! `scan.py`.
 
+mod items;
 pub(crate) mod modules;
 pub(crate) mod package;
 mod source;
@@ -12,7 +13,7 @@ use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, LexError, TokenStream, TokenTree};
 use serde::Deserialize;
 
-pub(crate) use source::{PYTHON, Source, is_test, python, relative, rust};
+pub(crate) use source::{PYTHON, Source, is_test, python, read_by_python, relative, rust};
 
 /// A word, a literal, a bracket or one letter of an operator.
 #[derive(Debug, Clone)]
@@ -25,6 +26,9 @@ pub(crate) struct Token {
 /// Tokens in their order, without comments.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tokens(pub(crate) Vec<Token>);
+
+/// The lines of each literal of several lines, without the first one.
+pub(crate) type Strings = Vec<RangeInclusive<usize>>;
 
 /// One function with a body, or the signature of one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -50,19 +54,20 @@ impl Function {
 }
 
 impl Tokens {
-    /// Reads a file.
-    pub(crate) fn read(text: &str) -> Result<Self> {
+    /// Reads a file, and where it has literals of several lines.
+    pub(crate) fn read(text: &str) -> Result<(Self, Strings)> {
         let failed = |error: LexError| anyhow!("{error} in line {}", error.span().start().line);
         let stream = text.parse().map_err(failed)?;
-        let mut tokens = Self::default();
-        tokens.flatten(stream);
-        Ok(tokens)
+        let (mut tokens, mut strings) = (Self::default(), Strings::new());
+        tokens.flatten(stream, &mut strings);
+        Ok((tokens, strings))
     }
 
-    fn flatten(&mut self, stream: TokenStream) {
+    fn flatten(&mut self, stream: TokenStream, strings: &mut Strings) {
         for tree in stream {
-            let line = tree.span().start().line;
+            let (line, end) = (tree.span().start().line, tree.span().end().line);
             let TokenTree::Group(group) = tree else {
+                strings.extend((end > line).then_some(line + 1..=end));
                 self.push(&tree.to_string(), line);
                 continue;
             };
@@ -73,7 +78,7 @@ impl Tokens {
                 Delimiter::None => ("", ""),
             };
             self.push(open, line);
-            self.flatten(group.stream());
+            self.flatten(group.stream(), strings);
             self.push(close, group.span_close().end().line);
         }
     }
@@ -239,7 +244,7 @@ mod tests {
     }
 
     fn read(text: &str) -> Tokens {
-        Tokens::read(text).expect("tokens of Rust")
+        Tokens::read(text).expect("tokens of Rust").0
     }
 
     #[test]

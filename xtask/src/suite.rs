@@ -56,6 +56,9 @@ pub(crate) fn run(root: &Path, selection: Selection) -> Result<bool> {
         python = Some(made.unwrap_or_else(|panic| resume_unwind(panic))?);
         Ok(Verdict::Passed)
     });
+    report.step("Python formatting and lints", || {
+        python::style(root, python.as_ref())
+    });
     report.step("tests", || tests(&workspace, selection, python.as_ref()));
     for (title, test, in_python) in COMPARISONS {
         report.step(title, || {

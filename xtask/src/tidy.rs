@@ -1,8 +1,9 @@
-//! The rules of the tree that no lint knows: sizes of files and functions, which crates may be
-//! unsafe, what may panic and how, which crate and which room of the engine may know which, and
-//! that there is one loop.
+//! The rules of the tree that no lint knows: sizes of files and functions, columns of comments and
+//! documentation, which crates may be unsafe, what may panic and how, which crate and which room of
+//! the engine may know which, and that there is one loop.
 
 mod arrows;
+mod columns;
 mod engine;
 mod files;
 mod invariants;
@@ -49,6 +50,7 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     invariants::check(&sources, &mut findings);
     invariants::check_list(&sources, &mut findings);
     ports::check(&sources, &mut findings);
+    columns::check(&workspace.root, &mut findings)?;
 
     for problem in &findings.problems {
         println!("    {problem}");

@@ -15,6 +15,23 @@ pub(crate) fn imports<'a>(
     edges.filter(|(from, to)| from != to).collect()
 }
 
+/// The kinds of edges that `edges.py` finds, each with fewer readers than the one before.
+pub(crate) const KINDS: [&str; 4] = ["imports", "strings", "packages", "tables"];
+
+/// Which module of Python knows which, by edges of these `kinds`.
+pub(crate) fn edges<'a>(
+    python: impl IntoIterator<Item = &'a Source>,
+    kinds: &[&str],
+) -> BTreeSet<(String, String)> {
+    let edges = python.into_iter().flat_map(|source| {
+        let known = kinds.iter().filter_map(|kind| source.edges.get(*kind));
+        known
+            .flatten()
+            .map(|known| (source.module.clone(), known.clone()))
+    });
+    edges.filter(|(from, to)| from != to).collect()
+}
+
 /// The private modules of Python that stand in a string of Rust.
 pub(crate) fn named<'a>(
     sources: impl IntoIterator<Item = &'a Source>,

@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn steps_of_environments_are_told_from_other_steps() {
-        let steps = |text: &str| steps(&Tokens::read(text).expect("tokens of Rust")).len();
+        let steps = |text: &str| steps(&Tokens::read(text).expect("tokens of Rust").0).len();
         for text in [
             "env.step(a)",
             "self.env.as_mut().step(a)",
