@@ -1,8 +1,8 @@
 """The modules of a package that each of its modules knows, however it writes that.
 
-Edges are of four kinds. ``imports`` are those of statements, also within functions. ``strings`` are
-names of modules in constants, as in ``module("windrow.x")``. ``packages`` lead to the module that
-defines a name which is reached through a package, by way of what the package's ``__init__``
+Edges are of four kinds. ``imports`` are those of statements, also within functions. ``strings``
+are names of modules in constants, as in ``module("windrow.x")``. ``packages`` lead to the module
+that defines a name which is reached through a package, by way of what the package's ``__init__``
 imports, also for type checkers alone, and of its tables of lazy names. ``tables`` are names of
 modules in tables at the top of a module that are computed from constants.
 
@@ -16,8 +16,9 @@ KINDS = ("imports", "strings", "packages", "tables")
 
 
 class Package:
-    """The modules of a package as syntax trees by name; ``packages`` are the names of those that
-    are an ``__init__``.
+    """The modules of a package as syntax trees by name.
+
+    ``packages`` are the names of those that are an ``__init__``.
     """
 
     def __init__(self, trees, packages):
@@ -53,8 +54,9 @@ class Package:
         return {kind: sorted(names & self.trees.keys() - {name}) for kind, names in found.items()}
 
     def _imported(self, name, nodes):
-        """What the imports of ``name`` introduce: names, each with a module and, after ``from``,
-        the name in it.
+        """The names that imports of ``name`` introduce, each with a module and the name in it.
+
+        The latter is None where a module is imported as a whole.
         """
         parts = name.split(".") if name in self.packages else name.split(".")[:-1]
         for node in nodes:
@@ -154,9 +156,7 @@ def computed(tree):
 
 
 def modules_in(values):
-    """The texts in constants that may name a module below the package, without what follows a
-    colon.
-    """
+    """The texts in constants that may name a module, without what follows a colon."""
     found, values = set(), list(values)
     while values:
         value = values.pop()

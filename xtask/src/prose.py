@@ -1,8 +1,6 @@
-"""Finds comments and docstrings of the Python files below some folders, and prints where they are
-as JSON.
+"""Finds comments and docstrings of the Python files below some folders, and prints them as JSON.
 
-Of each file: the line and the column of each comment, and the first and last line of each
-docstring.
+Of each file: the line and the column of each comment, the first and last line of each docstring.
 """
 
 import ast

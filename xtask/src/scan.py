@@ -72,9 +72,7 @@ def statements(tree):
 
 
 def public(node):
-    """Functions and classes, at the top or in others of them that are public, whose names do not
-    begin with an underscore.
-    """
+    """Functions and classes whose names begin with no underscore, those of such classes too."""
     for child in node.body:
         if isinstance(child, (ast.ClassDef, *FUNCTIONS)) and not child.name.startswith("_"):
             yield child
@@ -89,8 +87,9 @@ def documentation(items):
 
 
 def imports(tree, package, modules):
-    """The modules among ``modules`` that a module of ``package`` imports when it runs, also within
-    functions, or by ``module("name")``.
+    """The modules among ``modules`` that a module of ``package`` imports when it runs.
+
+    Imports within functions count, and those by ``module("name")``.
     """
     found = set()
     for node in edges.running(tree):
@@ -112,7 +111,7 @@ def imports(tree, package, modules):
 
 
 def any_shares(functions):
-    """Parameters annotated as plain ``Any`` and all that are annotated, then the same of results."""
+    """Parameters annotated as plain ``Any``, all that are annotated, then the same of results."""
     every = [node.args for node in functions]
     parameters = [
         one

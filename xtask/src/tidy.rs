@@ -41,6 +41,9 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
         sources.extend(scan::rust(&workspace.root, package.folder())?);
     }
     sources.extend(scan::python(&workspace.root)?);
+    // The folder of one package may hold another.
+    sources.sort_by(|one, other| one.path.cmp(&other.path));
+    sources.dedup_by(|one, other| one.path == other.path);
     let mut findings = Findings::default();
     files::check_sizes(&sources, &mut findings);
     files::check_roots(workspace, &sources, &mut findings);
@@ -50,7 +53,7 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     invariants::check(&sources, &mut findings);
     invariants::check_list(&sources, &mut findings);
     ports::check(&sources, &mut findings);
-    columns::check(&workspace.root, &mut findings)?;
+    columns::check(&workspace.root, &sources, &mut findings)?;
 
     for problem in &findings.problems {
         println!("    {problem}");

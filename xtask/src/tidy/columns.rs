@@ -11,12 +11,12 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use super::Findings;
-use crate::scan::{Source, read_by_python, rust};
+use crate::scan::{Source, read_by_python};
 
 /// Most characters of a line.
 const COLUMNS: usize = 100;
 
-/// Where Rust and Python are.
+/// Where Python is.
 const FOLDERS: [&str; 6] = ["crates", "docs", "examples", "python", "tests", "xtask"];
 
 /// How comments begin that tools read.
@@ -47,8 +47,8 @@ struct Python {
     docstrings: Vec<(usize, usize)>,
 }
 
-/// Checks all files of Rust and Python of the tree at `root`, tests included.
-pub(super) fn check(root: &Path, findings: &mut Findings) -> Result<()> {
+/// Checks `sources` of Rust, and all files of Python of the tree at `root`; tests included.
+pub(super) fn check(root: &Path, sources: &[Source], findings: &mut Findings) -> Result<()> {
     let mut too_long = |path: &str, text: &str, blocks: &[Block]| {
         let lines = too_long(text, blocks).into_iter();
         let problems = lines.map(|(line, length)| {
@@ -56,10 +56,8 @@ pub(super) fn check(root: &Path, findings: &mut Findings) -> Result<()> {
         });
         findings.problems.extend(problems);
     };
-    for folder in FOLDERS {
-        for source in rust(root, &root.join(folder))? {
-            too_long(&source.path, &source.text, &of_rust(&source));
-        }
+    for source in sources.iter().filter(|source| !source.is_python()) {
+        too_long(&source.path, &source.text, &of_rust(source));
     }
     let folders: Vec<_> = FOLDERS
         .into_iter()
