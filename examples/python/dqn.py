@@ -127,7 +127,9 @@ class Training:
         reward: torch.Tensor,
         terminated: torch.Tensor,
     ) -> torch.Tensor:
-        """A step of gradient descent on a sample, after which the target follows; returns the loss."""
+        """A step of gradient descent on a sample, after which the target follows; returns the
+        loss.
+        """
         with torch.no_grad():
             best = self.network(after).argmax(-1, keepdim=True)
             # Values are means of rewards, of which later ones count less.

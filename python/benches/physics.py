@@ -82,7 +82,9 @@ def drawn(space: Any) -> np.ndarray:
 
 
 class Bare:
-    """Calls of MuJoCo's batches alone, by random actions, or by those of a batch that it follows."""
+    """Calls of MuJoCo's batches alone, by random actions, or by those of a batch that it
+    follows.
+    """
 
     def __init__(self, env_name: str, threads: int = 2) -> None:
         self.frame_skip, model = MODELS[env_name]

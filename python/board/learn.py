@@ -141,7 +141,9 @@ def script(path: Path, *arguments: str) -> None:
 
 
 def recipe(run: Run, name: str, *arguments: str) -> None:
-    """A script of windrow's, which logs the mean of its last hundred episodes ten times a second."""
+    """A script of windrow's, which logs the mean of its last hundred episodes ten times a
+    second.
+    """
     import windrow.collectors
 
     class Logger:

@@ -18,7 +18,9 @@ def length(number: int, episode: int) -> int:
 
 
 class Ledger(gymnasium.Env):
-    """Observes its own number, the number of the episode and the step. Episodes have 1 to 7 steps."""
+    """Observes its own number, the number of the episode and the step. Episodes have 1 to 7
+    steps.
+    """
 
     observation_space = gymnasium.spaces.Box(0, 1e6, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)

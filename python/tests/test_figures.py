@@ -1,4 +1,6 @@
-"""What ``cargo xtask tidy`` and ``figures`` measure in files of Python, by ``xtask/src/scan.py``."""
+"""What ``cargo xtask tidy`` and ``figures`` measure in files of Python, by
+``xtask/src/scan.py``.
+"""
 
 from __future__ import annotations
 

@@ -188,7 +188,9 @@ def signature_of(declaration: Callable[..., object]) -> inspect.Signature:
 
 
 def documentation(declaration: type) -> str:
-    """What the arguments of a declaration mean, in groups: name, type, default and a line for each."""
+    """What the arguments of a declaration mean, in groups: name, type, default and a line for
+    each.
+    """
     groups: dict[str, list[str]] = {}
     for field in sorted(fields_of(declaration), key=lambda field: "ignored" in field.metadata):
         groups.setdefault(_group_of(declaration, field), []).append(_line(field))
@@ -307,7 +309,9 @@ def each_of(name: str, given: object, count: int, of: str) -> list[Any]:
 
 
 def warn_ignored(name: str, value: object, holds: object, why: str) -> None:
-    """Warns of an argument without effect. The value that holds anyway, and None, need no warning."""
+    """Warns of an argument without effect. The value that holds anyway, and None, need no
+    warning.
+    """
     warn_all_ignored({name: value}, {name: (holds, why)})
 
 

@@ -64,5 +64,7 @@ def real(name: str, value: object) -> float:
 
 
 def cores() -> int:
-    """How many cores this process may use: a scheduler may have bound it to some of the machine's."""
+    """How many cores this process may use: a scheduler may have bound it to some of the
+    machine's.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

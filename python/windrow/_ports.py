@@ -161,7 +161,9 @@ class PolicyPort(Protocol):
         ...
 
     def state(self, with_generator: bool) -> bytes:
-        """What is remembered from one step to the next; of a worker process, torch's generator too."""
+        """What is remembered from one step to the next; of a worker process, torch's generator
+        too.
+        """
         ...
 
     def set_state(self, state: bytes) -> None:
@@ -170,7 +172,9 @@ class PolicyPort(Protocol):
 
 
 class StagePort(Protocol):
-    """What a collector does with each batch, in the thread that iterates or in that of ``start``."""
+    """What a collector does with each batch, in the thread that iterates or in that of
+    ``start``.
+    """
 
     def _prepare(self) -> AbstractContextManager[None] | None:
         """Runs before frames are collected; returns a context for their collection."""

@@ -113,7 +113,9 @@ def observed(value: object, name: str) -> bytes:
 
 
 def example_of(space: object) -> bytes:
-    """The bytes of the shortest text or array of a space of Gymnasium; nothing for other objects."""
+    """The bytes of the shortest text or array of a space of Gymnasium; nothing for other
+    objects.
+    """
     if isinstance(space, gymnasium.spaces.Text):
         return encoded("", ())
     if (
@@ -272,7 +274,9 @@ class _Tensors(NamedTuple):
 
 
 def _of_agents(data: tensordict.TensorDictBase, columns: list[Key]) -> numpy.ndarray[Any, Any]:
-    """The actions in these columns as an array of tensors, whose last dimension is that of agents."""
+    """The actions in these columns as an array of tensors, whose last dimension is that of
+    agents.
+    """
     count = data.batch_size.numel()
     each = [
         column.reshape(count, *column.shape[data.ndim :]).unbind(0)
@@ -387,7 +391,9 @@ def parted(batch: tensordict.TensorDictBase) -> tuple[tensordict.TensorDictBase,
 def values_of(
     parent: tensordict.TensorDictBase, name: str, depth: int, is_tensor: bool
 ) -> list[Any]:
-    """The entry ``name`` of ``parent``, one value for each place in its first ``depth`` dimensions."""
+    """The entry ``name`` of ``parent``, one value for each place in its first ``depth``
+    dimensions.
+    """
     if not is_tensor:
         values = [parent.get(name).tolist()]
         for _ in range(depth):

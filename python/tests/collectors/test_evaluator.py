@@ -24,7 +24,9 @@ from windrow.envs import StepCounter, TransformedEnv
 
 @pytest.fixture(autouse=True)
 def in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluators of these tests run in threads. `test_process_evaluator.py` has those in processes."""
+    """Evaluators of these tests run in threads. `test_process_evaluator.py` has those in
+    processes.
+    """
     monkeypatch.setattr(_evaluator, "_stays", lambda *_: True)
 
 

@@ -35,7 +35,9 @@ KINDS: list[Any] = [AsyncCollector, MultiSyncCollector, MultiAsyncCollector]
 
 
 class Stuck:
-    """What environments wait for from their 30th step on, with Ctrl-C once the first of them does."""
+    """What environments wait for from their 30th step on, with Ctrl-C once the first of them
+    does.
+    """
 
     def __init__(self) -> None:
         self.go_on, self.is_stuck, self.came_back = (

@@ -29,7 +29,9 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def returns_of(batches: list[Any]) -> list[float]:
-    """Returns of the episodes that end in ``batches``, without a look at how windrow adds them up."""
+    """Returns of the episodes that end in ``batches``, without a look at how windrow adds them
+    up.
+    """
     found: dict[int, list[float]] = {}
     over = set()
     for batch in batches:

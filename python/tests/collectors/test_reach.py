@@ -90,7 +90,9 @@ def test_a_lost_worker_is_told_apart() -> None:
 
 
 def failing(after: int, failed: threading.Event | None = None, waits: bool = False) -> Any:
-    """Fails in step ``after``, and tells so; or waits in its second batch until another has failed."""
+    """Fails in step ``after``, and tells so; or waits in its second batch until another has
+    failed.
+    """
 
     class Failing(gymnasium.Wrapper):
         steps = 0

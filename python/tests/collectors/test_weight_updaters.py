@@ -85,7 +85,9 @@ def acts(collector: Any) -> int:
 
 
 class Doubled(WeightUpdaterBase):
-    """A user's own: weights from somewhere, changed on the way, without the `__init__` of its base."""
+    """A user's own: weights from somewhere, changed on the way, without the `__init__` of its
+    base.
+    """
 
     def __init__(self, policy: nn.Module) -> None:
         self.policy = policy

@@ -1,4 +1,6 @@
-"""Trajectories of several collectors in one buffer, and collectors that leave their learner behind."""
+"""Trajectories of several collectors in one buffer, and collectors that leave their learner
+behind.
+"""
 
 from __future__ import annotations
 

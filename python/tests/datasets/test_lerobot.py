@@ -1,4 +1,6 @@
-"""Data sets of LeRobot, as far as its format says; ``cargo xtask formats`` lets LeRobot read them."""
+"""Data sets of LeRobot, as far as its format says; ``cargo xtask formats`` lets LeRobot read
+them.
+"""
 
 from __future__ import annotations
 

@@ -112,7 +112,9 @@ def test_data_that_does_not_fit_together_is_an_error_that_names_the_entry() -> N
 
 
 def goals(lengths: list[int]) -> TensorDict:
-    """Episodes whose achieved goal is ``[episode, step]``, and whose desired one is ``[-1, -1]``."""
+    """Episodes whose achieved goal is ``[episode, step]``, and whose desired one is
+    ``[-1, -1]``.
+    """
     batch = steps(lengths)
     batch["achieved_goal"] = batch["observation"].clone()
     batch["next", "achieved_goal"] = batch["observation"] + torch.tensor([0.0, 1.0])

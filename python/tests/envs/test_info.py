@@ -301,7 +301,9 @@ POLICIES: dict[str, Any] = {
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", [*TELLING, "renamed", "served", "workers"])
 def test_info_takes_no_policy_away(kind: str, policy: str) -> None:
-    """Whoever is a policy without `info_keys` is one with them, in each way of asking for actions."""
+    """Whoever is a policy without `info_keys` is one with them, in each way of asking for
+    actions.
+    """
     make, dims = TELLING.get(kind, TELLING["one"])
     act = POLICIES[policy]
     if kind == "renamed":

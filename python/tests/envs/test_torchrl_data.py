@@ -1,4 +1,6 @@
-"""What TorchRL's environments bring beside observations and actions: rewards, states, masks, seeds."""
+"""What TorchRL's environments bring beside observations and actions: rewards, states, masks,
+seeds.
+"""
 
 from __future__ import annotations
 

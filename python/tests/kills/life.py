@@ -228,7 +228,9 @@ class Life:
         self.books.violations += books.violations
 
     def _count(self, collector: Any, delivered: int) -> None:
-        """All frames that were collected were delivered or dropped, and each loss is known, once."""
+        """All frames that were collected were delivered or dropped, and each loss is known,
+        once.
+        """
         cell, told, figures = self.cell, self.told, collector._core.stats()
         frames, dropped = figures["frames"], figures["dropped_frames"]
         if delivered + dropped != frames or not self.failed and frames != cell.total_frames:

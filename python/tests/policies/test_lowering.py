@@ -1,4 +1,6 @@
-"""Modules that windrow reads a network out of: which ones it knows, and that it does what they do."""
+"""Modules that windrow reads a network out of: which ones it knows, and that it does what they
+do.
+"""
 
 from __future__ import annotations
 

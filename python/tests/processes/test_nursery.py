@@ -360,7 +360,9 @@ def test_started_by_hand_it_says_what_it_is_for() -> None:
 
 
 class Unseeded(gym.Env[Any, Any]):
-    """Observes the first observation of an environment of windrow that it has made without a seed."""
+    """Observes the first observation of an environment of windrow that it has made without a
+    seed.
+    """
 
     observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
     action_space = gym.spaces.Discrete(2)

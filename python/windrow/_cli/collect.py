@@ -136,7 +136,9 @@ def collect(
 
 
 def _kept(collector: collectors.BaseCollector, returns: Returns, keeps: bool) -> Iterator[Any]:
-    """Copies of the batches that ``collector`` delivers, if they are to be kept, in one dimension."""
+    """Copies of the batches that ``collector`` delivers, if they are to be kept, in one
+    dimension.
+    """
     for batch in collector:
         returns.add(batch)
         if keeps:

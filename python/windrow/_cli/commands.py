@@ -46,7 +46,9 @@ def _line(error: Exception) -> str:
 
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
-    """Shows a warning without the line of windrow's that it points at, which is none of the user's."""
+    """Shows a warning without the line of windrow's that it points at, which is none of the
+    user's.
+    """
     click.echo(f"Warning: {str(message).splitlines()[0]}", err=True)
 
 

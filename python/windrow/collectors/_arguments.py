@@ -109,7 +109,9 @@ def schemes(name: str, value: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
-    """A check that refuses values other than ``allowed``, and names ``classes``, which take them."""
+    """A check that refuses values other than ``allowed``, and names ``classes``, which take
+    them.
+    """
 
     def check(name: str, value: object) -> object:
         if value not in allowed:

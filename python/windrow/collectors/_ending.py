@@ -41,7 +41,9 @@ class Ending:
         raise NotImplementedError
 
     def _end_with(self, error: BaseException) -> None:
-        """Ends the threads while ``error`` leaves the context. It stays the error that is raised."""
+        """Ends the threads while ``error`` leaves the context. It stays the error that is
+        raised.
+        """
         raise NotImplementedError
 
     def _leave_if_interrupted(self) -> bool:

@@ -1,4 +1,6 @@
-"""What a collector shows of its progress: a bar, ``progress=True``, and figures for a ``logger``."""
+"""What a collector shows of its progress: a bar, ``progress=True``, and figures for a
+``logger``.
+"""
 
 from __future__ import annotations
 
@@ -258,7 +260,9 @@ class Rows:
 
 
 class Phases:
-    """Measures how long a loop over a collector waits for batches, and how long it works on them."""
+    """Measures how long a loop over a collector waits for batches, and how long it works on
+    them.
+    """
 
     _PHASES = ("collecting", "learning")
 
@@ -287,7 +291,9 @@ class Phases:
 
 
 def _lags(core: CollectorCore) -> list[int]:
-    """How many versions behind the newest weights those are that each worker has acted with last."""
+    """How many versions behind the newest weights those are that each worker has acted with
+    last.
+    """
     return [worker["policy_lag"] for worker in core.worker_stats() if worker["alive"]]
 
 

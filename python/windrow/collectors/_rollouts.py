@@ -72,7 +72,9 @@ class _Refused(Exception):
 
 
 class _OfHandle(Collector):
-    """A collector that acts with what the engine evaluates as torch does, without a random number."""
+    """A collector that acts with what the engine evaluates as torch does, without a random
+    number.
+    """
 
     def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
         choice = super()._chosen_policy(arguments)

@@ -82,7 +82,9 @@ class Workers:
         self._remote = [RemoteEnv(core, worker) for worker in range(self.count)]
 
     def move_some(self, members: dict[int, ParallelMembers]) -> None:
-        """Notes that the only environment of some workers, by number, is in a process of its own."""
+        """Notes that the only environment of some workers, by number, is in a process of its
+        own.
+        """
         self._remote = [
             RemoteEnv(members[worker], 0) if worker in members else env
             for worker, env in enumerate(self.envs)

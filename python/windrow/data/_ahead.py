@@ -82,7 +82,9 @@ class Prefetch(Generic[T]):
             return None if draw is None else draw()
 
     def judge(self, sample: Any, takes_more: bool) -> None:
-        """Begins after a sample that is large, is no TensorDict, or takes more than to be copied."""
+        """Begins after a sample that is large, is no TensorDict, or takes more than to be
+        copied.
+        """
         if self._pays is None:
             self._pays = takes_more or not is_frames(sample) or sample.bytes() >= _WORTH_A_THREAD
 

@@ -118,7 +118,9 @@ class PrioritizedBufferArguments(PriorityArguments, CommonArguments):
 
 
 class TensorDictPrioritizedBufferArguments(PriorityArguments, CommonArguments):
-    """Arguments of a buffer with a prioritized sampler whose samples carry what it knows of them."""
+    """Arguments of a buffer with a prioritized sampler whose samples carry what it knows of
+    them.
+    """
 
     priority_key: Key = argument("as of TensorDictReplayBuffer", default="td_error")
     reduction: str = argument(

@@ -18,7 +18,9 @@ SIZES = "batch_sizes"
 
 
 def to_plain(state: tensordict.TensorDictBase) -> dict[str, Any]:
-    """A state of the engine as dictionaries of tensors, and of the objects in frames as they are."""
+    """A state of the engine as dictionaries of tensors, and of the objects in frames as they
+    are.
+    """
     frames = state.get("frames", None)
     if frames is None:
         return dict(state.to_dict())

@@ -47,7 +47,9 @@ class Facts:
         self.deltas: dict[Key, str] = dict(told["deltas"])
 
     def leaves(self, part: str) -> list[Leaf]:
-        """The leaves of ``"observation"``, ``"action"``, ``"reward"``, ``"done"`` or ``"state"``."""
+        """The leaves of ``"observation"``, ``"action"``, ``"reward"``, ``"done"`` or
+        ``"state"``.
+        """
         if part == "action":
             return self.action
         if part == "done":

@@ -85,7 +85,9 @@ class ObservationNorm(Transform):
 
     @property
     def loc(self) -> torch.Tensor | None:
-        """What is added (or subtracted first), for the first of the keys; None before there is any."""
+        """What is added (or subtracted first), for the first of the keys; None before there is
+        any.
+        """
         return self._first(0)
 
     @property

@@ -368,7 +368,9 @@ def _of_agents(
 
 
 def _of_agent(leaf: Leaf, agent: int, count: int) -> Leaf:
-    """The part of a leaf that is of one agent out of ``count``, which are in its first dimension."""
+    """The part of a leaf that is of one agent out of ``count``, which are in its first
+    dimension.
+    """
 
     def part(values: Sequence[Any] | None) -> list[Any] | None:
         return (

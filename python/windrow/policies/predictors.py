@@ -170,7 +170,9 @@ class _Network(nn.Module):
         return low + (0.5 * (actions + 1.0) * (high - low))
 
     def _bounds(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of the environment, where ``actions`` are: a policy may be moved to another device."""
+        """Those of the environment, where ``actions`` are: a policy may be moved to another
+        device.
+        """
         return self.low.to(actions.device), self.high.to(actions.device)
 
 

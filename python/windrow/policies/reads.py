@@ -1,11 +1,12 @@
 """The state of Python that a call of a policy reads beside its inputs and weights, and whether it
 has changed since.
 
-:class:`~windrow.policies.watch.Watch` sees which functions run in a call. :class:`State` then finds everything that these
-functions can read: what their globals, closures and defaults refer to, and the attributes, by the
-names that their code mentions, of every object on the way. It remembers these values, so that
-:meth:`State.is_same` can tell whether the same call would read the same. Code of libraries in
-:data:`~windrow.policies.watch.TRUSTED` is not looked into: of their objects, all attributes count.
+:class:`~windrow.policies.watch.Watch` sees which functions run in a call. :class:`State` then finds
+everything that these functions can read: what their globals, closures and defaults refer to, and
+the attributes, by the names that their code mentions, of every object on the way. It remembers
+these values, so that :meth:`State.is_same` can tell whether the same call would read the same. Code
+of libraries in :data:`~windrow.policies.watch.TRUSTED` is not looked into: of their objects, all
+attributes count.
 
 What cannot be compared is a doubt, for which torch has to evaluate the policy: random generators,
 files, clocks, iterators, and functions of C that are not known to compute from their arguments
@@ -524,7 +525,9 @@ class State:
             self._walk(held[0], path)
 
     def _functions(self) -> None:
-        """Functions with closures or defaults that no name led to, such as one behind a decorator."""
+        """Functions with closures or defaults that no name led to, such as one behind a
+        decorator.
+        """
         inner = {part for code in self._codes for part in _inner(code)}
         left = [
             code

@@ -1,4 +1,6 @@
-"""Weights by name, from whatever holds them, and the module that a collector's weights come from."""
+"""Weights by name, from whatever holds them, and the module that a collector's weights come
+from.
+"""
 
 from __future__ import annotations
 
@@ -261,7 +263,9 @@ def check_model(model_id: str) -> None:
 
 
 def weights_by_id(weights: Mapping[str, Any]) -> Weights:
-    """The weights of the only model; raises KeyError where ``weights`` names another one, or none."""
+    """The weights of the only model; raises KeyError where ``weights`` names another one, or
+    none.
+    """
     for model_id in weights:
         check_model(model_id)
     return weights["policy"]

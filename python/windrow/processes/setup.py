@@ -28,7 +28,8 @@ from windrow.processes.pickling import dumps
 _MADE = itertools.count()
 
 worker = types.SimpleNamespace(environment=None)
-"""In a worker process, the environments as the user gave them, or the factory that has made them."""
+"""In a worker process, the environments as the user gave them, or the factory that has made them.
+"""
 
 
 def environments(

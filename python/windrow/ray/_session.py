@@ -118,7 +118,9 @@ def _end_before_ray() -> None:
 def actor(
     ray: ModuleType, kind: type, options: Mapping[str, Any] | None, *args: Any, **kwargs: Any
 ) -> ActorHandle[Any]:
-    """An actor of class ``kind``, with one CPU unless ``options`` of ``ray.remote`` say otherwise."""
+    """An actor of class ``kind``, with one CPU unless ``options`` of ``ray.remote`` say
+    otherwise.
+    """
     return ray.remote(**{"num_cpus": 1, **(options or {})})(kind).remote(*args, **kwargs)
 
 

@@ -250,7 +250,9 @@ class Adapter:
         self._written = [(key, self._readable[key]) for key in keys]
 
     def step(self, actions: list[Any], state: list[Any]) -> tuple[list[Any], Any, Any, Any]:
-        """Steps all environments; ``state`` has the columns of the policy that :meth:`reads` named."""
+        """Steps all environments; ``state`` has the columns of the policy that :meth:`reads`
+        named.
+        """
         if self._root is None:
             raise RuntimeError(f"{self.id} was stepped before it was reset")
         for (key, spec), leaf, array in zip(self._acted, self._action, actions, strict=True):

@@ -102,7 +102,9 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 
 
 def as_torchrl(value: object) -> object:
-    """A part of a buffer as TorchRL's of the same name, or what makes it; anything else as it is."""
+    """A part of a buffer as TorchRL's of the same name, or what makes it; anything else as it
+    is.
+    """
     if isinstance(value, type) and issubclass(value, Part):
         return _theirs(value)
     if (
@@ -129,7 +131,9 @@ def _theirs(part: type[Part]) -> Callable[..., Any]:
 
 
 def _kind(part: object) -> type:
-    """The class of a part, or of what a function without arguments makes, as far as that is known."""
+    """The class of a part, or of what a function without arguments makes, as far as that is
+    known.
+    """
     made = part.func if isinstance(part, functools.partial) else part
     return made if isinstance(made, type) else type(made)
 

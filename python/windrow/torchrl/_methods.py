@@ -42,7 +42,9 @@ def getattr_policy(self: BaseCollector, attr: str) -> Any:
 
 
 def getattr_rb(self: BaseCollector, attr: str) -> Any:
-    """The attribute ``attr`` of the replay buffer; raises AttributeError also where there is none."""
+    """The attribute ``attr`` of the replay buffer; raises AttributeError also where there is
+    none.
+    """
     if self.replay_buffer is None:
         raise AttributeError(f"{attr}: the collector has no replay buffer")
     return getattr(self.replay_buffer, attr)

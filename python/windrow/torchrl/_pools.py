@@ -1,4 +1,6 @@
-"""Pools of environments that keep TorchRL's word where it differs from that of :mod:`windrow.envs`."""
+"""Pools of environments that keep TorchRL's word where it differs from that of
+:mod:`windrow.envs`.
+"""
 
 from __future__ import annotations
 

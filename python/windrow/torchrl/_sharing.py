@@ -130,7 +130,9 @@ class SharedState:
         return self._known
 
     def _settle(self, env: EnvBase) -> int:
-        """Makes room for the state of ``env``, and describes it there; how many bytes that takes."""
+        """Makes room for the state of ``env``, and describes it there; how many bytes that
+        takes.
+        """
         state = env.state_dict()
         for path, value in _tensors(state):
             if value.device.type != "cpu":

@@ -23,7 +23,8 @@ the environment and its ``info``. Of one that has ended and begun anew in the sa
 """
 
 Stepped = tuple[Any, Any, Any, Any, Notes]
-"""Observations, rewards, whether episodes were terminated, whether they were truncated, and notes."""
+"""Observations, rewards, whether episodes were terminated, whether they were truncated, and notes.
+"""
 
 #: Types of Python's whose values Gymnasium keeps in arrays of numbers.
 _NUMBERS = (int, float, bool)
@@ -84,7 +85,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _begin(
         self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None
     ) -> tuple[Any, Notes]:
-        """Begins an episode in each of ``envs``, with its seed: the observations of all, and notes."""
+        """Begins an episode in each of ``envs``, with its seed: the observations of all, and
+        notes.
+        """
         raise NotImplementedError
 
     def _stepped(self, actions: Any) -> Stepped:

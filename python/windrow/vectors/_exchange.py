@@ -65,7 +65,9 @@ class Exchange(VectorEnv):
         self._begun = list(range(self.num_envs))
 
     def send(self, actions: Any, env_id: Any) -> None:
-        """Has the environments ``env_id`` step by ``actions``, a row for each, and returns at once."""
+        """Has the environments ``env_id`` step by ``actions``, a row for each, and returns at
+        once.
+        """
         self._needs_batch()
         members = self._members_of(env_id)
         if len(actions) != len(members) * self._each:

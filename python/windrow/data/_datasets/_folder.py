@@ -136,7 +136,9 @@ def _linked(folder: Path, copy: Path) -> set[int]:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Exchanges the names of two folders at once or, where the system cannot, one after the other."""
+    """Exchanges the names of two folders at once or, where the system cannot, one after the
+    other.
+    """
     call = (
         getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if sys.platform == "linux"

@@ -1,4 +1,6 @@
-"""Minari: a folder for each episode, and ``metadata.json``, which says how many of them are there."""
+"""Minari: a folder for each episode, and ``metadata.json``, which says how many of them are
+there.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""Replay buffers and their parts, where TorchRL has them. The modules that define them name them."""
+"""Replay buffers and their parts, where TorchRL has them. The modules that define them name
+them.
+"""
 
 from typing import TYPE_CHECKING
 

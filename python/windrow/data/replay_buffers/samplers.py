@@ -313,7 +313,9 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
 
 
 class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler, kind="PrioritizedSliceSampler"):
-    """Draws pieces of trajectories, each chosen by the priority of the frame that it begins with."""
+    """Draws pieces of trajectories, each chosen by the priority of the frame that it begins
+    with.
+    """
 
 
 def consuming(sampler: Sampler, times: int) -> Sampler:

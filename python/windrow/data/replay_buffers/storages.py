@@ -43,7 +43,9 @@ def _zero(name: str, value: object) -> int:
 
 
 class Storage(Part):
-    """Keeps frames, each in a row of its own. Indexed, it gives those of its buffer, as that does."""
+    """Keeps frames, each in a row of its own. Indexed, it gives those of its buffer, as that
+    does.
+    """
 
     device: Device | None = argument(
         "where samples go; frames themselves are kept in the memory of the CPU", default="cpu"
