@@ -107,9 +107,9 @@ def test_meta_says_where_episodes_are(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     with LeRobotSink(tmp_path / "set") as sink:
         sink.extend(moving([3]))
-    (tmp_path / ".set.partial" / "data").mkdir(parents=True)
+    (tmp_path / ".set.windrow-partial" / "data").mkdir(parents=True)
     # Where a system has no exchange of names, a process may be killed between two.
-    (tmp_path / "set").rename(tmp_path / ".set.before")
+    (tmp_path / "set").rename(tmp_path / ".set.windrow-before")
     with LeRobotSink(tmp_path / "set") as sink:
         sink.extend(moving([2], first=1))
     assert sink.num_rows == 5 and [path.name for path in tmp_path.iterdir()] == ["set"]
@@ -141,6 +141,30 @@ def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
+def test_a_folder_that_is_a_link_stays_one_and_its_frames_lie_where_it_leads(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "set").symlink_to(tmp_path / "disk" / "set")
+    with LeRobotSink(tmp_path / "set", rows_per_file=1) as sink:
+        for first in range(3):
+            sink.extend(moving([2], first=first))
+    assert (tmp_path / "set").is_symlink() and [
+        path.name for path in (tmp_path / "disk").iterdir()
+    ] == ["set"]
+    assert len(ReplayBuffer.from_dataset(tmp_path / "set")) == sink.num_rows == 6
+
+
+def test_a_folder_in_a_data_set_that_is_a_link_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "videos").symlink_to(tmp_path / "disk")
+    with pytest.raises(
+        ValueError, match=f"{tmp_path}/set/videos: expected a folder, got a link to {tmp_path}/disk"
+    ):
+        LeRobotSink(tmp_path / "set")
+
+
 def test_a_data_set_has_one_task(tmp_path: Path) -> None:
     for task in ("walk", "", "walk"):
         with LeRobotSink(tmp_path / "set", task=task) as sink:
@@ -160,3 +184,21 @@ def test_what_lerobot_cannot_have_is_an_error(tmp_path: Path) -> None:
         sink.extend(moving([3]))
     with pytest.raises(ValueError, match="has 30 frames per second, not 10"):
         LeRobotSink(tmp_path / "set", fps=10)
+
+
+def test_two_entries_that_would_have_one_name_are_an_error(tmp_path: Path) -> None:
+    batch = moving([3])
+    batch["observation.images.camera", "pixels"] = torch.zeros(3)
+    told = "observation.images.camera.pixels have one name in LeRobot, observation.images.camera.pixels: rename one"
+    with LeRobotSink(tmp_path / "set") as sink, pytest.raises(ValueError, match=told):
+        sink.extend(batch)
+
+
+def test_an_entry_with_the_name_of_another_s_column_comes_back_as_it_was(tmp_path: Path) -> None:
+    batch = moving([3]).exclude("observation", ("next", "observation"))
+    batch["observation", "state"], batch["a.b"] = torch.rand(3, 2), torch.rand(3)
+    with LeRobotSink(tmp_path / "set") as sink:
+        sink.extend(batch)
+    found = ReplayBuffer.from_dataset(tmp_path / "set")[:]
+    for key in (("observation", "state"), "a.b"):
+        assert torch.equal(found[key], batch[key]), key

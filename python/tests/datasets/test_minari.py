@@ -116,6 +116,50 @@ def test_observations_in_dictionaries_keep_their_names(tmp_path: Path) -> None:
         assert torch.equal(found[key], batch[key]), key
 
 
+def nested(names: list[str]) -> tuple[gym.spaces.Dict, TensorDict]:
+    """A space of observations with these names, and an episode of them."""
+    batch = TensorDict({"action": torch.rand(4, 2), "next": {"reward": torch.rand(4, 1)}}, [4])
+    for name in names:
+        batch[name], batch["next", name] = torch.rand(4, 1), torch.rand(4, 1)
+    batch["next", "done"] = (torch.arange(4) == 3)[:, None]
+    return gym.spaces.Dict({name: gym.spaces.Box(0, 1, (1,)) for name in names}), batch
+
+
+def test_observations_with_the_names_of_others_columns_come_back_as_they_were(
+    tmp_path: Path,
+) -> None:
+    names = ["episode", "episode_index", "state", "observations", "dones"]
+    space, batch = nested(names)
+    with MinariSink(tmp_path, observation_space=space) as sink:
+        sink.extend(batch)
+    found = ReplayBuffer.from_dataset(tmp_path)[:]
+    assert all(torch.equal(found[name], batch[name]) for name in names)
+    assert found["collector", "traj_ids"].tolist() == [0] * 4
+
+
+@pytest.mark.parametrize(
+    "name", ["action", "next", "collector", "reward", "done", "terminated", "truncated"]
+)
+def test_an_observation_with_the_name_of_another_entry_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    space, batch = nested(["a"])
+    space = gym.spaces.Dict({"a": space["a"], name: space["a"]})
+    told = f"observation '{name}' of the dictionary: this is the name of another entry"
+    with (
+        MinariSink(tmp_path, observation_space=space) as sink,
+        pytest.raises(ValueError, match=told),
+    ):
+        sink.extend(batch)
+
+
+def test_folders_of_numbers_are_kept_where_no_data_set_is(tmp_path: Path) -> None:
+    (tmp_path / "data" / "2026").mkdir(parents=True)
+    (tmp_path / "data" / "2026" / "a").write_text("a")
+    MinariSink(tmp_path).close()
+    assert (tmp_path / "data" / "2026" / "a").exists()
+
+
 def test_episodes_that_no_metadata_count_are_removed(tmp_path: Path) -> None:
     def write(first: int) -> MinariSink:
         with MinariSink(tmp_path) as sink:

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 import torch
 
 from episodes import DONE, IDS, TRUNCATED, by_content, frames, steps
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
-from windrow.data import ParquetSink, ReplayBuffer, SafetensorsSink
+from windrow.data import LeRobotSink, ParquetSink, ReplayBuffer, SafetensorsSink
 from windrow.envs import GymEnv
 
 SINKS = [ParquetSink, SafetensorsSink]
@@ -59,6 +60,84 @@ def test_what_is_read_has_the_entries_types_and_shapes_that_were_written(
     assert set(found.keys(True, True)) == set(batch.keys(True, True))
     for key in batch.keys(True, True):
         assert found[key].dtype == batch[key].dtype and torch.equal(found[key], batch[key]), key
+
+
+#: Names that columns of other programs have for entries of windrow.
+KNOWN = [
+    "state",
+    "obs",
+    "observations",
+    "actions",
+    "rewards",
+    "episode",
+    "episode_id",
+    "dones",
+    "terminals",
+]
+
+
+@each_sink
+def test_entries_with_the_names_of_others_columns_come_back_as_they_were(
+    make: Any, tmp_path: Path
+) -> None:
+    batch = steps([3, 4]).exclude("observation")
+    for name in KNOWN:
+        batch[name], batch["next", name] = torch.rand(7, 2), torch.rand(7, 2)
+    batch["a.b"], batch["observation", "state"] = torch.rand(7), torch.rand(7)
+    with make(tmp_path) as sink:
+        sink.extend(batch)
+    found = frames(tmp_path)
+    assert set(found.keys(True, True)) == set(batch.keys(True, True))
+    assert all(torch.equal(found[key], batch[key]) for key in batch.keys(True, True))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (ParquetSink, "episode_index"),
+        (ParquetSink, "__index_level_0__"),
+        (SafetensorsSink, "episode_index"),
+        (SafetensorsSink, "__metadata__"),
+        (LeRobotSink, "episode_index"),
+        (LeRobotSink, "timestamp"),
+        (LeRobotSink, "frame_index"),
+        (LeRobotSink, "index"),
+        (LeRobotSink, "task_index"),
+        (LeRobotSink, "task"),
+    ],
+)
+def test_an_entry_with_the_name_of_a_column_of_the_format_is_refused(
+    make: Any, name: str, tmp_path: Path
+) -> None:
+    batch = steps([2])
+    with make(tmp_path) as sink:
+        with pytest.raises(
+            ValueError, match=f"entry {name}: the format has a column of its own with this name"
+        ):
+            sink.extend(batch.clone().set(name, torch.zeros(2)))
+        sink.extend(batch)
+    assert len(frames(tmp_path)) == 2
+
+
+@each_sink
+def test_hidden_files_of_other_programs_are_kept_and_those_of_a_killed_process_removed(
+    make: Any, tmp_path: Path
+) -> None:
+    theirs = [
+        tmp_path / "set" / "data" / ".download.partial",
+        tmp_path / ".set.partial" / "a",
+        tmp_path / ".set.before" / "a",
+    ]
+    ours = [
+        tmp_path / "set" / "data" / ".train.windrow-partial",
+        tmp_path / ".set.windrow-partial" / "a",
+    ]
+    for path in (*theirs, *ours):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a")
+    with make(tmp_path / "set") as sink:
+        sink.extend(steps([2]))
+    assert [path.exists() for path in (*theirs, *ours)] == [True, True, True, False, False]
 
 
 @each_sink
@@ -162,13 +241,16 @@ def test_a_sink_of_a_folder_that_is_there_goes_on_with_it(make: Any, tmp_path: P
     for part in range(3):
         (tmp_path / "data").mkdir(exist_ok=True)
         # A process was killed while it wrote.
-        for name in (".000001.safetensors.partial", "data/.train-000001.parquet.partial"):
+        for name in (
+            ".000001.safetensors.windrow-partial",
+            "data/.train-000001.parquet.windrow-partial",
+        ):
             (tmp_path / name).write_bytes(b"PAR1")
         with make(tmp_path) as sink:
             sink.extend(steps([3, 2], first=2 * part))
     assert (sink.num_rows, sink.num_episodes) == (15, 6)
     assert torch.equal(frames(tmp_path)["observation"], steps([3, 2] * 3)["observation"])
-    assert not list(tmp_path.rglob("*.partial"))
+    assert not list(tmp_path.rglob("*.windrow-partial"))
     with (
         make(tmp_path) as sink,
         pytest.raises(
@@ -183,7 +265,7 @@ def test_a_sink_of_a_folder_that_is_there_goes_on_with_it(make: Any, tmp_path: P
 def test_a_batch_whose_file_cannot_be_written_is_not_lost(make: Any, tmp_path: Path) -> None:
     sink = make(tmp_path, rows_per_file=1)
     sink.extend(steps([3]))
-    obstacle = tmp_path / ("data" if make is ParquetSink else ".000000.safetensors.partial")
+    obstacle = tmp_path / ("data" if make is ParquetSink else ".000000.safetensors.windrow-partial")
     obstacle.write_text("") if make is ParquetSink else obstacle.mkdir()
     for _ in range(2):
         with pytest.raises(OSError, match=f"a data set could not be written: .*{tmp_path}"):
@@ -315,3 +397,9 @@ def test_collectors_must_number_episodes(tmp_path: Path) -> None:
             Collector("CartPole-v1", frames_per_batch=100, track_traj_ids=False, replay_buffer=sink)
         )
     sink.close()
+
+
+def test_pyarrow_reads_the_folder_of_a_parquet_sink(tmp_path: Path) -> None:
+    with ParquetSink(tmp_path) as sink:
+        sink.extend(steps([3, 4]))
+    assert parquet.read_table(tmp_path).num_rows == 7

@@ -85,6 +85,19 @@ def test_a_second_column_for_one_entry_keeps_its_name() -> None:
     assert [(key, int(found[key].flatten()[0])) for key, _ in expected] == expected
 
 
+def test_a_column_that_is_there_a_step_later_too_keeps_its_name() -> None:
+    names = ["state", "next.state", "episode", "next.episode", "episode_index"]
+    found = ReplayBuffer.from_dataset({name: np.zeros(2) for name in names})[:]
+    expected = {
+        "state",
+        "episode",
+        ("next", "state"),
+        ("next", "episode"),
+        ("collector", "traj_ids"),
+    }
+    assert set(found.keys(True, True)) == expected
+
+
 def test_flags_have_the_names_of_gymnasium_too() -> None:
     flags = {"done": [0, 1], "terminated": [0.0, 1.0], "truncated": [False, False]}
     found = ReplayBuffer.from_dataset(flags)[:]

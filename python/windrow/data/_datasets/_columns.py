@@ -16,6 +16,9 @@ from windrow.envs._specs import path as path_of
 Path = tuple[str, ...]
 #: Arrays of equal length, by the keys of their entries.
 Columns = dict[Path, Any]
+#: Arrays of equal length, by the names of columns or, where a data set says which entries they are,
+#: by the keys of these.
+Named = dict[str | Path, Any]
 
 IDS, MASK = ("collector", "traj_ids"), ("collector", "mask")
 DONE, TRUNCATED, TERMINATED = ("next", "done"), ("next", "truncated"), ("next", "terminated")
@@ -135,6 +138,19 @@ def described(layout: Layout) -> dict[str, dict[str, Any]]:
         ".".join(key): {"key": list(key), "dtype": dtype, "shape": list(shape)}
         for key, (dtype, shape) in layout.items()
     }
+
+
+def by_entry(named: dict[str, Any], described: dict[str, dict[str, Any]]) -> Named:
+    """Columns by the keys of their entries, and in their shapes, where the data set describes
+    them.
+    """
+    found: Named = {}
+    for name, values in named.items():
+        about = described.get(name)
+        found[tuple(about["key"]) if about else name] = (
+            values.reshape(-1, *about["shape"]) if about else values
+        )
+    return found
 
 
 def layout_from(described: dict[str, dict[str, Any]]) -> Layout:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-#: Names of files that are being written end like this: no reader takes them for one of the data
-#: set.
-TEMPORARY = ".partial"
 _LOCK = ".windrow.lock"
+#: Ends of hidden names beside those of files and folders: of one that is being written, which no
+#: reader takes for one of the data set, and of one whose place another takes. They say whose they
+#: are: the next sink removes what an earlier process left, and nothing else.
+_PARTIAL, _OLD = ".windrow-partial", ".windrow-before"
 
-_held: set[str] = set()
+_held: set[Path] = set()
 _holding = threading.Lock()
 
 
@@ -28,30 +29,32 @@ class Folder:
     """A folder that this process writes. Files that an earlier process was writing when it ended
     are removed.
 
+    ``path`` is where the links of a given path lead: names beside it are on its disk, and a link
+    stays one when the folder is exchanged.
+
     Raises:
         RuntimeError: it is being written already.
         OSError: it cannot be made; the message has the path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
+        self.path = Path(os.path.realpath(path))
         with named_errors(self.path):
-            old = self.path.with_name(f".{self.path.name}{_OLD}")
+            old, aside = (_beside(self.path, end) for end in (_OLD, _PARTIAL))
             if old.exists() and not self.path.exists():
                 # A process was killed between two names.
                 os.rename(old, self.path)
             self.path.mkdir(parents=True, exist_ok=True)
-            self._name = str(self.path.resolve())
             self._lock = self._locked()
-            for leftover in (old, self.path.with_name(f".{self.path.name}{TEMPORARY}")):
+            for leftover in (old, aside):
                 shutil.rmtree(leftover, ignore_errors=True)
-            for leftover in self.path.rglob(f".*{TEMPORARY}"):
+            for leftover in self.path.rglob(f".*{_PARTIAL}"):
                 leftover.unlink()
 
     def _locked(self) -> TextIO:
         busy = f"{self.path} is being written by %s: close that one first, or give this one a folder of its own"
         with _holding:
-            if self._name in _held:
+            if self.path in _held:
                 raise RuntimeError(busy % "another sink of this program")
             file = open(self.path / _LOCK, "a")
             try:
@@ -61,7 +64,7 @@ class Folder:
                 if error.errno in (errno.EACCES, errno.EAGAIN):
                     raise RuntimeError(busy % "another process") from None
                 raise
-            _held.add(self._name)
+            _held.add(self.path)
         return file
 
     def publish(self, name: str, write: Callable[[Path], object]) -> None:
@@ -72,7 +75,7 @@ class Folder:
                 before.
         """
         path = self.path / name
-        partial = path.with_name(f".{path.name}{TEMPORARY}")
+        partial = _beside(path, _PARTIAL)
         with named_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -96,7 +99,7 @@ class Folder:
         Raises:
             OSError: that failed; the message has the path. The folder is as it was.
         """
-        aside = self.path.with_name(f".{self.path.name}{TEMPORARY}")
+        aside = _beside(self.path, _PARTIAL)
         with named_errors(self.path):
             shutil.rmtree(aside, ignore_errors=True)
             try:
@@ -111,6 +114,19 @@ class Folder:
                 shutil.rmtree(aside, ignore_errors=True)
             flush(self.path.parent)
 
+    def check_exchange(self) -> None:
+        """Checks that :meth:`exchange` can copy the folder by links to its files.
+
+        Raises:
+            ValueError: a folder in it is a link, whose place a folder would take.
+        """
+        for path in self.path.rglob("*"):
+            if path.is_symlink() and path.is_dir():
+                raise ValueError(
+                    f"{path}: expected a folder, got a link to {path.resolve()}: move that one here, "
+                    f"or let {self.path} as a whole be a link"
+                )
+
     def names(self, pattern: str) -> list[Path]:
         """The files of a pattern, in the order of their names."""
         return sorted(path for path in self.path.glob(pattern) if not path.name.startswith("."))
@@ -119,7 +135,11 @@ class Folder:
         """Lets others write the folder."""
         with _holding:
             self._lock.close()
-            _held.discard(self._name)
+            _held.discard(self.path)
+
+
+def _beside(path: Path, end: str) -> Path:
+    return path.with_name(f".{path.name}{end}")
 
 
 def _linked(folder: Path, copy: Path) -> set[int]:
@@ -151,7 +171,7 @@ def _exchange(one: Path, other: Path) -> None:
         return
     if call is not None and (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EINVAL):
         raise OSError(number, os.strerror(number))
-    old = other.with_name(f".{other.name}{_OLD}")
+    old = _beside(other, _OLD)
     os.rename(other, old)
     os.rename(one, other)
     os.rename(old, one)
@@ -159,7 +179,6 @@ def _exchange(one: Path, other: Path) -> None:
 
 #: Of the system call: names are relative to the working directory, and are exchanged.
 _HERE, _EXCHANGE = -100, 2
-_OLD = ".before"
 
 
 def flush(path: Path) -> None:

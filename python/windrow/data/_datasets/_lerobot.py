@@ -19,10 +19,12 @@ from windrow._numbers import at_least
 from windrow._types import Array
 from windrow.data._datasets._columns import (
     DONE,
+    EPISODE,
     TERMINATED,
     TRUNCATED,
     Columns,
     Layout,
+    Named,
     described,
     layout_from,
     layout_of,
@@ -41,9 +43,11 @@ _EPISODES, _DATA, _VIDEO = (
 )
 #: Files in a folder.
 _CHUNK = 1000
-_PICTURES = "observation.images."
+_PICTURES, _STATE = "observation.images.", "observation.state"
 #: What the format adds to frames, and a buffer does without.
 _ADDED = ("timestamp", "frame_index", "index")
+#: Names that a frame of LeRobot has for itself; it adds the text of a task to those of files.
+_RESERVED = frozenset({*_ADDED, *EPISODE, "task_index", "task"})
 #: Pictures that statistics are made of are this many frames apart.
 _APART = 16
 
@@ -94,8 +98,11 @@ class LeRobotSink(Sink):
 
 
 class _LeRobotWriter(Writer):
+    reserved = _RESERVED
+
     def __init__(self, folder: Folder, parquet: Any, arguments: LeRobotArguments) -> None:
         super().__init__(folder)
+        folder.check_exchange()
         self._parquet, self._arguments = parquet, arguments
         self._files, self._info, self._stats, self._task = 0, {}, {}, arguments.task
         path = folder.path / _INFO
@@ -125,32 +132,11 @@ class _LeRobotWriter(Writer):
             self._stats = json.loads((folder.path / _STATS).read_text())
 
     def accept(self, columns: Columns) -> None:
-        self._names(layout_of(columns))
-
-    def _names(self, layout: Layout) -> dict[Entry, str]:
-        """The names of the entries that are written."""
-        names = {}
-        for key, (dtype, shape) in layout.items():
-            # The next frame has it; flags of the state before a step are those of the step before.
-            if (
-                key[0] == "next" and key[1:] in layout and key not in (DONE, TERMINATED, TRUNCATED)
-            ) or ("next", *key) in (DONE, TERMINATED, TRUNCATED):
-                continue
-            name = ".".join(key)
-            names[key] = (
-                _PICTURES + name
-                if is_picture(dtype, shape)
-                else "observation.state"
-                if name == "observation"
-                else name
-            )
-            if "/" in name:
-                raise ValueError(f"entry {name}: a name of LeRobot has no slash")
-        return names
+        _names(layout_of(columns))
 
     def save(self, columns: Columns, lengths: Any) -> None:
         layout = layout_of(columns)
-        names = self._names(layout)
+        names = _names(layout)
         videos = {
             name: _pictures(columns[key])
             for key, name in names.items()
@@ -286,6 +272,37 @@ class _LeRobotWriter(Writer):
         }
 
 
+def _names(layout: Layout) -> dict[Entry, str]:
+    """The names of the entries that are written.
+
+    Raises:
+        ValueError: LeRobot cannot have one of them.
+    """
+    names: dict[Entry, str] = {}
+    entries: dict[str, str] = {}
+    flags = (DONE, TERMINATED, TRUNCATED)
+    for key, (dtype, shape) in layout.items():
+        # The next frame has it; flags of the state before a step are those of the step before.
+        if (key[0] == "next" and key[1:] in layout and key not in flags) or ("next", *key) in flags:
+            continue
+        entry = ".".join(key)
+        if "/" in entry:
+            raise ValueError(f"entry {entry}: a name of LeRobot has no slash")
+        name = (
+            _PICTURES + entry
+            if is_picture(dtype, shape)
+            else _STATE
+            if key == ("observation",)
+            else entry
+        )
+        if (other := entries.setdefault(name, entry)) != entry:
+            raise ValueError(
+                f"entries {other} and {entry} have one name in LeRobot, {name}: rename one"
+            )
+        names[key] = name
+    return names
+
+
 #: By which pandas knows that tasks are the index of their table.
 _TASKS_METADATA = {
     b"pandas": json.dumps(
@@ -418,7 +435,7 @@ def is_here(path: Path) -> bool:
     return (path / _INFO).is_file() and "codebase_version" in json.loads((path / _INFO).read_text())
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path) -> Iterator[Named]:
     """The columns of each file of frames, with pictures.
 
     Raises:
@@ -439,6 +456,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     ]
     layout = layout_from(info.get("windrow", {}).get("columns", {}))
     pictures = {name: _decoded(path, info, name, places) for name in videos}
+    entries = {name: key for key, name in _names(layout).items()}
     for file in sorted((path / "data").glob("*/*.parquet")):
         table = pq.read_table(file)
         named = {
@@ -451,20 +469,19 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         for name in videos:
             named[name] = numpy.stack([next(pictures[name]) for _ in range(table.num_rows)])
         yield {
-            key: _as_given(key, values, layout)
-            for key, values in ((_short(name), values) for name, values in named.items())
+            entries.get(name) or _short(name): _as_given(values, *layout[entries[name]])
+            if name in entries
+            else values
+            for name, values in named.items()
         }
 
 
 def _short(name: str) -> str:
-    return "observation" if name == "observation.state" else name.removeprefix(_PICTURES)
+    return "observation" if name == _STATE else name.removeprefix(_PICTURES)
 
 
-def _as_given(name: str, values: Array, layout: Layout) -> Array:
+def _as_given(values: Array, dtype: str, shape: tuple[int, ...]) -> Array:
     """Values in the shape that the entry had."""
-    dtype, shape = layout.get(tuple(name.split(".")), (None, ()))
-    if dtype is None:
-        return values
     if is_picture(dtype, shape):
         channels = (
             shape[-1]

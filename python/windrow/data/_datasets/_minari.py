@@ -15,10 +15,12 @@ from windrow._lazy import gymnasium, numpy
 from windrow._types import Array
 from windrow.data._datasets._columns import (
     DONE,
+    IDS,
     TERMINATED,
     TRUNCATED,
     Columns,
     Layout,
+    Named,
     described,
     layout_from,
     layout_of,
@@ -113,9 +115,10 @@ class _MinariWriter(Writer):
             if spec is not None:
                 self._about["env_spec"] = spec.to_json()
         self._written = minari.serialization.serialize_space
-        # Of episodes that a process was writing when it ended.
+        # Of episodes that a process was writing when it ended: metadata that count none are there
+        # before the first one, so without them such folders are somebody else's.
         with named_errors(self._data):
-            for leftover in self._data.glob("*/") if self._data.exists() else ():
+            for leftover in self._data.glob("*/") if self.layout is not None else ():
                 if leftover.name.isdigit() and int(leftover.name) >= self.episodes:
                     shutil.rmtree(leftover)
 
@@ -125,6 +128,9 @@ class _MinariWriter(Writer):
             _space_of(name, columns) if space is None else space
             for name, space in zip(names, self._spaces, strict=True)
         )
+        observations = self._spaces[0]
+        for name in observations.spaces if isinstance(observations, gymnasium.spaces.Dict) else ():
+            _check_observation((name,))
         self._entries({key: values[:1] for key, values in columns.items()})
         if self.layout is None:
             # Before there is an episode: a folder of episodes alone would be a data set of another
@@ -272,7 +278,7 @@ def _lengthened(values: Array, last: Array | None = None) -> Array:
     return numpy.concatenate([values, numpy.zeros_like(values[-1:]) if last is None else last])
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path) -> Iterator[Named]:
     """The columns of the data set in a folder, several episodes at a time."""
     minari = _needs.module("a data set of Minari", "minari", "minari")
     return read_dataset(
@@ -286,53 +292,66 @@ def is_here(path: Path) -> bool:
     return bool(files) and "data_format" in json.loads(files[0].read_text())
 
 
-def read_dataset(dataset: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def read_dataset(dataset: Iterable[Any]) -> Iterator[Named]:
     """The columns of a ``minari.MinariDataset``, several episodes at a time. Numbers of episodes
     are those of the data set.
     """
-    waiting: list[dict[str, Any]] = []
+    waiting: list[Named] = []
     for episode in dataset:
         rows = len(episode.rewards)
-        columns = {
+        inside = isinstance(episode.observations, dict)
+        observations = dict(_flat(episode.observations, () if inside else ("observation",)))
+        for key in observations if inside else ():
+            _check_observation(key)
+        columns: Named = {
+            **{key: numpy.asarray(values)[:rows] for key, values in observations.items()},
             **{
-                name: numpy.asarray(values)[:rows]
-                for name, values in _flat(episode.observations, "observation")
+                ("next", *key): numpy.asarray(values)[1 : rows + 1]
+                for key, values in observations.items()
             },
-            **{
-                f"next.{name}": numpy.asarray(values)[1 : rows + 1]
-                for name, values in _flat(episode.observations, "observation")
-            },
-            **{
-                name: numpy.asarray(values)
-                for name, values in _flat(episode.actions, "action", inside=True)
-            },
-            "next.reward": numpy.asarray(episode.rewards, numpy.float32),
-            "next.terminated": numpy.asarray(episode.terminations),
-            "next.truncated": numpy.asarray(episode.truncations),
-            "episode_index": numpy.full(rows, episode.id),
+            **{key: numpy.asarray(values) for key, values in _flat(episode.actions, ("action",))},
+            _REWARD: numpy.asarray(episode.rewards, numpy.float32),
+            TERMINATED: numpy.asarray(episode.terminations),
+            TRUNCATED: numpy.asarray(episode.truncations),
+            IDS: numpy.full(rows, episode.id),
         }
         waiting.append(columns)
-        if sum(len(one["episode_index"]) for one in waiting) >= _TOGETHER:
+        if sum(len(one[IDS]) for one in waiting) >= _TOGETHER:
             yield _joined(waiting)
             waiting = []
     if waiting:
         yield _joined(waiting)
 
 
-def _joined(several: list[dict[str, Any]]) -> dict[str, Any]:
+def _joined(several: list[Named]) -> Named:
     # A copy of one, too: Minari has arrays that cannot be written.
     return {name: numpy.concatenate([one[name] for one in several]) for name in several[0]}
 
 
-def _flat(values: Any, name: str, *, inside: bool = False) -> Iterator[tuple[str, Any]]:
-    """Values of nested dictionaries and tuples by the names of windrow's entries, those of a
-    dictionary of observations by their own.
+def _check_observation(key: Entry) -> None:
+    """Checks that the entry of an observation is not that of something else.
+
+    Raises:
+        ValueError: it is.
     """
+    if key[0] in _ROOTS or ("next", *key) in (_REWARD, DONE, TERMINATED, TRUNCATED):
+        raise ValueError(
+            f"observation {key[0]!r} of the dictionary: this is the name of another entry of frames: "
+            "give it another one"
+        )
+
+
+#: Where frames have what a data set of Minari has beside observations.
+_ROOTS = {"action", _REWARD[0], IDS[0]}
+
+
+def _flat(values: Any, key: Entry) -> Iterator[tuple[Entry, Any]]:
+    """Values of nested dictionaries and tuples by the keys of their entries below ``key``."""
     if isinstance(values, dict):
-        for key, inner in values.items():
-            yield from _flat(inner, f"{name}.{key}" if inside else key, inside=True)
+        for name, inner in values.items():
+            yield from _flat(inner, (*key, name))
     elif isinstance(values, tuple):
         for place, inner in enumerate(values):
-            yield from _flat(inner, f"{name}.{place}", inside=True)
+            yield from _flat(inner, (*key, str(place)))
     else:
-        yield name, values
+        yield key, values

@@ -11,21 +11,31 @@ from windrow import _needs
 from windrow._arguments import argument, one_of
 from windrow._lazy import numpy
 from windrow._types import Array
-from windrow.data._datasets._columns import EPISODE, Columns, described, layout_from, layout_of
+from windrow.data._datasets._columns import (
+    EPISODE,
+    Columns,
+    Named,
+    by_entry,
+    described,
+    layout_from,
+    layout_of,
+)
 from windrow.data._datasets._folder import Folder
 from windrow.data._datasets._sink import Sink, SinkArguments, Writer, takes
 
-#: What `datasets` reads first.
-CARD = """---
+#: What `datasets` reads first. A hidden file, unlike a card: other readers take each file of a
+#: folder that is not hidden for one of Parquet.
+CONFIG = ".huggingface.yaml"
+_CONFIG = """# Frames of reinforcement learning, one a row, in whole episodes: rows of one episode have one
+# `episode_index` and follow each other.
 configs:
 - config_name: default
   data_files:
   - split: train
     path: data/*.parquet
----
-
-Frames of reinforcement learning, one a row, in whole episodes: rows of one episode have one `episode_index` and follow each other.
 """
+#: The name that pandas gives to a column of row numbers.
+_ROW_NUMBERS = "__index_level_0__"
 #: The entry of a file's metadata that is windrow's.
 METADATA = b"windrow"
 
@@ -73,6 +83,8 @@ class ParquetSink(Sink):
 
 
 class _ParquetWriter(Writer):
+    reserved = frozenset({".".join(EPISODE), _ROW_NUMBERS})
+
     def __init__(self, folder: Folder, parquet: Any, compression: str) -> None:
         super().__init__(folder)
         self._parquet, self._compression = parquet, compression
@@ -87,8 +99,8 @@ class _ParquetWriter(Writer):
                 )
             about = json.loads(metadata.metadata[METADATA])
             self.episodes, self.layout = about["end_episode"], layout_from(about["columns"])
-        if not (folder.path / "README.md").exists():
-            folder.publish_text("README.md", CARD)
+        if not (folder.path / CONFIG).exists():
+            folder.publish_text(CONFIG, _CONFIG)
 
     def save(self, columns: Columns, lengths: Any) -> None:
         import pyarrow
@@ -171,23 +183,18 @@ def array_of(name: str, column: Any) -> Array:
     return values if values.flags.writeable else values.copy()
 
 
-def columns_in(table: Any) -> dict[str, Any]:
-    """The columns of a table by their names; those of windrow have the shapes that their entries
-    had.
-    """
+def columns_in(table: Any) -> Named:
+    """The columns of a table; those of windrow have the keys and shapes of their entries."""
+    about = json.loads((table.schema.metadata or {}).get(METADATA, b"{}")).get("columns", {})
     found = {
         name: array_of(name, table.column(name))
         for name in table.column_names
-        if name != "__index_level_0__"
+        if name != _ROW_NUMBERS
     }
-    about = json.loads((table.schema.metadata or {}).get(METADATA, b"{}")).get("columns", {})
-    return {
-        name: values.reshape(-1, *about[name]["shape"]) if name in about else values
-        for name, values in found.items()
-    }
+    return by_entry(found, about)
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path) -> Iterator[Named]:
     """The columns of each file below ``path``, or of the file."""
     pq = _needs.module("a data set of Parquet files", "pyarrow.parquet", "parquet")
     for file in (

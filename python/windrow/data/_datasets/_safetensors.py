@@ -7,7 +7,15 @@ from typing import Any
 
 from windrow import _needs
 from windrow._lazy import numpy
-from windrow.data._datasets._columns import EPISODE, Columns, described, layout_from, layout_of
+from windrow.data._datasets._columns import (
+    EPISODE,
+    Columns,
+    Named,
+    by_entry,
+    described,
+    layout_from,
+    layout_of,
+)
 from windrow.data._datasets._folder import Folder
 from windrow.data._datasets._sink import Sink, SinkArguments, Writer, takes
 
@@ -34,6 +42,8 @@ class SafetensorsSink(Sink):
 
 
 class _SafetensorsWriter(Writer):
+    reserved = frozenset({".".join(EPISODE), "__metadata__"})
+
     def __init__(self, folder: Folder, library: Any) -> None:
         super().__init__(folder)
         self._library = library
@@ -75,7 +85,7 @@ def _metadata(path: Path) -> dict[str, str]:
     return dict(header.get("__metadata__", {}))
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path) -> Iterator[Named]:
     """The columns of each file in ``path``, or of the file."""
     library = _needs.module("a data set of safetensors files", "safetensors.numpy", "safetensors")
     for file in (
@@ -83,4 +93,4 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         if path.is_file()
         else sorted(found for found in path.glob("*.safetensors") if not found.name.startswith("."))
     ):
-        yield library.load_file(file)
+        yield by_entry(library.load_file(file), json.loads(_metadata(file).get("columns", "{}")))

@@ -46,6 +46,8 @@ class SinkArguments(Arguments):
 class Writer:
     """Writes files of a format into a folder."""
 
+    #: Names of columns that the format adds: no entry can have one.
+    reserved: ClassVar[frozenset[str]] = frozenset()
     #: Frames and episodes in the files of the folder.
     rows = episodes = 0
     #: Of the frames in them, where there are any.
@@ -90,6 +92,7 @@ class _Core:
             layout = layout_of(columns)
             self._check(layout)
             if not self.is_accepted:
+                self._check_names(layout)
                 self.writer.accept(columns)
                 self.is_accepted = True
             # Before the batch is taken: a batch whose write fails was not, and can be written
@@ -109,6 +112,15 @@ class _Core:
             if before != now:
                 raise ValueError(
                     f"entry {'.'.join(key)}: expected {before}, as in the rest of {self.writer.folder.path}, got {now}"
+                )
+
+    def _check_names(self, layout: Layout) -> None:
+        """Checks that no entry would take the place of a column that the format adds."""
+        for name in (".".join(key) for key in layout):
+            if name in self.writer.reserved:
+                raise ValueError(
+                    f"entry {name}: the format has a column of its own with this name, in "
+                    f"{self.writer.folder.path}: rename the entry, or name those to write without it, keys=[...]"
                 )
 
     def flush(self) -> None:
@@ -172,8 +184,8 @@ class Sink:
                 taken, and those before are kept: what was in the way can be removed, and the batch
                 written again.
             TypeError: an entry is no tensor, or of a type that no data set has.
-            ValueError: entries differ from those of the batches before, or do not say where
-                episodes end.
+            ValueError: entries differ from those of the batches before, do not say where episodes
+                end, or one has the name of a column that the format adds.
             RuntimeError: the sink was closed.
         """
         self._target.write(batch, None)

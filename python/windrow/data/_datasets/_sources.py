@@ -13,12 +13,18 @@ from windrow._lazy import numpy
 from windrow._types import Array
 from windrow.data._content import is_frames, kind_of
 from windrow.data._datasets import _lerobot, _minari, _parquet, _safetensors
-from windrow.data._datasets._columns import DONE, IDS, TERMINATED, TRUNCATED, Columns, frames_from
+from windrow.data._datasets._columns import (
+    DONE,
+    IDS,
+    TERMINATED,
+    TRUNCATED,
+    Columns,
+    Named,
+    frames_from,
+)
 from windrow.data._part import Key
 from windrow.envs._specs import path as path_of
 
-#: Columns by their names.
-Named = dict[str, Any]
 #: Names that data sets have for entries of windrow.
 _KNOWN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("observations", "obs", "state", "observation.state"), ("observation",)),
@@ -143,24 +149,29 @@ _OBJECTS: dict[tuple[str, str], Callable[[Any], Iterator[Named]]] = {
 
 def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
     """The columns under the keys of windrow; those of ``keys`` under the keys that it says."""
-    if strange := [name for name in keys if name not in named]:
+    names = {column: column if isinstance(column, str) else ".".join(column) for column in named}
+    there = set(names.values())
+    if strange := [name for name in keys if name not in there]:
         raise ValueError(
-            f"keys: the data set has no column {strange[0]!r}; it has {', '.join(named)}"
+            f"keys: the data set has no column {strange[0]!r}; it has {', '.join(names.values())}"
         )
     taken = {path_of(key) for key in keys.values()}
     columns: Columns = {}
-    first, has_flags = next(iter(named), ""), any(".".join(key) in named for key in _FLAGS)
-    for name, values in named.items():
+    first, has_flags = next(iter(named), ""), any(".".join(key) in there for key in _FLAGS)
+    for column, values in named.items():
+        name = names[column]
         if values.shape[:1] != (rows := named[first].shape[:1]):
             raise ValueError(
-                f"column {name}: expected {list(rows)} rows, as column {first} has, got {list(values.shape[:1])}"
+                f"column {name}: expected {list(rows)} rows, as column {names[first]} has, got {list(values.shape[:1])}"
             )
-        key = path_of(keys[name]) if name in keys else _KNOWN.get(name, tuple(name.split(".")))
-        # Another column has the entry, or flags at the root are those of TorchRL, beside the ones
-        # under next.
-        is_known = name in _KNOWN and (".".join(key) in named or (has_flags and key in _FLAGS))
-        if name not in keys and (key in taken or key in columns or is_known):
-            key = tuple(name.split("."))
+        own = tuple(name.split(".")) if isinstance(column, str) else column
+        key = path_of(keys[name]) if name in keys else own
+        if name not in keys and isinstance(column, str) and name in _KNOWN:
+            known = _KNOWN[name]
+            # Another column has the entry, or is the same a step later; or flags at the root are
+            # those of TorchRL, beside the ones under next.
+            is_own = {".".join(known), f"next.{name}"} & there or (has_flags and known in _FLAGS)
+            key = own if is_own or known in taken or known in columns else known
         # The same entry, or one inside the other.
         if clash := next(
             (other for other in columns if other[: len(key)] == key[: len(other)]), None
