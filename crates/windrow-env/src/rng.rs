@@ -4,7 +4,8 @@ mod normal;
 
 use rand_core::Rng;
 use rand_pcg::Pcg64;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// `numpy.random.default_rng(seed)`: PCG64 seeded by a seed sequence, and the draws that
 /// environments make.
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumpyRng {
+    #[serde(deserialize_with = "of_full_period")]
     pcg: Pcg64,
     /// The upper half of 64 bits whose lower half was drawn as 32 bits: the next 32 bits.
     half: Option<u32>,
@@ -110,6 +112,24 @@ impl NumpyRng {
     /// The next number of the standard normal distribution, as `Generator.standard_normal()`.
     pub fn standard_normal(&mut self) -> f64 {
         normal::draw(self)
+    }
+}
+
+/// A generator that was saved. It gives all numbers if its increment is odd, as that of each seed
+/// is. Another one, as of a damaged file, may give the same one for ever, which [`integers`] would
+/// wait for the end of.
+///
+/// [`integers`]: NumpyRng::integers
+fn of_full_period<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Pcg64, D::Error> {
+    let pcg = Pcg64::deserialize(deserializer)?;
+    let saved = postcard::to_allocvec(&pcg).map_err(D::Error::custom)?;
+    let (_state, increment): (u128, u128) =
+        postcard::from_bytes(&saved).map_err(D::Error::custom)?;
+    match increment % 2 {
+        1 => Ok(pcg),
+        _ => Err(D::Error::custom(
+            "expected a generator with an odd increment",
+        )),
     }
 }
 

@@ -99,6 +99,19 @@ impl<'a> StateVisitor<'a> {
         &mut self,
         value: &mut T,
     ) -> Result<(), EnvError> {
+        self.checked(value, |_| Ok(()))
+    }
+
+    /// As [`value`](Self::value), but loads only what `check` accepts: code that goes on with a
+    /// value relies on what its own steps keep, which bytes of a damaged file need not.
+    ///
+    /// # Errors
+    /// Those of `check`; [`EnvError::State`] where something else was saved.
+    pub(crate) fn checked<T: Serialize + DeserializeOwned>(
+        &mut self,
+        value: &mut T,
+        check: impl FnOnce(&T) -> Result<(), EnvError>,
+    ) -> Result<(), EnvError> {
         let unfit = |error: postcard::Error| EnvError::State {
             expected: format!("a value of {}", short_name::<T>()),
             got: error.to_string(),
@@ -108,10 +121,26 @@ impl<'a> StateVisitor<'a> {
                 *bytes = postcard::to_extend(value, std::mem::take(bytes)).map_err(unfit)?;
             }
             Direction::Load(bytes) => {
-                (*value, *bytes) = postcard::take_from_bytes(bytes).map_err(unfit)?;
+                let (loaded, rest) = postcard::take_from_bytes(bytes).map_err(unfit)?;
+                check(&loaded)?;
+                (*value, *bytes) = (loaded, rest);
             }
         }
         Ok(())
+    }
+
+    /// As [`value`](Self::value) for the steps of an episode, which go on to be counted.
+    ///
+    /// # Errors
+    /// [`EnvError::State`] where something else was saved, or more steps than there can be.
+    pub(crate) fn steps(&mut self, steps: &mut usize) -> Result<(), EnvError> {
+        self.checked(steps, |&loaded| match loaded > isize::MAX as usize {
+            true => Err(EnvError::State {
+                expected: "the number of steps of an episode".to_owned(),
+                got: loaded.to_string(),
+            }),
+            false => Ok(()),
+        })
     }
 
     /// As [`value`](Self::value) for values whose number does not change.

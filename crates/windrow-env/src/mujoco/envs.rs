@@ -396,7 +396,7 @@ impl<T: MujocoTask> MujocoEnvs<T> {
         let world = &mut self.worlds[env];
         state.value(&mut world.rng)?;
         state.value(&mut world.has_begun)?;
-        state.value(&mut world.elapsed)?;
+        state.steps(&mut world.elapsed)?;
         state.values(&mut world.kept)?;
         state.values(self.batch.state_mut(env))
     }

@@ -6,7 +6,7 @@ use windrow_slab::{Row, RowMut};
 use super::columns::{Columns, Physics, at_once, column, each};
 use super::numpy_pow::{square, squares};
 use super::sines::{ManySines, Math};
-use super::space::{OBSERVATION, choice, interval, meaning_compared};
+use super::space::{OBSERVATION, choice, interval, meaning_compared, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
@@ -16,6 +16,9 @@ const DT: f64 = 0.2;
 const MAX_SPEEDS: [f64; 2] = [4.0 * PI, 9.0 * PI];
 /// Torque on the second joint, in N·m.
 const TORQUES: [f64; 3] = [-1.0, 0.0, 1.0];
+
+/// The greatest [`Joints`] of a step, in size.
+const REACH: [f64; 4] = [PI, PI, MAX_SPEEDS[0], MAX_SPEEDS[1]];
 
 /// Two links hanging from one another: swing the free end above the height of one link.
 ///
@@ -315,7 +318,8 @@ impl Env for Acrobot {
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         self.math.visit_state(state)?;
-        state.value(&mut self.state)?;
+        let reach = (self.spec.id.as_str(), REACH);
+        visit_motion(state, reach, &mut self.state, |joints| joints)?;
         state.value(&mut self.rng)
     }
 }

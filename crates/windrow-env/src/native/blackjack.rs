@@ -66,9 +66,15 @@ impl Hand {
         self.has_ace |= card == 1;
     }
 
+    /// Whether cards of the deck make such a hand.
+    fn is_dealt(self) -> bool {
+        let sums = u64::from(self.cards)..=10 * u64::from(self.cards);
+        (1..=10).contains(&self.first) && self.cards >= 2 && sums.contains(&self.sum.into())
+    }
+
     /// Whether an ace counts 11.
     fn has_usable_ace(self) -> bool {
-        self.has_ace && self.sum + 10 <= MOST
+        self.has_ace && self.sum <= MOST - 10
     }
 
     fn total(self) -> u32 {
@@ -188,7 +194,15 @@ impl Env for BlackjackGame {
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        state.value(&mut self.hands)?;
+        state.checked(&mut self.hands, |hands| match hands {
+            Some((player, dealer)) if !(player.is_dealt() && dealer.is_dealt()) => {
+                Err(EnvError::State {
+                    expected: format!("the hands of a game of {}", self.spec.id),
+                    got: format!("{player:?} and {dealer:?}"),
+                })
+            }
+            _ => Ok(()),
+        })?;
         state.value(&mut self.rng)
     }
 }

@@ -7,7 +7,7 @@ use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, each};
 use super::sines::{ManySines, Math};
-use super::space::{OBSERVATION, choice, interval, meaning_compared};
+use super::space::{OBSERVATION, choice, interval, meaning_compared, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
@@ -24,6 +24,9 @@ const TAU: f64 = 0.02;
 const MAX_ANGLE: f64 = 12.0 * 2.0 * PI / 360.0;
 /// Metres from the centre beyond which the cart has left the track.
 const MAX_POSITION: f64 = 2.4;
+
+/// The greatest numbers of a state, in size: any, as velocities have no bound.
+const REACH: [f64; 4] = [f64::MAX; 4];
 
 /// A pole on a cart: push the cart left or right so that the pole stays up.
 ///
@@ -220,7 +223,8 @@ impl Env for CartPole {
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         self.math.visit_state(state)?;
-        state.value(&mut self.state)?;
+        let reach = (self.spec.id.as_str(), REACH);
+        visit_motion(state, reach, &mut self.state, Into::into)?;
         self.sines = None;
         state.value(&mut self.fallen)?;
         state.value(&mut self.rng)

@@ -5,7 +5,7 @@ use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, column, each};
 use super::sines::{ManySines, Math};
-use super::space::{OBSERVATION, choice, interval, meaning_compared};
+use super::space::{OBSERVATION, choice, interval, meaning_compared, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 pub(super) const MIN_POSITION: f64 = -1.2;
@@ -15,6 +15,9 @@ pub(super) const GRAVITY: f64 = 0.0025;
 const GOAL: f64 = 0.5;
 /// Change of velocity by pushing left, not at all, and right.
 const PUSHES: [f64; 3] = [-0.001, 0.0, 0.001];
+
+/// The greatest position and velocity, in size.
+const REACH: [f64; 2] = [-MIN_POSITION, MAX_SPEED];
 
 /// A car in a valley, too weak to drive straight up: it has to swing.
 ///
@@ -147,7 +150,10 @@ impl Env for MountainCar {
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         self.math.visit_state(state)?;
-        state.value(&mut self.state)?;
+        let reach = (self.spec.id.as_str(), REACH);
+        visit_motion(state, reach, &mut self.state, |car| {
+            [car.position, car.velocity]
+        })?;
         state.value(&mut self.rng)
     }
 }

@@ -6,13 +6,16 @@ use windrow_slab::{Row, RowMut};
 use super::columns::{Columns, Physics, at_once, column, each};
 use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
 use super::sines::{ManySines, Math};
-use super::space::{OBSERVATION, interval, number};
+use super::space::{OBSERVATION, interval, number, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
 const GOAL: f64 = 0.45;
 const MAX_ACTION: f32 = 1.0;
 /// Change of velocity by a full push.
 const POWER: f64 = 0.0015;
+
+/// The greatest position and velocity, in size: those of `float32`, which are above the others.
+const REACH: [f64; 2] = [-MIN_POSITION as f32 as f64, MAX_SPEED as f32 as f64];
 
 /// [`MountainCar`](crate::MountainCar) with a throttle: the less fuel the better.
 ///
@@ -192,7 +195,8 @@ impl Env for MountainCarContinuous {
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         self.math.visit_state(state)?;
-        state.value(&mut self.state)?;
+        let reach = (self.spec.id.as_str(), REACH);
+        visit_motion(state, reach, &mut self.state, CarState::numbers)?;
         state.value(&mut self.rng)
     }
 }

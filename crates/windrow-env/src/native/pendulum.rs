@@ -7,7 +7,7 @@ use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, each};
 use super::sines::{ManySines, Math};
-use super::space::{OBSERVATION, interval, number};
+use super::space::{OBSERVATION, interval, number, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
 /// Fastest rotation, in rad/s.
@@ -20,6 +20,9 @@ const DT: f64 = 0.05;
 const PULL: f64 = 15.0;
 /// `3 / m l²` of a rod of one kilogram and one metre, in 1/(kg·m²).
 const INERTIA: f32 = 3.0;
+
+/// The greatest angle, which turns add up to, and velocity, in size.
+const REACH: [f64; 2] = [f64::MAX, MAX_SPEED];
 
 /// A rod that hangs from one end: swing it up and keep it there.
 ///
@@ -188,7 +191,10 @@ impl Env for Pendulum {
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         self.math.visit_state(state)?;
-        state.value(&mut self.state)?;
+        let reach = (self.spec.id.as_str(), REACH);
+        visit_motion(state, reach, &mut self.state, |rod| {
+            [rod.theta, rod.theta_dot]
+        })?;
         state.value(&mut self.rng)
     }
 }

@@ -1,9 +1,11 @@
 //! Spaces and actions that the native environments have in common.
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tensordict::{DType, Shape};
 use windrow_slab::{Key, Row};
 
-use crate::{EnvError, Spec};
+use crate::{EnvError, Spec, StateVisitor};
 
 /// The observation: first and only leaf, `float32`.
 pub(super) const OBSERVATION: Key<f32> = Key::new(0);
@@ -64,6 +66,30 @@ fn no_such_choice(action: i64, choices: usize) -> EnvError {
         expected: format!("an integer from 0 to {}", choices - 1),
         got: action.to_string(),
     }
+}
+
+/// Saves or loads a state of motion, whose `numbers` are at most `reach` in size: one that no step
+/// of `id` leads to is an error, also where a number is none.
+pub(super) fn visit_motion<S: Copy + Serialize + DeserializeOwned, const N: usize>(
+    visitor: &mut StateVisitor<'_>,
+    (id, reach): (&str, [f64; N]),
+    state: &mut Option<S>,
+    numbers: impl Fn(S) -> [f64; N],
+) -> Result<(), EnvError> {
+    visitor.checked(state, |loaded| match loaded.map(numbers) {
+        Some(got)
+            if !got
+                .iter()
+                .zip(reach)
+                .all(|(number, most)| number.abs() <= most) =>
+        {
+            Err(EnvError::State {
+                expected: format!("numbers of {id} of at most {reach:?} in size"),
+                got: format!("{got:?}"),
+            })
+        }
+        _ => Ok(()),
+    })
 }
 
 /// The single number of a continuous action, not yet clipped to its bounds.

@@ -230,23 +230,19 @@ impl Env for Tabular {
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        state.value(&mut self.state)?;
-        if let Some(fickle) = &mut self.fickle {
-            fickle.visit_state(state)?;
-        }
-        state.value(&mut self.rng)?;
+        let states = self.table.begins.len();
         // It is an index of the table's.
-        match self.state {
-            Some(at) if at >= self.table.begins.len() => Err(EnvError::State {
-                expected: format!(
-                    "one of {} states of {}",
-                    self.table.begins.len(),
-                    self.spec.id
-                ),
+        state.checked(&mut self.state, |loaded| match *loaded {
+            Some(at) if at >= states => Err(EnvError::State {
+                expected: format!("one of {states} states of {}", self.spec.id),
                 got: at.to_string(),
             }),
             _ => Ok(()),
+        })?;
+        if let Some(fickle) = &mut self.fickle {
+            fickle.visit_state(state)?;
         }
+        state.value(&mut self.rng)
     }
 }
 

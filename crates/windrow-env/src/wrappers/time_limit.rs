@@ -93,7 +93,7 @@ impl<E: Env> Env for TimeLimit<E> {
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
         self.env.visit_state(state)?;
-        state.value(&mut self.elapsed)
+        state.steps(&mut self.elapsed)
     }
 }
 
