@@ -20,6 +20,7 @@ from torch import nn
 from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, TanhNormal
 
 from windrow.collectors import Collector
+from windrow.policies.lower.trace import Trace
 
 
 def normal_actor(
@@ -44,6 +45,37 @@ def scales_of(
     batch = next(collector)
     with torch.no_grad():
         return batch["scale"], policy.module[0](batch.select("observation"))["scale"]
+
+
+class Additions(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.last = count, nn.Linear(3, 1)
+        self.register_buffer("step", torch.full((3,), 1e-3))
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.count):
+            observation = observation + self.step
+        return self.last(observation)
+
+
+def test_operations_on_values_of_one_shape_place_no_elements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def moves(additions: int) -> int:
+        moved: list[int] = []
+        move = Trace.move
+        monkeypatch.setattr(
+            Trace, "move", lambda *args, **named: moved.append(0) or move(*args, **named)
+        )
+        with Collector(
+            "Pendulum-v1", Additions(additions), frames_per_batch=5, policy_backend="native", seed=0
+        ) as collector:
+            next(collector)
+        monkeypatch.undo()
+        return len(moved)
+
+    assert moves(4) == moves(40)
 
 
 @pytest.mark.parametrize("least", [1e-8, 1e-4, 0.1])

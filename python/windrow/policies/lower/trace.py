@@ -79,6 +79,7 @@ class Trace(TorchDispatchMode):
         self._storages: dict[int, set[tuple[Any, ...]]] = {}
         self._kept: list[Any] = []
         self._cache: dict[Any, int] = {}
+        self._spread: dict[tuple[Value, tuple[int, ...], int | None], Value] = {}
         self._noises = 0
         self._names: dict[tuple[Any, ...], str] = {
             self._place(tensor): name for name, tensor in weights.items() if tensor.numel()
@@ -410,7 +411,16 @@ class Trace(TorchDispatchMode):
 
     def spread(self, value: Value, shape: Sequence[int], batch: int | None = None) -> Value:
         """``value`` broadcast to ``shape``."""
-        return self.move(lambda placed: placed.broadcast_to(tuple(shape)), value, batch=batch)
+        wanted = tuple(shape)
+        if batch is None and wanted == value.shape and self.varies(value.node):
+            # Its rows say themselves where they are.
+            return value
+        key = value, wanted, batch
+        if key not in self._spread:
+            self._spread[key] = self.move(
+                lambda placed: placed.broadcast_to(wanted), value, batch=batch
+            )
+        return self._spread[key]
 
     # Computing
 
